@@ -1,0 +1,306 @@
+"""MQTT control packets as plain values, for protocol levels 4 (3.1.1) and 5, and what can be wrong with them.
+
+Topics and filters are bytes (as on the wire, already checked); every other text is str. Properties are a dict by
+MQTT 5 identifier (`mqtt_properties`), None when there are none; 3.1.1 packets never have any. Reason codes are MQTT
+5's for both versions: the codec translates to and from 3.1.1's CONNACK and SUBACK return codes.
+
+Sources: MQTT 3.1.1 and MQTT 5.0, OASIS Standards; statement ids ([MQTT-x.x.x-y]) are 5.0's unless "3.1.1" is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from lexicast.cluster.errors import PeerError
+
+V311 = 4
+V5 = 5
+
+# First byte of each control packet: type in the high four bits, the only allowed flags in the low four (2.1.2, 2.1.3).
+CONNECT = 0x10
+CONNACK = 0x20
+PUBLISH = 0x30
+PUBACK = 0x40
+PUBREC = 0x50
+PUBREL = 0x62
+PUBCOMP = 0x70
+SUBSCRIBE = 0x82
+SUBACK = 0x90
+UNSUBSCRIBE = 0xA2
+UNSUBACK = 0xB0
+PINGREQ = 0xC0
+PINGRESP = 0xD0
+DISCONNECT = 0xE0
+AUTH = 0xF0
+
+# Reason codes (2.4).
+SUCCESS = 0x00
+DISCONNECT_WITH_WILL = 0x04
+NO_MATCHING_SUBSCRIBERS = 0x10
+NO_SUBSCRIPTION_EXISTED = 0x11
+CONTINUE_AUTHENTICATION = 0x18
+UNSPECIFIED_ERROR = 0x80
+MALFORMED_PACKET = 0x81
+PROTOCOL_ERROR = 0x82
+IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+UNSUPPORTED_VERSION = 0x84
+CLIENT_ID_NOT_VALID = 0x85
+BAD_USER_NAME_OR_PASSWORD = 0x86
+NOT_AUTHORIZED = 0x87
+SERVER_UNAVAILABLE = 0x88
+SERVER_BUSY = 0x89
+SERVER_SHUTTING_DOWN = 0x8B
+BAD_AUTHENTICATION_METHOD = 0x8C
+KEEP_ALIVE_TIMEOUT = 0x8D
+SESSION_TAKEN_OVER = 0x8E
+TOPIC_FILTER_INVALID = 0x8F
+TOPIC_NAME_INVALID = 0x90
+PACKET_ID_IN_USE = 0x91
+PACKET_ID_NOT_FOUND = 0x92
+RECEIVE_MAXIMUM_EXCEEDED = 0x93
+TOPIC_ALIAS_INVALID = 0x94
+PACKET_TOO_LARGE = 0x95
+MESSAGE_RATE_TOO_HIGH = 0x96
+QUOTA_EXCEEDED = 0x97
+PAYLOAD_FORMAT_INVALID = 0x99
+RETAIN_NOT_SUPPORTED = 0x9A
+QOS_NOT_SUPPORTED = 0x9B
+SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+SUBSCRIPTION_IDS_NOT_SUPPORTED = 0xA1
+WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+Properties: TypeAlias = dict[int, Any]
+
+
+class MqttProtocolError(PeerError):
+    """The peer broke MQTT's rules: send `farewell(...)` and close the connection [MQTT-4.13.1-1].
+
+    `reason_code` is MQTT 5's; `statement` is the id of the rule, or the section where the standard numbers none.
+    """
+
+    def __init__(self, reason_code: int, statement: str, problem: str) -> None:
+        super().__init__(f"{problem} [{statement}]")
+        self.reason_code = reason_code
+        self.statement = statement
+
+
+class UnsupportedVersionError(MqttProtocolError):
+    """A CONNECT of a protocol that is neither MQTT 3.1.1 nor 5 (`level` -1: not MQTT at all)."""
+
+    def __init__(self, level: int, problem: str) -> None:
+        super().__init__(UNSUPPORTED_VERSION, "MQTT-3.1.2-2" if level >= 0 else "MQTT-3.1.2-1", problem)
+        self.level = level
+
+
+@dataclass(slots=True)
+class Will:
+    """What the server publishes when the connection ends badly (3.1.2.5). Delay and expiry are in `properties`."""
+
+    topic: bytes
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Connect:
+    """CONNECT; `version` is the protocol level, `clean_start` is 3.1.1's Clean Session too."""
+
+    version: int
+    client_id: str
+    clean_start: bool = True
+    keep_alive_s: int = 0
+    will: Will | None = None
+    user_name: str | None = None
+    password: bytes | None = None
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class ConnAck:
+    """CONNACK."""
+
+    session_present: bool = False
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Publish:
+    """One PUBLISH, for encoding; what is received comes as `PublishRun`s."""
+
+    topic: bytes
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class PublishRun:
+    """Consecutive PUBLISH packets that agree in everything but payload and packet id; the reader's unit of work.
+
+    `properties` is shared by the whole run and holds no topic alias (35): the reader resolves it into `topic`.
+    `packet_ids` has one id a payload for QoS 1 and 2, and is None for QoS 0.
+    """
+
+    topic: bytes
+    qos: int
+    retain: bool
+    dup: bool
+    properties: Properties | None
+    payloads: list[bytes]
+    packet_ids: list[int] | None
+
+
+@dataclass(slots=True)
+class AckRun:
+    """Consecutive PUBACK, PUBREC, PUBREL or PUBCOMP (`kind`: their first byte) of success without properties."""
+
+    kind: int
+    packet_ids: list[int]
+
+
+@dataclass(slots=True)
+class PubAck:
+    """PUBACK with a reason or properties of its own (received plain ones come in an `AckRun`)."""
+
+    packet_id: int
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class PubRec:
+    """PUBREC; see PubAck."""
+
+    packet_id: int
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class PubRel:
+    """PUBREL; see PubAck."""
+
+    packet_id: int
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class PubComp:
+    """PUBCOMP; see PubAck."""
+
+    packet_id: int
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class SubscriptionOptions:
+    """Options of one filter (3.8.3.1); 3.1.1 knows `qos` alone."""
+
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """SUBSCRIBE. Filters are well-formed UTF-8; whether they are valid filters decides their own SUBACK code."""
+
+    packet_id: int
+    filters: list[tuple[bytes, SubscriptionOptions]]
+    subscription_id: int | None = None
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class SubAck:
+    """SUBACK: one reason code (granted QoS or an error) a filter."""
+
+    packet_id: int
+    reason_codes: list[int]
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """UNSUBSCRIBE."""
+
+    packet_id: int
+    filters: list[bytes]
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class UnsubAck:
+    """UNSUBACK; 3.1.1 sends no reason codes."""
+
+    packet_id: int
+    reason_codes: list[int] = field(default_factory=list)
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class PingReq:
+    """PINGREQ."""
+
+
+@dataclass(slots=True)
+class PingResp:
+    """PINGRESP."""
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """DISCONNECT. In 3.1.1 only a client sends it, and it carries nothing."""
+
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+@dataclass(slots=True)
+class Auth:
+    """AUTH (MQTT 5)."""
+
+    reason_code: int = SUCCESS
+    properties: Properties | None = None
+
+
+Ack: TypeAlias = PubAck | PubRec | PubRel | PubComp
+Packet: TypeAlias = (
+    Connect
+    | ConnAck
+    | Publish
+    | Ack
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)
+Received: TypeAlias = (
+    PublishRun
+    | AckRun
+    | Connect
+    | ConnAck
+    | Ack
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)

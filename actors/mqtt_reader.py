@@ -1,0 +1,380 @@
+"""PacketReader: a whole socket read becomes runs of publications and single packets (the hot path of the broker).
+
+Theory of operation. One loop walks over the packets of a read. A PUBLISH opens a *run*: its topic is checked, its
+properties are parsed. The packets after it join the run for as long as the bytes between their remaining length and
+their payload (topic; for QoS 0 the properties too) equal the run's, which one `startswith` decides. When several
+in a row had the same length, blocks of BLOCK packets are cut by one `struct` call, whose fields
+also hold every packet's complete header for comparison; nothing is believed unseen. Plain acknowledgements are
+gathered likewise, into AckRuns. Anything else is decoded by `mqtt_decode`.
+
+Measured (Python 3.11, 2-core machine, 64 KiB reads, 140 B payloads, 3.1.1 / 5; us a message):
+    QoS 0, one topic, one length             0.07 / 0.07
+    QoS 0, one topic, lengths vary           0.29 / 0.29
+    QoS 0, topics vary                       0.61 / 0.67
+    QoS 1, one topic, one length             0.12 / 0.14
+    plain PUBACKs                            0.05 / 0.05
+
+Errors do not raise: `feed` returns what came before the error, sets `error`, and from then on returns nothing.
+Memory: a partial packet of at most `packet_bytes_max` is kept; topic aliases are bounded by `topic_alias_max`; the
+caches of checked topics and of compiled structs belong to the process and are bounded by the constants below.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from lexicast.cluster.errors import TopicError, UsageError
+from lexicast.cluster.topics import check_topic
+
+from .mqtt_decode import decode_connect, decode_packet, protocol_error
+from .mqtt_packets import (
+    CONNECT,
+    MALFORMED_PACKET,
+    PACKET_TOO_LARGE,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    TOPIC_ALIAS_INVALID,
+    TOPIC_NAME_INVALID,
+    V5,
+    AckRun,
+    MqttProtocolError,
+    Properties,
+    PublishRun,
+    Received,
+)
+from .mqtt_properties import TOPIC_ALIAS, check_publish_properties, read_properties
+from .mqtt_wire import Body, decode_text, malformed
+
+# A fixed header and a packet id fit into anything; below this not even a CONNECT would.
+PACKET_BYTES_MIN: Final = 128
+
+# Packets cut by one struct call, and how many of one length have to come first. 16 is within 10% of 64's speed and
+# wastes less when a run ends; a failed attempt costs about 0.1 us a message when every 8th fails.
+BLOCK: Final = 16
+STREAK: Final = 8
+
+# Topics checked once and remembered with their bytes objects (whose hashes are then cached too): at most about 5 MB a
+# process. Longer topics are checked every time.
+TOPICS_CACHED_MAX: Final = 16_384
+TOPIC_CACHED_BYTES_MAX: Final = 256
+# Compiled structs, about 2 KB each.
+STRUCTS_CACHED_MAX: Final = 1_024
+
+_PLAIN_ACKS: Final = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
+_ACKS_STRUCT: Final = Struct(">" + "HH" * BLOCK)
+
+_topics: dict[bytes, bytes] = {}
+_structs: dict[tuple[int, int, int], Struct] = {}
+
+
+def _known_topic(topic: bytes) -> bytes:
+    """`topic` if it may be published to, as the one shared object. Raises MqttProtocolError."""
+    known = _topics.get(topic)
+    if known is not None:
+        return known
+    decode_text(topic)  # [MQTT-3.3.2-1]
+    try:
+        check_topic(topic)
+    except TopicError as error:
+        raise MqttProtocolError(TOPIC_NAME_INVALID, "MQTT-3.3.2-2", str(error)) from None
+    if len(topic) <= TOPIC_CACHED_BYTES_MAX:
+        if len(_topics) >= TOPICS_CACHED_MAX:
+            _topics.clear()
+        _topics[topic] = topic
+    return topic
+
+
+def _block_struct(prefix: int, properties: int, payload: int) -> Struct:
+    """BLOCK packets of QoS 1 or 2 (prefix, id, properties, payload), or with `properties` -1 of QoS 0."""
+    key = (prefix, properties, payload)
+    block = _structs.get(key)
+    if block is None:
+        if len(_structs) >= STRUCTS_CACHED_MAX:
+            _structs.clear()
+        middle = f"H{properties}s" if properties >= 0 else ""
+        block = _structs[key] = Struct(">" + f"{prefix}s{middle}{payload}s" * BLOCK)
+    return block
+
+
+class PacketReader:
+    """Incremental parser of one connection's incoming bytes.
+
+    `from_client` says whose packets come: a broker reads a client's (the first must be CONNECT, which sets `version`
+    and `name_is_known`), a client reads a server's and states the `version` itself. `packet_bytes_max` bounds a
+    whole packet, header included. `topic_alias_max` is what this side announced.
+    Raises UsageError for a `packet_bytes_max` below PACKET_BYTES_MIN or a client without a version.
+    """
+
+    __slots__ = ("_aliases", "_from_client", "_need", "_tail", "error", "packet_bytes_max", "topic_alias_max", "version")
+
+    def __init__(
+        self, packet_bytes_max: int, *, topic_alias_max: int = 0, from_client: bool = True, version: int = 0
+    ) -> None:
+        if packet_bytes_max < PACKET_BYTES_MIN:
+            raise UsageError(f"packet_bytes_max is {packet_bytes_max}: it must be at least {PACKET_BYTES_MIN}")
+        if not version and not from_client:
+            raise UsageError("reading a server's packets needs the protocol version that CONNECT asked for")
+        self.packet_bytes_max = packet_bytes_max
+        self.topic_alias_max = topic_alias_max
+        self.version = version
+        self.error: MqttProtocolError | None = None
+        self._from_client = from_client
+        self._aliases: dict[int, bytes] | None = None
+        self._tail: bytearray | None = None
+        self._need = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a partial packet held."""
+        return 0 if self._tail is None else len(self._tail)
+
+    def feed(self, data: bytes) -> list[Received]:
+        """The packets completed by `data`, in the order on the wire. Look at `error` after each call."""
+        if self.error is not None:
+            return []
+        if self._tail is not None:
+            self._tail += data
+            if len(self._tail) < self._need:
+                return []
+            data, self._tail = bytes(self._tail), None
+        items: list[Received] = []
+        try:
+            pos = self._parse(data, items)
+        except MqttProtocolError as error:
+            self.error = error
+            return items
+        if pos < len(data):
+            self._tail = bytearray(data[pos:])
+        return items
+
+    def _parse(self, data: bytes, items: list[Received]) -> int:
+        """Append what `data` holds to `items`; return where the first incomplete packet begins."""
+        pos, size = 0, len(data)
+        limit = self.packet_bytes_max
+        run_first, head, head_size, tail, tail_size = -1, b"", 0, b"", 0
+        payloads: list[bytes] = []
+        ids: list[int] | None = None
+        length = streak = 0
+        while size - pos >= 2:
+            first = data[pos]
+            body, remaining = pos + 2, data[pos + 1]
+            if remaining >= 128:
+                # Two bytes, the common case, in line; more, incomplete or overlong ones in a method.
+                if size - pos > 2 and 0 < (high := data[pos + 2]) < 128:
+                    body, remaining = pos + 3, (high << 7) + remaining - 128
+                elif not (body := self._long_length(data, pos, size)):
+                    return pos
+                else:
+                    remaining = self._need
+            end = body + remaining
+            if end - pos > limit or end > size:
+                self._check_size(data, pos, body, end)
+                return pos
+            if first == run_first and data.startswith(head, body, end):
+                # The packet joins the run: what follows the topic is [packet id, properties,] payload.
+                at = body + head_size
+                if ids is not None:
+                    packet_id = int.from_bytes(data[at : at + 2], "big")
+                    at += 2
+                    if not (data.startswith(tail, at, end) and packet_id):
+                        run_first = -1
+                        continue
+                    ids.append(packet_id)
+                    at += tail_size
+                payloads.append(data[at:end])
+                if end - pos != length:
+                    length, streak = end - pos, 0
+                    pos = end
+                    continue
+                streak += 1
+                if streak < STREAK:
+                    pos = end
+                    continue
+                streak = 0
+                prefix = data[pos : body + head_size]
+                pos = self._blocks(data, end, prefix, length, tail, payloads, ids)
+                continue
+            if first & 0xF0 == PUBLISH:
+                at, middle, run = self._open_run(data, first, body, end)
+                items.append(run)
+                run_first, payloads, ids = first, run.payloads, run.packet_ids
+                head, tail = data[body:middle], b""
+                if ids is not None:
+                    tail = data[middle + 2 : at]
+                head_size, tail_size = len(head), len(tail)
+                length, streak = end - pos, 0
+                pos = end
+                continue
+            run_first = -1
+            if first in _PLAIN_ACKS and remaining == 2 and self.version:
+                pos = self._acks(data, pos, size, items)
+            else:
+                items.append(self._other(first, data, body, end))
+                pos = end
+        self._need = 2
+        return pos
+
+    def _long_length(self, data: bytes, pos: int, size: int) -> int:
+        """Where the body begins after a remaining length of several bytes (left in `_need`); 0 when incomplete."""
+        end = pos + 2
+        while end < size and data[end - 1] >= 128 and end - pos < 5:
+            end += 1
+        if data[end - 1] >= 128:
+            if end - pos >= 5:
+                raise malformed("MQTT-1.5.5-1", "the remaining length has more than four bytes")
+            self._need = end - pos + 1
+            return 0
+        if data[end - 1] == 0 and self.version != 4:  # 3.1.1 has no such statement
+            raise malformed("MQTT-1.5.5-1", "the remaining length is longer than necessary")
+        self._need = sum((data[pos + 1 + i] & 127) << 7 * i for i in range(end - pos - 1))
+        return end
+
+    def _check_size(self, data: bytes, pos: int, body: int, end: int) -> None:
+        """Refuse a packet over the limit as soon as its length is known; else remember how much is needed."""
+        if not self.version and data[pos] != CONNECT:
+            raise protocol_error("MQTT-3.1.0-1", "the first packet is not CONNECT")
+        if end - pos > self.packet_bytes_max:
+            raise MqttProtocolError(
+                PACKET_TOO_LARGE,
+                "MQTT-3.2.2-15",
+                f"a packet of {end - pos} bytes is over the limit of {self.packet_bytes_max}",
+            )
+        self._need = end - pos
+
+    def _open_run(self, data: bytes, first: int, body: int, end: int) -> tuple[int, int, PublishRun]:
+        """Decode a PUBLISH completely: where its payload begins, where its topic (QoS 0: properties) ends, its run."""
+        if not self.version:
+            raise protocol_error("MQTT-3.1.0-1", "the first packet is not CONNECT")
+        qos = first >> 1 & 3
+        at = body + 2
+        if at > end or (at := at + (data[body] << 8 | data[body + 1])) > end:
+            raise malformed("MQTT-3.3.2-1", "a PUBLISH ends within its topic")
+        name = data[body + 2 : at]
+        topic = _topics.get(name)
+        if topic is None and (name or self.version != V5):
+            topic = _known_topic(name)
+        middle, ids = at, None
+        if first & 0x0E:
+            ids = self._packet_ids(data, first, at, end)
+            if ids is not None:
+                at += 2
+        properties: Properties | None = None
+        if self.version == V5:
+            if at < end and data[at] == 0 and topic is not None:
+                at += 1
+            else:
+                at, topic, properties = self._publish_properties(data, at, end, topic)
+            if ids is None:
+                middle = at
+        assert topic is not None  # for mypy: an empty name was refused or resolved just above
+        run = PublishRun(topic, qos, first & 1 == 1, first & 8 == 8, properties, [data[at:end]], ids)
+        return at, middle, run
+
+    def _packet_ids(self, data: bytes, first: int, at: int, end: int) -> list[int] | None:
+        """Check QoS and DUP; the first packet id of a run of QoS 1 or 2."""
+        if first & 6 == 6:
+            raise malformed("MQTT-3.3.1-4", "a PUBLISH with QoS 3")
+        if not first & 6:
+            raise malformed("MQTT-3.3.1-2", "DUP on a PUBLISH with QoS 0")
+        if at + 2 > end:
+            raise malformed("MQTT-2.2.1-3", "a PUBLISH ends before its packet id")
+        packet_id = int.from_bytes(data[at : at + 2], "big")
+        if not packet_id:
+            raise protocol_error("MQTT-2.2.1-3", "a PUBLISH with packet id 0")
+        return [packet_id]
+
+    def _publish_properties(
+        self, data: bytes, at: int, end: int, topic: bytes | None
+    ) -> tuple[int, bytes, Properties | None]:
+        """MQTT 5 properties of a PUBLISH; resolves its topic alias. Returns the payload's place, topic, properties."""
+        rest = Body(data, at, end)
+        properties = read_properties(rest, PUBLISH)
+        alias: int | None = None
+        if properties is not None:
+            check_publish_properties(properties, self._from_client, self.topic_alias_max)
+            alias = properties.pop(TOPIC_ALIAS, None)
+        if alias is None:
+            if topic is None:
+                raise protocol_error("MQTT 5.0 3.3.2.1", "a PUBLISH without topic and topic alias")
+            return rest.pos, topic, properties
+        if self._aliases is None:
+            self._aliases = {}
+        if topic is None:
+            topic = self._aliases.get(alias)
+            if topic is None:
+                raise MqttProtocolError(TOPIC_ALIAS_INVALID, "MQTT 5.0 3.3.2.3.4", f"topic alias {alias} is not set")
+        else:
+            self._aliases[alias] = topic
+        return rest.pos, topic, properties or None
+
+    def _blocks(
+        self,
+        data: bytes,
+        pos: int,
+        prefix: bytes,
+        length: int,
+        tail: bytes,
+        payloads: list[bytes],
+        ids: list[int] | None,
+    ) -> int:
+        """Take as many blocks of equal packets as there are from `pos` on; return where they end."""
+        last, span, size = (BLOCK - 1) * length, BLOCK * length, len(data)
+        if pos + span > size or not data.startswith(prefix, pos + last):
+            return pos
+        if ids is None:
+            unpack = _block_struct(len(prefix), -1, length - len(prefix)).unpack_from
+        else:
+            payload = length - len(prefix) - 2 - len(tail)
+            unpack = _block_struct(len(prefix), len(tail), payload).unpack_from
+        while pos + span <= size and data.startswith(prefix, pos + last):
+            fields = unpack(data, pos)
+            if ids is None:
+                if fields[::2].count(prefix) != BLOCK:
+                    break
+                payloads += fields[1::2]
+            else:
+                found = fields[1::4]
+                if fields[::4].count(prefix) != BLOCK or fields[2::4].count(tail) != BLOCK or 0 in found:
+                    break
+                ids += found
+                payloads += fields[3::4]
+            pos += span
+        return pos
+
+    def _acks(self, data: bytes, pos: int, size: int, items: list[Received]) -> int:
+        """Take the plain acknowledgements of one kind from `pos` on; return where they end."""
+        header = data[pos : pos + 2]
+        word = header[0] << 8 | 2
+        ids: list[int] = []
+        items.append(AckRun(header[0], ids))
+        while pos + 4 <= size and data.startswith(header, pos):
+            if pos + 4 * BLOCK <= size:
+                fields = _ACKS_STRUCT.unpack_from(data, pos)
+                if fields[::2].count(word) == BLOCK and 0 not in fields[1::2]:
+                    ids += fields[1::2]
+                    pos += 4 * BLOCK
+                    continue
+            packet_id = data[pos + 2] << 8 | data[pos + 3]
+            if not packet_id:
+                raise protocol_error("MQTT-2.2.1-5", "an acknowledgement with packet id 0")
+            ids.append(packet_id)
+            pos += 4
+        return pos
+
+    def _other(self, first: int, data: bytes, body: int, end: int) -> Received:
+        """Decode any other packet; CONNECT must be the first and only that."""
+        if self.version:
+            if first == CONNECT and self._from_client:
+                raise protocol_error("MQTT-3.1.0-2", "a second CONNECT")
+            return decode_packet(first, Body(data, body, end), self.version, self._from_client)
+        if first & 0xF0 != CONNECT:
+            raise protocol_error("MQTT-3.1.0-1", "the first packet is not CONNECT")
+        if first != CONNECT:
+            raise MqttProtocolError(MALFORMED_PACKET, "MQTT-2.1.3-1", f"CONNECT with reserved flags 0x{first & 15:x}")
+        connect = decode_connect(Body(data, body, end))
+        self.version = connect.version
+        return connect
