@@ -1,0 +1,33 @@
+"""The MQTT 5 properties of a publication that travel with it, unchanged, from publisher to subscriber.
+
+`Run.properties` holds them as {identifier: value}, the identifiers being the standard's own (section 2.2.2.2):
+
+    PAYLOAD_FORMAT    1   int, 0 = bytes, 1 = UTF-8 text       [MQTT-3.3.2-4]
+    CONTENT_TYPE      3   str                                  [MQTT-3.3.2-20]
+    RESPONSE_TOPIC    8   str                                  [MQTT-3.3.2-15]
+    CORRELATION_DATA  9   bytes                                [MQTT-3.3.2-16]
+    USER_PROPERTY    38   list of (str, str), in order         [MQTT-3.3.2-17], [MQTT-3.3.2-18]
+
+The others concern one connection alone (topic alias, subscription identifier) or have a field of their own (expiry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+PAYLOAD_FORMAT: Final = 1
+CONTENT_TYPE: Final = 3
+RESPONSE_TOPIC: Final = 8
+CORRELATION_DATA: Final = 9
+USER_PROPERTY: Final = 38
+
+CARRIED: Final = frozenset({PAYLOAD_FORMAT, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY})
+
+
+def carried(properties: Mapping[int, Any]) -> dict[int, Any] | None:
+    """Those of a PUBLISH packet's properties that travel with the publication; None when there are none.
+
+    In ascending order of identifier, so that equal properties are equal bytes once packed (they share a run).
+    """
+    return {identifier: properties[identifier] for identifier in sorted(CARRIED & properties.keys())} or None
