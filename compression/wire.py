@@ -1,0 +1,324 @@
+"""Dictionaries on the wire: tags, aliases, bindings, and turning one encoding into another.
+
+**The rules of a dictionary-aware session** (MQTT 5; Python clients on links use the same tags).
+
+1. *Asking.* The client puts the user property `sdc` = `1` (USER_PROPERTY) into CONNECT. A broker that speaks this
+   version echoes it in CONNACK. Only then is the session dictionary-aware, for this connection; else nothing below
+   applies. A client that asked sends no PUBLISH before CONNACK (it would not know whether to tag it).
+2. *Tags.* The payload of every application PUBLISH, both ways, starts with one tag byte: 0 (RAW) and the payload as it
+   is; 1 (DEFLATE) and raw DEFLATE without dictionary; 2 to 255, an alias, and the payload compressed with the
+   dictionary bound to it. A zero-length payload (which clears a retained message) travels as the tag 0 alone. A PUBLISH
+   with no byte at all is an error. Wills are raw and untagged. Payload Format Indicator and all other properties speak
+   of the payload before encoding.
+3. *Raw topics.* PUBLISHes on topics below `$sdc/` carry no tag.
+4. *Bindings.* An alias is bound by a PUBLISH on `$sdc/alias` (ALIAS_TOPIC), QoS 0, payload one or more of: alias byte,
+   dictionary id (8 bytes, big-endian). It holds from there on, in the order of the connection and of its sender's
+   direction, until the connection ends or the alias is bound anew. Each direction has its own aliases.
+5. *Broker to client.* Before the first payload that uses a dictionary on a connection the broker sends the dictionary,
+   `Dictionary.pack()`, as PUBLISH on `dictionary_topic(family)` with RETAIN set, then its binding.
+   `Introductions` says what a connection still lacks.
+6. *Client to broker.* The broker pushes the newest dictionary of a family (form of rule 5, no binding) after the
+   client's first publication in it, and whenever there is a newer one. To use it the client binds an alias of its
+   own. A broker that gets an id it does not know answers like any malformed payload: DISCONNECT 0x99.
+7. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.
+
+**What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
+new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
+keep (encoding, dictionary id, data) and tag again. `AliasTable.alias_for` never takes an alias that was used in the
+current turn, so all payloads of a batch can be tagged before the first is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
+from lexicast.cluster.errors import DictionaryError
+from lexicast.cluster.topics import DICTIONARY_PREFIX
+
+from .codecs import PAYLOAD_BYTES_MAX, Codec, Deflate
+from .dictionary import Dictionary
+
+USER_PROPERTY: Final = ("sdc", "1")
+ALIAS_TOPIC: Final = DICTIONARY_PREFIX + b"alias"
+
+FIRST_ALIAS: Final = FIRST_DICTIONARY
+LAST_ALIAS: Final = 255
+
+_BINDING: Final = struct.Struct(">BQ")
+
+
+class Binding(NamedTuple):
+    """An alias bound to a dictionary; `version` grows with every binding of its table."""
+
+    version: int
+    alias: int
+    dictionary: int
+
+    def pack(self) -> bytes:
+        """The payload for ALIAS_TOPIC."""
+        return _BINDING.pack(self.alias, self.dictionary)
+
+
+class AliasTable:
+    """The sender's side: one table for all connections of a broker, so that one encoding serves all of them.
+
+    254 aliases; when all are taken the least recently used is bound anew. A connection needs to know only the
+    bindings of the aliases it is sent: see `Introductions`.
+    """
+
+    def __init__(self, last_alias: int = LAST_ALIAS) -> None:
+        if not FIRST_ALIAS <= last_alias <= LAST_ALIAS:
+            raise ValueError(f"aliases lie in {FIRST_ALIAS}..{LAST_ALIAS}, not {last_alias}")
+        self.version = 0
+        self._free = list(range(last_alias, FIRST_ALIAS - 1, -1))
+        self._aliases: OrderedDict[int, int] = OrderedDict()  # dictionary id -> alias, least recently used first
+        self._log: OrderedDict[int, Binding] = OrderedDict()  # alias -> its current binding, oldest binding first
+        self._turn = 0
+        self._used: dict[int, int] = {}  # alias -> turn of its last use
+
+    def next_turn(self) -> None:
+        """Everything tagged so far has been written: aliases used until now may be bound anew."""
+        self._turn += 1
+
+    def alias_for(self, dictionary: int) -> int:
+        """The alias of a dictionary id, bound now if need be; RAW when all aliases are in use in this turn."""
+        alias = self._aliases.get(dictionary)
+        if alias is None:
+            alias = self._take()
+            if alias == RAW:
+                return RAW
+            self.version += 1
+            self._log[alias] = Binding(self.version, alias, dictionary)
+            self._log.move_to_end(alias)
+            self._aliases[dictionary] = alias
+        self._aliases.move_to_end(dictionary)
+        self._used[alias] = self._turn
+        return alias
+
+    def _take(self) -> int:
+        if self._free:
+            return self._free.pop()
+        dictionary, alias = next(iter(self._aliases.items()))
+        if self._used[alias] == self._turn:
+            return RAW
+        del self._aliases[dictionary]
+        return alias
+
+    def binding(self, alias: int) -> Binding:
+        """The current binding of an alias. Raises DictionaryError when it has none."""
+        try:
+            return self._log[alias]
+        except KeyError:
+            raise DictionaryError(f"alias {alias} is not bound") from None
+
+    def since(self, version: int) -> tuple[Binding, ...]:
+        """The current bindings newer than `version`, oldest first: at most one an alias."""
+        newer = []
+        for binding in reversed(self._log.values()):
+            if binding.version <= version:
+                break
+            newer.append(binding)
+        return tuple(reversed(newer))
+
+
+class Introductions:
+    """What one connection has been told: which bindings of an AliasTable, and which dictionaries.
+
+    Costs memory only for the aliases that the connection is sent. Forget it with the connection.
+    """
+
+    __slots__ = ("_dictionaries", "_versions")
+
+    DICTIONARIES_MAX: Final = 256
+
+    def __init__(self) -> None:
+        self._versions: dict[int, int] = {}
+        self._dictionaries: OrderedDict[int, None] = OrderedDict()
+
+    def lacking(self, table: AliasTable, aliases: Iterable[int]) -> list[Binding]:
+        """The bindings to send before payloads tagged with `aliases`; marks them as sent.
+
+        Tags below FIRST_ALIAS need none. Raises DictionaryError when an alias is not bound.
+        """
+        lacking = []
+        for alias in aliases:
+            if alias < FIRST_ALIAS:
+                continue
+            binding = table.binding(alias)
+            if self._versions.get(alias) != binding.version:
+                self._versions[alias] = binding.version
+                lacking.append(binding)
+        return lacking
+
+    def needs_dictionary(self, dictionary: int) -> bool:
+        """Whether the dictionary itself has to be sent first; marks it as sent. Receivers keep as many at least."""
+        known = dictionary in self._dictionaries
+        self._dictionaries[dictionary] = None
+        self._dictionaries.move_to_end(dictionary)
+        if len(self._dictionaries) > self.DICTIONARIES_MAX:
+            self._dictionaries.popitem(last=False)
+        return not known
+
+
+class Bindings:
+    """The receiver's side, one a connection and direction: at most 254 bindings."""
+
+    __slots__ = ("_dictionaries",)
+
+    def __init__(self) -> None:
+        self._dictionaries: dict[int, int] = {}
+
+    def bind(self, payload: bytes) -> list[int]:
+        """Apply a payload of ALIAS_TOPIC; the ids it names. Raises DictionaryError, nothing applied, if malformed."""
+        if not payload or len(payload) % _BINDING.size:
+            raise DictionaryError(f"a binding has {_BINDING.size} bytes each, not {len(payload)}")
+        bound = list(_BINDING.iter_unpack(payload))
+        for alias, dictionary in bound:
+            if alias < FIRST_ALIAS or dictionary < FIRST_DICTIONARY:
+                raise DictionaryError(f"alias {alias} cannot be bound to dictionary {dictionary:016x}")
+        self._dictionaries.update(bound)
+        return [dictionary for _, dictionary in bound]
+
+    def dictionary_id(self, alias: int) -> int:
+        """The id bound to `alias`. Raises DictionaryError when nothing is."""
+        try:
+            return self._dictionaries[alias]
+        except KeyError:
+            raise DictionaryError(f"a payload is tagged with alias {alias}, to which no dictionary is bound") from None
+
+
+def split_tag(payload: bytes) -> tuple[int, bytes]:
+    """(tag, data) of a tagged payload. Raises DictionaryError when it is empty."""
+    if not payload:
+        raise DictionaryError("a payload without tag byte on a dictionary-aware connection")
+    return payload[0], payload[1:]
+
+
+class Encoded(NamedTuple):
+    """A payload as stored: `encoding` is RAW, DEFLATE or FIRST_DICTIONARY, the last with its dictionary's id."""
+
+    encoding: int
+    dictionary: int | None
+    data: bytes
+
+
+_PLAIN_DEFLATE_LABEL: Final = "no family, DEFLATE without dictionary"
+
+
+class Recoder:
+    """Holds dictionaries by id and converts payloads between what is stored, what is tagged and what is raw.
+
+    Bounded: at most `dictionaries_max` dictionaries of together `bytes_max` content bytes, and `coders_max` codecs at
+    work (up to 300 KiB each), the least recently used out first. No payload becomes longer than `payload_bytes_max`.
+    """
+
+    def __init__(
+        self,
+        *,
+        dictionaries_max: int = 4_096,
+        bytes_max: int = 64 << 20,
+        coders_max: int = 128,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    ) -> None:
+        self._dictionaries_max = dictionaries_max
+        self._bytes_max = bytes_max
+        self._coders_max = coders_max
+        self._payload_bytes_max = payload_bytes_max
+        self._dictionaries: OrderedDict[int, Dictionary] = OrderedDict()
+        self._bytes = 0
+        self._coders: OrderedDict[int, Codec] = OrderedDict()
+        self._deflate = Deflate(_PLAIN_DEFLATE_LABEL)
+
+    def add(self, dictionary: Dictionary) -> None:
+        """Hold `dictionary`; the one last added is always held, whatever the limits."""
+        held = self._dictionaries.pop(dictionary.id, None)
+        self._bytes += len(dictionary.content) - (len(held.content) if held else 0)
+        self._dictionaries[dictionary.id] = dictionary
+        while len(self._dictionaries) > 1 and (
+            len(self._dictionaries) > self._dictionaries_max or self._bytes > self._bytes_max
+        ):
+            id, gone = self._dictionaries.popitem(last=False)
+            self._bytes -= len(gone.content)
+            self._coders.pop(id, None)
+
+    def get(self, dictionary: int) -> Dictionary | None:
+        """The dictionary with this id, if held."""
+        return self._dictionaries.get(dictionary)
+
+    def __contains__(self, dictionary: int) -> bool:
+        return dictionary in self._dictionaries
+
+    def to_raw(self, encoding: int, dictionary: int | None, data: bytes) -> bytes:
+        """The payload of a stored encoding. Raises DictionaryError: dictionary not held, or data not decompressable."""
+        if encoding == RAW:
+            return data
+        return self._decoder(encoding, dictionary).decompress(data, bytes_max=self._payload_bytes_max)
+
+    def all_to_raw(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
+        """`to_raw` of a run of payloads that share their encoding."""
+        if encoding == RAW:
+            return payloads
+        decompress, limit = self._decoder(encoding, dictionary).decompress, self._payload_bytes_max
+        return [decompress(data, bytes_max=limit) for data in payloads]
+
+    def encode(self, payload: bytes, dictionary: Dictionary | None = None) -> Encoded:
+        """The shortest form of a raw payload: with `dictionary` (held from now on) or DEFLATE without, else raw."""
+        if not payload:
+            return Encoded(RAW, None, payload)
+        if dictionary is None:
+            kind, data = self._deflate.encode(payload)
+            return Encoded(kind, None, data)
+        if dictionary.id not in self._dictionaries:
+            self.add(dictionary)
+        kind, data = self._coder(dictionary.id).encode(payload)
+        return Encoded(kind, dictionary.id if kind >= FIRST_DICTIONARY else None, data)
+
+    def to_aware(self, encoding: int, dictionary: int | None, data: bytes, aliases: AliasTable) -> tuple[int, bytes]:
+        """(tag, data) of a stored encoding, passed through untouched; decompressed only when no alias can be had.
+
+        Raises DictionaryError in that case as `to_raw`, and when an encoding that needs a dictionary names none.
+        """
+        if encoding < FIRST_DICTIONARY:
+            return encoding, data
+        tag = aliases.alias_for(_named(dictionary))
+        return (tag, data) if tag != RAW else (RAW, self.to_raw(encoding, dictionary, data))
+
+    def from_aware(self, payload: bytes, bindings: Bindings) -> Encoded:
+        """A tagged payload as it is stored, untouched. Raises DictionaryError: no tag, alias unbound, id not held."""
+        tag, data = split_tag(payload)
+        if tag < FIRST_ALIAS:
+            return Encoded(tag, None, data)
+        dictionary = bindings.dictionary_id(tag)
+        if dictionary not in self._dictionaries:
+            raise self._missing(dictionary)
+        return Encoded(FIRST_DICTIONARY, dictionary, data)
+
+    def _decoder(self, encoding: int, dictionary: int | None) -> Codec:
+        return self._deflate if encoding == DEFLATE else self._coder(_named(dictionary))
+
+    def _coder(self, id: int) -> Codec:
+        coder = self._coders.get(id)
+        if coder is None:
+            dictionary = self._dictionaries.get(id)
+            if dictionary is None:
+                raise self._missing(id)
+            coder = self._coders[id] = dictionary.build()
+            if len(self._coders) > self._coders_max:
+                self._coders.popitem(last=False)
+        self._coders.move_to_end(id)
+        self._dictionaries.move_to_end(id)
+        return coder
+
+    @staticmethod
+    def _missing(id: int) -> DictionaryError:
+        return DictionaryError(f"dictionary {id:016x} (family unknown) is not held: fetch it from its $sdc/ topic")
+
+
+def _named(dictionary: int | None) -> int:
+    if dictionary is None:
+        raise DictionaryError("a payload compressed with a dictionary does not name it")
+    return dictionary
