@@ -31,3 +31,22 @@ def carried(properties: Mapping[int, Any]) -> dict[int, Any] | None:
     In ascending order of identifier, so that equal properties are equal bytes once packed (they share a run).
     """
     return {identifier: properties[identifier] for identifier in sorted(CARRIED & properties.keys())} or None
+
+
+def well_formed(properties: object) -> bool:
+    """Whether these are carried properties of the right types: what another process sent is not trusted."""
+    return type(properties) is dict and all(_good(identifier, value) for identifier, value in properties.items())
+
+
+def _good(identifier: object, value: object) -> bool:
+    if identifier == PAYLOAD_FORMAT:
+        return type(value) is int and value in (0, 1)
+    if identifier in (CONTENT_TYPE, RESPONSE_TOPIC):
+        return type(value) is str
+    if identifier == CORRELATION_DATA:
+        return type(value) is bytes
+    if identifier != USER_PROPERTY or not isinstance(value, list | tuple):
+        return False
+    return all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and {str}.issuperset(map(type, pair)) for pair in value
+    )

@@ -1,0 +1,1 @@
+"""Who is where and in which order: positions, groups, blocks, topics, messages between actors, configuration."""

@@ -1,0 +1,277 @@
+"""Blocks: the one form in which records travel on links and lie in the log.
+
+A block holds records of one group with ascending offsets, column by column, so that a broker, a coordinator, a
+store and a reader each touch a batch, not a message (FACTS: one store put and one copy a batch).
+
+    first offset, last offset, epoch, time_us   given by the group's sequencer; one time stamp a block
+    meta                                        msgpack: topics, runs, producers, marks, origins, dictionaries
+    lengths                                     uint32 little-endian a record: bytes of each payload
+    body                                        the payloads, joined
+
+A *run* is consecutive records that agree in everything but the payload: one topic, one publisher's read. Fields
+(RUN_FIELDS integers, and one value for properties), flattened into one list:
+
+    skip        offsets left out before this run (0 unless records were filtered away or have expired)
+    topic       index into `topics`
+    flags       QoS in bits 0-1, RETAIN in bit 2
+    encoding    0 raw, 1 DEFLATE, n >= 2: the dictionary `dictionaries[n - 2]`
+    expiry_ms   publication expiry (T_max) relative to time_us; 0 = never
+    properties  None, or the MQTT 5 properties carried through (`cluster.properties`)
+    origin      index into `origins`: who published (client id); -1 = unknown
+    count       records in the run
+
+`producers` names each record once more for repeats: (producer, incarnation, first sequence, count) in record order.
+`marks` are QoS 2 records not yet released: (record index, session uid, packet id).
+
+A block of kind CONTROL has no topics; each payload is one msgpack control record (`cluster.records`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import msgpack
+
+from .errors import PeerError
+from .properties import well_formed
+
+PUBLICATIONS = 0
+CONTROL = 1
+
+QOS_MASK = 3
+RETAIN = 4
+FLAGS_END = 8
+
+RAW = 0
+DEFLATE = 1
+FIRST_DICTIONARY = 2
+
+RUN_FIELDS = 8
+U32 = 4
+
+
+class Run(NamedTuple):
+    """Consecutive records that differ only in payload; see the module's docstring."""
+
+    skip: int
+    topic: int
+    flags: int
+    encoding: int
+    expiry_ms: int
+    properties: dict[int, Any] | None
+    origin: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on a record
+
+
+class ProducerRun(NamedTuple):
+    """`count` records with consecutive sequence numbers of one producer's incarnation."""
+
+    producer: bytes
+    incarnation: int
+    sequence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on a record
+
+
+class Mark(NamedTuple):
+    """A QoS 2 publication that its publisher has not released."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a record
+    session_uid: bytes
+    packet_id: int
+
+
+class Meta(NamedTuple):
+    """A block's unpacked meta."""
+
+    topics: tuple[bytes, ...]
+    runs: tuple[Run, ...]
+    producers: tuple[ProducerRun, ...]
+    marks: tuple[Mark, ...]
+    origins: tuple[str, ...]
+    dictionaries: tuple[int, ...]
+
+
+def pack_meta(meta: Meta) -> bytes:
+    """`meta` as bytes."""
+    flat: list[Any] = []
+    for run in meta.runs:
+        flat += run
+    packed: bytes = msgpack.packb((meta.topics, flat, meta.producers, meta.marks, meta.origins, meta.dictionaries))
+    return packed
+
+
+def unpack_meta(data: bytes) -> Meta:
+    """Bytes back to a Meta, every type and index in it checked. Raises PeerError when they are not one."""
+    try:
+        topics, flat, producers, marks, origins, dictionaries = msgpack.unpackb(
+            data, use_list=False, strict_map_key=False
+        )
+        if len(flat) == RUN_FIELDS:
+            runs: tuple[Run, ...] = (Run(*flat),)
+        else:
+            runs = tuple(Run(*flat[i : i + RUN_FIELDS]) for i in range(0, len(flat), RUN_FIELDS))
+        meta = Meta(
+            topics,
+            runs,
+            tuple([ProducerRun(*p) for p in producers]),
+            tuple([Mark(*m) for m in marks]),
+            origins,
+            dictionaries,
+        )
+        good = _good_columns(meta) and _good_runs(meta)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise PeerError(f"a block's meta cannot be read: {error}") from None
+    if not good:
+        raise PeerError("a block's meta cannot be read: a field is of a wrong type or out of range")
+    return meta
+
+
+def _good_columns(meta: Meta) -> bool:
+    """Whether the texts, numbers and lists beside the runs are what they should be."""
+    topics, _, producers, marks, origins, dictionaries = meta
+    if not ({tuple}.issuperset(map(type, (topics, origins, dictionaries))) and {bytes}.issuperset(map(type, topics))):
+        return False
+    for producer, incarnation, sequence, count in producers:
+        if not (type(producer) is bytes and type(incarnation) is type(sequence) is type(count) is int and count > 0):
+            return False
+    for index, session_uid, packet_id in marks:
+        if not (type(index) is type(packet_id) is int and index >= 0 and type(session_uid) is bytes):
+            return False
+    return {str}.issuperset(map(type, origins)) and {int}.issuperset(map(type, dictionaries))
+
+
+def _good_runs(meta: Meta) -> bool:
+    """Whether each run's numbers are in range: they index into the columns, and add up to offsets."""
+    topics, origins, encodings = len(meta.topics), len(meta.origins), FIRST_DICTIONARY + len(meta.dictionaries)
+    for skip, topic, flags, encoding, expiry_ms, properties, origin, count in meta.runs:
+        if not (
+            type(skip) is type(topic) is type(flags) is type(encoding) is type(expiry_ms) is type(origin) is int
+            and type(count) is int
+            and skip >= 0
+            and 0 <= topic < topics
+            and 0 <= flags < FLAGS_END
+            and 0 <= encoding < encodings
+            and expiry_ms >= 0
+            and -1 <= origin < origins
+            and count > 0
+            and (properties is None or well_formed(properties))
+        ):
+            return False
+    return True
+
+
+class Record(NamedTuple):
+    """One publication, looked at alone."""
+
+    offset: int
+    topic: bytes
+    flags: int
+    encoding: int
+    dictionary: int | None
+    expiry_ms: int
+    properties: dict[int, Any] | None
+    origin: str | None
+    payload: bytes
+
+
+@dataclass(slots=False, eq=False)
+class Block:
+    """A batch of records of one group. Immutable by convention; see the module's docstring for the fields."""
+
+    group: int
+    epoch: int
+    first: int
+    last: int
+    time_us: int
+    kind: int
+    meta_bytes: bytes
+    lengths: bytes
+    body: bytes
+    _meta: Meta | None = field(default=None, repr=False)
+
+    @cached_property
+    def meta(self) -> Meta:
+        """The unpacked meta (unpacked once). Raises PeerError when it is none, or of another number of records."""
+        if self._meta is not None:
+            return self._meta
+        meta = unpack_meta(self.meta_bytes)
+        if sum([run.count for run in meta.runs]) != self.count:
+            raise PeerError(f"group {self.group} offset {self.first}: runs and lengths of the block disagree")
+        return meta
+
+    @property
+    def count(self) -> int:
+        """Records in the block."""
+        return len(self.lengths) // U32
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the block as stored, its fixed header aside."""
+        return len(self.meta_bytes) + len(self.lengths) + len(self.body)
+
+    def payloads(self) -> list[bytes]:
+        """The payloads in record order. Raises PeerError when lengths and body disagree."""
+        lengths = memoryview(self.lengths).cast("I")
+        ends = list(accumulate(lengths))
+        body = self.body
+        if not ends or ends[-1] != len(body):
+            raise PeerError(f"group {self.group} offset {self.first}: lengths and body of the block disagree")
+        if len(ends) == 1:
+            return [body]
+        return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+    def records(self) -> Iterator[Record]:
+        """Each publication alone: for readers that look at messages one by one."""
+        topics, runs, _, _, origins, dictionaries = self.meta
+        payloads = self.payloads()
+        at, offset = 0, self.first
+        for skip, topic, flags, encoding, expiry_ms, properties, origin, count in runs:
+            offset += skip
+            dictionary = dictionaries[encoding - FIRST_DICTIONARY] if encoding >= FIRST_DICTIONARY else None
+            name, who = topics[topic], origins[origin] if origin >= 0 else None
+            for payload in payloads[at : at + count]:
+                yield Record(offset, name, flags, encoding, dictionary, expiry_ms, properties, who, payload)
+                offset += 1
+            at += count
+
+    def to_wire(self) -> tuple[Any, ...]:
+        """The block as a msgpack-able tuple."""
+        return (
+            self.group,
+            self.epoch,
+            self.first,
+            self.last,
+            self.time_us,
+            self.kind,
+            self.meta_bytes,
+            self.lengths,
+            self.body,
+        )
+
+    @classmethod
+    def from_wire(cls, fields: Any) -> Block:
+        """The inverse of `to_wire`. Raises PeerError when the fields are not a block's."""
+        try:
+            group, epoch, first, last, time_us, kind, meta_bytes, lengths, body = fields
+            good = (
+                {int}.issuperset(map(type, (group, epoch, first, last, time_us, kind)))
+                and type(meta_bytes) is type(lengths) is type(body) is bytes
+                and min(group, epoch, first, time_us, kind) >= 0
+                and len(lengths) % U32 == 0
+                and last - first + 1 >= len(lengths) // U32
+            )
+        except (TypeError, ValueError) as error:
+            raise PeerError(f"not a block: {error}") from None
+        if not good:
+            raise PeerError("not a block: a field is of a wrong type or out of range")
+        return cls(group, epoch, first, last, time_us, kind, meta_bytes, lengths, body)
+
+
+def control_block(group: int, epoch: int, first: int, time_us: int, records: list[bytes]) -> Block:
+    """A block of control records."""
+    lengths = b"".join([len(r).to_bytes(U32, "little") for r in records])
+    return Block(group, epoch, first, first + len(records) - 1, time_us, CONTROL, b"", lengths, b"".join(records))

@@ -1,0 +1,64 @@
+"""Errors that users meet. Each message says what was wrong and what to do.
+
+Two families (as in h11): a `UsageError` is the caller's mistake and leaves everything as it was; a `PeerError`
+means that the other side of a connection broke the contract. `StoreError`s come from the disk, `UnavailableError`
+from the cluster's state.
+"""
+
+from __future__ import annotations
+
+
+class LexicastError(Exception):
+    """Base of every error that lexicast raises on purpose."""
+
+
+class UsageError(LexicastError, ValueError):
+    """The caller's mistake; the call had no effect."""
+
+
+class TopicError(UsageError):
+    """A topic name or filter that MQTT or lexicast does not allow."""
+
+
+class ConfigError(UsageError):
+    """A configuration that cannot be used: unknown key, wrong type, value out of range."""
+
+
+class PeerError(LexicastError):
+    """The other side of a link or connection broke its contract; the connection is closed."""
+
+
+class AuthenticationError(PeerError):
+    """The other side does not hold this cluster's key."""
+
+
+class UnavailableError(LexicastError):
+    """What is needed is not there now; trying again later may work."""
+
+
+class PublishRefusedError(UnavailableError):
+    """A publication was refused and is not stored (disk reserve reached, store closed)."""
+
+
+class DictionaryError(LexicastError):
+    """A payload whose dictionary is missing, wrong, expired or damaged; names the family and the id."""
+
+
+class StoreError(LexicastError):
+    """Base of the storage errors."""
+
+
+class StoreFormatError(StoreError):
+    """Not a store, another cluster's store, a damaged one, or one written by a newer lexicast."""
+
+
+class StoreFullError(StoreError):
+    """The quota's or the disk's reserve is reached: publishing is refused, reading and expiry go on."""
+
+
+class StorePoisonedError(StoreError):
+    """An I/O error happened earlier; the store refuses everything until it is opened anew after `repair`."""
+
+
+class StaleEpochError(LexicastError):
+    """A request carries an epoch older than the group's: its sender was deposed."""

@@ -1,0 +1,129 @@
+"""Control records: everything in a group's log that is not a publication.
+
+Each is one msgpack array `[type, ...]`. The store applies them to its tables in the transaction that appends them,
+so that a table is always what replaying the log gives (one replication, one recovery, one auditor).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias, get_origin, get_type_hints
+
+import msgpack
+
+from .errors import PeerError
+
+
+class EpochStart(NamedTuple):
+    """First record of an epoch; its own offset is the epoch's starting offset."""
+
+    epoch: int
+    previous_last: int
+    leader: str
+
+
+class Subscribed(NamedTuple):
+    """A broker's back-end subscription; the record's offset is the cut between past and future."""
+
+    broker: str
+    incarnation: int
+    filter: str
+    time_min_us: int
+    time_max_us: int
+
+
+class Unsubscribed(NamedTuple):
+    """The end of a back-end subscription."""
+
+    broker: str
+    filter: str
+
+
+class SessionSaved(NamedTuple):
+    """A session's state, in the home group of its client id. Replaces what was there.
+
+    `owner` is the broker that serves it ("" = nobody), `generation` grows with every take-over; `uid` names the
+    session from clean start to clean start. `expires_us` is 0 while connected, else the time to forget it
+    (2**63 - 1: never). `state` is the broker's msgpack: subscriptions, cursor, in flight, will.
+    """
+
+    client_id: str
+    uid: bytes
+    generation: int
+    owner: str
+    incarnation: int
+    expires_us: int
+    state: bytes
+
+
+class SessionEnded(NamedTuple):
+    """A session is forgotten."""
+
+    client_id: str
+    uid: bytes
+    generation: int
+
+
+class Released(NamedTuple):
+    """QoS 2 packet ids that their publisher released (PUBREL): the group may forget them."""
+
+    session_uid: bytes
+    packet_ids: tuple[int, ...]
+
+
+class DictionaryStored(NamedTuple):
+    """A dictionary that later records of this group refer to; kept as long as anything stored does."""
+
+    dictionary: int
+    family: str
+    content: bytes
+
+
+class ProducerSeen(NamedTuple):
+    """The last sequence of a producer, restated (a joiner or an import starts from it)."""
+
+    producer: bytes
+    incarnation: int
+    sequence: int
+
+
+ControlRecord: TypeAlias = (
+    EpochStart | Subscribed | Unsubscribed | SessionSaved | SessionEnded | Released | DictionaryStored | ProducerSeen
+)
+
+# Numbers on disk and on links: never given anew.
+_TYPES: dict[int, type[ControlRecord]] = {
+    1: EpochStart,
+    2: Subscribed,
+    3: Unsubscribed,
+    4: SessionSaved,
+    5: SessionEnded,
+    6: Released,
+    7: DictionaryStored,
+    8: ProducerSeen,
+}
+_NUMBERS = {kind: number for number, kind in _TYPES.items()}
+
+# The class of each field; of a tuple of numbers only that it is a tuple.
+_KINDS: dict[type[ControlRecord], tuple[Any, ...]] = {
+    kind: tuple(get_origin(hint) or hint for hint in get_type_hints(kind).values()) for kind in _NUMBERS
+}
+
+
+def pack_record(record: ControlRecord) -> bytes:
+    """`record` as bytes."""
+    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *record))
+    return packed
+
+
+def unpack_record(data: bytes) -> ControlRecord:
+    """Bytes back to a record. Raises PeerError when they are none, or of a type this version does not know."""
+    try:
+        fields: Any = msgpack.unpackb(data, use_list=False)
+        record = _TYPES[fields[0]](*fields[1:])
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
+        raise PeerError(f"a control record cannot be read: {error!r}") from None
+    values: tuple[Any, ...] = record
+    for name, kind, value in zip(record._fields, _KINDS[type(record)], values, strict=True):
+        if type(value) is not kind or (kind is tuple and any(type(number) is not int for number in value)):
+            raise PeerError(f"a control record cannot be read: {type(record).__name__}.{name} is no {kind.__name__}")
+    return record
