@@ -1,0 +1,112 @@
+# lexicast: `make demo` shows it, `make test` checks it. Everything goes into .venv; nothing outside but Debian packages.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.ONESHELL:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := out
+
+# Ray: no token file in the user's home for clusters that live for one test, and no usage reports.
+TEST_ENV := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0
+
+.PHONY: help
+help: ## This list
+	@printf 'make TARGET:\n'
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+
+.PHONY: demo
+demo: $(VENV)/.installed ## Replay 100,000 flight events through a cluster on this machine (under 3 minutes after set-up)
+	@$(BIN)/lexicast demo
+
+.PHONY: test
+test: $(VENV)/.installed-dev debian-test ## Lint, types and all tests
+	@printf '== ruff\n'
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	printf '== mypy\n'
+	$(BIN)/mypy
+	printf '== pytest\n'
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.installed-dev ## Only ruff and mypy
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(VENV)/.installed-dev ## Bring the code into ruff's form
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(VENV)/.installed-bench debian-bench ## Compare with Mosquitto and nats-server (BENCH_ARGS=--quick for a first look)
+	@mkdir -p $(OUT)
+	for driver in fanout latency connections; do
+	    printf '== %s\n' "$$driver"
+	    $(TEST_ENV) $(BIN)/python -m lexicast.bench.$$driver --json "$(OUT)/$$driver.json" $(BENCH_ARGS)
+	done
+
+.PHONY: spark
+spark: $(VENV)/.installed-spark ## Install what the history as Spark DataFrames needs (1 GB)
+
+.PHONY: clean
+clean: ## Remove .venv, caches and output
+	@rm -rf $(VENV) $(OUT) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Installing. A stamp is written only after pip has ended well, so that an interrupted run starts again, and one that
+# has nothing to do costs nothing.
+
+# A stamp too, because `python -m venv` makes bin/python first and pip last.
+$(VENV)/.made:
+	@if ! command -v "$(PYTHON)" > /dev/null; then
+	    printf 'lexicast needs Python 3.11: install it (Debian: apt-get install python3.11-venv), or say where it is: make PYTHON=/path/to/python3.11 ...\n' >&2
+	    exit 1
+	fi
+	if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+	    printf '%s is not Python 3.11, for which constraints.txt is pinned: make PYTHON=/path/to/python3.11 ...\n' "$(PYTHON)" >&2
+	    exit 1
+	fi
+	rm -rf $(VENV)
+	if ! "$(PYTHON)" -m venv $(VENV); then
+	    rm -rf $(VENV)
+	    printf 'no virtual environment could be made: install the venv module (Debian: apt-get install python3.11-venv)\n' >&2
+	    exit 1
+	fi
+	touch $@
+
+define install
+	@printf 'installing lexicast%s into $(VENV) ...\n' '$(1)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.$(1)'
+	touch $@
+endef
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	$(call install,)
+
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(call install,[dev])
+	touch $(VENV)/.installed
+
+$(VENV)/.installed-bench: $(VENV)/.made pyproject.toml constraints.txt
+	$(call install,[bench])
+	touch $(VENV)/.installed
+
+$(VENV)/.installed-spark: $(VENV)/.made pyproject.toml constraints.txt
+	$(call install,[spark])
+	touch $(VENV)/.installed
+
+.PHONY: debian-test
+debian-test:
+	@scripts/debian mosquitto_pub=mosquitto-clients
+
+.PHONY: debian-bench
+debian-bench:
+	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server
