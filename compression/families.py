@@ -182,7 +182,7 @@ class FamilyMap:
 
     def dictionary_for(self, topic: bytes, now_us: int) -> Dictionary | None:
         """The newest dictionary of the most specific family of `topic` that has one unexpired at `now_us`."""
-        for family in self._families_of(topic):
+        for family in self.families_of(topic):
             dictionary = self._newest[family]
             if now_us < dictionary.expires_us:
                 return dictionary
@@ -190,14 +190,15 @@ class FamilyMap:
 
     def family_of(self, topic: bytes) -> bytes | None:
         """The most specific announced family of `topic`, whether or not its dictionary has expired."""
-        families = self._families_of(topic)
+        families = self.families_of(topic)
         return families[0] if families else None
 
     def dictionaries(self) -> tuple[Dictionary, ...]:
         """The newest of every family, the latest announced last."""
         return tuple(self._newest.values())
 
-    def _families_of(self, topic: bytes) -> tuple[bytes, ...]:
+    def families_of(self, topic: bytes) -> tuple[bytes, ...]:
+        """The announced families that match `topic`, the most specific first."""
         found = self._cache.get(topic)
         if found is None:
             found = tuple(sorted((f for f in self._newest if matches(f, topic)), key=specificity))

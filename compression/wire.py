@@ -249,7 +249,7 @@ class Recoder:
         """The dictionary with this id, if held."""
         return self._dictionaries.get(dictionary)
 
-    def __contains__(self, dictionary: int) -> bool:
+    def __contains__(self, dictionary: object) -> bool:
         return dictionary in self._dictionaries
 
     def to_raw(self, encoding: int, dictionary: int | None, data: bytes) -> bytes:
@@ -287,13 +287,16 @@ class Recoder:
         tag = aliases.alias_for(_named(dictionary))
         return (tag, data) if tag != RAW else (RAW, self.to_raw(encoding, dictionary, data))
 
-    def from_aware(self, payload: bytes, bindings: Bindings) -> Encoded:
-        """A tagged payload as it is stored, untouched. Raises DictionaryError: no tag, alias unbound, id not held."""
+    def from_aware(self, payload: bytes, bindings: Bindings, *, held: bool = True) -> Encoded:
+        """A tagged payload as it is stored, untouched.
+
+        Raises DictionaryError: no tag, alias unbound, or (unless `held` is False) the dictionary not held.
+        """
         tag, data = split_tag(payload)
         if tag < FIRST_ALIAS:
             return Encoded(tag, None, data)
         dictionary = bindings.dictionary_id(tag)
-        if dictionary not in self._dictionaries:
+        if held and dictionary not in self._dictionaries:
             raise self._missing(dictionary)
         return Encoded(FIRST_DICTIONARY, dictionary, data)
 

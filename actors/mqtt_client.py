@@ -1,0 +1,243 @@
+"""`lexicast.mqtt`: paho-mqtt's Client that speaks dictionaries with a lexicast broker.
+
+A program changes one import, `import lexicast.mqtt as mqtt` for `import paho.mqtt.client as mqtt`, and everything else
+stays. MQTT 5 is the default here; the client asks with the user property `sdc` and, when the broker does not answer
+it, behaves as plain paho. With MQTT 3 (`protocol=MQTTv311`) it is plain paho from the start.
+
+The decisions are `compression.session.ClientSession`'s; this shell hooks two of paho's methods, `_send_publish` and
+`_handle_on_message`. They are private, and hooked because nothing public will do: paho keeps publications of QoS 1 and
+2 across connections, and a payload encoded when it was published would be sent again with the aliases of a connection
+that is gone, or tagged to a broker that knows no tags. At `_send_publish` every transmission is encoded for the
+connection that carries it. (paho-mqtt is pinned, and a test fails if the hooks are not called.)
+
+What differs from paho, when the broker is dictionary-aware: publications made between connect() and CONNACK are held
+until CONNACK (at most `held_max`, then MQTT_ERR_QUEUE_SIZE); messages on topics below `$sdc/` are not shown to the
+program; a message whose dictionary is missing waits for it, later ones behind it; one that cannot be decompressed goes
+to `on_sdc_error`, or to the log. A message that waits has already been acknowledged, unless `manual_ack` is set.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from paho.mqtt import client as paho
+from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from lexicast.cluster.clock import Clock, SystemClock
+from lexicast.cluster.errors import DictionaryError
+from lexicast.compression.accounting import Traffic
+from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
+from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
+from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY
+
+HELD_MAX: Final = 1_000
+
+OnSdcError: TypeAlias = Callable[["Client", Any, MQTTMessage | None, DictionaryError], None]
+
+
+class SdcStats(NamedTuple):
+    """Payload bytes by family ("" where there is none), over all dictionary-aware connections of a client."""
+
+    sent: dict[str, Traffic]
+    received: dict[str, Traffic]
+    waiting: int
+
+
+class _Held(NamedTuple):
+    """A publication made before CONNACK: the arguments of `_send_publish`."""
+
+    mid: int
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    dup: bool
+    info: MQTTMessageInfo | None
+    properties: Properties | None
+
+
+class Client(paho.Client):
+    """paho's Client with shared dictionaries; see the module's docstring for what differs.
+
+    `sdc=False` never asks for them. `on_sdc_error(client, userdata, message, error)` is called where a message is lost
+    because it cannot be decompressed (`message` still holds the tagged payload), with None for the message where a
+    dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
+    """
+
+    def __init__(
+        self,
+        callback_api_version: CallbackAPIVersion = CallbackAPIVersion.VERSION1,
+        client_id: str | None = "",
+        clean_session: bool | None = None,
+        userdata: Any = None,
+        protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv5,
+        transport: Literal["tcp", "websockets", "unix"] = "tcp",
+        reconnect_on_failure: bool = True,
+        manual_ack: bool = False,
+        *,
+        sdc: bool = True,
+        clock: Clock | None = None,
+        held_max: int = HELD_MAX,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    ) -> None:
+        self._sdc_asks = sdc and protocol == MQTTProtocolVersion.MQTTv5
+        self._sdc_user_on_connect: Callable[..., None] | None = None
+        super().__init__(
+            callback_api_version,
+            client_id,
+            clean_session,
+            userdata,
+            protocol,
+            transport,
+            reconnect_on_failure,
+            manual_ack,
+        )
+        self.on_sdc_error: OnSdcError | None = None
+        self._sdc_clock = clock or SystemClock()
+        self._sdc: ClientSession[MQTTMessage] = ClientSession(payload_bytes_max=payload_bytes_max)
+        self._sdc_accepted = False
+        self._sdc_held: deque[_Held] = deque()
+        self._sdc_held_max = held_max
+        # publishing threads and the network thread; reentrant, for paho may run callbacks while it sends
+        self._sdc_lock = threading.RLock()
+
+    def sdc_stats(self) -> SdcStats:
+        """Raw and sent payload bytes a family, both ways, and how many messages wait for a dictionary."""
+        with self._sdc_lock:
+            return SdcStats(
+                _by_name(self._sdc.sent.snapshot()), _by_name(self._sdc.received.snapshot()), self._sdc.waiting
+            )
+
+    @property
+    def sdc_aware(self) -> bool:
+        """Whether the present connection carries dictionaries."""
+        return self._sdc_accepted and self._sdc.aware
+
+    def connect_async(
+        self,
+        host: str,
+        port: int = 1883,
+        keepalive: int = 60,
+        bind_address: str = "",
+        bind_port: int = 0,
+        clean_start: bool | Literal[3] = paho.MQTT_CLEAN_START_FIRST_ONLY,
+        properties: Properties | None = None,
+    ) -> None:
+        """As paho's, and asks for dictionaries (`connect` comes through here too)."""
+        if self._sdc_asks:
+            properties = _asking(properties)
+        super().connect_async(host, port, keepalive, bind_address, bind_port, clean_start, properties)
+
+    def reconnect(self) -> MQTTErrorCode:
+        """As paho's. Nothing is published on the new connection before its CONNACK."""
+        if self._sdc_asks:
+            with self._sdc_lock:
+                self._sdc_accepted = False
+                # paho itself sends QoS 1 and 2 again
+                self._sdc_held = deque(held for held in self._sdc_held if held.qos == 0)
+        return super().reconnect()
+
+    @property
+    def on_connect(self) -> Callable[..., None] | None:
+        """As paho's; reading it gives the hook that calls yours."""
+        return self._sdc_on_connect if self._sdc_asks else self._sdc_user_on_connect
+
+    @on_connect.setter
+    def on_connect(self, func: Callable[..., None] | None) -> None:
+        self._sdc_user_on_connect = func
+
+    def _sdc_on_connect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
+        if not reason.is_failure:
+            aware = USER_PROPERTY in getattr(properties, "UserProperty", ())
+            with self._sdc_lock:
+                steps = self._sdc.connected(aware)
+                self._sdc_accepted = True
+                held, self._sdc_held = self._sdc_held, deque()
+                for one in held:
+                    self._send_publish(*one)
+            self._sdc_perform(steps)
+        if self._sdc_user_on_connect is not None:
+            self._sdc_user_on_connect(client, userdata, flags, reason, properties)
+
+    def loop_misc(self) -> MQTTErrorCode:
+        """As paho's; gives up waiting for dictionaries that do not come."""
+        with self._sdc_lock:
+            steps = self._sdc.tick(self._sdc_clock.monotonic())
+        self._sdc_perform(steps)
+        return super().loop_misc()
+
+    def _send_publish(
+        self,
+        mid: int,
+        topic: bytes,
+        payload: bytes | bytearray = b"",
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        info: MQTTMessageInfo | None = None,
+        properties: Properties | None = None,
+    ) -> MQTTErrorCode:
+        if not self._sdc_asks or self.socket() is None:
+            return super()._send_publish(mid, topic, payload, qos, retain, dup, info, properties)
+        with self._sdc_lock:
+            if not self._sdc_accepted:
+                return self._sdc_hold(_Held(mid, topic, bytes(payload), qos, retain, dup, info, properties))
+            bindings, encoded = self._sdc.outgoing(topic, bytes(payload), self._sdc_clock.time_us())
+            for binding in bindings:
+                super()._send_publish(self._mid_generate(), ALIAS_TOPIC, binding)
+            return super()._send_publish(mid, topic, encoded, qos, retain, dup, info, properties)
+
+    def _sdc_hold(self, held: _Held) -> MQTTErrorCode:
+        if len(self._sdc_held) >= self._sdc_held_max:
+            return MQTTErrorCode.MQTT_ERR_QUEUE_SIZE
+        self._sdc_held.append(held)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_on_message(self, message: MQTTMessage) -> None:
+        if not self.sdc_aware:
+            super()._handle_on_message(message)
+            return
+        with self._sdc_lock:
+            steps = self._sdc.incoming(
+                message, message.topic.encode(), bytes(message.payload), self._sdc_clock.monotonic()
+            )
+        self._sdc_perform(steps)
+
+    def _sdc_perform(self, steps: Iterable[Step[MQTTMessage]]) -> None:
+        for step in steps:
+            if isinstance(step, Deliver):
+                step.item.payload = step.payload
+                super()._handle_on_message(step.item)
+            elif isinstance(step, Fail):
+                self._sdc_report(step)
+            elif isinstance(step, Fetch):
+                self.subscribe(step.topic.decode())
+            else:
+                self.unsubscribe(step.topic.decode())
+
+    def _sdc_report(self, failed: Fail[MQTTMessage]) -> None:
+        if self.on_sdc_error is not None:
+            self.on_sdc_error(self, self.user_data_get(), failed.item, failed.error)
+            return
+        lost = f"message on '{failed.item.topic}' lost: " if failed.item is not None else ""
+        self._easy_log(paho.MQTT_LOG_ERR, "%s%s", lost, failed.error)
+
+
+def _asking(properties: Properties | None) -> Properties:
+    """A copy of the program's CONNECT properties with the question added (once)."""
+    untyped: Any = Properties  # paho does not annotate its constructor
+    asking: Properties = untyped(PacketTypes.CONNECT) if properties is None else copy(properties)
+    if USER_PROPERTY not in getattr(asking, "UserProperty", ()):
+        asking.UserProperty = USER_PROPERTY  # paho appends to a new list
+    return asking
+
+
+def _by_name(families: dict[bytes, Traffic]) -> dict[str, Traffic]:
+    return {family.decode(errors="replace"): traffic for family, traffic in families.items()}

@@ -1,0 +1,256 @@
+"""The client's side of a dictionary-aware connection, as a pure state machine (the rules: `compression.wire`).
+
+    connected(aware)                a connection was accepted; `aware`: its CONNACK echoed `sdc`
+    outgoing(topic, payload, now)   -> bindings to send first, and the payload to send
+    incoming(item, ...)             -> steps
+    tick(now)                       -> steps; call it once a second or so
+
+Steps, to be performed in order: `Deliver` an item with its raw payload to the program, `Fetch` or `Release` a
+dictionary's topic (subscribe, unsubscribe), `Fail` an item with the error to report. Messages that need a dictionary
+which is not held wait, and all later ones behind them, so the order stays; when the dictionary has not come after
+`fetch_s`, or too many wait, the message that needs it fails and the others go on. Nothing is ever delivered that was
+not decompressed with exactly the dictionary that its sender named.
+
+What is learned (dictionaries, families) outlives the connection; aliases and bindings do not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY
+from lexicast.cluster.errors import DictionaryError, TopicError
+from lexicast.cluster.topics import DICTIONARY_PREFIX, dictionary_topic, unescape_family
+
+from .accounting import TrafficCounters
+from .codecs import PAYLOAD_BYTES_MAX
+from .dictionary import Dictionary, shown, unpack
+from .families import Families, FamilyMap
+from .wire import ALIAS_TOPIC, AliasTable, Bindings, Encoded, Recoder
+
+Item = TypeVar("Item")
+
+WAITING_MAX: Final = 1_000
+WAITING_BYTES_MAX: Final = 16 << 20
+FETCH_S: Final = 10.0
+
+
+class Deliver(NamedTuple, Generic[Item]):
+    """Hand the item to the program, with this payload."""
+
+    item: Item
+    payload: bytes
+
+
+class Fail(NamedTuple, Generic[Item]):
+    """Report the error; `item` is the message that is lost by it, None for dictionaries and bindings."""
+
+    item: Item | None
+    error: DictionaryError
+
+
+class Fetch(NamedTuple):
+    """Subscribe to this dictionary topic."""
+
+    topic: bytes
+
+
+class Release(NamedTuple):
+    """Unsubscribe from a topic that was fetched."""
+
+    topic: bytes
+
+
+Step: TypeAlias = Deliver[Item] | Fail[Item] | Fetch | Release
+
+
+class Outgoing(NamedTuple):
+    """PUBLISH each binding on ALIAS_TOPIC (QoS 0), then the payload."""
+
+    bindings: tuple[bytes, ...]
+    payload: bytes
+
+
+class _Waiting(NamedTuple, Generic[Item]):
+    item: Item
+    topic: bytes
+    encoded: Encoded
+    until: float
+
+
+class ClientSession(Generic[Item]):
+    """One client's dictionaries, and the aliases of its present connection. Not for two threads at once."""
+
+    def __init__(
+        self,
+        *,
+        waiting_max: int = WAITING_MAX,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        fetch_s: float = FETCH_S,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    ) -> None:
+        self.aware = False
+        self.sent = TrafficCounters()
+        self.received = TrafficCounters()
+        self._waiting_max = waiting_max
+        self._waiting_bytes_max = waiting_bytes_max
+        self._fetch_s = fetch_s
+        self._recoder = Recoder(dictionaries_max=1_024, coders_max=64, payload_bytes_max=payload_bytes_max)
+        self._map = FamilyMap()
+        self._rules = Families()
+        self._aliases = AliasTable()
+        self._bindings = Bindings()
+        self._introduced = 0
+        self._waiting: deque[_Waiting[Item]] = deque()
+        self._waiting_bytes = 0
+        self._fetched: dict[bytes, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for a dictionary, or behind one that does."""
+        return len(self._waiting)
+
+    def connected(self, aware: bool) -> list[Step[Item]]:
+        """A new connection begins. What still waits is fetched again."""
+        self.aware = aware
+        self._aliases = AliasTable()
+        self._bindings = Bindings()
+        self._introduced = 0
+        fetched, self._fetched = list(self._fetched), {}
+        if not aware:
+            return [*self._give_up("the broker no longer speaks sdc")]
+        self._fetched = dict.fromkeys(fetched)
+        return [Fetch(topic) for topic in fetched]
+
+    def outgoing(self, topic: bytes, payload: bytes, now_us: int) -> Outgoing:
+        """How to send `payload` (to be written at once, in order); untouched on a plain connection and below `$sdc/`.
+
+        The newest unexpired dictionary of the topic's family, or DEFLATE, or raw, whichever the module `wire` allows
+        and is shortest.
+        """
+        if not self.aware or topic.startswith(DICTIONARY_PREFIX):
+            return Outgoing((), payload)
+        encoded = self._recoder.encode(payload, self._map.dictionary_for(topic, now_us))
+        self._aliases.next_turn()
+        tag, data = self._recoder.to_aware(*encoded, self._aliases)
+        fresh = self._aliases.since(self._introduced)
+        self._introduced = self._aliases.version
+        bindings = tuple([binding.pack() for binding in fresh])
+        family = self._family(topic, encoded)
+        self.sent.add(family, len(payload), 1 + len(data))
+        for binding in bindings:
+            self.sent.add_dictionary(family, len(binding))
+        return Outgoing(bindings, bytes((tag,)) + data)
+
+    def incoming(self, item: Item, topic: bytes, payload: bytes, now_s: float) -> list[Step[Item]]:
+        """A PUBLISH arrived. `now_s` is monotonic."""
+        if not self.aware:
+            return [Deliver(item, payload)]
+        if topic.startswith(DICTIONARY_PREFIX):
+            return self._control(topic, payload)
+        try:
+            encoded = self._recoder.from_aware(payload, self._bindings, held=False)
+        except DictionaryError as error:
+            return [Fail(item, error)]
+        if not self._waiting and self._held(encoded):
+            return [self._deliver(item, topic, encoded)]
+        self._waiting.append(_Waiting(item, topic, encoded, now_s + self._fetch_s))
+        self._waiting_bytes += len(encoded.data)
+        steps: list[Step[Item]] = [*self._fetches(topic, encoded)]
+        while len(self._waiting) > self._waiting_max or self._waiting_bytes > self._waiting_bytes_max:
+            steps += [self._fail_first("too many messages wait for it"), *self._drain()]
+        return steps
+
+    def tick(self, now_s: float) -> list[Step[Item]]:
+        """Let time pass: messages whose dictionary did not come in time fail."""
+        steps: list[Step[Item]] = []
+        while self._waiting and self._waiting[0].until <= now_s:
+            steps += [self._fail_first(f"it did not come within {self._fetch_s:g} s"), *self._drain()]
+        return steps
+
+    def _control(self, topic: bytes, payload: bytes) -> list[Step[Item]]:
+        try:
+            if topic == ALIAS_TOPIC:
+                self._bindings.bind(payload)
+                self.received.add_dictionary(None, len(payload))
+                return []
+            if not payload:  # a retained dictionary was cleared
+                return []
+            self._learn(topic, unpack(payload))
+        except DictionaryError as error:
+            return [Fail(None, error)]
+        return self._drain()
+
+    def _learn(self, topic: bytes, dictionary: Dictionary) -> None:
+        try:
+            family = unescape_family(topic[len(DICTIONARY_PREFIX) :])
+        except TopicError as error:
+            raise DictionaryError(f"{dictionary.label} came on a topic of no family: {error}") from None
+        if family != dictionary.family:
+            raise DictionaryError(f"{dictionary.label} came on the topic of family {shown(family)}")
+        self._recoder.add(dictionary)
+        self._map.add(dictionary)
+
+    def _drain(self) -> list[Step[Item]]:
+        """Deliver what can be delivered, in order."""
+        steps: list[Step[Item]] = []
+        while self._waiting and self._held(self._waiting[0].encoded):
+            first = self._pop()
+            steps.append(self._deliver(first.item, first.topic, first.encoded))
+        if not self._waiting:
+            steps += [Release(topic) for topic in self._fetched]
+            self._fetched.clear()
+        return steps
+
+    def _deliver(self, item: Item, topic: bytes, encoded: Encoded) -> Deliver[Item] | Fail[Item]:
+        try:
+            payload = self._recoder.to_raw(*encoded)
+        except DictionaryError as error:
+            return Fail(item, error)
+        self.received.add(self._family(topic, encoded), len(payload), 1 + len(encoded.data))
+        return Deliver(item, payload)
+
+    def _fetches(self, topic: bytes, encoded: Encoded) -> list[Fetch]:
+        """The dictionary topics on which the missing dictionary may be: its family is known only by guess."""
+        if self._held(encoded):
+            return []
+        families = dict.fromkeys(self._map.families_of(topic))
+        ruled = self._rules.family_of(topic)
+        if ruled is not None:
+            families[ruled] = None
+        topics = [dictionary_topic(family) for family in families]
+        fresh = [topic for topic in topics if topic not in self._fetched]
+        self._fetched.update(dict.fromkeys(fresh))
+        return [Fetch(topic) for topic in fresh]
+
+    def _fail_first(self, reason: str) -> Fail[Item]:
+        first = self._pop()
+        family = shown(self._family(first.topic, first.encoded) or first.topic)
+        label = f"family {family}, dictionary {first.encoded.dictionary or 0:016x}"
+        return Fail(first.item, DictionaryError(f"{label}: a message needs it and {reason}"))
+
+    def _give_up(self, reason: str) -> list[Fail[Item] | Deliver[Item]]:
+        steps: list[Fail[Item] | Deliver[Item]] = []
+        while self._waiting:
+            if self._held(self._waiting[0].encoded):
+                first = self._pop()
+                steps.append(self._deliver(first.item, first.topic, first.encoded))
+            else:
+                steps.append(self._fail_first(reason))
+        return steps
+
+    def _pop(self) -> _Waiting[Item]:
+        first = self._waiting.popleft()
+        self._waiting_bytes -= len(first.encoded.data)
+        return first
+
+    def _held(self, encoded: Encoded) -> bool:
+        return encoded.encoding < FIRST_DICTIONARY or encoded.dictionary in self._recoder
+
+    def _family(self, topic: bytes, encoded: Encoded) -> bytes | None:
+        """For counting and messages: the dictionary's family, else the announced one, else by rule."""
+        dictionary = self._recoder.get(encoded.dictionary) if encoded.dictionary is not None else None
+        if dictionary is not None:
+            return dictionary.family
+        return self._map.family_of(topic) or self._rules.family_of(topic)

@@ -1,0 +1,52 @@
+"""`import lexicast.mqtt as mqtt`: paho-mqtt's module with a Client that speaks dictionaries.
+
+Every other name of `paho.mqtt.client` is found here too. See `lexicast.actors.mqtt_client`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paho.mqtt import client as _paho
+from paho.mqtt.client import (
+    MQTT_ERR_NO_CONN,
+    MQTT_ERR_QUEUE_SIZE,
+    MQTT_ERR_SUCCESS,
+    ConnectFlags,
+    DisconnectFlags,
+    MQTTMessage,
+    MQTTMessageInfo,
+    MQTTv5,
+    MQTTv31,
+    MQTTv311,
+    topic_matches_sub,
+)
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+
+from lexicast.actors.mqtt_client import Client, OnSdcError, SdcStats
+from lexicast.cluster.errors import DictionaryError
+
+__all__ = [
+    "MQTT_ERR_NO_CONN",
+    "MQTT_ERR_QUEUE_SIZE",
+    "MQTT_ERR_SUCCESS",
+    "CallbackAPIVersion",
+    "Client",
+    "ConnectFlags",
+    "DictionaryError",
+    "DisconnectFlags",
+    "MQTTErrorCode",
+    "MQTTMessage",
+    "MQTTMessageInfo",
+    "MQTTv5",
+    "MQTTv31",
+    "MQTTv311",
+    "OnSdcError",
+    "SdcStats",
+    "topic_matches_sub",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The rest of paho's names, so that a program changes one import and no more."""
+    return getattr(_paho, name)

@@ -1,0 +1,145 @@
+"""Dictionaries: identity, packed form, and refusal of everything that is not one."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lexicast.cluster.errors import DictionaryError
+from lexicast.compression import dictionary as module
+from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD
+from lexicast.compression.dictionary import CONTENT_BYTES_MAX, NEVER_US, PACKED_BYTES_MAX, Dictionary, content_id, unpack
+
+CONTENT = b'{"temperature": 20.5, "unit": "C"}' * 20
+
+
+def example(**changes: object) -> Dictionary:
+    fields: dict[str, object] = {
+        "family": b"devices/+/t",
+        "codec": ZSTD,
+        "content": CONTENT,
+        "created_us": 5,
+        "expires_us": 99,
+        "samples": 50,
+    }
+    return Dictionary(**(fields | changes))  # type: ignore[arg-type]  # the fields are mixed on purpose
+
+
+def forged(body: bytes) -> bytes:
+    """A body with a checksum that fits."""
+    return body + struct.pack(">I", zlib.crc32(body))
+
+
+@given(
+    family=st.binary(min_size=1, max_size=200),
+    codec=st.sampled_from([ZSTD, DEFLATE_PRESET]),
+    content=st.binary(min_size=1, max_size=3_000),
+    created_us=st.integers(0, NEVER_US),
+    expires_us=st.integers(0, NEVER_US),
+    samples=st.integers(0, 2**32 - 1),
+)
+def test_packed_dictionaries_come_back_equal(**fields: object) -> None:
+    dictionary = Dictionary(**fields)  # type: ignore[arg-type]  # hypothesis names the fields
+    back = unpack(dictionary.pack())
+    assert back == dictionary
+    assert back.id == dictionary.id
+
+
+def test_the_id_depends_on_codec_and_content_alone() -> None:
+    assert example().id == content_id(ZSTD, CONTENT) == example(family=b"x", created_us=7, expires_us=NEVER_US).id
+    assert example().id != example(codec=DEFLATE_PRESET).id
+    assert example().id != example(content=CONTENT + b"x").id
+
+
+def test_the_id_is_written_down() -> None:
+    """A change of the hash would orphan every stored payload."""
+    assert content_id("zstd-3", b"content") == 0x1EDC6BD58EFD6F7C
+
+
+def test_content_travels_compressed() -> None:
+    assert len(example().pack()) < len(CONTENT) / 4
+
+
+@given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_a_flipped_byte_is_found(at: int, flip: int) -> None:
+    packed = bytearray(example().pack())
+    packed[at % len(packed)] ^= flip
+    with pytest.raises(DictionaryError):
+        unpack(bytes(packed))
+
+
+@given(length=st.integers(0, 10_000))
+def test_a_cut_is_found(length: int) -> None:
+    packed = example().pack()
+    with pytest.raises(DictionaryError):
+        unpack(packed[: length % len(packed)])
+
+
+@given(data=st.binary(max_size=400))
+def test_garbage_is_refused_also_behind_a_fitting_checksum(data: bytes) -> None:
+    for packed in (data, forged(b"SD\x01" + data), forged(example().pack()[:32] + data)):
+        with pytest.raises(DictionaryError):
+            unpack(packed)
+
+
+def test_a_forged_content_under_anothers_id_is_refused() -> None:
+    wanted, other = example(), example(content=b"other " + CONTENT)
+    body = bytearray(other.pack()[:-4])
+    body[5:13] = wanted.id.to_bytes(8, "big")
+    with pytest.raises(DictionaryError, match=f"{wanted.id:016x}.*another one"):
+        unpack(forged(bytes(body)))
+
+
+def test_a_dictionary_bomb_is_stopped() -> None:
+    header = module._HEADER.pack(b"SD", 1, 1, 1, 5, 0, 0, 0, CONTENT_BYTES_MAX + 1, 1)
+    with pytest.raises(DictionaryError, match="at most"):
+        unpack(forged(header + b"f" + b"\0" * 100))
+    squeezed = module.zstandard.ZstdCompressor(compression_params=module._content_parameters()).compress(b"\0" * 10**7)
+    header = module._HEADER.pack(b"SD", 1, 1, 1, 5, 0, 0, 0, 1000, 1)
+    with pytest.raises(DictionaryError, match="cannot be decompressed"):
+        unpack(forged(header + b"f" + squeezed))
+    with pytest.raises(DictionaryError, match="at most"):
+        unpack(b"S" * (PACKED_BYTES_MAX + 1))
+
+
+def test_newer_formats_and_codecs_say_update() -> None:
+    body = bytearray(example().pack()[:-4])
+    body[3] = 200
+    with pytest.raises(DictionaryError, match="unknown codec number 200: update lexicast"):
+        unpack(forged(bytes(body)))
+    body[2] = 9
+    with pytest.raises(DictionaryError, match="format version 9"):
+        unpack(forged(bytes(body)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"codec": "lzma"},
+        {"family": b""},
+        {"content": b""},
+        {"content": b"x" * (CONTENT_BYTES_MAX + 1)},
+        {"codec": DEFLATE_PRESET, "content": b"x" * 32_768},
+        {"created_us": -1},
+        {"expires_us": 2**63},
+        {"samples": 2**32},
+    ],
+)
+def test_fields_out_of_range_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(DictionaryError):
+        example(**changes)
+
+
+def test_a_forged_trained_dictionary_is_refused_when_used() -> None:
+    """Right id, but tables that zstd cannot read."""
+    bad = example(content=bytes.fromhex("37a430ec") + b"\xff" * 300)
+    codec = bad.build()
+    for use in (lambda: codec.compress(b"abc"), lambda: codec.decompress(b"abcdef")):
+        with pytest.raises(DictionaryError, match=f"{bad.id:016x}"):
+            use()
+    assert dataclasses.replace(bad, content=CONTENT).build().compress(b"abc")
