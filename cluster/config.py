@@ -30,6 +30,7 @@ FILE_NAME = "lexicast.toml"
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+TIB = 1024 * GIB
 DAY_S = 86_400
 YEAR_S = 366 * DAY_S
 
@@ -107,13 +108,23 @@ class Link(_Table):
 class Storage(_Table):
     """[storage]: a coordinator's store."""
 
-    map_bytes: int = knob(1024 * GIB, 16 * MIB, 64 * 1024 * GIB)
-    quota_bytes: int = knob(16 * GIB, 8 * MIB, 64 * 1024 * GIB)
-    reserve_bytes: int = knob(64 * MIB, MIB, 1024 * GIB)
-    retention_s: int = knob(7 * DAY_S, 0, 100 * YEAR_S)
-    retention_bytes: int = knob(0, 0, 64 * 1024 * GIB)
-    index_flush_entries: int = knob(50_000, 1, 10_000_000)
-    producer_retention_s: int = knob(7 * DAY_S, 60, 100 * YEAR_S)
+    map_bytes: int = knob(64 * GIB, 16 * MIB, 64 * TIB)
+    quota_bytes: int = knob(48 * GIB, 8 * MIB, 64 * TIB)
+    reserve_bytes: int = knob(256 * MIB, 0, TIB)
+    retention_s: float = knob(7.0 * DAY_S, 0, 100 * YEAR_S)
+    retention_bytes: int = knob(-1, -1, 64 * TIB)
+    producer_retention_s: float = knob(1.0 * DAY_S, 60, 100 * YEAR_S)
+    block_bytes_max: int = knob(16 * MIB, 64 * KIB, 256 * MIB)
+    commit_bytes_max: int = knob(128 * MIB, 64 * KIB, 256 * MIB)
+    index_entries_max: int = knob(65_536, 1, 10_000_000)
+    index_log_bytes_max: int = knob(256 * MIB, MIB, TIB)
+    index_step_topics: int = knob(2_048, 1, 1_000_000)
+    topic_cache_max: int = knob(100_000, 1, 100_000_000)
+    max_readers: int = knob(256, 16, 100_000)
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `storage.options.StoreOptions` (where None stands for our -1)."""
+        return vars(self) | {"retention_bytes": None if self.retention_bytes < 0 else self.retention_bytes}
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,9 @@ class Config:
             ("mqtt.packet_bytes_max", "mqtt.output_bytes_max"),
             ("storage.reserve_bytes", "storage.quota_bytes"),
             ("storage.quota_bytes", "storage.map_bytes"),
+            ("storage.block_bytes_max", "storage.commit_bytes_max"),
+            ("link.batch_bytes_max", "storage.block_bytes_max"),
+            ("mqtt.packet_bytes_max", "storage.block_bytes_max"),
         ):
             if self[low] > self[high]:
                 raise ConfigError(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lexicast.cluster.config import TABLES, Config, Mqtt, Node, default_text, load
 from lexicast.cluster.errors import ConfigError
 from lexicast.cluster.knobs import kind_of
+from lexicast.storage.options import StoreOptions
 
 KNOBS = [(table, key) for table, keys in TABLES.items() for key in keys]
 
@@ -174,6 +175,11 @@ def test_every_knob_with_a_quantity_has_its_unit_in_the_name() -> None:
         if kind_of(TABLES[table][key]) in (int, float):
             assert TABLES[table][key].metadata["low"] is not None, f"{table}.{key} has no range"
             assert TABLES[table][key].metadata["high"] is not None, f"{table}.{key} has no range"
+
+
+def test_the_stores_knobs_are_the_stores_own() -> None:
+    assert StoreOptions(**Config().storage.options()) == StoreOptions()
+    assert Config().replaced(storage__retention_bytes=0).storage.options()["retention_bytes"] == 0
 
 
 def test_the_data_folder_follows_the_users(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
