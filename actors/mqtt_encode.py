@@ -1,8 +1,8 @@
 """Encoding of MQTT packets: joined buffers for fan-out and acknowledgements, and every packet alone.
 
-The fan-out path encodes a run of publications once a (version, QoS 0) and once a session for QoS 1 and 2, whose
-packet ids differ. Measured (Python 3.11, 2-core machine, 140 B payloads; us a message): QoS 0 runs of one length 0.03,
-of mixed lengths 0.13; QoS 1 runs 0.17; PUBACKs 0.06.
+The fan-out path encodes a run of publications once a version for QoS 0, and once a session for QoS 1 and 2, whose
+packet ids differ. Measured (Python 3.11, 2-core machine, runs of 400 messages of 140 B; us a message): QoS 0 runs of
+one length 0.04, of mixed lengths 0.10; QoS 1 runs 0.11; PUBACKs 0.04; one PUBLISH alone 0.5.
 
 Values that do not fit their field are the caller's mistake: ValueError or struct.error.
 """
@@ -61,28 +61,31 @@ _SERVER_UNAVAILABLE = 3
 _SUBACK_FAILURE = 0x80
 
 
-class _Heads(dict[int, bytes]):
-    """Payload length -> everything that stands before the payload's packet id; lives for one run."""
-
-    def __init__(self, first: int, fixed: bytes, extra: int) -> None:
-        self._first, self._fixed, self._extra = bytes((first,)), fixed, extra + len(fixed)
-
-    def __missing__(self, payload_size: int) -> bytes:
-        head = self[payload_size] = self._first + encode_varint(self._extra + payload_size) + self._fixed
-        return head
+def _header(first: int, remaining: int) -> bytes:
+    """The fixed header (2.1)."""
+    if remaining < 128:
+        return bytes((first, remaining))
+    if remaining < 16_384:
+        return bytes((first, remaining & 127 | 128, remaining >> 7))
+    return bytes((first,)) + encode_varint(remaining)
 
 
 def encode_qos0_run(
-    version: int, topic: bytes, payloads: Sequence[bytes], retain: bool, properties: bytes = b""
+    version: int, topic: bytes, payloads: Sequence[bytes], retain: bool = False, properties: bytes = b""
 ) -> bytes:
     """PUBLISH packets of QoS 0, joined. `properties`: encoded with their length (`write_properties`), or empty."""
-    fixed = encode_binary(topic) + (properties or b"\0") if version == V5 else encode_binary(topic)
-    heads = _Heads(PUBLISH | retain, fixed, 0)
+    fixed = pack_u16(len(topic)) + topic
+    if version == V5:
+        fixed += properties or b"\0"
+    first, fixed_size = PUBLISH | retain, len(fixed)
     sizes = list(map(len, payloads))
-    if sizes and sizes.count(sizes[0]) == len(sizes):
-        return heads[sizes[0]].join((b"", *payloads))
+    distinct = set(sizes)
+    if len(distinct) == 1:
+        head = _header(first, fixed_size + sizes[0]) + fixed
+        return head + payloads[0] if len(sizes) == 1 else head.join((b"", *payloads))
+    heads = {size: _header(first, fixed_size + size) + fixed for size in distinct}
     parts = [b""] * (2 * len(sizes))
-    parts[::2] = [heads[size] for size in sizes]
+    parts[::2] = map(heads.__getitem__, sizes)
     parts[1::2] = payloads
     return b"".join(parts)
 
@@ -98,11 +101,14 @@ def encode_qos_run(
     properties: bytes = b"",
 ) -> bytes:
     """PUBLISH packets of QoS 1 or 2 with these packet ids, joined; `properties` as in `encode_qos0_run`."""
+    fixed = pack_u16(len(topic)) + topic
     after = (properties or b"\0") if version == V5 else b""
-    heads = _Heads(PUBLISH | qos << 1 | retain | dup << 3, encode_binary(topic), 2 + len(after))
+    first, fixed_size = PUBLISH | qos << 1 | retain | dup << 3, len(fixed) + 2 + len(after)
+    sizes = list(map(len, payloads))
+    heads = {size: _header(first, fixed_size + size) + fixed for size in set(sizes)}
     width = 4 if after else 3
-    parts = [after] * (width * len(payloads))
-    parts[::width] = [heads[size] for size in map(len, payloads)]
+    parts = [after] * (width * len(sizes))
+    parts[::width] = map(heads.__getitem__, sizes)
     parts[1::width] = map(pack_u16, packet_ids)
     parts[width - 1 :: width] = payloads
     return b"".join(parts)
@@ -119,10 +125,12 @@ def encode_publish(
     properties: Properties | None = None,
 ) -> bytes:
     """One PUBLISH."""
-    encoded = write_properties(properties) if version == V5 else b""
+    fixed = pack_u16(len(topic)) + topic
     if qos:
-        return encode_qos_run(version, topic, (payload,), qos, (packet_id,), retain, dup, encoded)
-    return encode_qos0_run(version, topic, (payload,), retain, encoded)
+        fixed += pack_u16(packet_id)
+    if version == V5:
+        fixed += write_properties(properties)
+    return _header(PUBLISH | qos << 1 | retain | dup << 3, len(fixed) + len(payload)) + fixed + payload
 
 
 def publish_size(version: int, topic_bytes: int, payload_bytes: int, qos: int, properties: bytes = b"") -> int:
@@ -178,9 +186,7 @@ def _connect(packet: Connect, version: int) -> bytes:
     if packet.password is not None:
         tail += encode_binary(packet.password)
     head = b"\0\4MQTT" + bytes((packet.version, flags)) + pack_u16(packet.keep_alive_s)
-    return _frame(
-        CONNECT, head, _properties(packet.version, packet.properties), encode_utf8(packet.client_id), tail
-    )
+    return _frame(CONNECT, head, _properties(packet.version, packet.properties), encode_utf8(packet.client_id), tail)
 
 
 def _will(will: Will, version: int) -> bytes:
