@@ -1,0 +1,1 @@
+"""The group log and DualDB, its index, on LMDB."""

@@ -1,0 +1,275 @@
+"""Opening the LMDB environment: one owner a directory, the right store in it, and nothing that gives up durability.
+
+NOSYNC and WRITEMAP stay off: power loss would cost the store, not only its last second. `readahead` is off because
+readers seek. The map is large and sparse, so that a store grows without a restart.
+
+Three files lie in the directory: LMDB's two, and `owner.lock`, held exclusively (flock) while a process has the store
+open; the kernel lets go of it however that process ends. A fourth, `poisoned`, is left behind by an I/O error other
+than a full disk: after a failed fsync the kernel may drop pages and yet show them to readers, so what a restart reads
+is not known to be on the disk until somebody has looked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+import msgpack
+
+from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
+
+from .format import FORMAT_VERSION, DamageError, seal, unseal
+from .options import GIB, StoreOptions
+from .table import Database, ReadTransaction, Table, WriteTransaction
+
+LOCK_FILE: Final = "owner.lock"
+POISON_FILE: Final = "poisoned"
+DATA_FILE: Final = "data.mdb"
+
+_IDENTITY: Final = b"identity"
+_MAP_BYTES_MIN: Final = GIB
+
+
+class Identity(NamedTuple):
+    """Whose store this is, written once when it is created."""
+
+    version: int
+    cluster_id: str
+    member: str
+    groups: int
+
+
+class Databases(NamedTuple):
+    """Every table of the environment. Keys of tables by group start with the group (u16, big-endian)."""
+
+    identity: Database
+    log: Database  # (group, last offset) -> block
+    kept: Database  # (group, offset) -> single-record block of a retained publication that outlived its log block
+    expiry: Database  # (expires_us u64, group, last offset) -> "": blocks that expire as a whole
+    dual: Database  # DualDB, see `dual`
+    groups: Table  # group -> what of it cannot be read from the log's end
+    names: Table  # topic id u64 -> topic name
+    ids: Table  # name -> topic id u64
+    sessions: Table  # group, client id -> the SessionSaved record
+    session_expiry: Table  # expires_us u64, group, client id -> ""
+    subscriptions: Table  # group, broker and filter -> offset u64, the Subscribed record
+    producers: Table  # group, producer -> see `producers`
+    marks: Table  # group, session uid, packet id u16 -> offset u64, time_us i64
+    retained: Table  # topic id u64 -> offset u64, expires_us u64
+    dictionaries: Table  # group, dictionary u64 -> the DictionaryStored record
+    epochs: Table  # group, epoch u64 -> first offset u64, last offset before it u64
+
+
+PLAIN: Final = ("identity", "log", "kept", "expiry", "dual")
+
+
+class Environment:
+    """An open LMDB environment with its databases, and the lock that makes this process its only owner."""
+
+    def __init__(self, directory: Path, options: StoreOptions) -> None:
+        """Raises StoreError (in use, no permission, poisoned) or StoreFormatError (damaged, not a store)."""
+        self.directory = directory
+        self._lock = _own(directory)
+        try:
+            _refuse_poisoned(directory)
+            self.lmdb = _open_lmdb(directory, options)
+            try:
+                _complete_file(self.lmdb, directory)
+                self.databases = _open_databases(self.lmdb)
+            except BaseException:
+                self.lmdb.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.page_bytes = self.lmdb.stat()["psize"]
+        self.map_bytes = self.lmdb.info()["map_size"]
+
+    def begin(self) -> WriteTransaction:
+        """A write transaction; the caller commits or aborts it."""
+        return self.lmdb.begin(write=True)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[ReadTransaction]:
+        """A read transaction. Keep it under a second: an old one keeps LMDB from reusing pages, for good."""
+        with self.lmdb.begin(buffers=True) as txn:
+            yield txn
+
+    def file_bytes(self) -> int:
+        """Bytes of the data file that were ever used; LMDB reuses freed pages and does not shrink the file."""
+        return (self.lmdb.info()["last_pgno"] + 1) * self.page_bytes
+
+    def used_bytes(self, txn: ReadTransaction | WriteTransaction) -> int:
+        """Bytes of pages in use, in all databases."""
+        pages = 0
+        for name in Databases._fields:
+            stat = txn.stat(raw_database(self.databases, name))
+            pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return pages * self.page_bytes
+
+    def log_bytes(self, txn: ReadTransaction | WriteTransaction) -> int:
+        """Bytes of pages that the log uses."""
+        stat = txn.stat(self.databases.log)
+        return (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * self.page_bytes
+
+    def leave_poison(self, reason: str) -> None:
+        """Write the file that keeps this store from being opened before somebody has looked at the disk."""
+        with suppress(OSError):
+            (self.directory / POISON_FILE).write_text(reason + "\n")
+
+    def close(self) -> None:
+        """Close LMDB and let go of the directory."""
+        self.lmdb.close()
+        os.close(self._lock)
+
+
+def raw_database(databases: Databases, name: str) -> Database:
+    """The LMDB database called `name`."""
+    found: Database | Table = getattr(databases, name)
+    return found.database if isinstance(found, Table) else found
+
+
+def _own(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"cannot use {directory} as a store: {error.strerror}; choose another data directory or fix it"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StoreError(
+            f"the store {directory} is in use by another process: stop that one, or choose another data directory"
+        ) from None
+    return descriptor
+
+
+def _refuse_poisoned(directory: Path) -> None:
+    marker = directory / POISON_FILE
+    if marker.exists():
+        raise StorePoisonedError(
+            f"the store {directory} had an I/O error ({marker.read_text().strip()}): look at the disk, and when "
+            f"`lexicast store check {directory}` finds no damage, delete {marker} and start again"
+        )
+
+
+def map_bytes_possible(directory: Path, wanted: int) -> int:
+    """`wanted` capped by the largest file that the file system and the process's limits allow, in whole pages."""
+    bits = os.pathconf(directory, "PC_FILESIZEBITS")
+    limit = 2 ** (bits - 1) - 1 if 0 < bits < 64 else wanted
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    page = os.sysconf("SC_PAGESIZE")
+    return max(page, min(wanted, limit) // page * page)
+
+
+def _open_lmdb(directory: Path, options: StoreOptions) -> lmdb.Environment:
+    map_bytes = map_bytes_possible(directory, options.map_bytes)
+    while True:
+        try:
+            environment = lmdb.open(
+                str(directory),
+                map_size=map_bytes,
+                subdir=True,
+                metasync=True,
+                sync=True,
+                map_async=False,
+                writemap=False,
+                readahead=False,
+                max_dbs=len(Databases._fields),
+                max_readers=options.max_readers,
+                max_spare_txns=4,
+                mode=0o600,
+            )
+            environment.reader_check()
+            return environment
+        except lmdb.MemoryError:
+            if map_bytes <= _MAP_BYTES_MIN:
+                raise StoreError(
+                    f"cannot map {map_bytes} bytes for the store {directory}: raise the limit on address space "
+                    "(ulimit -v) or lower map_bytes"
+                ) from None
+            map_bytes //= 2
+        except lmdb.Error as error:
+            raise StoreFormatError(
+                f"{directory} is not a store this lexicast can open ({error}): restore it from a backup, or move it "
+                "away to start with an empty store"
+            ) from None
+
+
+def _complete_file(environment: lmdb.Environment, directory: Path) -> None:
+    """Lengthen a file that was cut short, so that looking at the lost pages is an error and not a SIGBUS."""
+    info, data = environment.info(), directory / DATA_FILE
+    expected = (info["last_pgno"] + 1) * environment.stat()["psize"]
+    if data.stat().st_size < expected:
+        os.truncate(data, expected)
+
+
+def _open_databases(environment: lmdb.Environment) -> Databases:
+    def opened(name: str) -> Database | Table:
+        database = environment.open_db(name.encode())
+        return database if name in PLAIN else Table(name, database)
+
+    try:
+        fields: dict[str, Any] = {name: opened(name) for name in Databases._fields}
+    except lmdb.Error as error:
+        raise StoreFormatError(
+            f"the store {environment.path()} is damaged ({error}): restore it from a backup or from another member, "
+            "or move it away to start with an empty store"
+        ) from None
+    return Databases(**fields)
+
+
+def identify(environment: Environment, wanted: Identity) -> None:
+    """Write `wanted` into an empty store; in another one, compare. Raises StoreFormatError when they differ."""
+    found = read_identity(environment)
+    if found is None:
+        _write_identity(environment, wanted)
+    elif found != wanted:
+        raise StoreFormatError(
+            f"{environment.directory} is the store of cluster {found.cluster_id!r}, member {found.member!r}, "
+            f"{found.groups} groups; asked for cluster {wanted.cluster_id!r}, member {wanted.member!r}, "
+            f"{wanted.groups} groups: use that cluster's data directory, or an empty one"
+        )
+
+
+def read_identity(environment: Environment) -> Identity | None:
+    """Whose store this is; None when it is empty. Raises StoreFormatError when that cannot be read or is newer."""
+    directory = environment.directory
+    try:
+        with environment.snapshot() as txn:
+            row = txn.get(_IDENTITY, None, environment.databases.identity)
+            if row is None:
+                if txn.stat(environment.databases.log)["entries"]:
+                    raise StoreFormatError(f"the store {directory} has lost its identity: restore it from a backup")
+                return None
+            found = Identity(*msgpack.unpackb(unseal("identity", _IDENTITY, row)))
+    except (lmdb.Error, DamageError, ValueError, TypeError) as error:
+        raise StoreFormatError(
+            f"the header of the store {directory} is damaged ({error}): restore it from a backup or another member"
+        ) from None
+    if found.version > FORMAT_VERSION:
+        raise StoreFormatError(
+            f"the store {directory} has format {found.version}, this lexicast reads up to {FORMAT_VERSION}: use the "
+            "lexicast that wrote it, or a newer one"
+        )
+    return found
+
+
+def _write_identity(environment: Environment, wanted: Identity) -> None:
+    try:
+        with environment.begin() as txn:
+            row = seal(_IDENTITY, msgpack.packb(tuple(wanted)))
+            txn.put(_IDENTITY, row, db=environment.databases.identity)
+    except lmdb.Error as error:
+        raise StoreError(f"cannot write the new store {environment.directory}: {error}") from None

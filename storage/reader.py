@@ -1,0 +1,189 @@
+"""Reading: by position, by ID and time, and what is retained; each in short read transactions, on any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import CONTROL, Block, unpack_meta
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import PeerError
+
+from .cut import cut
+from .dual import Entry, Index
+from .environment import Environment
+from .format import MAX_OFFSET, DamageError, Head, decode_block, group_prefix, meta_of, verified_head
+from .groups import Group
+from .log import Log
+from .state import retained_fields
+from .table import ReadTransaction
+from .topics import find, id_key
+
+# A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
+READ_S: Final = 0.25
+_RETAINED_A_STEP: Final = 256
+
+
+class ReadResult(NamedTuple):
+    """Blocks, the offset to go on from, and the first offset that retention has not discarded.
+
+    Ask from `offset` < `first_kept`, and at most `first_kept - offset` records are missing.
+    """
+
+    blocks: list[Block]
+    next_offset: int
+    first_kept: int
+
+
+class Reader:
+    """See the module's docstring."""
+
+    def __init__(
+        self, environment: Environment, log: Log, index: Index, groups: dict[int, Group], clock: Clock
+    ) -> None:
+        self._environment = environment
+        self._databases = environment.databases
+        self._log = log
+        self._index = index
+        self._groups = groups
+        self._clock = clock
+
+    def first_kept(self, group: int) -> int:
+        """The first offset of a group that retention has not discarded."""
+        known = self._groups.get(group)
+        return known.first_kept if known is not None else 0
+
+    def read(
+        self,
+        txn: ReadTransaction,
+        group: int,
+        offset: int,
+        bytes_max: int,
+        upto: int | None,
+        topics: Callable[[bytes], bool] | None,
+        expired: bool,
+    ) -> ReadResult:
+        """See `Store.read`."""
+        end = MAX_OFFSET if upto is None else upto
+        now_us = None if expired else self._clock.time_us()
+        until = self._clock.monotonic() + READ_S
+        blocks: list[Block] = []
+        size, at = 0, offset
+        for last, value in self._log.from_offset(txn, group, offset):
+            head = verified_head(value, group, last)
+            if head.first > end:
+                at = max(at, end + 1)
+                break
+            found = self._wanted(value, head, offset, end, now_us, topics)
+            at = min(last, end) + 1
+            if found is not None:
+                blocks.append(found)
+                size += found.size_bytes
+            if size >= bytes_max or at > end or self._clock.monotonic() >= until:
+                break
+        return ReadResult(blocks, at, self.first_kept(group))
+
+    def _wanted(
+        self,
+        value: memoryview,
+        head: Head,
+        first: int,
+        last: int,
+        now_us: int | None,
+        topics: Callable[[bytes], bool] | None,
+    ) -> Block | None:
+        """The block cut to what the reader wants; nothing is copied when that is nothing."""
+        if now_us is not None and 0 < head.expire_all_us < now_us:
+            return None
+        if topics is not None and (head.kind == CONTROL or not any(map(topics, self._topics(value, head)))):
+            return None
+        if now_us is not None and not 0 < head.expire_first_us < now_us:
+            now_us = None
+        if head.first >= first and head.last <= last and now_us is None:
+            return decode_block(value, head)
+        return cut(decode_block(value, head), first, last, now_us)
+
+    @staticmethod
+    def _topics(value: memoryview, head: Head) -> tuple[bytes, ...]:
+        try:
+            return unpack_meta(meta_of(value, head)).topics
+        except PeerError as error:
+            raise DamageError("log", head.group, head.first, str(error)) from None
+
+    def past(
+        self,
+        txn: ReadTransaction,
+        recent: list[Entry],
+        group: int,
+        topic_id: int,
+        topic: bytes,
+        times: tuple[int, int],
+        first: int,
+        limit: int,
+    ) -> list[Block]:
+        """See `Store.past`. `recent` was taken from the index's memory before `txn` began."""
+        since_us, until_us = times
+        known = self._groups[group]
+        now_us = self._clock.time_us()
+        start = max(first, self._log.offset_at(txn, group, since_us, known.first, known.last))
+        end = self._log.offset_at(txn, group, until_us + 1, known.first, known.last) - 1
+        blocks: list[Block] = []
+        left = limit
+        for entry in self._index.lookup(txn, recent, topic_id, start, end, limit):
+            if left <= 0:
+                break
+            if 0 < entry.expires_us < now_us:
+                continue
+            block = self._log.block_at(txn, group, entry.offset)
+            found = None if block is None else cut(block, max(start, entry.offset), end, now_us, topic)
+            if found is not None:
+                found = first_records(found, left)
+                left -= found.count
+                blocks.append(found)
+        return blocks
+
+    def retained_step(
+        self, group: int, matches: Callable[[bytes], bool], after: bytes | None
+    ) -> tuple[list[Block], bytes | None]:
+        """Retained publications of the next topics, and where to go on; None at the end."""
+        now_us = self._clock.time_us()
+        found: list[Block] = []
+        with self._environment.snapshot() as txn:
+            rows = self._databases.retained.rows(txn, group_prefix(group), after, _RETAINED_A_STEP)
+            for key, row in rows:
+                topic = self._databases.names.get(txn, key)
+                if topic is not None and matches(topic):
+                    found += self._retained_record(txn, group, row, now_us)
+        return found, rows[-1][0] if len(rows) == _RETAINED_A_STEP else None
+
+    def retained_topic(self, txn: ReadTransaction, group: int, topic: bytes) -> Block | None:
+        """The retained publication of one topic."""
+        topic_id = find(self._databases, txn, topic)
+        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
+        if row is None:
+            return None
+        return next(iter(self._retained_record(txn, group, row, self._clock.time_us())), None)
+
+    def _retained_record(self, txn: ReadTransaction, group: int, row: bytes, now_us: int) -> list[Block]:
+        offset, expires_us = retained_fields(row)
+        if 0 < expires_us < now_us:
+            return []
+        block = self._log.record(txn, self._databases.kept, group, offset)
+        if block is None:
+            raise DamageError("retained", group, offset, "the retained publication is not in the log")
+        return [block]
+
+
+def first_records(block: Block, limit: int) -> Block:
+    """The block, or its first `limit` records."""
+    if block.count <= limit:
+        return block
+    offset, left = block.first, limit
+    for run in block.meta.runs:
+        offset += run.skip
+        if run.count >= left:
+            break
+        left -= run.count
+        offset += run.count
+    found = cut(block, block.first, offset + left - 1)
+    return block if found is None else found

@@ -1,0 +1,325 @@
+"""Reclaiming: what is too old, too much or expired leaves the log in bounded steps that never hold up a commit long.
+
+    by age      blocks older than `retention_s`
+    by size     the oldest blocks of all groups, while the log uses more than `log_bytes_max`
+    by expiry   blocks all of whose publications have expired (T_max), wherever they lie
+
+Age and size move a group's `first_kept`, so that readers are told what was discarded; expiry does not: nobody misses
+what had expired. A retained publication whose block goes is *rescued*: copied, as a block of one record with its own
+offset, epoch and time, into the `kept` table, until it is replaced, cleared or expired. A topic to which nothing refers
+any more is forgotten. Producers idle, and QoS 2 marks unreleased, for `producer_retention_s` go as well; the tables are
+looked through a piece a step, and so are the topics, for runs and names that nothing refers to any more.
+
+Dictionaries stay: blocks refer to them, and counting which still do costs more than the few KiB each takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
+from lexicast.cluster.clock import US_PER_S, Clock
+
+from . import groups as group_rows
+from .behind import WriteBehind
+from .cut import cut
+from .dual import Index
+from .environment import Environment
+from .format import (
+    HAS_RETAINED,
+    DamageError,
+    Head,
+    block_of,
+    encode_block,
+    log_key,
+    parse_log_key,
+    peek_head,
+    verified_head,
+)
+from .groups import Group
+from .log import Log
+from .options import StoreOptions
+from .outline import outline
+from .producers import idle_since
+from .space import Space
+from .state import mark_fields, retained_fields
+from .table import ReadTransaction, Table, WriteTransaction
+from .topics import TopicIds, find, group_of, id_key
+
+BLOCKS_A_STEP: Final = 64
+STEP_S: Final = 0.005
+_ROWS_A_STEP: Final = 128
+_EXPIRY_KEY_BYTES: Final = 8
+
+
+class Reclaimed(NamedTuple):
+    """What one step freed; `more`: call again soon, there is more to do."""
+
+    blocks: int
+    records: int
+    bytes: int
+    more: bool
+
+
+class Victim(NamedTuple):
+    """A block to go; with the key of its row in `expiry` when it has expired and nobody misses it."""
+
+    group: int
+    last: int
+    size_bytes: int
+    expiry: bytes | None
+
+
+class Sweep(NamedTuple):
+    """Rows to go besides blocks: (table, key); (key in `kept`, topic) of expired ones; ids of topics to look at."""
+
+    idle: list[tuple[Table, bytes]]
+    kept: list[tuple[bytes, bytes]]
+    topics: list[int]
+
+
+class Reclaimer:
+    """See the module's docstring. Writer thread only."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        log: Log,
+        index: Index,
+        ids: TopicIds,
+        groups: dict[int, Group],
+        behind: WriteBehind,
+        space: Space,
+        options: StoreOptions,
+        clock: Clock,
+    ) -> None:
+        self._environment = environment
+        self._databases = environment.databases
+        self._log = log
+        self._index = index
+        self._ids = ids
+        self._groups = groups
+        self._behind = behind
+        self._space = space
+        self._options = options
+        self._clock = clock
+        self._swept: dict[str, bytes | None] = {}
+
+    def step(self, now_us: int) -> Reclaimed:
+        """One bounded step: writing behind first, then reclaiming."""
+        if self._index.due:
+            return Reclaimed(0, 0, 0, self._behind.step())
+        with self._environment.snapshot() as txn:
+            victims = self._victims(txn, now_us)
+            sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
+        if any(v.last >= self._groups[v.group].indexed_below for v in victims):
+            # The index must not name what is gone: it is written first, and the blocks go in a later step.
+            return Reclaimed(0, 0, 0, self._behind.step())
+        if not (victims or any(sweep)):
+            return Reclaimed(0, 0, 0, False)
+        return self._discard(victims, sweep, now_us)
+
+    # choosing
+
+    def _victims(self, txn: ReadTransaction, now_us: int) -> list[Victim]:
+        chosen = {(v.group, v.last): v for v in self._expired(txn, now_us)}
+        for victim in self._oldest(txn, now_us):
+            if len(chosen) >= BLOCKS_A_STEP:
+                break
+            chosen.setdefault((victim.group, victim.last), victim)
+        return list(chosen.values())
+
+    def _expired(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
+        with txn.cursor(self._databases.expiry) as cursor:
+            there = cursor.first()
+            for _ in range(BLOCKS_A_STEP):
+                if not there:
+                    return
+                key = bytes(cursor.key())
+                if int.from_bytes(key[:_EXPIRY_KEY_BYTES], "big") >= now_us:
+                    return
+                group, last = parse_log_key(key[_EXPIRY_KEY_BYTES:])
+                value = txn.get(key[_EXPIRY_KEY_BYTES:], None, self._log.database)
+                yield Victim(group, last, 0 if value is None else len(value), key)
+                there = cursor.next()
+
+    def _oldest(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
+        """Blocks beyond age or size, oldest first, over all groups."""
+        before_us = now_us - int(self._options.retention_s * US_PER_S) if self._options.retention_s else 0
+        limit = self._options.log_bytes_max
+        too_much = self._environment.log_bytes(txn) - limit if limit else 0
+        heads: dict[int, tuple[int, int, int]] = {}
+        for group in self._groups:
+            self._next_head(txn, heads, group, 0)
+        while heads:
+            group = min(heads, key=lambda g: heads[g][0])
+            time_us, last, size = heads[group]
+            if time_us >= before_us and too_much <= 0:
+                return
+            yield Victim(group, last, size, None)
+            too_much -= self._space.bytes_of(size)
+            self._next_head(txn, heads, group, last + 1)
+
+    def _next_head(self, txn: ReadTransaction, heads: dict[int, tuple[int, int, int]], group: int, offset: int) -> None:
+        heads.pop(group, None)
+        for last, value in self._log.from_offset(txn, group, offset):
+            heads[group] = (peek_head(value, group, last).time_us, last, len(value))
+            return
+
+    # sweeping tables
+
+    def _rows(self, txn: ReadTransaction, table: Table) -> list[tuple[bytes, bytes]]:
+        """The next rows of a table, from where the last step stopped, over and over."""
+        rows = table.rows(txn, b"", self._swept.get(table.name), _ROWS_A_STEP)
+        self._swept[table.name] = rows[-1][0] if len(rows) == _ROWS_A_STEP else None
+        return rows
+
+    def _idle(self, txn: ReadTransaction, now_us: int) -> list[tuple[Table, bytes]]:
+        before_us = now_us - int(self._options.producer_retention_s * US_PER_S)
+        producers, marks = self._databases.producers, self._databases.marks
+        return [
+            *[(producers, key) for key, row in self._rows(txn, producers) if idle_since(row) < before_us],
+            *[(marks, key) for key, row in self._rows(txn, marks) if mark_fields(row)[1] < before_us],
+        ]
+
+    def _stale_topics(self, txn: ReadTransaction) -> list[int]:
+        rows = self._rows(txn, self._databases.names)
+        topic_ids = [int.from_bytes(key, "big") for key, _ in rows]
+        return [i for i in topic_ids if self._index.stale(txn, i, self._log_first(group_of(i)))]
+
+    def _log_first(self, group: int) -> int:
+        known = self._groups.get(group)
+        return known.first if known is not None else 0
+
+    def _expired_kept(self, txn: ReadTransaction, now_us: int) -> list[tuple[bytes, bytes]]:
+        """(key in `kept`, topic) of rescued publications that have expired since."""
+        found: list[tuple[bytes, bytes]] = []
+        after = self._swept.get("kept")
+        with txn.cursor(self._databases.kept) as cursor:
+            there = cursor.first() if after is None else cursor.set_range(after + b"\0")
+            self._swept["kept"] = None
+            for _ in range(_ROWS_A_STEP):
+                if not there:
+                    return found
+                key, value = bytes(cursor.key()), cursor.value()
+                head = peek_head(value, *parse_log_key(key))
+                if 0 < head.expire_all_us < now_us:
+                    found.append((key, block_of(value, head).meta.topics[0]))
+                there = cursor.next()
+            self._swept["kept"] = key
+        return found
+
+    # discarding
+
+    def _discard(self, victims: list[Victim], sweep: Sweep, now_us: int) -> Reclaimed:
+        until = self._clock.monotonic() + STEP_S
+        gone: list[tuple[Victim, int]] = []
+        with self._environment.begin() as txn:
+            for table, key in sweep.idle:
+                table.delete(txn, key)
+            for key, topic in sweep.kept:
+                self._clear_kept(txn, key, topic)
+            for topic_id in sweep.topics:
+                self._forget(txn, topic_id, self._log_first(group_of(topic_id)) - 1)
+            for victim in victims:
+                gone.append((victim, self._discard_block(txn, victim, now_us)))
+                if self._clock.monotonic() >= until:
+                    break
+            firsts = self._store_groups(txn, gone)
+            used = self._environment.used_bytes(txn)
+        self._discarded(gone, firsts)
+        self._space.measured(used)
+        more = len(gone) < len(victims) or len(victims) >= BLOCKS_A_STEP
+        return Reclaimed(len(gone), sum(n for _, n in gone), sum(v.size_bytes for v, _ in gone), more)
+
+    def _clear_kept(self, txn: WriteTransaction, key: bytes, topic: bytes) -> None:
+        txn.delete(key, db=self._databases.kept)
+        topic_id = find(self._databases, txn, topic)
+        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
+        if topic_id is not None and row is not None and retained_fields(row).offset == parse_log_key(key)[1]:
+            self._databases.retained.delete(txn, id_key(topic_id))
+            self._forget(txn, topic_id, -1)
+
+    def _discard_block(self, txn: WriteTransaction, victim: Victim, now_us: int) -> int:
+        """Delete a block; how many records it held (0 when it was damaged)."""
+        key = log_key(victim.group, victim.last)
+        value = txn.pop(key, self._log.database)
+        if victim.expiry is not None:
+            txn.delete(victim.expiry, db=self._databases.expiry)
+        if value is None:
+            return 0
+        try:
+            head = verified_head(value, victim.group, victim.last)
+        except DamageError:
+            return 0
+        if head.expire_all_us:
+            txn.delete(expiry_key(head.group, head.last, head.expire_all_us), db=self._databases.expiry)
+        if head.kind == PUBLICATIONS:
+            self._let_go(txn, block_of(value, head), head, now_us)
+        return head.records
+
+    def _let_go(self, txn: WriteTransaction, block: Block, head: Head, now_us: int) -> None:
+        """Rescue retained publications of a block that goes, forget its runs in the index, and topics left bare."""
+        retaining = {r.topic for r in block.meta.runs if r.flags & RETAIN} if head.flags & HAS_RETAINED else set()
+        left = self._log.head_at(txn, block.group, 0)
+        gone_upto = block.last if left is None else left.first - 1
+        for at, topic in enumerate(block.meta.topics):
+            topic_id = find(self._databases, txn, topic)
+            if topic_id is not None:
+                if at in retaining:
+                    self._rescue(txn, block, topic_id, now_us)
+                self._forget(txn, topic_id, gone_upto)
+
+    def _forget(self, txn: WriteTransaction, topic_id: int, upto: int) -> None:
+        """Forget a topic's runs that end at or before `upto`, and the topic itself when nothing is left of it."""
+        bare = self._index.forget_upto(txn, topic_id, upto)
+        if bare and self._databases.retained.get(txn, id_key(topic_id)) is None:
+            self._ids.forget(txn, topic_id)
+
+    def _rescue(self, txn: WriteTransaction, block: Block, topic_id: int, now_us: int) -> None:
+        row = self._databases.retained.get(txn, id_key(topic_id))
+        if row is None:
+            return
+        offset, expires = retained_fields(row)
+        if not block.first <= offset <= block.last:
+            return
+        if 0 < expires < now_us:
+            self._databases.retained.delete(txn, id_key(topic_id))
+            return
+        one = cut(block, offset, offset)
+        if one is None:
+            raise DamageError("retained", block.group, offset, "the retained publication is not in its block")
+        found = outline(one)
+        value = encode_block(one, found.flags, found.expire_first_us, found.expire_all_us)
+        txn.put(log_key(block.group, offset), value, db=self._databases.kept)
+
+    def _store_groups(self, txn: WriteTransaction, gone: list[tuple[Victim, int]]) -> dict[int, int]:
+        """Store how far each group was discarded; the first offset left of each."""
+        firsts = {}
+        for number in {victim.group for victim, _ in gone}:
+            group = self._groups[number]
+            own = [(v, count) for v, count in gone if v.group == number]
+            kept = max([group.first_kept, *[v.last + 1 for v, _ in own if v.expiry is None]])
+            records = group.records_indexed - sum(count for _, count in own)
+            row = group.row(self._ids.next_number(number))
+            group_rows.store(self._databases, txn, number, row._replace(first_kept=kept, records=records))
+            head_left = self._log.head_at(txn, number, 0)
+            firsts[number] = group.last + 1 if head_left is None else head_left.first
+        return firsts
+
+    def _discarded(self, gone: list[tuple[Victim, int]], firsts: dict[int, int]) -> None:
+        for victim, count in gone:
+            group = self._groups[victim.group]
+            group.records -= count
+            group.records_indexed -= count
+            self._behind.discarded(victim.group, count)
+            if victim.expiry is None:
+                group.first_kept = max(group.first_kept, victim.last + 1)
+        for number, first in firsts.items():
+            self._groups[number].first = first
+
+
+def expiry_key(group: int, last: int, expire_all_us: int) -> bytes:
+    """The row of a block in the `expiry` table."""
+    return expire_all_us.to_bytes(_EXPIRY_KEY_BYTES, "big") + log_key(group, last)

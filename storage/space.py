@@ -1,0 +1,82 @@
+"""Room: quota, reserve and the disk.
+
+Publications are accepted while the pages in use and the new ones leave `reserve_bytes` free both inside the quota and
+on the disk. LMDB never shrinks its file but reuses freed pages, so pages free inside the file count as free disk.
+Control records may use the reserve: so sessions end, marks are released and expiry runs on a full store.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import StoreFullError
+
+from .environment import Environment
+from .options import StoreOptions
+
+REFRESH_S: Final = 0.25
+
+# Beyond its own pages a block costs an entry in a leaf and copies of the tree's path to it.
+_OVERHEAD_PAGES: Final = 2
+_PAGE_HEADER_BYTES: Final = 16
+
+
+class Space:
+    """Bytes used and free, measured at each commit; the disk again at most every REFRESH_S."""
+
+    def __init__(self, environment: Environment, options: StoreOptions, clock: Clock) -> None:
+        self._environment = environment
+        self._directory: Path = environment.directory
+        self._clock = clock
+        self._page = environment.page_bytes
+        self._quota = min(options.quota_bytes, environment.map_bytes)
+        self._reserve = options.reserve_bytes
+        self._checked = 0.0
+        self.used = 0
+        self.disk_free = 0
+        with environment.snapshot() as txn:
+            self.measured(environment.used_bytes(txn))
+
+    def measured(self, used_bytes: int) -> None:
+        """A transaction has counted the pages in use."""
+        self.used = used_bytes
+        self._look_at_disk()
+
+    def _look_at_disk(self) -> None:
+        found = os.statvfs(self._directory)
+        self.disk_free = found.f_bavail * found.f_frsize
+        self._checked = self._clock.monotonic()
+
+    def bytes_of(self, value_bytes: int) -> int:
+        """Bytes of pages that a stored value takes, the tree above it included."""
+        pages = -(-(value_bytes + _PAGE_HEADER_BYTES) // self._page)
+        return (pages + _OVERHEAD_PAGES) * self._page
+
+    @property
+    def free(self) -> int:
+        """Bytes that can still be used, the reserve included."""
+        inside = max(0, self._environment.file_bytes() - self.used)
+        return min(self._quota - self.used, self.disk_free + inside)
+
+    def room(self) -> bool:
+        """Publications are accepted now. Cheap; looks at the disk at most every REFRESH_S."""
+        if self._clock.monotonic() - self._checked >= REFRESH_S:
+            self._look_at_disk()
+        return self.free > self._reserve
+
+    def admit(self, need_bytes: int, publications: bool) -> None:
+        """Raise StoreFullError unless `need_bytes` fit, beside the reserve when they are publications'."""
+        free = self.free - (self._reserve if publications else 0)
+        if need_bytes <= free:
+            return
+        self._look_at_disk()
+        free = self.free - (self._reserve if publications else 0)
+        if need_bytes > free:
+            raise StoreFullError(
+                f"the store {self._directory} is full: {need_bytes} bytes wanted, {max(free, 0)} free of quota "
+                f"{self._quota} and disk, reserve {self._reserve} kept for expiry; publishing resumes when expiry or "
+                "retention has freed some: lower retention_s or retention_bytes, raise quota_bytes, or add disk"
+            )

@@ -1,0 +1,492 @@
+"""The store of one coordinator: group logs, the tables that follow from them, and DualDB, in one LMDB environment.
+
+Threads: `commit`, `reclaim`, `flush` and `close` belong to one writer thread; everything else may be called on any. A
+commit is one durable transaction: the blocks, what they mean for the tables, and nothing else. The index's memory
+table is entered after it.
+
+Errors: the caller's mistake (UsageError) and a full store (StoreFullError) leave everything as it was. Any error of
+LMDB or the operating system *poisons* the store: what a failed fsync left on the disk is unknown, so nothing is retried
+and every later call is a StorePoisonedError.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import lmdb
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import StoreError, StoreFullError, StorePoisonedError, UsageError
+from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
+
+from . import groups as group_rows
+from .behind import WriteBehind
+from .dual import Entry, Index, IndexedSubscription
+from .environment import Environment, Identity, identify
+from .format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
+from .groups import Group
+from .log import Log
+from .options import StoreOptions
+from .outline import Outline, outline
+from .producers import ProducerState
+from .reader import Reader, ReadResult
+from .retention import Reclaimed, Reclaimer, expiry_key
+from .space import Space
+from .state import Epoch, State, dictionary_of, session_of, subscription_of
+from .table import ReadTransaction, Table, WriteTransaction
+from .topics import TopicIds, find
+
+T = TypeVar("T")
+
+_NOT_POISON = (lmdb.ReadersFullError, lmdb.MapResizedError)
+_CLOSE_WAIT_S = 5.0
+
+
+class Tail(NamedTuple):
+    """Where a group's log stands: its epoch, the oldest and the last durable offset, the time of the last block."""
+
+    epoch: int
+    first: int
+    last: int
+    time_us: int
+
+
+class StoreStats(NamedTuple):
+    """What a store holds. Times are 0 when there is nothing; `free_bytes` includes the reserve."""
+
+    used_bytes: int
+    file_bytes: int
+    log_bytes: int
+    free_bytes: int
+    records: int
+    blocks: int
+    oldest_us: int
+    newest_us: int
+    topics: int
+    sessions: int
+    retained: int
+    index_pending: int
+    full: bool
+    poisoned: bool
+
+
+class Store:
+    """See the module's docstring; made by `Store.open`."""
+
+    def __init__(self, environment: Environment, identity: Identity, options: StoreOptions, clock: Clock) -> None:
+        self.cluster_id = identity.cluster_id
+        self.member = identity.member
+        self.groups = identity.groups
+        self._environment = environment
+        self._databases = environment.databases
+        self._options = options
+        self._clock = clock
+        self._poison: str | None = None
+        self._closed = False
+        self._readers = 0
+        self._readers_changed = threading.Condition()
+        self._groups: dict[int, Group] = {}
+        self._log = Log(self._databases.log)
+        self._index = Index(
+            self._databases.dual, options.index_entries_max, options.index_log_bytes_max, options.index_step_topics
+        )
+        self._ids = TopicIds(self._databases, self._load_groups(), options.topic_cache_max)
+        self._state = State(self._databases, self._ids, self._index)
+        self._space = Space(environment, options, clock)
+        self._behind = WriteBehind(environment, self._log, self._index, self._ids, self._groups)
+        self._reader = Reader(environment, self._log, self._index, self._groups, clock)
+        self._reclaimer = Reclaimer(
+            environment,
+            self._log,
+            self._index,
+            self._ids,
+            self._groups,
+            self._behind,
+            self._space,
+            options,
+            clock,
+        )
+        self._behind.catch_up()
+
+    @classmethod
+    def open(
+        cls, directory: Path, *, cluster_id: str, member: str, groups: int, options: StoreOptions, clock: Clock
+    ) -> Store:
+        """Open the store in `directory`, or create it there when the directory is empty or missing.
+
+        Raises StoreFormatError (another cluster's or member's, another number of groups, newer, damaged),
+        StorePoisonedError (an earlier I/O error that nobody has looked at), StoreError (in use, no permission) and
+        UsageError (`groups` out of range).
+        """
+        if not 1 <= groups < 2**16:
+            raise UsageError(f"groups must be 1 to 65535, not {groups}")
+        environment = Environment(directory, options)
+        try:
+            identity = Identity(FORMAT_VERSION, cluster_id, member, groups)
+            identify(environment, identity)
+            return cls(environment, identity, options, clock)
+        except lmdb.Error as error:
+            environment.close()
+            raise StoreError(f"the store {directory} cannot be opened: {error}") from None
+        except BaseException:
+            environment.close()
+            raise
+
+    def _load_groups(self) -> dict[int, int]:
+        """Fill `_groups` from the rows and the ends of the logs; the next topic number of each group."""
+        with self._environment.snapshot() as txn:
+            rows = group_rows.load(self._databases, txn)
+            for number in sorted({*rows, *self._log.groups(txn)}):
+                group = self._groups[number] = Group(number, rows.get(number))
+                end, first = self._log.end(txn, number), self._log.head_at(txn, number, 0)
+                if end is not None and end.last >= group.last:
+                    group.epoch, group.last, group.time_us = end.epoch, end.last, end.time_us
+                group.first = group.last + 1 if first is None else first.first
+        return {number: row.next_topic for number, row in rows.items()}
+
+    # state of the store
+
+    def _usable(self) -> None:
+        if self._poison is not None:
+            raise StorePoisonedError(
+                f"the store {self._environment.directory} refuses everything after an I/O error ({self._poison}): "
+                "let a follower take over, look at the disk and start again"
+            )
+        if self._closed:
+            raise StoreError(f"the store {self._environment.directory} is closed")
+
+    def _poisoned(self, error: Exception) -> StoreError:
+        """Poison the store because of `error`; what to raise."""
+        self._poison = str(error)
+        if not isinstance(error, lmdb.DiskError):
+            # A full disk fails before anything is written over; anything else may have lost pages without a trace.
+            self._environment.leave_poison(str(error))
+        return StoreError(f"I/O error in the store {self._environment.directory}: {error}; it refuses everything now")
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Turn LMDB's and the system's errors into poison."""
+        self._usable()
+        try:
+            yield
+        except _NOT_POISON as error:
+            raise StoreError(f"the store {self._environment.directory} cannot be read now: {error}") from None
+        except (lmdb.Error, OSError) as error:
+            raise self._poisoned(error) from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[ReadTransaction]:
+        """A read transaction that `close` waits for."""
+        with self._counted(), self._guard(), self._environment.snapshot() as txn:
+            yield txn
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._readers_changed:
+            self._usable()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._readers_changed:
+                self._readers -= 1
+                self._readers_changed.notify_all()
+
+    def close(self) -> None:
+        """Write the index behind (so that the next start has nothing to do), wait for readers, close."""
+        if self._closed:
+            return
+        if self._poison is None:
+            with suppress(StoreError):
+                self.flush()
+        with self._readers_changed:
+            self._closed = True
+            self._readers_changed.wait_for(lambda: self._readers == 0, _CLOSE_WAIT_S)
+            if self._readers:
+                raise StoreError(f"{self._readers} readers still hold the store {self._environment.directory}")
+        self._environment.close()
+
+    # writing
+
+    def commit(self, blocks: Sequence[Block]) -> None:
+        """Append blocks, apply what they mean to the tables, and make it all durable, in one transaction.
+
+        Raises UsageError (offsets or epochs that do not ascend, a group out of range, a block too big or
+        contradicting itself) and StoreFullError (publications beyond quota or disk less the reserve): nothing was
+        written. Raises StoreError on an I/O error, which poisons the store.
+        """
+        self._usable()
+        if not blocks:
+            return
+        outlines = self._admit(blocks)
+        values = [encode_block(o.block, o.flags, o.expire_first_us, o.expire_all_us) for o in outlines]
+        need = sum([self._space.bytes_of(len(value)) for value in values])
+        self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
+        with self._guard():
+            while self._index.overdue:
+                self._behind.step()
+            try:
+                entries, used = self._write(outlines, values)
+            except (lmdb.MapFullError, lmdb.TxnFullError) as error:
+                raise StoreFullError(f"the store {self._environment.directory} is full: {error}") from None
+            self._committed(outlines, entries, used)
+
+    def _admit(self, blocks: Sequence[Block]) -> list[Outline]:
+        """Outlines of blocks that may follow what is stored, in this order. Raises UsageError."""
+        ends: dict[int, tuple[int, int]] = {}
+        size = 0
+        for block in blocks:
+            self._check_group(block.group)
+            known = self._groups.get(block.group)
+            last, epoch = ends.get(block.group) or ((known.last, known.epoch) if known is not None else (-1, 0))
+            if not last < block.first <= block.last < MAX_OFFSET:
+                raise UsageError(
+                    f"group {block.group}: offsets {block.first} to {block.last} do not follow offset {last}"
+                )
+            if block.epoch < epoch:
+                raise UsageError(f"group {block.group}: epoch {block.epoch} is older than the stored epoch {epoch}")
+            if block.size_bytes > self._options.block_bytes_max:
+                raise UsageError(
+                    f"a block of {block.size_bytes} bytes exceeds {self._options.block_bytes_max}: split it"
+                )
+            ends[block.group] = (block.last, block.epoch)
+            size += block.size_bytes
+        if size > self._options.commit_bytes_max:
+            raise UsageError(f"a commit of {size} bytes exceeds {self._options.commit_bytes_max}: split it")
+        return [outline(block) for block in blocks]
+
+    def _check_group(self, group: int) -> None:
+        if not 0 <= group < self.groups:
+            raise UsageError(f"group {group} is not one of this store's {self.groups}")
+
+    def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[tuple[int, Entry]], int]:
+        txn = self._environment.begin()
+        entries: list[tuple[int, Entry]] = []
+        try:
+            for found, value in zip(outlines, values, strict=True):
+                self._log.put(txn, found.block.group, found.block.last, value)
+                if found.expire_all_us:
+                    txn.put(
+                        expiry_key(found.block.group, found.block.last, found.expire_all_us),
+                        b"",
+                        db=self._databases.expiry,
+                    )
+                self._state.apply(txn, found)
+                entries += self._behind.entries(txn, found)
+            self._behind.number_topics(txn)
+            used = self._environment.used_bytes(txn)
+            self._commit(txn)
+        except BaseException:
+            self._ids.aborted()
+            with suppress(lmdb.Error):
+                txn.abort()
+            raise
+        return entries, used
+
+    def _commit(self, txn: WriteTransaction) -> None:
+        txn.commit()
+
+    def _committed(self, outlines: list[Outline], entries: list[tuple[int, Entry]], used: int) -> None:
+        """The transaction is durable: let memory follow."""
+        self._ids.committed()
+        for topic_id, entry in entries:
+            self._index.add(topic_id, entry)
+        for found in outlines:
+            block = found.block
+            group = self._groups.get(block.group)
+            if group is None:
+                group = Group(block.group)
+            if group.first > group.last:
+                group.first = block.first
+            group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
+            group.records += block.count
+            self._groups[block.group] = group
+            self._index.logged(block.size_bytes)
+        self._space.measured(used)
+
+    def reclaim(self, now_us: int) -> Reclaimed:
+        """One bounded step (a few ms) of writing behind or reclaiming; call it often, at once while `more`.
+
+        `now_us` is the wall clock's time. Raises StoreError on an I/O error, which poisons the store.
+        """
+        with self._guard():
+            return self._reclaimer.step(now_us)
+
+    def flush(self) -> None:
+        """Write all of the index's memory table. Not needed for durability."""
+        with self._guard():
+            self._behind.flush()
+
+    def rebuild_index(self) -> None:
+        """Empty DualDB's index and enter everything again, from the log and the table of subscriptions."""
+        with self._guard():
+            self._behind.rebuild()
+
+    def room(self) -> bool:
+        """Publications are accepted now. Cheap: measured at each commit, the disk at most each 0.25 s."""
+        self._usable()
+        return self._space.room()
+
+    # reading
+
+    def tails(self) -> dict[int, Tail]:
+        """Where each group that ever had records stands."""
+        self._usable()
+        return {g.number: Tail(g.epoch, g.first, g.last, g.time_us) for g in list(self._groups.values()) if g.last >= 0}
+
+    def read(
+        self,
+        group: int,
+        offset: int,
+        *,
+        bytes_max: int = 1 << 20,
+        upto: int | None = None,
+        topics: Callable[[bytes], bool] | None = None,
+        expired: bool = False,
+    ) -> ReadResult:
+        """Blocks of `group` from the one that holds `offset` on, until about `bytes_max` bytes are found.
+
+        Records before `offset` and beyond `upto` (included) are cut off; expired publications are left out unless
+        `expired`; with `topics`, blocks none of whose topics it accepts are left out, and control blocks with them.
+        Go on from `next_offset`, also when no block was returned: there is more while it is at or before the tail.
+        Raises DamageError naming the first damaged record.
+        """
+        with self._reading() as txn:
+            return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired)
+
+    def past(
+        self, group: int, topic: bytes, since_us: int, until_us: int, *, limit: int, first: int = 0
+    ) -> list[Block]:
+        """Publications of exactly `topic` with times from `since_us` to `until_us`, through DualDB, in order.
+
+        At most `limit` records; go on with `first` = the offset after the last one. Expired ones are left out.
+        """
+        with self._counted():
+            with self._guard(), self._environment.snapshot() as txn:
+                topic_id = find(self._databases, txn, topic)
+            if topic_id is None or group not in self._groups or limit <= 0:
+                return []
+            recent = self._index.recent(topic_id)
+            with self._guard(), self._environment.snapshot() as txn:
+                times = (since_us, until_us)
+                return self._reader.past(txn, recent, group, topic_id, topic, times, first, limit)
+
+    def offset_at(self, group: int, time_us: int) -> int:
+        """The first stored offset whose block's time is at or after `time_us`; the last offset + 1 if there is none."""
+        with self._reading() as txn:
+            known = self._groups.get(group)
+            return 0 if known is None else self._log.offset_at(txn, group, time_us, known.first, known.last)
+
+    def topics(self, group: int) -> Iterator[bytes]:
+        """The names of the topics that stored records of `group` name."""
+        return (name for _, name in self._rows(self._databases.names, group_prefix(group)))
+
+    def session(self, group: int, client_id: str) -> SessionSaved | None:
+        """The session of a client id, in its home group."""
+        with self._reading() as txn:
+            return self._state.session(txn, group, client_id)
+
+    def sessions(self, group: int) -> Iterator[SessionSaved]:
+        """All sessions whose home is `group`."""
+        return (session_of(row) for _, row in self._rows(self._databases.sessions, group_prefix(group)))
+
+    def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+        """Up to `limit` sessions whose time is over by `now_us`, longest first, each with its group."""
+        with self._reading() as txn:
+            return list(self._state.expired_sessions(txn, now_us, limit))
+
+    def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
+        """All back-end subscriptions of `group`, each with its offset, the cut."""
+        return (subscription_of(row) for _, row in self._rows(self._databases.subscriptions, group_prefix(group)))
+
+    def subscribers(self, topic: bytes) -> list[IndexedSubscription]:
+        """The exact back-end subscriptions that stand beside the publications of `topic` in DualDB, by cut."""
+        with self._reading() as txn:
+            topic_id = find(self._databases, txn, topic)
+            return [] if topic_id is None else list(self._index.subscriptions(txn, topic_id))
+
+    def producer(self, group: int, producer: bytes) -> ProducerState | None:
+        """What `group` remembers of a producer: incarnation, last sequence, where its recent publications lie."""
+        with self._reading() as txn:
+            return self._state.producer(txn, group, producer)
+
+    def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
+        """The offset of a QoS 2 publication that its publisher has not released."""
+        with self._reading() as txn:
+            return self._state.mark(txn, group, session_uid, packet_id)
+
+    def retained(self, group: int, matches: Callable[[bytes], bool]) -> list[Block]:
+        """The retained publications of topics that `matches` accepts, each a block of one record."""
+        found: list[Block] = []
+        after: bytes | None = None
+        while True:
+            with self._counted(), self._guard():
+                blocks, after = self._reader.retained_step(group, matches, after)
+            found += blocks
+            if after is None:
+                return found
+
+    def retained_topic(self, group: int, topic: bytes) -> Block | None:
+        """The retained publication of `topic`, a block of one record."""
+        with self._reading() as txn:
+            return self._reader.retained_topic(txn, group, topic)
+
+    def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
+        """A dictionary that records of `group` may refer to."""
+        with self._reading() as txn:
+            return self._state.dictionary(txn, group, dictionary)
+
+    def dictionaries(self, group: int) -> Iterator[DictionaryStored]:
+        """All dictionaries of `group`."""
+        return (dictionary_of(row) for _, row in self._rows(self._databases.dictionaries, group_prefix(group)))
+
+    def epochs(self, group: int) -> list[Epoch]:
+        """The group's epoch starts, oldest first (the last 1,024)."""
+        with self._reading() as txn:
+            return self._state.epochs(txn, group)
+
+    def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows under a prefix, a short transaction a thousand: changes meanwhile may be seen or not."""
+        after: bytes | None = None
+        while True:
+            with self._reading() as txn:
+                rows = table.rows(txn, prefix, after)
+            yield from rows
+            if not rows:
+                return
+            after = rows[-1][0]
+
+    def stats(self) -> StoreStats:
+        """What the store holds. Also answers when the store is poisoned, with what was last known."""
+        groups = list(self._groups.values())
+        oldest = blocks = topics = sessions = retained = log_bytes = 0
+        if self._poison is None:
+            with self._reading() as txn:
+                heads = [self._log.head_at(txn, g.number, 0) for g in groups]
+                oldest = min([head.time_us for head in heads if head is not None], default=0)
+                blocks = txn.stat(self._databases.log)["entries"]
+                topics = txn.stat(self._databases.names.database)["entries"]
+                sessions = txn.stat(self._databases.sessions.database)["entries"]
+                retained = txn.stat(self._databases.retained.database)["entries"]
+                log_bytes = self._environment.log_bytes(txn)
+        return StoreStats(
+            used_bytes=self._space.used,
+            file_bytes=self._environment.file_bytes(),
+            log_bytes=log_bytes,
+            free_bytes=max(0, self._space.free),
+            records=sum(g.records for g in groups),
+            blocks=blocks,
+            oldest_us=oldest,
+            newest_us=max([g.time_us for g in groups], default=0),
+            topics=topics,
+            sessions=sessions,
+            retained=retained,
+            index_pending=self._index.entries,
+            full=not self._space.room(),
+            poisoned=self._poison is not None,
+        )

@@ -1,0 +1,106 @@
+"""Numeric topic ids: names lie in one table, ids everywhere else (LMDB keys end at 511 bytes, topics at 65,535).
+
+An id is (group, number within the group), so that a group's topics lie together; number 0 stands for the wildcard
+filters of the group. Ids are never given twice: stale index rows of a forgotten topic cannot come back to life.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .environment import Databases
+from .format import name_key
+from .table import AnyTransaction, WriteTransaction
+
+_GROUP_SHIFT: Final = 48
+ID_BYTES: Final = 8
+
+
+def wildcard_id(group: int) -> int:
+    """The id under which wildcard filters of `group` stand in the index."""
+    return group << _GROUP_SHIFT
+
+
+def id_key(topic_id: int) -> bytes:
+    """`topic_id` as a key."""
+    return topic_id.to_bytes(ID_BYTES, "big")
+
+
+def group_of(topic_id: int) -> int:
+    """The group of a topic."""
+    return topic_id >> _GROUP_SHIFT
+
+
+def find(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
+    """The id of `topic`, or None when no record names it."""
+    row = databases.ids.get(txn, name_key(topic))
+    return None if row is None else int.from_bytes(row, "big")
+
+
+class TopicIds:
+    """Names to ids for the writer: a bounded cache before the table, and what the open transaction has added."""
+
+    def __init__(self, databases: Databases, next_numbers: dict[int, int], cache_max: int) -> None:
+        self._databases = databases
+        self._cache: dict[bytes, int] = {}
+        self._cache_max = cache_max
+        self._next = next_numbers
+        self._added: dict[bytes, int] = {}
+        self._next_added: dict[int, int] = {}
+
+    def resolve(self, txn: WriteTransaction, group: int, topic: bytes) -> int:
+        """The id of `topic`; a new one when it has none."""
+        known = self._cache.get(topic) or self._added.get(topic)
+        if known is not None:
+            return known
+        found = find(self._databases, txn, topic)
+        if found is None:
+            found = self._create(txn, group, topic)
+            self._added[topic] = found
+        else:
+            self._remember(topic, found)
+        return found
+
+    def _create(self, txn: WriteTransaction, group: int, topic: bytes) -> int:
+        number = self.next_number(group)
+        self._next_added[group] = number + 1
+        topic_id = (group << _GROUP_SHIFT) + number
+        key = id_key(topic_id)
+        self._databases.ids.put(txn, name_key(topic), key)
+        self._databases.names.put(txn, key, topic)
+        return topic_id
+
+    def forget(self, txn: WriteTransaction, topic_id: int) -> None:
+        """Delete a topic that nothing refers to any more."""
+        key = id_key(topic_id)
+        topic = self._databases.names.get(txn, key)
+        if topic is not None:
+            self._databases.names.delete(txn, key)
+            self._databases.ids.delete(txn, name_key(topic))
+            self._cache.pop(topic, None)
+            self._added.pop(topic, None)
+
+    def numbered(self) -> dict[int, int]:
+        """The next number of each group in which the open transaction has named topics: to be stored with it."""
+        return self._next_added
+
+    def next_number(self, group: int) -> int:
+        """The next topic number of a group."""
+        return self._next_added.get(group) or self._next.get(group, 1)
+
+    def committed(self) -> None:
+        """The transaction is durable: what it added may be remembered."""
+        for topic, topic_id in self._added.items():
+            self._remember(topic, topic_id)
+        self._next.update(self._next_added)
+        self.aborted()
+
+    def aborted(self) -> None:
+        """The transaction is gone, and the topics it added with it."""
+        self._added = {}
+        self._next_added = {}
+
+    def _remember(self, topic: bytes, topic_id: int) -> None:
+        if len(self._cache) >= self._cache_max:
+            del self._cache[next(iter(self._cache))]
+        self._cache[topic] = topic_id
