@@ -5,10 +5,11 @@ stays. MQTT 5 is the default here; the client asks with the user property `sdc` 
 it, behaves as plain paho. With MQTT 3 (`protocol=MQTTv311`) it is plain paho from the start.
 
 The decisions are `compression.session.ClientSession`'s; this shell hooks two of paho's methods, `_send_publish` and
-`_handle_on_message`. They are private, and hooked because nothing public will do: paho keeps publications of QoS 1 and
-2 across connections, and a payload encoded when it was published would be sent again with the aliases of a connection
-that is gone, or tagged to a broker that knows no tags. At `_send_publish` every transmission is encoded for the
-connection that carries it. (paho-mqtt is pinned, and a test fails if the hooks are not called.)
+`_handle_on_message`, and queues its bindings with `_packet_queue`. They are private, and nothing public will do: paho
+keeps publications of QoS 1 and 2 across connections, and a payload encoded when it was published would be sent again
+with the aliases of a connection that is gone, or tagged to a broker that knows no tags. At `_send_publish` every
+transmission is encoded for the connection that carries it. (paho-mqtt is pinned, and tests fail where the hooks are
+not called.)
 
 What differs from paho, when the broker is dictionary-aware: publications made between connect() and CONNACK are held
 until CONNACK (at most `held_max`, then MQTT_ERR_QUEUE_SIZE); messages on topics below `$sdc/` are not shown to the
@@ -38,6 +39,10 @@ from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, St
 from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY
 
 HELD_MAX: Final = 1_000
+
+_PUBLISH: Final = 0x30
+# paho calls on_publish for what it queued as a PUBLISH of QoS 0; a binding is not the program's, so it is queued as 1.
+_SILENT: Final = 1
 
 OnSdcError: TypeAlias = Callable[["Client", Any, MQTTMessage | None, DictionaryError], None]
 
@@ -191,7 +196,7 @@ class Client(paho.Client):
                 return self._sdc_hold(_Held(mid, topic, bytes(payload), qos, retain, dup, info, properties))
             bindings, encoded = self._sdc.outgoing(topic, bytes(payload), self._sdc_clock.time_us())
             for binding in bindings:
-                super()._send_publish(self._mid_generate(), ALIAS_TOPIC, binding)
+                self._packet_queue(_PUBLISH, _binding_packet(binding), 0, _SILENT)
             return super()._send_publish(mid, topic, encoded, qos, retain, dup, info, properties)
 
     def _sdc_hold(self, held: _Held) -> MQTTErrorCode:
@@ -228,6 +233,12 @@ class Client(paho.Client):
             return
         lost = f"message on '{failed.item.topic}' lost: " if failed.item is not None else ""
         self._easy_log(paho.MQTT_LOG_ERR, "%s%s", lost, failed.error)
+
+
+def _binding_packet(binding: bytes) -> bytes:
+    """A QoS 0 PUBLISH of a binding on ALIAS_TOPIC, without properties."""
+    body = len(ALIAS_TOPIC).to_bytes(2, "big") + ALIAS_TOPIC + b"\0" + binding
+    return bytes((_PUBLISH, len(body))) + body
 
 
 def _asking(properties: Properties | None) -> Properties:

@@ -25,7 +25,7 @@ from lexicast.cluster.topics import DICTIONARY_PREFIX, dictionary_topic, unescap
 
 from .accounting import TrafficCounters
 from .codecs import PAYLOAD_BYTES_MAX
-from .dictionary import Dictionary, shown, unpack
+from .dictionary import shown, unpack
 from .families import Families, FamilyMap
 from .wire import ALIAS_TOPIC, AliasTable, Bindings, Encoded, Recoder
 
@@ -177,18 +177,20 @@ class ClientSession(Generic[Item]):
                 return []
             if not payload:  # a retained dictionary was cleared
                 return []
-            self._learn(topic, unpack(payload))
+            self._learn(topic, payload)
         except DictionaryError as error:
             return [Fail(None, error)]
         return self._drain()
 
-    def _learn(self, topic: bytes, dictionary: Dictionary) -> None:
+    def _learn(self, topic: bytes, packed: bytes) -> None:
+        dictionary = unpack(packed)
         try:
             family = unescape_family(topic[len(DICTIONARY_PREFIX) :])
         except TopicError as error:
             raise DictionaryError(f"{dictionary.label} came on a topic of no family: {error}") from None
         if family != dictionary.family:
             raise DictionaryError(f"{dictionary.label} came on the topic of family {shown(family)}")
+        self.received.add_dictionary(family, len(packed))
         self._recoder.add(dictionary)
         self._map.add(dictionary)
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression import dictionary as module
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD
-from lexicast.compression.dictionary import CONTENT_BYTES_MAX, NEVER_US, PACKED_BYTES_MAX, Dictionary, content_id, unpack
+from lexicast.compression.dictionary import (
+    CONTENT_BYTES_MAX,
+    NEVER_US,
+    PACKED_BYTES_MAX,
+    Dictionary,
+    content_id,
+    unpack,
+)
 
 CONTENT = b'{"temperature": 20.5, "unit": "C"}' * 20
 
