@@ -7,6 +7,7 @@ import struct
 import zlib
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,7 +107,7 @@ def test_a_dictionary_bomb_is_stopped() -> None:
     header = module._HEADER.pack(b"SD", 1, 1, 1, 5, 0, 0, 0, CONTENT_BYTES_MAX + 1, 1)
     with pytest.raises(DictionaryError, match="at most"):
         unpack(forged(header + b"f" + b"\0" * 100))
-    squeezed = module.zstandard.ZstdCompressor(compression_params=module._content_parameters()).compress(b"\0" * 10**7)
+    squeezed = zstandard.ZstdCompressor(compression_params=module._content_parameters()).compress(b"\0" * 10**7)
     header = module._HEADER.pack(b"SD", 1, 1, 1, 5, 0, 0, 0, 1000, 1)
     with pytest.raises(DictionaryError, match="cannot be decompressed"):
         unpack(forged(header + b"f" + squeezed))
@@ -146,7 +147,8 @@ def test_a_forged_trained_dictionary_is_refused_when_used() -> None:
     """Right id, but tables that zstd cannot read."""
     bad = example(content=bytes.fromhex("37a430ec") + b"\xff" * 300)
     codec = bad.build()
-    for use in (lambda: codec.compress(b"abc"), lambda: codec.decompress(b"abcdef")):
-        with pytest.raises(DictionaryError, match=f"{bad.id:016x}"):
-            use()
+    with pytest.raises(DictionaryError, match=f"{bad.id:016x}"):
+        codec.compress(b"abc")
+    with pytest.raises(DictionaryError, match=f"{bad.id:016x}"):
+        codec.decompress(b"abcdef")
     assert dataclasses.replace(bad, content=CONTENT).build().compress(b"abc")

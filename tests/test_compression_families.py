@@ -13,7 +13,7 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.families import LEVELS_MAX, Families, FamilyMap, looks_like_id
 
 LEVEL = st.one_of(
-    st.text(st.characters(blacklist_characters="/+#\0", blacklist_categories=("Cs",)), max_size=6),
+    st.text(st.characters(exclude_characters="/+#\0", exclude_categories=["Cs"]), max_size=6),
     st.integers(0, 10**9).map(str),
     st.uuids().map(str),
 )

@@ -335,7 +335,8 @@ def test_without_handler_errors_go_to_the_log(broker: ScriptedBroker, new_client
 def test_the_programs_connect_properties_are_kept_and_not_changed(
     broker: ScriptedBroker, new_client: Callable[..., mqtt.Client]
 ) -> None:
-    properties: Any = Properties(PacketTypes.CONNECT)
+    untyped: Any = Properties  # paho does not annotate its constructor
+    properties = untyped(PacketTypes.CONNECT)
     properties.UserProperty = ("mine", "yes")
     properties.SessionExpiryInterval = 60
     client = new_client()

@@ -54,7 +54,8 @@ def test_a_receiver_resolves_to_the_id_the_sender_meant(turns: list[list[int]], 
 
 @given(ids=st.lists(ID, min_size=1, max_size=200), last_alias=st.integers(2, 12))
 def test_the_least_recently_used_alias_is_bound_anew(ids: list[int], last_alias: int) -> None:
-    table, recent = AliasTable(last_alias), []
+    table = AliasTable(last_alias)
+    recent: list[int] = []
     for id in ids:
         table.next_turn()
         version = table.version
