@@ -1,0 +1,100 @@
+"""Blocks into messages: topics through a bounded cache, payloads decompressed a run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
+from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
+from lexicast.cluster.positions import Position
+
+from .client_dictionaries import Dictionaries
+from .client_messages import Message, unpack_properties, utc
+
+TOPICS_MAX: Final = 100_000
+
+# the packed dictionary with that id, None when the cluster does not have it
+Fetch = Callable[[int], Awaitable[bytes | None]]
+
+
+class Decoded(NamedTuple):
+    """A block's messages in order. `error`: what stopped the decoding; `resume` is the offset after that run."""
+
+    messages: list[Message]
+    error: LexicastError | None
+    resume: int
+
+
+class Decoder:
+    """Turns blocks into messages; fetches dictionaries that are missing."""
+
+    def __init__(self, dictionaries: Dictionaries, fetch: Fetch) -> None:
+        self._dictionaries = dictionaries
+        self._fetch = fetch
+        self._topics: dict[bytes, str] = {}
+
+    async def decode(self, block: Block, start: int, *, retain: bool | None = None) -> Decoded:
+        """The messages of `block` from offset `start` on. `retain` None: as published.
+
+        Never raises for a payload that cannot be decompressed: the runs before it come with the error, and the
+        caller asks again from `resume`. Raises PeerError for a block that cannot be read.
+        """
+        damaged: dict[int, DictionaryError] = {}
+        for dictionary in block.meta.dictionaries:
+            if dictionary not in self._dictionaries:
+                try:
+                    packed = await self._fetch(dictionary)
+                    if packed is not None:
+                        self._dictionaries.hold(packed)
+                except DictionaryError as error:  # matters only where a payload needs it
+                    damaged[dictionary] = error
+        return self._decode(block, start, retain, damaged)
+
+    def _decode(self, block: Block, start: int, retain: bool | None, damaged: dict[int, DictionaryError]) -> Decoded:
+        meta, payloads, time = block.meta, block.payloads(), utc(block.time_us)
+        group, epoch = block.group, block.epoch
+        messages: list[Message] = []
+        offset, at = block.first, 0
+        for run in meta.runs:
+            offset += run.skip
+            mine = payloads[at : at + run.count]
+            first, at, offset = offset, at + run.count, offset + run.count
+            if offset <= start:
+                continue
+            if first < start:
+                mine, first = mine[start - first :], start
+            try:
+                topic = self._topics.get(meta.topics[run.topic]) or self._topic(meta.topics[run.topic])
+                mine = mine if run.encoding == RAW else self._raw(meta.dictionaries, run, mine, damaged)
+                publisher = meta.origins[run.origin] if run.origin >= 0 else None
+            except DictionaryError as error:
+                return Decoded(messages, error, offset)
+            except (IndexError, UnicodeDecodeError) as error:
+                raise PeerError(f"group {group} offset {first}: the block is damaged: {error}") from None
+            qos = run.flags & QOS_MASK
+            retained = bool(run.flags & RETAIN) if retain is None else retain
+            properties = unpack_properties(run.properties) if run.properties else None
+            messages += [
+                Message(topic, payload, Position(group, epoch, place), time, qos, retained, properties, publisher)
+                for place, payload in enumerate(mine, first)
+            ]
+        if at != len(payloads):
+            raise PeerError(f"group {group} offset {block.first}: runs and payloads of the block disagree")
+        return Decoded(messages, None, block.last + 1)
+
+    def _raw(
+        self, dictionaries: tuple[int, ...], run: Run, payloads: list[bytes], damaged: dict[int, DictionaryError]
+    ) -> list[bytes]:
+        named = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+        if named in damaged:
+            raise damaged[named]
+        return self._dictionaries.decompress(run.encoding, named, payloads)
+
+    def _topic(self, name: bytes) -> str:
+        if len(self._topics) >= TOPICS_MAX:
+            for old in list(islice(self._topics, TOPICS_MAX // 2)):
+                del self._topics[old]
+        topic = self._topics[name] = name.decode()
+        return topic

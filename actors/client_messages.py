@@ -1,0 +1,178 @@
+"""What users of the Python client hold: messages, their MQTT 5 properties, and the ways to name a point in time.
+
+Times are UTC. Positions are places in the log: `Position(group, epoch, offset)`, ordered within a topic group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from lexicast.cluster.errors import UsageError
+from lexicast.cluster.positions import Cursor, Position
+from lexicast.cluster.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT,
+    RESPONSE_TOPIC,
+    USER_PROPERTY,
+)
+
+Since: TypeAlias = Position | Mapping[int, int] | Mapping[str, int] | datetime | timedelta | float | str | None
+Until: TypeAlias = datetime | timedelta | float | str | None
+
+# ("cursor", {group: next offset}) or ("time", microseconds since 1970)
+WireSince: TypeAlias = tuple[str, Any] | None
+
+CURSOR: Final = "cursor"
+TIME: Final = "time"
+FOREVER_US: Final = 2**63 - 1
+US_PER_S: Final = 1_000_000
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """The MQTT 5 properties that travel with a publication, unchanged.
+
+    `user` are the user properties in their order; a name may appear more than once.
+    """
+
+    user: tuple[tuple[str, str], ...] = ()
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    payload_is_text: bool = False
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """The first user property of that name."""
+        return next((value for key, value in self.user if key == name), default)
+
+
+@dataclass(slots=True)
+class Message:
+    """A publication as a subscriber or a reader of the past gets it.
+
+    `position` is unique in the cluster; `time` is when the coordinator stored it (UTC). `qos` is the publisher's.
+    From a subscription `retain` says that the message was there, retained, before the subscription began; from
+    `history` it says that it was published as retained. `publisher` is the publisher's client id, None when unknown.
+    """
+
+    topic: str
+    payload: bytes
+    position: Position
+    time: datetime
+    qos: int
+    retain: bool
+    properties: Properties | None
+    publisher: str | None
+
+
+def pack_properties(properties: Properties | Mapping[str, str] | None) -> dict[int, Any] | None:
+    """Properties, or a mapping of user properties, as {MQTT identifier: value} in ascending order.
+
+    Raises UsageError for values of a wrong type.
+    """
+    if not properties:
+        return None
+    given = properties if isinstance(properties, Properties) else Properties(user=tuple(properties.items()))
+    if not all(isinstance(text, str) for pair in given.user for text in pair):
+        raise UsageError("user properties are pairs of texts: properties={'unit': 'km/h'}")
+    fields: tuple[tuple[int, Any], ...] = (
+        (PAYLOAD_FORMAT, 1 if given.payload_is_text else None),
+        (CONTENT_TYPE, given.content_type),
+        (RESPONSE_TOPIC, given.response_topic),
+        (CORRELATION_DATA, given.correlation_data),
+        (USER_PROPERTY, [list(pair) for pair in given.user] or None),
+    )
+    return {identifier: value for identifier, value in fields if value is not None} or None
+
+
+def unpack_properties(carried: Mapping[int, Any] | None) -> Properties | None:
+    """The inverse of `pack_properties`; identifiers that this version does not know are left out."""
+    if not carried:
+        return None
+    return Properties(
+        user=tuple([(str(name), str(value)) for name, value in carried.get(USER_PROPERTY, ())]),
+        content_type=carried.get(CONTENT_TYPE),
+        response_topic=carried.get(RESPONSE_TOPIC),
+        correlation_data=carried.get(CORRELATION_DATA),
+        payload_is_text=carried.get(PAYLOAD_FORMAT) == 1,
+    )
+
+
+def utc(time_us: int) -> datetime:
+    """Microseconds since 1970 as a datetime, exactly."""
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def parse_duration(text: str) -> timedelta:
+    """A text such as "10m", "1h30m", "500ms": digits and units of ms, s, m, h, d, w. Raises UsageError."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise UsageError(f"{text!r} is no duration: write numbers with units ms, s, m, h, d or w, as in '10m', '1h30m'")
+    return timedelta(seconds=sum(float(number) * _UNIT_S[unit] for number, unit in parts))
+
+
+def parse_time(when: datetime | timedelta | float | str, now_us: int) -> int:
+    """Microseconds since 1970 of a datetime (naive: local time), seconds since 1970, or so long before `now_us`.
+
+    Texts: a duration ("10m"), ISO 8601 ("2026-05-01T12:00:00+02:00"), "now" or "beginning". Raises UsageError.
+    """
+    if isinstance(when, str):
+        if when in ("now", "beginning"):
+            return now_us if when == "now" else 0
+        if _DURATION.match(when) and when[-1].isalpha() and "T" not in when:
+            when = parse_duration(when)
+        else:
+            try:
+                when = datetime.fromisoformat(when)
+            except ValueError:
+                raise UsageError(
+                    f"{when!r} is no point in time: give a duration ('10m'), ISO 8601, 'now' or 'beginning'"
+                ) from None
+    if isinstance(when, timedelta):
+        return max(0, now_us - when // timedelta(microseconds=1))
+    if isinstance(when, datetime):
+        return max(0, (when.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1))
+    if isinstance(when, bool) or not isinstance(when, int | float) or not 0 <= when < FOREVER_US / US_PER_S:
+        raise UsageError(f"{when!r} is no point in time: give seconds since 1970, a datetime, a timedelta or a text")
+    return round(when * US_PER_S)
+
+
+def parse_since(since: Since, now_us: int, group: int | None) -> WireSince:
+    """`since` as it goes to the broker. `group`: the group of an exact filter, None for a wildcard.
+
+    A Position means what came after it. Raises UsageError for what names no point, and for a Position with a wildcard
+    (a wildcard concerns all groups, a position lies in one: use a cursor or a time).
+    """
+    if since is None:
+        return None
+    if isinstance(since, str) and since.count(":") == 2 and since.replace(":", "").isdigit() and "T" not in since:
+        since = Position.parse(since)
+    if isinstance(since, Position):
+        if group is None:
+            raise UsageError("a position cannot resume a filter with wildcards: use the subscription's `.cursor`")
+        if group != since.group:
+            raise UsageError(f"position {since} lies in group {since.group}, the topic in group {group}")
+        return (CURSOR, {since.group: since.offset + 1})
+    if isinstance(since, Mapping):
+        return (CURSOR, parse_cursor(since))
+    return (TIME, parse_time(since, now_us))
+
+
+def parse_cursor(cursor: Mapping[Any, Any]) -> Cursor:
+    """A cursor {group: next offset}, also as it comes out of JSON (texts for keys). Raises UsageError."""
+    try:
+        parsed = {int(group): int(offset) for group, offset in cursor.items()}
+    except (TypeError, ValueError):
+        parsed = {-1: 0}
+    if any(group < 0 or offset < 0 for group, offset in parsed.items()):
+        raise UsageError("not a cursor: give {group: next offset}, as `subscription.cursor` does")
+    return parsed

@@ -1,0 +1,65 @@
+"""lexicast: a publish/subscribe cluster on Ray that learns the language of its topics.
+
+    async with lexicast.connect() as bus:
+        position = await bus.publish("flights/JFK", b"...")
+        async for message in bus.subscribe("flights/+", since="10m"):
+            print(message.topic, message.payload)
+
+`lexicast.sync` has the same, blocking. Everything here is loaded when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lexicast import sync
+    from lexicast.actors.client import Client
+    from lexicast.actors.client_connect import connect
+    from lexicast.actors.client_messages import Message, Properties
+    from lexicast.actors.client_publisher import PublishManyRefusedError
+    from lexicast.actors.client_subscription import Subscription
+    from lexicast.cluster.errors import LexicastError, PublishRefusedError, UnavailableError
+    from lexicast.cluster.positions import Position
+
+__version__: Final = "0.1.0"
+
+_WHERE: Final = {
+    "Client": "lexicast.actors.client",
+    "LexicastError": "lexicast.cluster.errors",
+    "Message": "lexicast.actors.client_messages",
+    "Position": "lexicast.cluster.positions",
+    "Properties": "lexicast.actors.client_messages",
+    "PublishManyRefusedError": "lexicast.actors.client_publisher",
+    "PublishRefusedError": "lexicast.cluster.errors",
+    "Subscription": "lexicast.actors.client_subscription",
+    "UnavailableError": "lexicast.cluster.errors",
+    "connect": "lexicast.actors.client_connect",
+}
+
+__all__ = [
+    "Client",
+    "LexicastError",
+    "Message",
+    "Position",
+    "Properties",
+    "PublishManyRefusedError",
+    "PublishRefusedError",
+    "Subscription",
+    "UnavailableError",
+    "__version__",
+    "connect",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # `import lexicast.cluster.blocks` runs this module first: it must not pull the client in behind it.
+    if name == "sync":
+        return import_module("lexicast.sync")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'lexicast' has no attribute {name!r}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
