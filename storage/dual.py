@@ -149,7 +149,7 @@ class Index:
         active = bytes(self._active.get(topic_id, b""))
         frozen = self._frozen
         behind = bytes(frozen.runs.get(topic_id, b"")) if frozen is not None else b""
-        return [Entry(*fields) for fields in _ENTRY.iter_unpack(behind + active)]
+        return list(entries_of(behind + active))
 
     def stored(self, txn: AnyTransaction, topic_id: int, first: int) -> Iterator[Entry]:
         """Entries on disk, in offset order, from the run that may hold offset `first` on."""
@@ -163,8 +163,7 @@ class Index:
                 there = True
             while there and bytes(cursor.key()).startswith(prefix):
                 key = bytes(cursor.key())
-                for fields in _ENTRY.iter_unpack(unseal("index", key, cursor.value())):
-                    yield Entry(*fields)
+                yield from entries_of(unseal("dual", key, cursor.value()))
                 there = cursor.next()
 
     def lookup(
@@ -205,7 +204,7 @@ class Index:
             there = cursor.set_range(prefix)
             while there and bytes(cursor.key()).startswith(prefix):
                 key = bytes(cursor.key())
-                data = unseal("index", key, cursor.value())
+                data = unseal("dual", key, cursor.value())
                 time_min_us, time_max_us = _SUBSCRIPTION.unpack_from(data)
                 broker = data[_SUBSCRIPTION.size :].decode()
                 yield IndexedSubscription(_KEY.unpack(key)[2], time_min_us, time_max_us, broker)
@@ -251,3 +250,14 @@ class Index:
 
 def _prefix(topic_id: int, kind: bytes) -> bytes:
     return topic_id.to_bytes(8, "big") + kind
+
+
+def parse_key(key: bytes) -> tuple[int, bytes, int]:
+    """(topic id, kind, first offset) of a key of the index."""
+    topic_id, kind, offset = _KEY.unpack(key)
+    return topic_id, kind, offset
+
+
+def entries_of(run: bytes) -> Iterator[Entry]:
+    """The entries of a stored run."""
+    return (Entry(*fields) for fields in _ENTRY.iter_unpack(run))

@@ -215,9 +215,9 @@ def _complete_file(environment: lmdb.Environment, directory: Path) -> None:
         os.truncate(data, expected)
 
 
-def _open_databases(environment: lmdb.Environment) -> Databases:
+def _open_databases(environment: lmdb.Environment, create: bool = True) -> Databases:
     def opened(name: str) -> Database | Table:
-        database = environment.open_db(name.encode())
+        database = environment.open_db(name.encode(), create=create)
         return database if name in PLAIN else Table(name, database)
 
     try:
@@ -228,6 +228,23 @@ def _open_databases(environment: lmdb.Environment) -> Databases:
             "or move it away to start with an empty store"
         ) from None
     return Databases(**fields)
+
+
+def open_read_only(directory: Path) -> tuple[lmdb.Environment, Databases]:
+    """The store's LMDB environment for looking only, also beside its owner. Raises StoreFormatError."""
+    if not (directory / DATA_FILE).exists():
+        raise StoreFormatError(f"{directory} is not a store: there is no {DATA_FILE} in it")
+    try:
+        environment = lmdb.open(
+            str(directory), readonly=True, create=False, readahead=False, max_dbs=len(Databases._fields)
+        )
+    except lmdb.Error as error:
+        raise StoreFormatError(f"the store {directory} cannot be opened ({error}): restore it from a backup") from None
+    try:
+        return environment, _open_databases(environment, create=False)
+    except StoreFormatError:
+        environment.close()
+        raise
 
 
 def identify(environment: Environment, wanted: Identity) -> None:

@@ -158,7 +158,7 @@ class Reclaimer:
             if time_us >= before_us and too_much <= 0:
                 return
             yield Victim(group, last, size, None)
-            too_much -= self._space.bytes_of(size)
+            too_much -= self._space.value_bytes(size)
             self._next_head(txn, heads, group, last + 1)
 
     def _next_head(self, txn: ReadTransaction, heads: dict[int, tuple[int, int, int]], group: int, offset: int) -> None:

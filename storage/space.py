@@ -50,10 +50,13 @@ class Space:
         self.disk_free = found.f_bavail * found.f_frsize
         self._checked = self._clock.monotonic()
 
-    def bytes_of(self, value_bytes: int) -> int:
-        """Bytes of pages that a stored value takes, the tree above it included."""
-        pages = -(-(value_bytes + _PAGE_HEADER_BYTES) // self._page)
-        return (pages + _OVERHEAD_PAGES) * self._page
+    def value_bytes(self, size_bytes: int) -> int:
+        """Bytes of the pages that a stored value of `size_bytes` fills."""
+        return -(-(size_bytes + _PAGE_HEADER_BYTES) // self._page) * self._page
+
+    def needed_bytes(self, size_bytes: int) -> int:
+        """Bytes to have free before such a value is stored: its pages, and copies of the tree's above it."""
+        return self.value_bytes(size_bytes) + _OVERHEAD_PAGES * self._page
 
     @property
     def free(self) -> int:

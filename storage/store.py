@@ -82,7 +82,7 @@ class Store:
         self.cluster_id = identity.cluster_id
         self.member = identity.member
         self.groups = identity.groups
-        self._environment = environment
+        self.environment = environment
         self._databases = environment.databases
         self._options = options
         self._clock = clock
@@ -139,7 +139,7 @@ class Store:
 
     def _load_groups(self) -> dict[int, int]:
         """Fill `_groups` from the rows and the ends of the logs; the next topic number of each group."""
-        with self._environment.snapshot() as txn:
+        with self.environment.snapshot() as txn:
             rows = group_rows.load(self._databases, txn)
             for number in sorted({*rows, *self._log.groups(txn)}):
                 group = self._groups[number] = Group(number, rows.get(number))
@@ -154,19 +154,19 @@ class Store:
     def _usable(self) -> None:
         if self._poison is not None:
             raise StorePoisonedError(
-                f"the store {self._environment.directory} refuses everything after an I/O error ({self._poison}): "
+                f"the store {self.environment.directory} refuses everything after an I/O error ({self._poison}): "
                 "let a follower take over, look at the disk and start again"
             )
         if self._closed:
-            raise StoreError(f"the store {self._environment.directory} is closed")
+            raise StoreError(f"the store {self.environment.directory} is closed")
 
     def _poisoned(self, error: Exception) -> StoreError:
         """Poison the store because of `error`; what to raise."""
         self._poison = str(error)
         if not isinstance(error, lmdb.DiskError):
             # A full disk fails before anything is written over; anything else may have lost pages without a trace.
-            self._environment.leave_poison(str(error))
-        return StoreError(f"I/O error in the store {self._environment.directory}: {error}; it refuses everything now")
+            self.environment.leave_poison(str(error))
+        return StoreError(f"I/O error in the store {self.environment.directory}: {error}; it refuses everything now")
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -175,14 +175,14 @@ class Store:
         try:
             yield
         except _NOT_POISON as error:
-            raise StoreError(f"the store {self._environment.directory} cannot be read now: {error}") from None
+            raise StoreError(f"the store {self.environment.directory} cannot be read now: {error}") from None
         except (lmdb.Error, OSError) as error:
             raise self._poisoned(error) from error
 
     @contextmanager
     def _reading(self) -> Iterator[ReadTransaction]:
         """A read transaction that `close` waits for."""
-        with self._counted(), self._guard(), self._environment.snapshot() as txn:
+        with self._counted(), self._guard(), self.environment.snapshot() as txn:
             yield txn
 
     @contextmanager
@@ -208,8 +208,8 @@ class Store:
             self._closed = True
             self._readers_changed.wait_for(lambda: self._readers == 0, _CLOSE_WAIT_S)
             if self._readers:
-                raise StoreError(f"{self._readers} readers still hold the store {self._environment.directory}")
-        self._environment.close()
+                raise StoreError(f"{self._readers} readers still hold the store {self.environment.directory}")
+        self.environment.close()
 
     # writing
 
@@ -225,7 +225,7 @@ class Store:
             return
         outlines = self._admit(blocks)
         values = [encode_block(o.block, o.flags, o.expire_first_us, o.expire_all_us) for o in outlines]
-        need = sum([self._space.bytes_of(len(value)) for value in values])
+        need = sum([self._space.needed_bytes(len(value)) for value in values])
         self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
         with self._guard():
             while self._index.overdue:
@@ -233,7 +233,7 @@ class Store:
             try:
                 entries, used = self._write(outlines, values)
             except (lmdb.MapFullError, lmdb.TxnFullError) as error:
-                raise StoreFullError(f"the store {self._environment.directory} is full: {error}") from None
+                raise StoreFullError(f"the store {self.environment.directory} is full: {error}") from None
             self._committed(outlines, entries, used)
 
     def _admit(self, blocks: Sequence[Block]) -> list[Outline]:
@@ -265,7 +265,7 @@ class Store:
             raise UsageError(f"group {group} is not one of this store's {self.groups}")
 
     def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[tuple[int, Entry]], int]:
-        txn = self._environment.begin()
+        txn = self.environment.begin()
         entries: list[tuple[int, Entry]] = []
         try:
             for found, value in zip(outlines, values, strict=True):
@@ -279,7 +279,7 @@ class Store:
                 self._state.apply(txn, found)
                 entries += self._behind.entries(txn, found)
             self._behind.number_topics(txn)
-            used = self._environment.used_bytes(txn)
+            used = self.environment.used_bytes(txn)
             self._commit(txn)
         except BaseException:
             self._ids.aborted()
@@ -367,12 +367,12 @@ class Store:
         At most `limit` records; go on with `first` = the offset after the last one. Expired ones are left out.
         """
         with self._counted():
-            with self._guard(), self._environment.snapshot() as txn:
+            with self._guard(), self.environment.snapshot() as txn:
                 topic_id = find(self._databases, txn, topic)
             if topic_id is None or group not in self._groups or limit <= 0:
                 return []
             recent = self._index.recent(topic_id)
-            with self._guard(), self._environment.snapshot() as txn:
+            with self._guard(), self.environment.snapshot() as txn:
                 times = (since_us, until_us)
                 return self._reader.past(txn, recent, group, topic_id, topic, times, first, limit)
 
@@ -473,10 +473,10 @@ class Store:
                 topics = txn.stat(self._databases.names.database)["entries"]
                 sessions = txn.stat(self._databases.sessions.database)["entries"]
                 retained = txn.stat(self._databases.retained.database)["entries"]
-                log_bytes = self._environment.log_bytes(txn)
+                log_bytes = self.environment.log_bytes(txn)
         return StoreStats(
             used_bytes=self._space.used,
-            file_bytes=self._environment.file_bytes(),
+            file_bytes=self.environment.file_bytes(),
             log_bytes=log_bytes,
             free_bytes=max(0, self._space.free),
             records=sum(g.records for g in groups),

@@ -1,0 +1,263 @@
+"""Checking a store: walk everything, compare every checksum, order and reference, and name each damage.
+
+Reads only, in short transactions, so it may run beside the process that has the store open (`check`), or in it
+(`check_store`). It does not repair: a damaged record costs itself alone, the others of its block are read as before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from lexicast.cluster.blocks import CONTROL, Block
+from lexicast.cluster.errors import PeerError, StoreError, UsageError
+
+from .dual import PUBLICATION, entries_of, parse_key
+from .environment import DATA_FILE, Databases, open_read_only, raw_database
+from .format import (
+    DamageError,
+    block_of,
+    damaged_records,
+    log_key,
+    name_key,
+    parse_log_key,
+    record_offset,
+    unseal,
+    verified_head,
+)
+from .log import Log
+from .outline import outline
+from .state import retained_fields
+from .store import Store
+from .table import ReadTransaction, Table
+from .topics import group_of, id_key
+
+DAMAGES_MAX: Final = 10_000
+_SNAPSHOT_S: Final = 0.5
+
+# Tables whose keys do not start with the group.
+_NOT_BY_GROUP: Final = ("ids", "names", "retained", "session_expiry")
+
+
+class Damage(NamedTuple):
+    """One thing that is wrong; group and offset are -1 where they cannot be told."""
+
+    table: str
+    group: int
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.table}: group {self.group}, offset {self.offset}: {self.what}"
+
+
+class Report(NamedTuple):
+    """What was looked at, and what is wrong (the first DAMAGES_MAX)."""
+
+    blocks: int
+    records: int
+    rows: int
+    damages: list[Damage]
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is wrong."""
+        return not self.damages
+
+
+class _End(NamedTuple):
+    """The last block of a group so far."""
+
+    group: int
+    epoch: int
+    last: int
+    time_us: int
+
+
+Snapshot = Callable[[], "lmdb.Transaction[memoryview]"]
+
+
+class Checker:
+    """One walk through a store."""
+
+    def __init__(self, databases: Databases, begin: Snapshot) -> None:
+        self._databases = databases
+        self._begin = begin
+        self._log = Log(databases.log)
+        self._damages: list[Damage] = []
+        self._blocks = self._records = self._rows = 0
+
+    def run(self) -> Report:
+        """Walk everything."""
+        self._walk("log", self._check_block, _End(-1, 0, -1, 0))
+        self._walk("kept", self._check_kept, None)
+        for name in Databases._fields:
+            found = getattr(self._databases, name)
+            if isinstance(found, Table):
+                self._walk(name, self._row_check(found), None)
+        self._walk("dual", self._check_index, None)
+        return Report(self._blocks, self._records, self._rows, self._damages)
+
+    def _note(self, table: str, group: int, offset: int, what: str) -> None:
+        if len(self._damages) < DAMAGES_MAX:
+            self._damages.append(Damage(table, group, offset, what))
+
+    def _walk(self, name: str, look: Callable[..., object], carried: object) -> None:
+        """Call `look(txn, key, value, carried)` for each row; it returns what the next call is to be given."""
+        database = raw_database(self._databases, name)
+        after: bytes | None = None
+        there = True
+        while there:
+            until = time.monotonic() + _SNAPSHOT_S
+            try:
+                with self._begin() as txn, txn.cursor(database) as cursor:
+                    there = cursor.first() if after is None else cursor.set_range(after + b"\0")
+                    while there and time.monotonic() < until:
+                        after = bytes(cursor.key())
+                        carried = self._look(look, name, txn, after, cursor.value(), carried)
+                        there = cursor.next()
+            except lmdb.Error as error:
+                self._note(name, -1, -1, f"the tree of this table is damaged: {error}")
+                return
+
+    def _look(
+        self,
+        look: Callable[..., object],
+        name: str,
+        txn: ReadTransaction,
+        key: bytes,
+        value: memoryview,
+        carried: object,
+    ) -> object:
+        try:
+            return look(txn, key, value, carried)
+        except DamageError as error:
+            self._note(name, error.group, error.offset, error.what)
+        except (StoreError, UsageError, PeerError, ValueError) as error:
+            self._note(name, -1, -1, f"{key!r}: {error}")
+        return carried
+
+    # the log
+
+    def _check_block(self, txn: ReadTransaction, key: bytes, value: memoryview, before: _End) -> _End:
+        del txn
+        group, last = parse_log_key(key)
+        self._blocks += 1
+        block = self._verified(group, last, value)
+        if group == before.group:
+            if block.first <= before.last:
+                self._note("log", group, block.first, f"the block overlaps the one that ends at {before.last}")
+            if block.epoch < before.epoch:
+                self._note("log", group, block.first, f"epoch {block.epoch} after epoch {before.epoch}")
+            if block.time_us < before.time_us:
+                self._note("log", group, block.first, f"time {block.time_us} after time {before.time_us}")
+        return _End(group, block.epoch, last, block.time_us)
+
+    def _verified(self, group: int, last: int, value: memoryview) -> Block:
+        head = verified_head(value, group, last)
+        block = block_of(value, head)
+        self._records += block.count
+        damaged = damaged_records(value, head)
+        for at in damaged:
+            self._note("log", group, record_offset(block, at), "the payload does not match its checksum")
+        if not (damaged and block.kind == CONTROL):
+            outline(block)
+        return block
+
+    def _check_kept(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
+        del txn
+        group, offset = parse_log_key(key)
+        self._blocks += 1
+        if self._verified(group, offset, value).count != 1:
+            self._note("kept", group, offset, "a block of one record was expected")
+
+    # tables
+
+    def _row_check(self, table: Table) -> Callable[..., object]:
+        def look(txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
+            self._rows += 1
+            group = -1 if table.name in _NOT_BY_GROUP else int.from_bytes(key[:2], "big")
+            try:
+                row = unseal(table.name, key, value)
+            except DamageError as error:
+                raise DamageError(table.name, group, -1, error.what) from None
+            self._check_reference(txn, table.name, key, row)
+
+        return look
+
+    def _check_reference(self, txn: ReadTransaction, name: str, key: bytes, row: bytes) -> None:
+        if name == "names":
+            if self._databases.ids.get(txn, name_key(row)) != key:
+                self._note(name, group_of(int.from_bytes(key, "big")), -1, f"topic {row!r} has another id or none")
+        elif name == "retained":
+            group, offset = group_of(int.from_bytes(key, "big")), retained_fields(row).offset
+            if self._databases.names.get(txn, key) is None:
+                self._note(name, group, offset, "the topic has no name")
+            if not self._is_stored(txn, group, offset):
+                self._note(name, group, offset, "the retained publication is neither in the log nor kept")
+
+    def _is_stored(self, txn: ReadTransaction, group: int, offset: int) -> bool:
+        if txn.get(log_key(group, offset), None, self._databases.kept) is not None:
+            return True
+        head = self._log.head_at(txn, group, offset)
+        return head is not None and head.first <= offset
+
+    # the index
+
+    def _check_index(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
+        self._rows += 1
+        topic_id, kind, first = parse_key(key)
+        group = group_of(topic_id)
+        try:
+            row = unseal("dual", key, value)
+        except DamageError as error:
+            raise DamageError("dual", group, first, error.what) from None
+        if kind != PUBLICATION:
+            return
+        topic = self._databases.names.get(txn, id_key(topic_id))
+        if topic is None:
+            self._note("dual", group, first, "the topic has no name")
+            return
+        for entry in entries_of(row):
+            head = self._log.head_at(txn, group, entry.offset)
+            if head is not None and head.first <= entry.offset and head.time_us != entry.time_us:
+                self._note("dual", group, entry.offset, f"time {entry.time_us}, the log says {head.time_us}")
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[tuple[lmdb.Environment, Databases]]:
+    environment, databases = open_read_only(directory)
+    try:
+        yield environment, databases
+    finally:
+        environment.close()
+
+
+def check(directory: Path) -> Report:
+    """Walk the store in `directory`, which another process may have open (in this one: `check_store`).
+
+    Raises StoreFormatError when it cannot be opened at all.
+    """
+    with _opened(directory) as (environment, databases):
+        expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+        found = (directory / DATA_FILE).stat().st_size
+        if found < expected:
+            # Walking on would touch pages that are not there, which the kernel answers with SIGBUS.
+            return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
+        return Checker(databases, lambda: environment.begin(buffers=True)).run()
+
+
+def check_store(store: Store) -> Report:
+    """Walk a store that this process has open."""
+    environment = store.environment
+    return Checker(environment.databases, lambda: environment.lmdb.begin(buffers=True)).run()
+
+
+def rebuild_index(store: Store) -> None:
+    """Empty DualDB's index and enter everything again from the log. Writer thread only; StoreError poisons."""
+    store.rebuild_index()
