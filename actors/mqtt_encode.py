@@ -31,6 +31,7 @@ from .mqtt_packets import (
     V5,
     V311,
     Ack,
+    AckRun,
     Auth,
     ConnAck,
     Connect,
@@ -97,8 +98,8 @@ def encode_qos_run(
     qos: int,
     packet_ids: Sequence[int],
     retain: bool = False,
-    dup: bool = False,
     properties: bytes = b"",
+    dup: bool = False,
 ) -> bytes:
     """PUBLISH packets of QoS 1 or 2 with these packet ids, joined; `properties` as in `encode_qos0_run`."""
     fixed = pack_u16(len(topic)) + topic
@@ -261,6 +262,10 @@ def _unsuback(packet: UnsubAck, version: int) -> bytes:
     return _frame(UNSUBACK, pack_u16(packet.packet_id), _properties(version, packet.properties), codes)
 
 
+def _ack_run(packet: AckRun, version: int) -> bytes:
+    return encode_acks(packet.kind, packet.packet_ids)
+
+
 def _empty(first: int) -> Callable[[Any, int], bytes]:
     encoded = bytes((first, 0))
     return lambda packet, version: encoded
@@ -274,7 +279,7 @@ def _auth(packet: Auth, version: int) -> bytes:
     return _frame(AUTH, _reason_tail(packet.reason_code, packet.properties))
 
 
-_ENCODERS: dict[type[Packet], Callable[[Any, int], bytes]] = {
+_ENCODERS: dict[type[Packet | AckRun], Callable[[Any, int], bytes]] = {
     Connect: _connect,
     ConnAck: _connack,
     Publish: _publish,
@@ -290,11 +295,15 @@ _ENCODERS: dict[type[Packet], Callable[[Any, int], bytes]] = {
     PingResp: _empty(PINGRESP),
     Disconnect: _disconnect,
     Auth: _auth,
+    AckRun: _ack_run,
 }
 
 
-def encode_packet(packet: Packet, version: int) -> bytes:
-    """Any packet alone. What `version` cannot carry (properties and reason codes in 3.1.1) is left out."""
+def encode_packet(packet: Packet | AckRun, version: int) -> bytes:
+    """Any packet alone, or a run of acknowledgements.
+
+    What `version` cannot carry (properties and reason codes in 3.1.1) is left out.
+    """
     return _ENCODERS[type(packet)](packet, version)
 
 
