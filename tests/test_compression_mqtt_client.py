@@ -255,6 +255,23 @@ def test_what_is_published_before_connack_waits_for_it(
         assert info.is_published()
 
 
+def test_a_connection_lost_before_connack_sends_nothing_twice(
+    broker: ScriptedBroker, new_client: Callable[..., mqtt.Client]
+) -> None:
+    client = new_client()
+    client.connect("127.0.0.1", broker.port)
+    client.publish(TOPIC, b"one", qos=0)
+    client.publish(TOPIC, b"two", qos=1)
+    broker.accept()
+    client.loop_start()
+    broker.drop()
+    broker.accept()
+    broker.connack(aware=True)
+    assert [broker.published().payload for _ in range(2)] == [b"\x00one", b"\x00two"]
+    client.publish(TOPIC, b"three")
+    assert broker.published().payload == b"\x00three"
+
+
 def test_a_resend_is_encoded_for_the_connection_that_carries_it(
     broker: ScriptedBroker, new_client: Callable[..., mqtt.Client]
 ) -> None:

@@ -112,7 +112,16 @@ def test_a_new_connection_binds_anew_and_keeps_what_it_learned() -> None:
     assert session.connected(True) == []
     again = session.outgoing(TOPIC, message(1), 5)
     assert len(again.bindings) == 1
-    (failed,) = session.incoming(1, TOPIC, Broker().publish(message(1), SHARED), 0.0)  # bindings of before are void
+
+
+def test_bindings_end_with_their_connection() -> None:
+    session, broker = aware()
+    broker.announce(session, SHARED)
+    broker.bind(session, SHARED)
+    data = broker.publish(message(1), SHARED)
+    assert session.incoming(1, TOPIC, data, 0.0) == [Deliver(1, message(1))]
+    session.connected(True)
+    (failed,) = session.incoming(1, TOPIC, data, 0.0)
     assert isinstance(failed, Fail)
     assert "no dictionary is bound" in str(failed.error)
 
