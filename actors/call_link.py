@@ -131,11 +131,9 @@ class _Buffered(asyncio.Transport):
         self.readable.set()
 
     def close(self) -> None:
-        """No more writes; what has gathered may still be taken."""
+        """No more writes; whoever takes what has gathered ends the stream."""
         self._closing = True
         self.gathered.set()
-        if not self._parts:
-            self.end(None)
 
     def abort(self) -> None:
         self._parts.clear()
@@ -259,8 +257,8 @@ class _ClientStream:
                 except (LexicastError, OSError) as error:
                     transport.end(error)
             elif transport.is_closing():
-                transport.end(None)
                 await self._finish()
+                transport.end(None)
                 return
 
     async def _finish(self) -> None:
@@ -298,4 +296,8 @@ async def dial_calls(
     link.connection_made(transport)
     # The link holds the transport, the transport holds the tasks: an event loop refers to its tasks only weakly.
     transport.keeper = _ClientStream(calls, token, transport)
-    return await link.wait_open()
+    try:
+        return await link.wait_open()
+    except BaseException:
+        link.abort()
+        raise

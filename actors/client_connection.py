@@ -23,6 +23,7 @@ from .link import Link, dial
 
 ROLE: Final = "client"
 DIAL_TIMEOUT_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 2.0
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MOST_S: Final = 2.0
 
@@ -99,9 +100,15 @@ class Connection:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-        if self.link is not None:
-            self.link.close()
         self.stop(UnavailableError("the client is closed"))
+        link = self.link
+        if link is not None:
+            link.close()
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._lost.wait()
+            except TimeoutError:
+                link.abort()
 
     def stop(self, error: LexicastError) -> None:
         """Whoever waits for a link gets `error`."""
@@ -136,7 +143,7 @@ class Connection:
     # -- looking for a broker
 
     def _opened(self, link: Link) -> Connection | None:
-        if self.link is not None:  # a dial that was given up came through after all
+        if self.link is not None or self._error is not None:  # a dial that was given up came through after all
             return None
         self.link = link
         try:

@@ -78,8 +78,16 @@ class _LoopThread:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._finish())
         self._loop.close()
+
+    async def _finish(self) -> None:
+        """What a cancelled call left behind ends before its loop does."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
 
 
 class SyncClient:
