@@ -1,0 +1,285 @@
+"""The broker's side of Python clients: their links carry batches as they are, in both directions.
+
+A client's entries go to the coordinators unchanged (it is its own producer); a stream's blocks come as stored, cut to
+the records that its filter wants. What is spoken is in `cluster.messages`; how a client behaves, in `client.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from lexicast.cluster.blocks import Block, unpack_meta
+from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError, UsageError
+from lexicast.cluster.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics import check_filter, check_topic
+from lexicast.compression.dictionary import Dictionary
+
+from .encoding import LINK, Grant, Kind
+from .entries import Entry
+from .link import Link
+from .subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+STREAMS_MAX = 10_000
+HISTORY_BYTES_MAX = 4 * 1024 * 1024
+TOPICS_CHECKED_MAX = 100_000
+LINK_KIND = Kind(LINK)
+PACK = msgpack.Packer(autoreset=True).pack
+
+
+class LinkStream(Subscriber):
+    """One subscription of a Python client."""
+
+    __slots__ = ("_client", "_prefix", "number")
+
+    def __init__(self, engine: Engine, client: ClientSession, number: int, drops: bool) -> None:
+        super().__init__(engine, LINK_KIND, drops)
+        self._client = client
+        self.number = number
+        # (DELIVER, number, [block]): everything but the block, which is packed once for all.
+        self._prefix = b"\x93" + PACK(DELIVER) + PACK(number) + b"\x91"
+
+    def write(self, data: bytes) -> None:
+        """Send one packed block."""
+        self._client.send_packed(self._prefix + data)
+
+
+class ClientSession:
+    """One Python client's link."""
+
+    def __init__(self, port: ClientPort, link: Link) -> None:
+        self._port = port
+        self._engine = port.engine
+        self._link = link
+        self._streams: dict[int, LinkStream] = {}
+        self._requests: dict[str, Callable[..., Awaitable[Any]]] = {
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "dictionary": self._dictionary,
+            "history": self._history,
+            "status": self._status,
+        }
+
+    def start(self) -> None:
+        """Tell the client of the dictionaries that there are, and of new ones from now on."""
+        self._engine.dictionaries.listeners.add(self._tell)
+        for dictionary in self._engine.dictionaries.families.dictionaries():
+            self._tell(dictionary)
+
+    def _tell(self, dictionary: Dictionary) -> None:
+        self._link.send((DICTIONARY, dictionary.pack()))
+
+    # -- LinkUser
+
+    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+        """One message of the client."""
+        if message[0] == PUBLISH:
+            self._publish(message[1], message[2])
+        elif message[0] == REQUEST:
+            work = self._requests.get(message[2])
+            if work is None:
+                link.reply(message[1], UsageError(f"no such request: {message[2]}"))
+            else:
+                link.answer(message[1], work(*message[3]))
+        else:
+            raise PeerError(f"a client sent a message of kind {message[0]}")
+
+    def on_close(self, link: Link, error: Exception | None) -> None:
+        """The client has gone; its cursors are its own."""
+        self._engine.dictionaries.listeners.discard(self._tell)
+        for stream in self._streams.values():
+            self._engine.leave(stream)
+        self._port.closed(self)
+
+    def on_writable(self, link: Link) -> None:
+        """The socket has drained."""
+        for stream in list(self._streams.values()):
+            stream.unblock()
+
+    def send_packed(self, data: bytes) -> None:
+        """Send a packed message; a full socket puts all streams of this link behind."""
+        self._link.send_packed(data)
+        if not self._link.writable:
+            for stream in self._streams.values():
+                stream.block()
+
+    def resume_reading(self) -> None:
+        """The pipelines have room again."""
+        self._link.resume_reading()
+
+    # -- publishing
+
+    def _publish(self, tag: int, wires: Any) -> None:
+        results: list[Any] = [None] * len(wires)
+        left = len(wires)
+
+        def done(index: int, result: Any) -> None:
+            nonlocal left
+            results[index] = result
+            left -= 1
+            if left == 0:
+                self._link.send((ACK, tag, results))
+
+        if not wires:
+            self._link.send((ACK, tag, ()))
+        for index, (group, meta, lengths, body) in enumerate(wires):
+            try:
+                entry, count = self._entry(group, meta, lengths, body)
+                entry.done.append(lambda result, index=index: done(index, result))
+                pipeline = self._engine.forward(entry, count)
+            except UnavailableError as error:
+                done(index, str(error))
+                continue
+            if pipeline.full:
+                self._link.pause_reading()
+
+    def _entry(self, group: int, meta: bytes, lengths: bytes, body: bytes) -> tuple[Entry, int]:
+        """Raises PeerError for an entry that breaks the rules: the client library would not have sent it."""
+        parsed = unpack_meta(meta)
+        for topic in parsed.topics:
+            self._port.check_topic(topic, group)
+        largest = max(memoryview(lengths).cast("I"), default=0) if len(lengths) % 4 == 0 else 0
+        if largest > self._port.payload_bytes_max:
+            raise PeerError(f"a payload of {largest} bytes: at most {self._port.payload_bytes_max} are allowed")
+        size = len(meta) + len(lengths) + len(body)
+        return Entry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // 4
+
+    # -- requests
+
+    async def _subscribe(
+        self, number: int, topic_filter: bytes, since: tuple[str, Any] | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        check_filter(topic_filter)
+        if number in self._streams or len(self._streams) >= STREAMS_MAX:
+            raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
+        stream = LinkStream(self._engine, self, number, options.get("slow") == "drop")
+        # Nothing goes out before the reply; what comes meanwhile is caught up with.
+        stream.block()
+        self._streams[number] = stream
+        try:
+            start = await self._start(topic_filter, since)
+            grant = Grant(qos=0)
+            want_retained = since is None and bool(options.get("retained", True))
+            found = await self._engine.subscribe(stream, topic_filter, grant, retained=want_retained, start=start)
+        except BaseException:
+            del self._streams[number]
+            raise
+        if self._link.closed:
+            self._engine.leave(stream)
+        asyncio.get_running_loop().call_soon(self._go, stream)
+        return {"cursor": self._engine.cursor_of(stream), "retained": [block.to_wire() for block in found]}
+
+    def _go(self, stream: LinkStream) -> None:
+        """After the reply."""
+        if not stream.closed and self._link.writable:
+            stream.unblock()
+
+    async def _start(self, topic_filter: bytes, since: tuple[str, Any] | None) -> dict[int, int] | None:
+        if since is None:
+            return None
+        kind, value = since
+        groups = self._engine.groups_of(topic_filter)
+        if kind == "cursor":
+            return {group: value[group] for group in groups if group in value}
+        if kind == "time":
+            return await self._engine.offsets_at(topic_filter, int(value))
+        raise UsageError(f"since is of an unknown kind: {kind}")
+
+    async def _unsubscribe(self, number: int) -> None:
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            self._engine.leave(stream)
+
+    async def _dictionary(self, dictionary: int) -> bytes:
+        return (await self._engine.fetch_dictionary(dictionary)).pack()
+
+    async def _status(self) -> dict[str, Any]:
+        return self._port.status()
+
+    async def _history(
+        self,
+        topic_filter: bytes,
+        since: tuple[str, Any] | None,
+        until_us: int,
+        cursor: dict[int, int] | None,
+        bytes_max: int,
+    ) -> dict[str, Any]:
+        """One page of the past: blocks before `until_us`, and the cursor to ask the next page with."""
+        check_filter(topic_filter)
+        if cursor is None:
+            groups = self._engine.groups_of(topic_filter)
+            cursor = await self._start(topic_filter, since) or dict.fromkeys(groups, 0)
+        for group in list(cursor):
+            pipeline = self._engine.pipeline_of(group)
+            if pipeline is None:
+                raise UnavailableError(f"no coordinator leads group {group} now")
+            part = {g: at for g, at in cursor.items() if self._engine.pipeline_of(g) is pipeline}
+            room = min(bytes_max, HISTORY_BYTES_MAX)
+            result = await pipeline.request("fetch", part, [topic_filter], room)
+            return self._page(cursor, result, until_us)
+        return {"blocks": [], "cursor": {}, "done": True}
+
+    @staticmethod
+    def _page(cursor: dict[int, int], result: dict[str, Any], until_us: int) -> dict[str, Any]:
+        left = dict(cursor)
+        left.update(result["cursor"])
+        blocks = []
+        for wire in result["blocks"]:
+            block = Block.from_wire(wire)
+            if block.time_us < until_us:
+                blocks.append(wire)
+            else:
+                left.pop(block.group, None)
+        for group in result["live"]:
+            left.pop(group, None)
+        return {"blocks": blocks, "cursor": left, "done": not left}
+
+
+class ClientPort:
+    """All Python clients of a broker."""
+
+    def __init__(self, engine: Engine, payload_bytes_max: int, status: Callable[[], dict[str, Any]]) -> None:
+        self.engine = engine
+        self.payload_bytes_max = payload_bytes_max
+        self.status = status
+        self.sessions: set[ClientSession] = set()
+        self._checked: dict[bytes, int] = {}
+
+    def opened(self, link: Link) -> ClientSession | None:
+        """A link was opened; only clients have business here."""
+        if link.role != "client":
+            return None
+        session = ClientSession(self, link)
+        self.sessions.add(session)
+        session.start()
+        return session
+
+    def closed(self, session: ClientSession) -> None:
+        """A client has gone."""
+        self.sessions.discard(session)
+
+    def room(self) -> None:
+        """The pipelines have room again."""
+        for session in self.sessions:
+            session.resume_reading()
+
+    def check_topic(self, topic: bytes, group: int) -> None:
+        """Raises PeerError unless `topic` is one and belongs to `group`."""
+        known = self._checked.get(topic)
+        if known is None:
+            try:
+                check_topic(topic)
+            except LexicastError as error:
+                raise PeerError(str(error)) from None
+            if len(self._checked) >= TOPICS_CHECKED_MAX:
+                self._checked.clear()
+            known = self._checked[topic] = topic_group(topic, self.engine.groups)
+        if known != group:
+            raise PeerError(f"topic {topic[:80]!r} belongs to group {known}, not {group}")

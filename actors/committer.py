@@ -1,0 +1,116 @@
+"""The committer: one thread that writes a coordinator's store; group commit falls out of it (DESIGN.md section 2).
+
+While one transaction is being made durable, what arrives gathers in `_waiting` and goes into the next one: no timers,
+and the batch grows with the load. Between commits, at most every `HOUSEKEEPING_S`, the same thread takes one bounded
+step of reclaiming.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import StoreError, StoreFullError
+from lexicast.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 0.2
+
+
+class Committer:
+    """Writes blocks in the order given and tells when they are durable.
+
+    `committed(blocks)` and `refused(blocks, error)` are called in the event loop, in order. A StoreFullError refuses
+    publications and keeps control records; any other StoreError ends the committer: `failed(error)`, once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        committed: Callable[[list[Block]], None],
+        refused: Callable[[list[Block], StoreError], None],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._committed = committed
+        self._refused = refused
+        self._failed = failed
+        self._waiting: list[Block] = []
+        self._busy = False
+        self._swept = monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "lexicast-committer")
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.waiting_bytes = 0
+        self.error: StoreError | None = None
+
+    def submit(self, blocks: list[Block]) -> None:
+        """Have `blocks` made durable; returns at once."""
+        self._waiting += blocks
+        self.waiting_bytes += sum([block.size_bytes for block in blocks])
+        self._kick()
+
+    def tick(self) -> None:
+        """Take a housekeeping step if one is due; call it now and then."""
+        if monotonic() - self._swept >= HOUSEKEEPING_S:
+            self._kick(sweep=True)
+
+    async def drain(self) -> None:
+        """Return when everything submitted is durable (or the store has failed)."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Drain, then end the thread."""
+        await self.drain()
+        self._thread.shutdown(wait=True)
+
+    def _kick(self, sweep: bool = False) -> None:
+        if self._busy or self.error is not None or not (self._waiting or sweep):
+            return
+        self._busy = True
+        self._idle.clear()
+        batch, self._waiting = self._waiting, []
+        future = self._loop.run_in_executor(self._thread, self._write, batch)
+        future.add_done_callback(lambda done: self._written(batch, done))
+
+    def _write(self, batch: list[Block]) -> StoreFullError | None:
+        """On the thread: one transaction, and perhaps one step of reclaiming."""
+        full: StoreFullError | None = None
+        if batch:
+            try:
+                self._store.commit(batch)
+            except StoreFullError as error:
+                full = error
+                self._store.commit([block for block in batch if block.kind != PUBLICATIONS])
+        if monotonic() - self._swept >= HOUSEKEEPING_S:
+            self._store.reclaim(self._clock.time_us())
+            self._swept = monotonic()
+        return full
+
+    def _written(self, batch: list[Block], done: asyncio.Future[StoreFullError | None]) -> None:
+        self._busy = False
+        self.waiting_bytes -= sum([block.size_bytes for block in batch])
+        error = done.exception()
+        if error is not None:
+            self.error = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error!r}")
+            log.error("%s", self.error)
+            self._idle.set()
+            self._failed(self.error)
+            return
+        full = done.result()
+        if full is not None:
+            self._refused([block for block in batch if block.kind == PUBLICATIONS], full)
+            batch = [block for block in batch if block.kind != PUBLICATIONS]
+        self._committed(batch)
+        self._kick()
+        if not self._busy:
+            self._idle.set()

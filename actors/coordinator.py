@@ -1,0 +1,313 @@
+"""The coordinator: leads topic groups. The shell around `cluster.sequencer`, the store and the brokers' links.
+
+A turn: whatever links bring in one pass of the event loop is sequenced, offered to the brokers that it concerns, and
+handed to the committer as one batch; at the end of the turn each broker gets one message. Acknowledgements follow
+the commit. See `cluster.messages` for what is spoken and DESIGN.md section 2 for why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from lexicast.cluster.blocks import QOS_MASK, Block, unpack_meta
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError
+from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN
+from lexicast.cluster.records import ControlRecord
+from lexicast.cluster.sequencer import Sequencer
+from lexicast.storage.store import Store
+
+from .committer import Committer
+from .coordinator_requests import CoordinatorRequests
+from .link import Link
+from .peers import BrokerPeer, Routing
+from .recall import StoreMemory
+from .session_home import Sessions
+
+log = logging.getLogger(__name__)
+
+# Bytes sequenced and not yet durable, beyond which brokers are not told to send more.
+UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
+HEADS_PERIOD_S = 1.0
+SWEEP_PERIOD_S = 0.1
+
+
+class Ticket:
+    """One PUBLISH of a broker: results of its entries, sent as one ACK when the last is there."""
+
+    __slots__ = ("left", "link", "results", "tag")
+
+    def __init__(self, link: Link, tag: int, entries: int) -> None:
+        self.link = link
+        self.tag = tag
+        self.results: list[Any] = [None] * entries
+        self.left = entries
+
+    def result(self, index: int, value: Any) -> None:
+        """The result of one entry."""
+        self.results[index] = value
+        self.left -= 1
+        if self.left == 0:
+            self.link.send((ACK, self.tag, self.results))
+
+
+class CoordinatorServer:
+    """Leads groups over an open store. `start` opens the epochs; then `opened` serves links."""
+
+    def __init__(self, name: str, store: Store, clock: Clock) -> None:
+        self.name = name
+        self.store = store
+        self.clock = clock
+        self.memory = StoreMemory(store)
+        self.sequencer = Sequencer(name, self.memory)
+        self.routing = Routing()
+        self.sessions = Sessions(store, self.append_control, self.routing.peers)
+        self.requests = CoordinatorRequests(self)
+        self.failure: StoreError | None = None
+        self.published_records = 0
+        self._committer = Committer(store, clock, self._committed, self._refused, self._failed)
+        self._commit_waiters: dict[int, deque[tuple[int, Callable[[Exception | None], None]]]] = {}
+        self._control: dict[int, list[tuple[ControlRecord, Callable[[Exception | None], None]]]] = {}
+        self._sequenced: list[Block] = []
+        self._held: deque[tuple[Link, int]] = deque()
+        self._turn_ends = False
+        self._links: set[Link] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- life
+
+    async def start(self, epochs: dict[int, int]) -> None:
+        """Open every group of `epochs` to lead; returns when all epoch records are durable. Raises StoreError."""
+        tails = self.store.tails()
+        opened = []
+        for group, epoch in sorted(epochs.items()):
+            tail = tails.get(group)
+            last, time_us = (tail.last, tail.time_us) if tail is not None else (-1, 0)
+            opened.append(self.sequencer.open(group, epoch, last, max(time_us, self.clock.time_us()), [self.name]))
+        self._committer.submit(opened)
+        await self._committer.drain()
+        if self.failure is not None:
+            raise self.failure
+        self._tasks = [asyncio.create_task(self._tell_heads()), asyncio.create_task(self._sweep())]
+
+    async def stop(self) -> None:
+        """Commit what is under way, close the links and the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end_turn()
+        await self._committer.close()
+        for link in list(self._links):
+            link.close()
+        self.store.close()
+
+    def opened(self, link: Link) -> CoordinatorServer | None:
+        """A link was opened; only brokers have business here."""
+        if link.role != "broker" or self.failure is not None:
+            return None
+        self._links.add(link)
+        return self
+
+    # -- LinkUser
+
+    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+        """One message of a broker."""
+        if message[0] == PUBLISH:
+            self._publish(link, message[1], message[2])
+        elif message[0] == REQUEST:
+            self.requests.handle(link, message[1], message[2], message[3])
+        else:
+            raise PeerError(f"a broker sent a message of kind {message[0]}")
+
+    def on_close(self, link: Link, error: Exception | None) -> None:
+        """A broker's link ended: its subscriptions stay until it comes back or another incarnation does."""
+        self._links.discard(link)
+
+    def on_writable(self, link: Link) -> None:
+        """A full link has drained."""
+        peer = self.routing.peers.get(link.name)
+        if peer is not None and peer.link is link and peer.behind:
+            self.requests.bring_up(peer)
+
+    # -- publications
+
+    def _publish(self, link: Link, tag: int, entries: Any) -> None:
+        ticket = Ticket(link, tag, len(entries))
+        full = None if self.store.room() else "the store has reached its disk reserve: publishing is refused"
+        slow = self._committer.waiting_bytes > UNCOMMITTED_BYTES_MAX
+        for index, (group, meta, lengths, body) in enumerate(entries):
+            if full is not None:
+                ticket.result(index, full)
+                continue
+            try:
+                self._place(ticket, index, group, meta, lengths, body, slow)
+            except PeerError:
+                raise
+            except LexicastError as error:
+                ticket.result(index, str(error))
+        if slow:
+            self._held.append((link, tag))
+        elif ticket.left:
+            link.send((TAKEN, tag))
+        self._turn()
+
+    def _place(
+        self, ticket: Ticket, index: int, group: int, meta: bytes, lengths: bytes, body: bytes, slow: bool
+    ) -> None:
+        if not self.sequencer.room(group, len(lengths) // 4):
+            raise UnavailableError(f"group {group}: too many publications wait for the disk")
+        def answer(error: Exception | None) -> None:
+            ticket.result(index, placed if error is None else str(error))
+
+        parsed = unpack_meta(meta)
+        if parsed.dictionaries:
+            self.memory.check_dictionaries(group, parsed.dictionaries)
+        block, placed = self.sequencer.publish(group, parsed, meta, lengths, body, self.clock.time_us())
+        if block is None:
+            self.when_committed(group, max([p.offset for p in placed]), answer)
+            return
+        self.published_records += block.count
+        self._sequenced.append(block)
+        self._deliver(group)
+        if slow or any([run.flags & QOS_MASK for run in parsed.runs]):
+            self.when_committed(group, block.last, answer)
+        else:
+            answer(None)
+
+    def append_control(self, group: int, record: ControlRecord, done: Callable[[Exception | None], None]) -> None:
+        """Have `record` written at the end of this turn; `done(error)` when it is committed."""
+        self._control.setdefault(group, []).append((record, done))
+        self._turn()
+
+    def when_committed(self, group: int, offset: int, done: Callable[[Exception | None], None]) -> None:
+        """Call `done(None)` once everything up to `offset` is committed (`done(error)` if that fails)."""
+        if self.failure is not None:
+            done(self.failure)
+        elif offset < self.sequencer.groups[group].committed:
+            done(None)
+        else:
+            self._commit_waiters.setdefault(group, deque()).append((offset, done))
+
+    def _deliver(self, group: int) -> None:
+        for block in self.sequencer.deliverable(group):
+            self.routing.offer(block)
+
+    # -- turns
+
+    def _turn(self) -> None:
+        if not self._turn_ends:
+            self._turn_ends = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_ends = False
+        self.place_control()
+        self.routing.flush()
+        if self._sequenced:
+            blocks, self._sequenced = self._sequenced, []
+            self._committer.submit(blocks)
+
+    def place_control(self) -> None:
+        """Sequence the control records of this turn, one block a group."""
+        if not self._control:
+            return
+        control, self._control = self._control, {}
+        for group, records in control.items():
+            block = self.sequencer.control(group, [record for record, _ in records], self.clock.time_us())
+            self._sequenced.append(block)
+            for _, done in records:
+                self.when_committed(group, block.last, done)
+
+    # -- the committer's answers
+
+    def _committed(self, blocks: list[Block]) -> None:
+        touched = {}
+        for block in blocks:
+            touched[block.group] = block.last
+        for group, last in touched.items():
+            if self.sequencer.durable(self.name, group, last):
+                self._deliver(group)
+                self._tell_committed(group)
+        self._release_held()
+        self._turn()
+
+    def _tell_committed(self, group: int) -> None:
+        committed = self.sequencer.groups[group].committed
+        waiters = self._commit_waiters.get(group)
+        while waiters and waiters[0][0] < committed:
+            waiters.popleft()[1](None)
+
+    def _release_held(self) -> None:
+        while self._held and self._committer.waiting_bytes <= UNCOMMITTED_BYTES_MAX:
+            link, tag = self._held.popleft()
+            link.send((TAKEN, tag))
+
+    def _refused(self, blocks: list[Block], error: StoreError) -> None:
+        """The disk was full after all: nobody is told that these are stored; their offsets stay unused."""
+        for block in blocks:
+            waiters = self._commit_waiters.get(block.group, deque())
+            for waiter in [w for w in waiters if block.first <= w[0] <= block.last]:
+                waiters.remove(waiter)
+                waiter[1](StoreFullError(str(error)))
+            self.sequencer.withdraw(block)
+        for group in {block.group for block in blocks}:
+            self._deliver(group)
+
+    def _failed(self, error: StoreError) -> None:
+        """The store is poisoned: this coordinator serves no more; links end, so brokers stop acknowledging."""
+        self.failure = error
+        waiters, self._commit_waiters = self._commit_waiters, {}
+        for queue in waiters.values():
+            for _, done in queue:
+                done(error)
+        for link in list(self._links):
+            link.abort()
+
+    # -- periodic
+
+    async def _tell_heads(self) -> None:
+        while True:
+            await asyncio.sleep(HEADS_PERIOD_S)
+            self.routing.flush()
+            for peer in list(self.routing.peers.values()):
+                self.tell_heads(peer)
+
+    def tell_heads(self, peer: BrokerPeer) -> None:
+        """Tell a broker how far it has been served, where that moved."""
+        moved = {}
+        for number, group in self.sequencer.groups.items():
+            if number not in peer.behind and peer.heads.get(number) != group.delivered:
+                peer.heads[number] = group.delivered
+                moved[number] = (group.epoch, group.delivered)
+        if moved:
+            peer.link.send((HEADS, moved))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_PERIOD_S)
+            self._committer.tick()
+            self._release_held()
+            with suppress(LexicastError):
+                self.requests.expire_sessions()
+
+    # -- status
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        groups = self.sequencer.groups
+        return {
+            "name": self.name,
+            "groups": len(groups),
+            "epochs": {number: group.epoch for number, group in groups.items()},
+            "offsets": {number: group.next for number, group in groups.items()},
+            "published_records": self.published_records,
+            "uncommitted_bytes": self._committer.waiting_bytes,
+            "failure": str(self.failure) if self.failure else None,
+            "brokers": self.routing.status(),
+            "store": self.store.stats(),
+        }

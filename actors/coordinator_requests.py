@@ -1,0 +1,417 @@
+"""What brokers ask of a coordinator beside publishing: subscriptions, catching up, sessions, dictionaries.
+
+Cuts: a subscription takes effect where the group's deliveries stand when it is placed (`Group.delivered`); everything
+before is the past, to be fetched, everything from there on arrives live on the link, after the reply. Every answer
+that names such a place is sent in the same turn in which the place was read, after the blocks offered before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.blocks import RETAIN, Block
+from lexicast.cluster.errors import LexicastError, PeerError, UsageError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.records import (
+    ControlRecord,
+    DictionaryStored,
+    Released,
+    SessionEnded,
+    SessionSaved,
+    Subscribed,
+    Unsubscribed,
+)
+from lexicast.cluster.selection import offsets_of, select, select_from, select_topics
+from lexicast.cluster.topics import check_filter, is_wildcard, matches
+
+from .link import Link
+from .peers import BrokerPeer
+
+if TYPE_CHECKING:
+    from .coordinator import CoordinatorServer
+
+log = logging.getLogger(__name__)
+
+FETCH_BYTES_MAX = 4 * 1024 * 1024
+READ_STEP_BYTES = 1024 * 1024
+# A tail of at most this many records is read in the event loop, so that the answer can say "and from here on live".
+TAIL_RECORDS_MAX = 20_000
+SESSIONS_EXPIRED_AT_ONCE = 1_000
+# Records of one `records` request: a session's window is smaller.
+RECORDS_MAX = 65_535
+EXPIRY_PERIOD_US = 5_000_000
+TIME_MAX_US = 2**63 - 1
+
+
+class CoordinatorRequests:
+    """Dispatch and the requests themselves."""
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self._bringing_up: dict[str, asyncio.Task[None]] = {}
+        self._expired_us = 0
+        self._now: dict[str, Callable[..., Any]] = {
+            "resume": self.resume,
+            "subscribe": self.subscribe,
+            "unsubscribe": self.unsubscribe,
+            "retained": self.retained,
+            "offsets_at": self.offsets_at,
+            "first_kept": self.first_kept,
+            "records": self.records,
+            "session_generation": self.session_generation,
+            "dictionary": self.dictionary,
+            "dictionary_put": self.dictionary_put,
+            "status": lambda peer: self._server.status(),
+        }
+        self._later: dict[str, Callable[..., Any]] = {
+            "fetch": self.fetch,
+            "session_open": self.session_open,
+            "session_save": self.session_save,
+            "session_end": self.session_end,
+            "release": self.release,
+        }
+
+    def handle(self, link: Link, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Run one request and answer it."""
+        peer = self._server.routing.peers.get(link.name)
+        if method != "resume" and (peer is None or peer.link is not link):
+            raise PeerError(f"{link.name} asks for {method} before `resume`")
+        if method in self._now:
+            try:
+                result = self._now[method](peer if method != "resume" else link, *arguments)
+            except PeerError:
+                raise
+            except LexicastError as error:
+                link.reply(number, error)
+            else:
+                link.reply(number, None, result)
+        elif method in self._later:
+            link.answer(number, self._later[method](peer, *arguments))
+        else:
+            link.reply(number, UsageError(f"no such request: {method}"))
+
+    # -- a broker comes (back)
+
+    def resume(self, link: Link, heads: dict[int, int], filters: Iterable[bytes]) -> dict[str, Any]:
+        """A broker (re)opens its link: it wants `filters`, and in each group of `heads` what is not before its head.
+
+        Replaces what an earlier link or incarnation of the broker had. Returns the heads of the other groups, and the
+        sessions that an earlier incarnation left without letting go ("orphans").
+        """
+        server = self._server
+        old = server.routing.peers.get(link.name)
+        if old is not None and old.incarnation > link.incarnation:
+            raise PeerError(f"{link.name} has been replaced by a newer incarnation")
+        peer = BrokerPeer(link.name, link.incarnation, link)
+        if old is not None:
+            for gone in server.routing.drop(old):
+                if gone not in set(filters):
+                    self._record(gone, Unsubscribed(link.name, gone.decode()))
+            if old.link is not link:
+                old.link.abort()
+        server.routing.peers[peer.name] = peer
+        for topic_filter in filters:
+            self._subscribe_one(peer, topic_filter)
+        server.routing.flush()
+        for number, group in server.sequencer.groups.items():
+            head = heads.get(number)
+            if head is not None and head < group.delivered:
+                peer.behind[number] = head
+        if peer.behind:
+            self.bring_up(peer)
+        groups = server.sequencer.groups
+        fresh = {n: (g.epoch, g.delivered) for n, g in groups.items() if n not in peer.behind}
+        return {"heads": fresh, "orphans": self._orphans(peer)}
+
+    def _orphans(self, peer: BrokerPeer) -> list[tuple[int, tuple[Any, ...]]]:
+        store = self._server.store
+        return [
+            (group, tuple(session))
+            for group in self._server.sequencer.groups
+            for session in store.sessions(group)
+            if session.owner == peer.name and session.incarnation < peer.incarnation
+        ]
+
+    def bring_up(self, peer: BrokerPeer) -> None:
+        """Serve a broker that is behind, from the store, until it is live."""
+        running = self._bringing_up.get(peer.name)
+        if running is None or running.done():
+            self._bringing_up[peer.name] = asyncio.create_task(self._bring_up(peer))
+
+    async def _bring_up(self, peer: BrokerPeer) -> None:
+        while peer.behind and not peer.link.closed and peer.link.writable:
+            for group in list(peer.behind):
+                if not peer.link.writable:
+                    return  # on_writable starts this again
+
+                def wanted(topic: bytes) -> bool:
+                    return self._server.routing.wants(peer, topic)
+
+                blocks, after, live = await self._read(group, peer.behind[group], wanted, READ_STEP_BYTES)
+                if blocks:
+                    peer.send(blocks)
+                if live:
+                    del peer.behind[group]
+                else:
+                    peer.behind[group] = after
+        self._server.tell_heads(peer)
+
+    # -- subscriptions
+
+    def subscribe(self, peer: BrokerPeer, filters: Iterable[bytes], retained: bool) -> dict[str, Any]:
+        """Back-end subscriptions. Returns "cut": group -> first live offset; "retained": current retained records."""
+        filters = list(filters)
+        self._server.routing.flush()
+        for topic_filter in filters:
+            check_filter(topic_filter)
+            self._subscribe_one(peer, topic_filter)
+        groups = self._groups_of(filters)
+        cut = {number: self._server.sequencer.groups[number].delivered for number in groups}
+        found = self._retained(filters) if retained else []
+        return {"cut": cut, "retained": [block.to_wire() for block in found]}
+
+    def _subscribe_one(self, peer: BrokerPeer, topic_filter: bytes) -> None:
+        if self._server.routing.insert(peer, topic_filter):
+            now_us = self._server.clock.time_us()
+            record = Subscribed(peer.name, peer.incarnation, topic_filter.decode(), now_us, TIME_MAX_US)
+            self._record(topic_filter, record)
+
+    def unsubscribe(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
+        """The broker has no subscriber left for `filters`."""
+        for topic_filter in filters:
+            if self._server.routing.remove(peer, topic_filter):
+                self._record(topic_filter, Unsubscribed(peer.name, topic_filter.decode()))
+
+    def _record(self, topic_filter: bytes, record: ControlRecord) -> None:
+        for group in self._groups_of([topic_filter]):
+            self._server.append_control(group, record, _ignore)
+
+    def _groups_of(self, filters: Iterable[bytes]) -> list[int]:
+        led = self._server.sequencer.groups
+        groups: set[int] = set()
+        for topic_filter in filters:
+            if is_wildcard(topic_filter):
+                return list(led)
+            groups.add(topic_group(topic_filter, self._server.store.groups))
+        return [group for group in groups if group in led]
+
+    def retained(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[Any]:
+        """Current retained records of topics that match."""
+        return [block.to_wire() for block in self._retained(list(filters))]
+
+    def _retained(self, filters: list[bytes]) -> list[Block]:
+        found: list[Block] = []
+        for group in self._groups_of(filters):
+
+            def wanted(topic: bytes) -> bool:
+                return any(matches(topic_filter, topic) for topic_filter in filters)
+
+            latest = {block.meta.topics[block.meta.runs[0].topic]: block for block in self._stored(group, filters, wanted)}
+            for block in self._server.sequencer.waiting(group, 0):
+                latest.update(_retained_records(block, wanted))
+            found += [block for block in latest.values() if block.body]
+        return found
+
+    def _stored(self, group: int, filters: list[bytes], wanted: Callable[[bytes], bool]) -> list[Block]:
+        store = self._server.store
+        if len(filters) == 1 and not is_wildcard(filters[0]):
+            block = store.retained_topic(group, filters[0])
+            return [] if block is None else [block]
+        return store.retained(group, wanted)
+
+    # -- the past
+
+    async def fetch(
+        self, peer: BrokerPeer, cursor: dict[int, int], filters: Iterable[bytes], bytes_max: int
+    ) -> dict[str, Any]:
+        """Records at or after `cursor` in its groups that match `filters`, about `bytes_max` bytes of them.
+
+        Returns "blocks"; "cursor": where each group was left; "live": the groups read to where live delivery on this
+        link goes on; "first": group -> first offset kept, where the cursor lay before it (something was discarded).
+        """
+        wanted = _matcher(list(filters))
+        room = min(bytes_max, FETCH_BYTES_MAX)
+        blocks: list[Any] = []
+        after: dict[int, int] = {}
+        read: list[int] = []
+        for group, offset in cursor.items():
+            if group not in self._server.sequencer.groups:
+                raise UsageError(f"group {group} is not led here")
+            if room <= 0:
+                break
+            found, after[group], live = await self._read(group, offset, wanted, room)
+            blocks += found
+            room -= sum([block.size_bytes for block in found]) + 1
+            if live:
+                read.append(group)
+        self._server.routing.flush()
+        return {
+            "blocks": [block.to_wire() for block in blocks],
+            "cursor": after,
+            # What was read to its end before another group's read gave way to other work may have grown since.
+            "live": [g for g in read if g not in peer.behind and after[g] >= self._server.sequencer.groups[g].delivered],
+            "first": {g: first for g in after if (first := self._first(g)) > cursor[g]},
+        }
+
+    async def _read(
+        self, group: int, offset: int, wanted: Callable[[bytes], bool], bytes_max: int
+    ) -> tuple[list[Block], int, bool]:
+        """(blocks, where to go on, whether that is where live delivery stands); no other work runs after a True."""
+        server = self._server
+        state = server.sequencer.groups[group]
+        if offset < state.committed:
+            upto = state.committed - 1
+            if state.committed - offset > TAIL_RECORDS_MAX:
+                result = await asyncio.to_thread(
+                    server.store.read, group, offset, bytes_max=bytes_max, upto=upto, topics=wanted
+                )
+            else:
+                result = server.store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted)
+            if result.next_offset <= upto or result.next_offset < state.committed:
+                return result.blocks, result.next_offset, False
+            blocks, offset = result.blocks, result.next_offset
+        else:
+            blocks = []
+        for block in server.sequencer.waiting(group, offset):
+            part = select_from(block, offset)
+            part = None if part is None else select_topics(part, wanted)
+            if part is not None:
+                blocks.append(part)
+        return blocks, max(offset, state.delivered), True
+
+    def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
+        """For each group (None: all led here) the first offset whose time is at or after `time_us`."""
+        led = self._server.sequencer.groups
+        wanted = list(led) if groups is None else [group for group in groups if group in led]
+        return {group: self._server.store.offset_at(group, time_us) for group in wanted}
+
+    def first_kept(self, peer: BrokerPeer, groups: Iterable[int]) -> dict[int, int]:
+        """The first offset that retention has left in each group."""
+        return {group: self._first(group) for group in groups if group in self._server.sequencer.groups}
+
+    def _first(self, group: int) -> int:
+        tail = self._server.store.tails().get(group)
+        return 0 if tail is None else tail.first
+
+    def records(self, peer: BrokerPeer, group: int, offsets: Iterable[int]) -> list[Any]:
+        """Single records by offset, each as a block of its own; those no longer kept are left out."""
+        found: list[Any] = []
+        for offset in list(offsets)[:RECORDS_MAX]:
+            for block in self._server.store.read(group, offset, bytes_max=1, upto=offset).blocks:
+                part = select(block, [at == offset for at in offsets_of(block)])
+                if part is not None:
+                    found.append(part.to_wire())
+        return found
+
+    # -- sessions
+
+    def session_generation(self, peer: BrokerPeer, group: int, client_id: str) -> int | None:
+        """The session's generation; None when there is no such session."""
+        session = self._server.sessions.get(group, client_id)
+        return None if session is None else session.generation
+
+    async def session_open(self, peer: BrokerPeer, group: int, client_id: str, clean: bool, uid: bytes) -> Any:
+        """See `Sessions.open`."""
+        now_us = self._server.clock.time_us()
+        return tuple(await self._server.sessions.open(peer, group, client_id, clean, uid, now_us))
+
+    async def session_save(
+        self, peer: BrokerPeer, group: int, client_id: str, generation: int, expires_us: int, state: bytes
+    ) -> None:
+        """See `Sessions.save`."""
+        await self._server.sessions.save(group, client_id, generation, expires_us, state)
+
+    async def session_end(self, peer: BrokerPeer, group: int, client_id: str, generation: int) -> None:
+        """See `Sessions.end`."""
+        await self._server.sessions.end(group, client_id, generation)
+
+    def expire_sessions(self) -> None:
+        """Forget sessions whose expiry has passed; a bounded number at a time."""
+        now_us = self._server.clock.time_us()
+        if now_us - self._expired_us < EXPIRY_PERIOD_US:
+            return
+        self._expired_us = now_us
+        for group, session in self._server.store.expired_sessions(now_us, SESSIONS_EXPIRED_AT_ONCE):
+            current: SessionSaved | None = self._server.sessions.get(group, session.client_id)
+            if current is not None and 0 < current.expires_us <= now_us:
+                ended = SessionEnded(current.client_id, current.uid, current.generation)
+                self._server.append_control(group, ended, _ignore)
+
+    # -- QoS 2 and dictionaries
+
+    async def release(self, peer: BrokerPeer, groups: Iterable[int] | None, uid: bytes, packet_ids: tuple[int, ...]) -> None:
+        """PUBREL: the groups (None: all led here) forget these packet ids; returns when that is durable."""
+        led = self._server.sequencer.groups
+        wanted = list(led) if groups is None else [group for group in groups if group in led]
+        await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
+        for group in wanted:
+            self._server.sequencer.release(group, uid, packet_ids)
+
+    def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
+        """Have a dictionary in the group's log; what is published after this on the link may refer to it."""
+        known = self._server.memory.dictionaries(group)
+        if dictionary not in known:
+            known.add(dictionary)
+            self._server.append_control(group, DictionaryStored(dictionary, family, content), _ignore)
+            self._server.place_control()
+
+    def dictionary(self, peer: BrokerPeer, dictionary: int) -> bytes | None:
+        """The content of a dictionary that any group led here holds; None when none does."""
+        for group in self._server.sequencer.groups:
+            if dictionary in self._server.memory.dictionaries(group):
+                stored = self._server.store.dictionary(group, dictionary)
+                if stored is not None:
+                    return stored.content
+        return None
+
+    async def _append(self, group: int, record: ControlRecord) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._server.append_control(group, record, done)
+        await future
+
+
+def _ignore(error: Exception | None) -> None:
+    """For records whose commit nobody waits for: a failure shows in the store itself."""
+
+
+def _matcher(filters: list[bytes]) -> Callable[[bytes], bool]:
+    known: dict[bytes, bool] = {}
+
+    def wanted(topic: bytes) -> bool:
+        found = known.get(topic)
+        if found is None:
+            found = known[topic] = any([matches(topic_filter, topic) for topic_filter in filters])
+        return found
+
+    return wanted
+
+
+def _retained_records(block: Block, wanted: Callable[[bytes], bool]) -> dict[bytes, Block]:
+    """topic -> the last retained record of `block` on it, as a block of its own."""
+    runs = block.meta.runs
+    if not any([run.flags & RETAIN for run in runs]):
+        return {}
+    last: dict[bytes, int] = {}
+    record = 0
+    for run in runs:
+        record += run.count
+        topic = block.meta.topics[run.topic]
+        if run.flags & RETAIN and wanted(topic):
+            last[topic] = record - 1
+    count = block.count
+    found = {}
+    for topic, index in last.items():
+        part = select(block, [i == index for i in range(count)])
+        if part is not None:
+            found[topic] = part
+    return found
+
+

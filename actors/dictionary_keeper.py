@@ -1,0 +1,62 @@
+"""The dictionaries that a broker knows: learned from the retained publications on `$sdc/`, like any subscriber's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import DictionaryError
+from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.families import FamilyMap
+from lexicast.compression.wire import ALIAS_TOPIC, Recoder
+
+log = logging.getLogger(__name__)
+
+DICTIONARIES_FILTER = b"$sdc/#"
+GIVEN_UP_MAX = 10_000
+
+
+class DictionaryKeeper:
+    """Newest dictionaries by family, and who wants to hear of a new one (`listeners`)."""
+
+    def __init__(self, recoder: Recoder, clock: Clock) -> None:
+        self._recoder = recoder
+        self._clock = clock
+        self.families = FamilyMap()
+        self.listeners: set[Callable[[Dictionary], None]] = set()
+        self._given_up: set[int] = set()
+
+    def learn(self, block: Block) -> None:
+        """Take the dictionaries out of a block that holds some."""
+        for record in block.records():
+            if record.topic.startswith(b"$sdc/") and record.topic != ALIAS_TOPIC and record.payload:
+                try:
+                    self.hold(record.payload)
+                except DictionaryError as error:
+                    log.warning("%s: %s", record.topic.decode(), error)
+
+    def hold(self, packed: bytes) -> Dictionary:
+        """Hold a packed dictionary. Raises DictionaryError when it is none."""
+        dictionary = unpack(packed)
+        self._recoder.add(dictionary)
+        self._given_up.discard(dictionary.id)
+        if self.families.add(dictionary):
+            for listener in list(self.listeners):
+                listener(dictionary)
+        return dictionary
+
+    def newest(self, topic: bytes) -> Dictionary | None:
+        """The newest unexpired dictionary of the topic's family."""
+        return self.families.dictionary_for(topic, self._clock.time_us())
+
+    def settled(self, dictionary: int) -> bool:
+        """Whether the dictionary is held, or was given up."""
+        return dictionary in self._recoder or dictionary in self._given_up
+
+    def give_up(self, dictionary: int) -> None:
+        """Nobody holds it."""
+        if len(self._given_up) >= GIVEN_UP_MAX:
+            self._given_up.clear()
+        self._given_up.add(dictionary)

@@ -1,0 +1,235 @@
+"""From a block to the bytes that subscribers get: once for each kind of session, however many there are.
+
+A *kind* says everything that decides the bytes for subscribers without packet ids: MQTT version, dictionary-aware or
+not, Maximum Packet Size; or a Python client's link. `BlockView` holds what several kinds need of one block, made at
+most once: its payloads as stored, raw, and tagged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgpack
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
+from lexicast.cluster.errors import DictionaryError
+from lexicast.cluster.properties import USER_PROPERTY
+from lexicast.cluster.selection import select
+from lexicast.compression.wire import AliasTable, Recoder
+
+from .mqtt_encode import encode_qos0_run, encode_qos_run, publish_size
+from .mqtt_packets import V5
+from .mqtt_properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
+
+LINK = 0  # `Kind.version` of Python clients on links
+
+
+class Kind(NamedTuple):
+    """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit."""
+
+    version: int
+    aware: bool = False
+    packet_bytes_max: int = 0
+
+
+class Grant(NamedTuple):
+    """How a subscriber gets the publications of a topic: its matching subscriptions put together."""
+
+    qos: int = 0
+    retain_as_published: bool = False
+    no_local: bool = False
+    ids: tuple[int, ...] = ()
+
+
+# One entry a topic of the block: the grant, or None when the subscriber does not want the topic.
+Grants = tuple[Grant | None, ...]
+
+
+class Encoded(NamedTuple):
+    """Bytes ready to be written, and the aliases whose bindings have to be written before them."""
+
+    data: bytes
+    aliases: frozenset[int] = frozenset()
+    records: int = 0
+
+
+class BlockView:
+    """One block as a broker works on it."""
+
+    __slots__ = ("_payloads", "_raw", "_tagged", "block", "highest_qos", "now_us")
+
+    def __init__(self, block: Block, now_us: int) -> None:
+        self.block = block
+        self.now_us = now_us
+        self.highest_qos = max([run.flags & QOS_MASK for run in block.meta.runs])
+        self._payloads: list[bytes] | None = None
+        self._raw: list[bytes | None] | None = None
+        self._tagged: tuple[list[bytes | None], list[int]] | None = None
+
+    def stored(self) -> list[bytes]:
+        """The payloads as stored."""
+        if self._payloads is None:
+            self._payloads = self.block.payloads()
+        return self._payloads
+
+    def raw(self, recoder: Recoder) -> list[bytes | None]:
+        """The payloads decompressed; None for one whose dictionary is missing or that is damaged."""
+        if self._raw is None:
+            meta, stored = self.block.meta, self.stored()
+            if all([run.encoding == RAW for run in meta.runs]):
+                self._raw = list(stored)
+            else:
+                self._raw = []
+                for run in meta.runs:
+                    at = len(self._raw)
+                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count])
+        return self._raw
+
+    def tagged(self, recoder: Recoder, aliases: AliasTable, newest: Any) -> tuple[list[bytes | None], list[int]]:
+        """(payloads with their tag byte, the tags). What is stored raw is compressed with the family's newest
+        dictionary (`newest(topic)`), what is stored compressed passes through untouched."""
+        if self._tagged is None:
+            meta, stored = self.block.meta, self.stored()
+            payloads: list[bytes | None] = []
+            tags: list[int] = []
+            for run in meta.runs:
+                at = len(payloads)
+                topic = meta.topics[run.topic]
+                for payload in stored[at : at + run.count]:
+                    tag, data = _tagged(recoder, aliases, newest, topic, run, meta.dictionaries, payload)
+                    payloads.append(data)
+                    tags.append(tag)
+            self._tagged = payloads, tags
+        return self._tagged
+
+    def expired(self, run: Run) -> bool:
+        """Whether the run's publications have expired (T_max)."""
+        return run.expiry_ms > 0 and self.block.time_us + run.expiry_ms * 1000 <= self.now_us
+
+
+def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]) -> list[bytes | None]:
+    if run.encoding == RAW:
+        return list(stored)
+    dictionary = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+    raw: list[bytes | None] = []
+    for payload in stored:
+        try:
+            raw.append(recoder.to_raw(min(run.encoding, FIRST_DICTIONARY), dictionary, payload))
+        except DictionaryError:
+            raw.append(None)
+    return raw
+
+
+def _tagged(
+    recoder: Recoder,
+    aliases: AliasTable,
+    newest: Any,
+    topic: bytes,
+    run: Run,
+    dictionaries: tuple[int, ...],
+    payload: bytes,
+) -> tuple[int, bytes | None]:
+    try:
+        if topic.startswith(b"$sdc/"):
+            return RAW, payload
+        if run.encoding >= FIRST_DICTIONARY:
+            encoding, dictionary = FIRST_DICTIONARY, dictionaries[run.encoding - FIRST_DICTIONARY]
+        elif run.encoding == RAW:
+            encoding, dictionary, payload = recoder.encode(payload, newest(topic))
+        else:
+            encoding, dictionary = run.encoding, None
+        tag, data = recoder.to_aware(encoding, dictionary, payload, aliases)
+    except DictionaryError:
+        return RAW, None
+    return tag, bytes((tag,)) + data
+
+
+def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes:
+    """A run's MQTT 5 properties as sent: carried through, expiry counted down, subscription identifiers added."""
+    if kind.version != V5 or not (run.properties or run.expiry_ms or grant.ids):
+        return b""
+    properties = dict(run.properties or {})
+    if USER_PROPERTY in properties:
+        properties[USER_PROPERTY] = list(properties[USER_PROPERTY])
+    if run.expiry_ms:
+        left_us = view.block.time_us + run.expiry_ms * 1000 - view.now_us
+        properties[MESSAGE_EXPIRY_S] = max(1, -(-left_us // 1_000_000))  # [MQTT-3.3.2-6]
+    if grant.ids:
+        properties[SUBSCRIPTION_ID] = list(grant.ids)  # [MQTT-3.3.4-3]
+    return write_properties(properties)
+
+
+class Encoder:
+    """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries."""
+
+    def __init__(self, recoder: Recoder, aliases: AliasTable, newest: Any) -> None:
+        self._recoder = recoder
+        self._aliases = aliases
+        self._newest = newest
+        self._pack = msgpack.Packer(autoreset=True).pack
+
+    def payloads(self, kind: Kind, view: BlockView) -> tuple[list[bytes | None], list[int]]:
+        """What subscribers of `kind` get as payloads (None: cannot be decoded), and the tags (empty for plain ones)."""
+        if kind.aware:
+            return view.tagged(self._recoder, self._aliases, self._newest)
+        return view.raw(self._recoder), []
+
+    def shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:
+        """The block's publications at QoS 0 for every subscriber of `kind` with these grants."""
+        if kind.version == LINK:
+            return self._for_link(view, grants)
+        payloads, tags = self.payloads(kind, view)
+        parts: list[bytes] = []
+        at, records = 0, 0
+        used: set[int] = set()
+        for run in view.block.meta.runs:
+            grant, count = grants[run.topic], run.count
+            if grant is not None and not view.expired(run):
+                whole = payloads if count == len(payloads) else payloads[at : at + count]
+                data, sent = self._qos0(kind, view, run, grant, whole)
+                parts.append(data)
+                records += sent
+                if tags:
+                    used.update(tags[at : at + count])
+            at += count
+        return Encoded(parts[0] if len(parts) == 1 else b"".join(parts), frozenset(used), records)
+
+    def _qos0(
+        self, kind: Kind, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None]
+    ) -> tuple[bytes, int]:
+        topic = view.block.meta.topics[run.topic]
+        properties = run_properties(kind, view, run, grant)
+        fit = self.fitting(kind, topic, payloads, 0, properties)
+        retain = grant.retain_as_published and bool(run.flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+        return encode_qos0_run(kind.version, topic, fit, retain, properties), len(fit)
+
+    @staticmethod
+    def fitting(kind: Kind, topic: bytes, payloads: list[bytes | None], qos: int, properties: bytes) -> list[bytes]:
+        """The payloads that can be decoded and are within the client's Maximum Packet Size [MQTT-3.1.2-24]."""
+        fit = [payload for payload in payloads if payload is not None] if None in payloads else payloads
+        limit = kind.packet_bytes_max
+        if limit:
+            size = publish_size
+            fit = [p for p in fit if p is not None and size(kind.version, len(topic), len(p), qos, properties) <= limit]
+        return fit  # type: ignore[return-value]  # None was left out above
+
+    def _for_link(self, view: BlockView, grants: Grants) -> Encoded:
+        block = view.block
+        runs = block.meta.runs
+        if None in grants or any([run.expiry_ms for run in runs]):
+            keep: list[bool] = []
+            for run in runs:
+                keep += [grants[run.topic] is not None and not view.expired(run)] * run.count
+            part = select(block, keep)
+            if part is None:
+                return Encoded(b"")
+            block = part
+        return Encoded(self._pack(block.to_wire()), records=block.count)
+
+
+def encode_with_ids(
+    kind: Kind, topic: bytes, payloads: Iterable[bytes], qos: int, ids: list[int], retain: bool, properties: bytes
+) -> bytes:
+    """PUBLISH packets of QoS 1 or 2 for one session."""
+    return encode_qos_run(kind.version, topic, list(payloads), qos, ids, retain, properties)

@@ -1,0 +1,424 @@
+"""The engine of a broker: between its listeners (MQTT, Python clients) and its pipelines to the coordinators.
+
+Inwards `publish` routes publications to the pipeline of their topic's group. Outwards `on_blocks` gives each block to
+the fan-out and the cache. Subscriptions of many subscribers to one filter are one back-end subscription. `heads`
+says, group by group, up to where everything that concerns this broker has been delivered: the cursor of whoever is
+live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.config import Config
+from lexicast.cluster.errors import DictionaryError, UnavailableError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics import is_wildcard
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.wire import AliasTable, Recoder
+
+from .catching_up import BlockCache, CatchingUp
+from .dictionary_keeper import DICTIONARIES_FILTER, DictionaryKeeper
+from .encoding import BlockView, Encoder, Grant
+from .entries import Done, Entry
+from .fanout import Fanout
+from .handles import Member
+from .pipeline import Pipeline
+from .subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+# Blocks of a group that may wait for a dictionary that is being fetched; beyond it they go out without (see below).
+STALLED_BLOCKS_MAX = 1_000
+
+
+class Engine:
+    """See the module's docstring. `requests`: what coordinators may ask of this broker, by method name."""
+
+    def __init__(self, name: str, incarnation: int, groups: int, config: Config, clock: Clock) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.groups = groups
+        self.config = config
+        self.clock = clock
+        self.heads: dict[int, int] = {}
+        self.pipelines: dict[str, Pipeline] = {}
+        self.requests: dict[str, Callable[..., Awaitable[Any]]] = {}
+        self.orphans: Callable[[Pipeline, Any], None] = lambda pipeline, orphans: None
+        self.room: Callable[[], None] = lambda: None
+        self.published_records = 0
+        self.delivered_records = 0
+        self.recoder = Recoder(payload_bytes_max=max(config.mqtt.packet_bytes_max, 1024 * 1024) * 4)
+        self.aliases = AliasTable()
+        self.dictionaries = DictionaryKeeper(self.recoder, clock)
+        self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest)
+        self.fanout = Fanout(config.broker.routes_max)
+        self._cache = BlockCache(config.broker.cache_bytes_max)
+        self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._missing_in)
+        self._filters: dict[bytes, int] = {DICTIONARIES_FILTER: 1}
+        self._subscribing: dict[bytes, asyncio.Future[None]] = {}
+        self._by_group: dict[int, Pipeline] = {}
+        self._routes: dict[bytes, tuple[int, Pipeline]] = {}
+        self._stalled: dict[int, list[Block]] = {}
+        self._fetching: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- coordinators
+
+    def set_coordinators(self, members: Iterable[Member], make: Callable[[Member], Pipeline]) -> None:
+        """The coordinators that there are now, and the groups they lead."""
+        for member in members:
+            pipeline = self.pipelines.get(member.name)
+            if pipeline is None:
+                pipeline = self.pipelines[member.name] = make(member)
+            pipeline.member = member
+            for group in member.groups:
+                self._by_group[group] = pipeline
+        self._routes.clear()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every group has a coordinator."""
+        return len(self._by_group) == self.groups
+
+    def pipeline_of(self, group: int) -> Pipeline | None:
+        """The pipeline to the leader of `group`."""
+        return self._by_group.get(group)
+
+    def pipelines_of(self, topic_filter: bytes) -> list[Pipeline]:
+        """The pipelines that a filter concerns."""
+        if is_wildcard(topic_filter):
+            return list(self.pipelines.values())
+        return [self._by_group[topic_group(topic_filter, self.groups)]]
+
+    def groups_of(self, topic_filter: bytes) -> range | list[int]:
+        """The groups that a filter concerns."""
+        return range(self.groups) if is_wildcard(topic_filter) else [topic_group(topic_filter, self.groups)]
+
+    # -- publishing
+
+    def publish(
+        self,
+        topic: bytes,
+        flags: int,
+        payloads: list[bytes],
+        origin: str,
+        done: Done | None = None,
+        mark: tuple[bytes, list[int]] | None = None,
+        **run: Any,
+    ) -> Pipeline:
+        """Publications that differ only in payload; `done` gets the result of the entry that holds them.
+
+        Returns the pipeline: the caller stops reading its publisher while that is `full`.
+        """
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._route(topic)
+        group, pipeline = route
+        builder = pipeline.builder(group)
+        builder.add(topic, flags, payloads, origin, **run)
+        if mark is not None:
+            builder.mark(*mark)
+        if done is not None:
+            builder.when_done(done)
+        count = len(payloads)
+        self.published_records += count
+        pipeline.added(sum(map(len, payloads)) if count > 1 else len(payloads[0]))
+        return pipeline
+
+    def _route(self, topic: bytes) -> tuple[int, Pipeline]:
+        group = topic_group(topic, self.groups)
+        pipeline = self._by_group.get(group)
+        if pipeline is None:
+            raise UnavailableError(f"no coordinator leads group {group} now")
+        if len(self._routes) >= self.config.broker.routes_max:
+            self._routes.clear()
+        route = self._routes[topic] = (group, pipeline)
+        return route
+
+    def group_of(self, topic: bytes) -> int:
+        """The group of a topic. Raises UnavailableError when nobody leads it."""
+        return (self._routes.get(topic) or self._route(topic))[0]
+
+    def forward(self, entry: Entry, count: int) -> Pipeline:
+        """An entry that a Python client made. Raises UnavailableError."""
+        pipeline = self._by_group.get(entry.wire[0])
+        if pipeline is None:
+            raise UnavailableError(f"no coordinator leads group {entry.wire[0]} now")
+        self.published_records += count
+        pipeline.forward(entry)
+        return pipeline
+
+    @property
+    def full(self) -> bool:
+        """Whether some pipeline is full: publishers are not read then."""
+        return any([pipeline.full for pipeline in self.pipelines.values()])
+
+    # -- PipelineUser
+
+    def filters(self) -> list[bytes]:
+        """All back-end subscriptions."""
+        return list(self._filters)
+
+    def on_room(self) -> None:
+        """A pipeline has room again."""
+        if not self.full:
+            self.room()
+
+    def on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
+        """Everything before these offsets has been delivered."""
+        for group, (_, head) in heads.items():
+            if head > self.heads.get(group, -1) and group not in self._stalled:
+                self.heads[group] = head
+
+    def on_resumed(self, pipeline: Pipeline, orphans: Any) -> None:
+        """A link stands (again)."""
+        if orphans:
+            self.orphans(pipeline, orphans)
+
+    def dictionary_content(self, dictionary: int) -> tuple[str, bytes] | None:
+        """(family, packed) of a dictionary that is held."""
+        held = self.recoder.get(dictionary)
+        return None if held is None else (held.family.decode(), held.pack())
+
+    async def on_request(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """A coordinator asks."""
+        work = self.requests.get(method)
+        if work is None:
+            raise UnavailableError(f"this broker does not answer {method}")
+        return await work(*arguments)
+
+    def on_blocks(self, wires: Any) -> None:
+        """Live blocks, in offset order within their group."""
+        now_us = self.clock.time_us()
+        self.aliases.next_turn()
+        for wire in wires:
+            block = Block.from_wire(wire)
+            stalled = self._stalled.get(block.group)
+            if stalled is not None:
+                stalled.append(block)
+            elif block.meta.dictionaries and self._missing_in([block]):
+                self._stalled[block.group] = [block]
+            else:
+                self._deliver(block, now_us)
+
+    def _deliver(self, block: Block, now_us: int) -> None:
+        group = block.group
+        head = self.heads.get(group, 0)
+        if block.last < head:
+            return  # delivered before: the link was resumed from an older head
+        self._cache.add(block, max(head, block.first) if head > block.first else head)
+        self.heads[group] = block.last + 1
+        if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
+            self.dictionaries.learn(block)
+        self.delivered_records += self.fanout.deliver(BlockView(block, now_us), self.encoder)
+
+    # -- CatchUp (for subscribers)
+
+    def view(self, block: Block) -> BlockView:
+        """A view of a block, now."""
+        return BlockView(block, self.clock.time_us())
+
+    def lagged(self, subscriber: Subscriber) -> None:
+        """Bring a subscriber up."""
+        self.catching_up.start(subscriber)
+
+    # -- subscriptions
+
+    async def subscribe(
+        self,
+        subscriber: Subscriber,
+        topic_filter: bytes,
+        grant: Grant,
+        *,
+        retained: bool = True,
+        start: dict[int, int] | None = None,
+    ) -> list[Block]:
+        """Subscribe from now on, or from `start` (group -> offset) on. Returns the retained records at the cut.
+
+        Raises UnavailableError when a coordinator cannot be reached within `link.request_timeout_s`.
+        """
+        pending = self._subscribing.get(topic_filter)
+        while pending is not None:
+            await asyncio.wait([pending])
+            pending = self._subscribing.get(topic_filter)
+        if topic_filter in self._filters:
+            return await self._subscribe_again(subscriber, topic_filter, grant, retained, start)
+        future = self._subscribing[topic_filter] = asyncio.get_running_loop().create_future()
+        self._filters[topic_filter] = 1
+        try:
+            return await self._subscribe_first(subscriber, topic_filter, grant, retained, start)
+        except BaseException:
+            self.unsubscribe(subscriber, topic_filter)
+            raise
+        finally:
+            del self._subscribing[topic_filter]
+            future.set_result(None)
+
+    async def _subscribe_first(
+        self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
+    ) -> list[Block]:
+        found: list[Block] = []
+
+        def cut(result: dict[str, Any]) -> None:
+            for group, offset in result["cut"].items():
+                self.heads[group] = max(self.heads.get(group, 0), offset)
+            self._insert(subscriber, topic_filter, grant, start)
+            found.extend(Block.from_wire(wire) for wire in result["retained"])
+
+        await asyncio.gather(
+            *[
+                self._call_until(pipeline, cut, "subscribe", [topic_filter], retained)
+                for pipeline in self.pipelines_of(topic_filter)
+            ]
+        )
+        return found
+
+    async def _subscribe_again(
+        self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
+    ) -> list[Block]:
+        if topic_filter not in subscriber.subscriptions:
+            self._filters[topic_filter] += 1
+        cut = dict(self.heads)
+        self._insert(subscriber, topic_filter, grant, start)
+        found: list[Block] = []
+        if retained:
+
+            def take(result: Any) -> None:
+                found.extend(Block.from_wire(wire) for wire in result)
+
+            await asyncio.gather(
+                *[self._call_until(p, take, "retained", [topic_filter]) for p in self.pipelines_of(topic_filter)]
+            )
+        # What is at or after the head has come, or comes, live.
+        return [block for block in found if block.last < cut.get(block.group, 0)]
+
+    def _insert(
+        self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, start: dict[int, int] | None
+    ) -> None:
+        if subscriber.closed:
+            return
+        for group, offset in (start or {}).items():
+            if offset < self.heads.get(group, 0):
+                subscriber.lagging[group] = min(offset, subscriber.lagging.get(group, offset))
+        subscriber.refresh()
+        subscriber.set_filter(topic_filter, grant)
+        self.fanout.insert(topic_filter, subscriber, grant)
+
+    async def _call_until(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        """Ask until it is answered; `take(result)` runs while the answer is taken off the link."""
+        async with asyncio.timeout(self.config.link.request_timeout_s):
+            while True:
+                await pipeline.wait_linked()
+                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+                def done(error: Exception | None, result: Any, answered: asyncio.Future[None] = answered) -> None:
+                    if error is None:
+                        take(result)
+                    if not answered.done():
+                        answered.set_result(None) if error is None else answered.set_exception(error)
+
+                pipeline.call(done, method, *arguments)
+                try:
+                    await answered
+                except UnavailableError:
+                    await asyncio.sleep(0.01)
+                else:
+                    return
+
+    def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
+        """End a subscription; False when there was none."""
+        known = subscriber.drop_filter(topic_filter)
+        self.fanout.remove(topic_filter, subscriber)
+        left = self._filters.get(topic_filter, 0) - 1
+        if left > 0:
+            self._filters[topic_filter] = left
+        elif left == 0:
+            del self._filters[topic_filter]
+            for pipeline in self.pipelines_of(topic_filter):
+                pipeline.call(lambda error, _: None, "unsubscribe", [topic_filter])
+        return known
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """The subscriber is gone: all its subscriptions end."""
+        subscriber.closed = True
+        subscriber.refresh()
+        for topic_filter in list(subscriber.subscriptions):
+            self.unsubscribe(subscriber, topic_filter)
+
+    def cursor_of(self, subscriber: Subscriber) -> dict[int, int]:
+        """Where the subscriber stands in each group that its subscriptions concern."""
+        groups: set[int] = set()
+        for topic_filter in subscriber.subscriptions:
+            groups.update(self.groups_of(topic_filter))
+        return {g: subscriber.lagging[g] if g in subscriber.lagging else self.heads.get(g, 0) for g in groups}
+
+    async def offsets_at(self, topic_filter: bytes, time_us: int) -> dict[int, int]:
+        """The first offset at or after a time in each group that a filter concerns."""
+        groups = None if is_wildcard(topic_filter) else self.groups_of(topic_filter)
+        found: dict[int, int] = {}
+        await asyncio.gather(
+            *[
+                self._call_until(pipeline, found.update, "offsets_at", groups, time_us)
+                for pipeline in self.pipelines_of(topic_filter)
+            ]
+        )
+        return found
+
+    # -- dictionaries
+
+    def _missing_in(self, blocks: Iterable[Block]) -> bool:
+        """Whether a block needs a dictionary that is not held; it is fetched then."""
+        missing = {d for block in blocks for d in block.meta.dictionaries if not self.dictionaries.settled(d)}
+        for dictionary in missing - self._fetching:
+            self._fetching.add(dictionary)
+            task = asyncio.get_running_loop().create_task(self._fetch_dictionary(dictionary))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return bool(missing)
+
+    async def _fetch_dictionary(self, dictionary: int) -> None:
+        """Fetch it from whoever holds it, then deliver what waited. If nobody does, those records cannot be read:
+        plain sessions do not get them, and that is logged."""
+        try:
+            await self.fetch_dictionary(dictionary)
+        except (DictionaryError, TimeoutError) as error:
+            log.error("dictionary %016x: %s", dictionary, error)
+            self.dictionaries.give_up(dictionary)
+        finally:
+            self._fetching.discard(dictionary)
+        now_us = self.clock.time_us()
+        for group, blocks in list(self._stalled.items()):
+            while blocks and not (blocks[0].meta.dictionaries and self._missing_in(blocks[:1])):
+                self._deliver(blocks.pop(0), now_us)
+            if not blocks:
+                del self._stalled[group]
+
+    async def fetch_dictionary(self, dictionary: int) -> Dictionary:
+        """A dictionary by id, held or asked of the coordinators. Raises DictionaryError when none has it."""
+        held = self.recoder.get(dictionary)
+        found: list[bytes] = []
+        for pipeline in () if held is not None else self.pipelines.values():
+
+            def take(result: bytes | None) -> None:
+                if result is not None:
+                    found.append(result)
+
+            await self._call_until(pipeline, take, "dictionary", dictionary)
+            if found:
+                held = self.dictionaries.hold(found[0])
+                break
+        if held is None:
+            raise DictionaryError(f"dictionary {dictionary:016x} is in no coordinator's log")
+        return held
+
+    async def close(self) -> None:
+        """End all links."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*[pipeline.close() for pipeline in self.pipelines.values()])

@@ -1,0 +1,128 @@
+"""Entries on their way to a coordinator: publications gathered a topic group at a time, and batches not yet answered.
+
+An entry becomes one block: runs of one read after the other, from whichever connections, until it is sent. A batch
+is one PUBLISH message. Batches keep their content until the ACK, to be sent again unchanged when the link or the
+coordinator was lost meanwhile: the broker is the producer, so the group answers a repeat with its first position.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY, Mark, Meta, ProducerRun, Run, pack_meta
+
+# (group, meta, lengths, body)
+WireEntry = tuple[int, bytes, bytes, bytes]
+# Called with the entry's result: runs of (count, epoch, first offset), or a text that says why it was refused.
+Done = Callable[[Any], None]
+
+ENTRY_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Entry:
+    """An entry as it is sent, and whom to tell of its result."""
+
+    wire: WireEntry
+    done: list[Done]
+    dictionaries: tuple[int, ...]
+    size_bytes: int
+
+
+class EntryBuilder:
+    """Publications of one group that wait for the next batch."""
+
+    __slots__ = (
+        "_dictionaries",
+        "_done",
+        "_group",
+        "_last",
+        "_marks",
+        "_origins",
+        "_payloads",
+        "_runs",
+        "_topics",
+        "count",
+        "size_bytes",
+    )
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._topics: dict[bytes, int] = {}
+        self._origins: dict[str, int] = {}
+        self._dictionaries: dict[int, int] = {}
+        self._runs: list[list[Any]] = []
+        self._payloads: list[bytes] = []
+        self._marks: list[Mark] = []
+        self._done: list[Done] = []
+        self._last: tuple[Any, ...] | None = None
+        self.count = 0
+        self.size_bytes = 0
+
+    def add(
+        self,
+        topic: bytes,
+        flags: int,
+        payloads: list[bytes],
+        origin: str,
+        *,
+        encoding: int = 0,
+        dictionary: int | None = None,
+        expiry_ms: int = 0,
+        properties: dict[int, Any] | None = None,
+    ) -> None:
+        """Append publications that differ only in payload."""
+        count = len(payloads)
+        if dictionary is not None:
+            encoding = FIRST_DICTIONARY + self._dictionaries.setdefault(dictionary, len(self._dictionaries))
+        like = (topic, flags, encoding, expiry_ms, properties, origin)
+        if like == self._last:
+            self._runs[-1][7] += count
+        else:
+            self._last = like
+            topic_index = self._topics.setdefault(topic, len(self._topics))
+            origin_index = self._origins.setdefault(origin, len(self._origins))
+            self._runs.append([0, topic_index, flags, encoding, expiry_ms, properties, origin_index, count])
+        self._payloads += payloads
+        self.count += count
+        self.size_bytes += sum(map(len, payloads))
+
+    def mark(self, session_uid: bytes, packet_ids: list[int]) -> None:
+        """The publications just added are QoS 2, not released yet."""
+        first = self.count - len(packet_ids)
+        self._marks += [Mark(first + i, session_uid, packet_id) for i, packet_id in enumerate(packet_ids)]
+
+    def when_done(self, done: Done) -> None:
+        """Call `done` with the entry's result."""
+        self._done.append(done)
+
+    def seal(self, producer: bytes, incarnation: int, sequence: int) -> Entry:
+        """The entry as it is sent; its first publication has `sequence`."""
+        meta = Meta(
+            tuple(self._topics),
+            tuple([Run(*run) for run in self._runs]),
+            (ProducerRun(producer, incarnation, sequence, self.count),),
+            tuple(self._marks),
+            tuple(self._origins),
+            tuple(self._dictionaries),
+        )
+        lengths = array("I", map(len, self._payloads)).tobytes()
+        wire = (self._group, pack_meta(meta), lengths, b"".join(self._payloads))
+        size = len(wire[1]) + len(lengths) + len(wire[3])
+        return Entry(wire, self._done, meta.dictionaries, size)
+
+
+@dataclass(slots=True)
+class Batch:
+    """One PUBLISH message that has not been answered."""
+
+    tag: int
+    entries: list[Entry]
+    taken: bool = False
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = sum([entry.size_bytes for entry in self.entries])

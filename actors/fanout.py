@@ -1,0 +1,140 @@
+"""Fan-out: which subscribers of this broker get a block, grouped so that each distinct encoding is made once.
+
+For a topic, the matching subscriptions are looked up once and put together a subscriber (`Fan`); fans with the same
+content are one object. For a block, the fans of its topics give a `Plan`, cached: per kind of session and grants the
+list of subscribers that share the bytes, and those that need packet ids of their own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lexicast.cluster.topics import TopicTrie, is_wildcard
+
+from .encoding import BlockView, Encoder, Grant, Grants, Kind
+from .subscriber import Subscriber, join_grants, needs_ids
+
+PLANS_MAX = 4_096
+
+
+class Shared(NamedTuple):
+    """Subscribers that get the same bytes."""
+
+    kind: Kind
+    grants: Grants
+    subscribers: tuple[Subscriber, ...]
+
+
+class Plan(NamedTuple):
+    """Who gets a block. `own`: subscribers that need packet ids, with their grants."""
+
+    shared: tuple[Shared, ...]
+    own: tuple[tuple[Subscriber, Grants], ...]
+
+
+Fan = tuple[tuple[Subscriber, Grant], ...]
+
+
+class Fanout:
+    """All front-end subscriptions of a broker."""
+
+    def __init__(self, topics_max: int) -> None:
+        self._trie: TopicTrie[Subscriber, Grant] = TopicTrie()
+        self._fans: dict[bytes, Fan] = {}
+        self._same: dict[Fan, Fan] = {}
+        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._topics_max = topics_max
+
+    def insert(self, topic_filter: bytes, subscriber: Subscriber, grant: Grant) -> None:
+        """Subscribe, or replace the grant."""
+        self._trie.insert(topic_filter, subscriber, grant)
+        self._changed(topic_filter)
+
+    def remove(self, topic_filter: bytes, subscriber: Subscriber) -> None:
+        """Unsubscribe."""
+        if self._trie.remove(topic_filter, subscriber):
+            self._changed(topic_filter)
+
+    def _changed(self, topic_filter: bytes) -> None:
+        # Plans name fans by identity: a fan that is let go may give its identity to another.
+        self._plans.clear()
+        if is_wildcard(topic_filter):
+            self._fans.clear()
+            self._same.clear()
+        else:
+            self._fans.pop(topic_filter, None)
+
+    def fan(self, topic: bytes) -> Fan:
+        """The subscribers of a topic with their grants."""
+        fan = self._fans.get(topic)
+        if fan is None:
+            grants: dict[Subscriber, list[Grant]] = {}
+            for subscriber, grant in self._trie.match(topic):
+                grants.setdefault(subscriber, []).append(grant)
+            made = tuple([(s, joined) for s, found in grants.items() if (joined := join_grants(found)) is not None])
+            if len(self._fans) >= self._topics_max:
+                self._fans.clear()
+                self._same.clear()
+                self._plans.clear()
+            fan = self._fans[topic] = self._same.setdefault(made, made)
+        return fan
+
+    def plan(self, topics: tuple[bytes, ...], highest_qos: int) -> Plan:
+        """The plan for a block of these topics."""
+        fans = [self.fan(topic) for topic in topics]
+        key = (highest_qos > 0, *map(id, fans))
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[key] = make_plan(fans, highest_qos)
+        return plan
+
+    def deliver(self, view: BlockView, encoder: Encoder) -> int:
+        """Send a live block to its subscribers; the number of publications sent."""
+        plan = self.plan(view.block.meta.topics, view.highest_qos)
+        sent = 0
+        for kind, grants, subscribers in plan.shared:
+            encoded = encoder.shared(kind, view, grants)
+            data = encoded.data
+            if not data:
+                continue
+            sent += encoded.records * len(subscribers)
+            if kind.aware:
+                for subscriber in subscribers:
+                    if subscriber.ready:
+                        subscriber.write_tagged(encoded)
+                    else:
+                        subscriber.offer(view, grants, encoded)
+            else:
+                for subscriber in subscribers:
+                    if subscriber.ready:
+                        subscriber.write(data)
+                    else:
+                        subscriber.offer(view, grants, encoded)
+        for subscriber, grants in plan.own:
+            subscriber.offer(view, grants, None)
+            sent += view.block.count
+        return sent
+
+
+def make_plan(fans: list[Fan], highest_qos: int) -> Plan:
+    """Group the subscribers of a block's topics by what they get."""
+    wanted: dict[Subscriber, list[Grant | None]] = {}
+    for index, fan in enumerate(fans):
+        for subscriber, grant in fan:
+            grants = wanted.get(subscriber)
+            if grants is None:
+                grants = wanted[subscriber] = [None] * len(fans)
+            grants[index] = grant
+    shared: dict[tuple[Kind, Grants], list[Subscriber]] = {}
+    own: list[tuple[Subscriber, Grants]] = []
+    for subscriber, listed in wanted.items():
+        grants_of = tuple(listed)
+        if needs_ids(highest_qos, grants_of):
+            own.append((subscriber, grants_of))
+        else:
+            # What differs only in the QoS granted is sent alike.
+            alike = tuple([None if grant is None else grant._replace(qos=0) for grant in grants_of])
+            shared.setdefault((subscriber.kind, alike), []).append(subscriber)
+    return Plan(tuple([Shared(kind, grants, tuple(subs)) for (kind, grants), subs in shared.items()]), tuple(own))

@@ -1,0 +1,200 @@
+"""A subscriber: whoever gets deliveries from a broker, an MQTT session's connection or a Python client's stream.
+
+Live or lagging, group by group (DESIGN.md, "Sessions are cursors"): where it is live its cursor is the broker's head,
+and costs nothing; where it lags it has a cursor of its own in `lagging` and is brought up by `catch_up`. A subscriber
+falls behind when its socket is full or its window of unacknowledged publications is used up. `ready` sums it up for
+the hot path: live everywhere and nothing in the way.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.selection import select_from
+from lexicast.cluster.topics import matches
+
+from .encoding import BlockView, Encoded, Encoder, Grant, Grants, Kind
+
+TOPICS_REMEMBERED = 1_024
+
+
+class CatchUp(Protocol):
+    """Who brings lagging subscribers up."""
+
+    encoder: Encoder
+
+    def lagged(self, subscriber: Subscriber) -> None:
+        """The subscriber lags and nothing is in its way."""
+
+    def view(self, block: Block) -> BlockView:
+        """A view of a block, now."""
+
+
+class Subscriber:
+    """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
+
+    __slots__ = (
+        "_granted",
+        "blocked",
+        "catching_up",
+        "closed",
+        "drops",
+        "engine",
+        "kind",
+        "lagging",
+        "missed_live",
+        "ready",
+        "subscriptions",
+    )
+
+    def __init__(self, engine: CatchUp, kind: Kind, drops: bool = False) -> None:
+        self.engine = engine
+        self.kind = kind
+        self.drops = drops
+        self.ready = True
+        self.blocked = False
+        self.closed = False
+        self.catching_up = False
+        self.lagging: dict[int, int] = {}
+        # Groups that lag since they were live: what is missing was delivered to this broker, so its cache may have it.
+        self.missed_live: set[int] = set()
+        self.subscriptions: dict[bytes, Grant] = {}
+        self._granted: dict[bytes, Grant | None] = {}
+
+    # -- what a kind of subscriber provides
+
+    def write(self, data: bytes) -> None:
+        """Send encoded publications."""
+        raise NotImplementedError
+
+    def write_tagged(self, encoded: Encoded) -> None:
+        """`write` for dictionary-aware sessions: introduce aliases first."""
+        self.write(encoded.data)
+
+    def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
+        """Deliver a block that needs packet ids. Returns the offset where the window was used up, None if all went."""
+        raise NotImplementedError
+
+    # -- live delivery, when not simply `ready`
+
+    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+        """One live block: send it, or note from where on this subscriber lags."""
+        block = view.block
+        if self.closed or block.group in self.lagging:
+            return
+        if self.blocked:
+            if not (self.drops and encoded is not None):
+                self.lag(block.group, block.first, live=True)
+            return
+        self._send(view, grants, encoded, live=True)
+
+    def _send(self, view: BlockView, grants: Grants, encoded: Encoded | None, live: bool) -> bool:
+        if encoded is not None:
+            self.write_tagged(encoded)
+            return True
+        stopped = self.deliver_with_ids(view, grants)
+        if stopped is None:
+            return True
+        self.lag(view.block.group, stopped, live=live)
+        return False
+
+    def lag(self, group: int, offset: int, live: bool) -> None:
+        """From `offset` on this subscriber has to be brought up in `group`."""
+        self.lagging[group] = offset
+        if live:
+            self.missed_live.add(group)
+        self.refresh()
+
+    # -- catching up
+
+    def take(self, block: Block) -> bool:
+        """A block out of the past, of a lagging group. False when something came in the way (cursor kept)."""
+        group = block.group
+        start = self.lagging.get(group)
+        if start is None or block.last < start:
+            return True
+        part = select_from(block, start)
+        if part is None:
+            self.lagging[group] = block.last + 1
+            return True
+        grants = tuple([self.grant(topic) for topic in part.meta.topics])
+        if not any(grants):
+            self.lagging[group] = block.last + 1
+            return True
+        view = self.engine.view(part)
+        self.lagging[group] = block.last + 1
+        encoded = None if self._needs_ids(view, grants) else self.engine.encoder.shared(self.kind, view, grants)
+        live = group in self.missed_live
+        return self._send(view, grants, encoded, live=live) and not self.blocked
+
+    @staticmethod
+    def _needs_ids(view: BlockView, grants: Grants) -> bool:
+        return needs_ids(view.highest_qos, grants)
+
+    def discarded(self, group: int, first: int) -> None:
+        """Retention has left nothing of `group` before `first`, and this subscriber's cursor was before it."""
+
+    def caught_up(self, group: int) -> None:
+        """The group is live again."""
+        self.lagging.pop(group, None)
+        self.missed_live.discard(group)
+        self.refresh()
+
+    def unblock(self) -> None:
+        """Nothing is in the way any more."""
+        self.blocked = False
+        self.refresh()
+        if self.lagging:
+            self.engine.lagged(self)
+
+    def block(self) -> None:
+        """The socket is full, or the window used up."""
+        self.blocked = True
+        self.ready = False
+
+    def refresh(self) -> None:
+        """Recompute `ready`."""
+        self.ready = not (self.blocked or self.lagging or self.closed)
+
+    # -- subscriptions
+
+    def set_filter(self, topic_filter: bytes, grant: Grant) -> None:
+        """Subscribe, or replace the options of a subscription."""
+        self.subscriptions[topic_filter] = grant
+        self._granted.clear()
+
+    def drop_filter(self, topic_filter: bytes) -> bool:
+        """Unsubscribe; False when it was not subscribed."""
+        self._granted.clear()
+        return self.subscriptions.pop(topic_filter, None) is not None
+
+    def grant(self, topic: bytes) -> Grant | None:
+        """How this subscriber gets `topic`; None: not at all."""
+        try:
+            return self._granted[topic]
+        except KeyError:
+            found = join_grants([g for f, g in self.subscriptions.items() if matches(f, topic)])
+            if len(self._granted) >= TOPICS_REMEMBERED:
+                self._granted.clear()
+            self._granted[topic] = found
+            return found
+
+
+def join_grants(grants: list[Grant]) -> Grant | None:
+    """Overlapping subscriptions as one delivery: highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-3]."""
+    if not grants:
+        return None
+    if len(grants) == 1:
+        return grants[0]
+    return Grant(
+        max([grant.qos for grant in grants]),
+        any([grant.retain_as_published for grant in grants]),
+        all([grant.no_local for grant in grants]),
+        tuple([identifier for grant in grants for identifier in grant.ids]),
+    )
+
+
+def needs_ids(highest_qos: int, grants: Grants) -> bool:
+    """Whether some publication of a block goes out with a packet id, or only to some because of No Local."""
+    return any([grant is not None and (grant.no_local or (highest_qos > 0 and grant.qos > 0)) for grant in grants])

@@ -1,0 +1,119 @@
+"""Parts of blocks: some records of a block as a block of their own, offsets kept (`Run.skip` tells what is missing)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from .blocks import PUBLICATIONS, U32, Block, Mark, Meta, ProducerRun, Run, pack_meta
+
+
+def offsets_of(block: Block) -> list[int]:
+    """The offset of each record of a publications block, in order."""
+    offsets: list[int] = []
+    at = block.first
+    for run in block.meta.runs:
+        at += run.skip
+        offsets.extend(range(at, at + run.count))
+        at += run.count
+    return offsets
+
+
+def select(block: Block, keep: Sequence[bool]) -> Block | None:
+    """The records of `block` for which `keep` is true (one flag a record), or None when that is none of them.
+
+    `last` stays the block's, so a reader's cursor still passes what was left out. A selection keeps no topics, origins
+    or dictionaries fewer than the whole (indices stay valid).
+    """
+    if all(keep):
+        return block
+    if not any(keep):
+        return None
+    meta = block.meta
+    runs: list[Run] = []
+    record, skipped = 0, 0
+    for run in meta.runs:
+        skipped += run.skip
+        for flag in keep[record : record + run.count]:
+            if not flag:
+                skipped += 1
+            elif runs and skipped == 0 and same_run(runs[-1], run):
+                runs[-1] = runs[-1]._replace(count=runs[-1].count + 1)
+            else:
+                runs.append(run._replace(skip=skipped, count=1))
+                skipped = 0
+        record += run.count
+    kept = Meta(
+        meta.topics,
+        tuple(runs),
+        _producers(meta.producers, keep),
+        _marks(meta.marks, keep),
+        meta.origins,
+        meta.dictionaries,
+    )
+    lengths = memoryview(block.lengths).cast("I")
+    ends = list(accumulate(lengths))
+    parts = [block.body[end - n : end] for end, n, flag in zip(ends, lengths, keep, strict=True) if flag]
+    packed = b"".join([len(part).to_bytes(U32, "little") for part in parts])
+    return Block(
+        block.group,
+        block.epoch,
+        block.first,
+        block.last,
+        block.time_us,
+        PUBLICATIONS,
+        pack_meta(kept),
+        packed,
+        b"".join(parts),
+        kept,
+    )
+
+
+def same_run(a: Run, b: Run) -> bool:
+    """Whether two neighbouring runs agree in all but skip and count."""
+    return a[1:7] == b[1:7]
+
+
+def _producers(producers: Sequence[ProducerRun], keep: Sequence[bool]) -> tuple[ProducerRun, ...]:
+    kept: list[ProducerRun] = []
+    record = 0
+    for producer, incarnation, sequence, count in producers:
+        joined = False
+        for i in range(count):
+            if not keep[record + i]:
+                joined = False
+            elif joined:
+                kept[-1] = kept[-1]._replace(count=kept[-1].count + 1)
+            else:
+                kept.append(ProducerRun(producer, incarnation, sequence + i, 1))
+                joined = True
+        record += count
+    return tuple(kept)
+
+
+def _marks(marks: Sequence[Mark], keep: Sequence[bool]) -> tuple[Mark, ...]:
+    if not marks:
+        return ()
+    new_index = [n - 1 for n in accumulate(keep)]
+    return tuple([mark._replace(index=new_index[mark.index]) for mark in marks if keep[mark.index]])
+
+
+def select_topics(block: Block, wanted: Callable[[bytes], bool]) -> Block | None:
+    """The records whose topic is wanted."""
+    topics = block.meta.topics
+    flags = [wanted(topic) for topic in topics]
+    if all(flags):
+        return block
+    keep: list[bool] = []
+    for run in block.meta.runs:
+        keep += [flags[run.topic]] * run.count
+    return select(block, keep)
+
+
+def select_from(block: Block, offset: int) -> Block | None:
+    """The records at or after `offset`."""
+    if block.first >= offset:
+        return block
+    if block.last < offset:
+        return None
+    return select(block, [at >= offset for at in offsets_of(block)])

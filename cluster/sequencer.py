@@ -1,0 +1,361 @@
+"""The sequencer: gives the records of the groups that this coordinator leads their places. Pure.
+
+Theory of operation. Each group has an epoch, a next offset and a queue of blocks in offset order. A block is
+*sequenced* (it has offsets), then *durable* in each member of the group's in-sync set, then *committed* (durable in
+all). Rules (DESIGN.md sections 2 and 3):
+
+1. A repeat of a publication (same producer, incarnation, sequence; or a QoS 2 mark not yet released) is not
+   sequenced again; it is answered with its first position.
+2. A block with a QoS 1 or 2 record is delivered when it is committed. A block of QoS 0 records is delivered at once,
+   unless an earlier block of the group is still waiting: delivery is in offset order.
+3. At most `RECORDS_PENDING_MAX` records of a group are sequenced and not durable, so that the next epoch, which
+   starts `EPOCH_OFFSET_GAP` beyond the last durable offset, never gives an offset twice.
+4. Times never go back within a group, whatever the clock does.
+
+Invariants: delivered <= next; committed <= next; `undelivered` holds the blocks from `delivered` on, `uncommitted`
+those from `committed` on. A control block needs no delivery: it is passed over once it is committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from .blocks import (
+    FIRST_DICTIONARY,
+    PUBLICATIONS,
+    QOS_MASK,
+    RETAIN,
+    U32,
+    Block,
+    Meta,
+    ProducerRun,
+    control_block,
+    pack_meta,
+)
+from .errors import PeerError, StaleEpochError, UsageError
+from .positions import EPOCH_OFFSET_GAP
+from .records import ControlRecord, EpochStart, pack_record
+from .selection import select
+
+RECORDS_PENDING_MAX = EPOCH_OFFSET_GAP // 2
+PRODUCERS_CACHED_MAX = 10_000
+RUNS_REMEMBERED = 64
+
+
+class Placed(NamedTuple):
+    """`count` records stand at `offset`, `offset + 1`, ... of `epoch`."""
+
+    count: int
+    epoch: int
+    offset: int
+
+
+class RememberedRun(NamedTuple):
+    """Where consecutive sequence numbers of a producer were placed first."""
+
+    sequence: int
+    count: int
+    epoch: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """What a group remembers of one producer."""
+
+    incarnation: int
+    last: int
+    runs: deque[RememberedRun] = field(default_factory=lambda: deque(maxlen=RUNS_REMEMBERED))
+
+    def note(self, run: RememberedRun) -> None:
+        """Remember where a run went."""
+        self.runs.append(run)
+        self.last = run.sequence + run.count - 1
+
+    def find(self, sequence: int) -> Placed:
+        """Where `sequence` was placed; offset 0 of epoch 0 when that is no longer remembered."""
+        for run in reversed(self.runs):
+            if run.sequence <= sequence < run.sequence + run.count:
+                return Placed(1, run.epoch, run.offset + sequence - run.sequence)
+        return Placed(1, 0, 0)
+
+
+class Memory(Protocol):
+    """What the store remembers for the sequencer."""
+
+    def producer(self, group: int, producer: bytes) -> Producer | None:
+        """The producer's state, if it published to the group."""
+
+    def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
+        """Where an unreleased QoS 2 publication stands."""
+
+
+class Sequenced(NamedTuple):
+    """Outcome of one entry: the block to store (None: all repeats) and where its records stand."""
+
+    block: Block | None
+    placed: tuple[Placed, ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """One group that this coordinator leads."""
+
+    number: int
+    epoch: int
+    next: int
+    committed: int
+    delivered: int
+    time_us: int
+    durable: dict[str, int]
+    undelivered: deque[tuple[Block, bool]] = field(default_factory=deque)
+    uncommitted: deque[Block] = field(default_factory=deque)
+    producers: dict[bytes, Producer] = field(default_factory=dict)
+    marks: dict[tuple[bytes, int], Placed] = field(default_factory=dict)
+
+    def stamp(self, now_us: int) -> int:
+        """The time of the next block (rule 4)."""
+        self.time_us = max(self.time_us, now_us)
+        return self.time_us
+
+    @property
+    def pending_records(self) -> int:
+        """Records handed out and not yet committed."""
+        return self.next - self.committed
+
+
+class Sequencer:
+    """All groups that one coordinator leads; see the module's docstring."""
+
+    def __init__(self, member: str, memory: Memory) -> None:
+        self.member = member
+        self._memory = memory
+        self.groups: dict[int, Group] = {}
+
+    def open(self, group: int, epoch: int, last: int, time_us: int, in_sync: Sequence[str]) -> Block:
+        """Take the lead of `group` in `epoch`; `last` is its last durable offset (-1: none).
+
+        Returns the epoch's first block, to be made durable before anything is served. Raises StaleEpochError.
+        """
+        known = self.groups.get(group)
+        if known is not None and known.epoch >= epoch:
+            raise StaleEpochError(f"group {group}: epoch {epoch} is not after {known.epoch}")
+        if self.member not in in_sync:
+            raise UsageError(f"group {group}: {self.member} is not in its in-sync set and may not lead")
+        start = 0 if last < 0 else last + EPOCH_OFFSET_GAP
+        state = Group(group, epoch, start, start, start, time_us, dict.fromkeys(in_sync, start))
+        self.groups[group] = state
+        return self.control(group, [EpochStart(epoch, last, self.member)], time_us)
+
+    def room(self, group: int, records: int) -> bool:
+        """Whether rule 3 lets `records` more be sequenced now."""
+        return self.groups[group].pending_records + records <= RECORDS_PENDING_MAX
+
+    def publish(
+        self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int
+    ) -> Sequenced:
+        """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, UsageError when this is not the group's leader."""
+        state = self.groups.get(group)
+        if state is None:
+            raise UsageError(f"group {group} is not led here")
+        count = len(lengths) // U32
+        last = state.next + count - 1
+        block = Block(
+            group, state.epoch, state.next, last, state.stamp(now_us), PUBLICATIONS, meta_bytes, lengths, body, meta
+        )
+        check_entry(block)
+        repeats = self._repeats(state, meta) if self._may_repeat(state, meta) else {}
+        if repeats:
+            return self._publish_rest(state, block, repeats)
+        self._note(state, meta, state.next)
+        state.next += count
+        self._enqueue(state, block)
+        return Sequenced(block, (Placed(count, state.epoch, block.first),))
+
+    def control(self, group: int, records: Sequence[ControlRecord], now_us: int) -> Block:
+        """Place control records of one group; the first stands at the block's `first`."""
+        state = self.groups[group]
+        packed = [pack_record(record) for record in records]
+        block = control_block(group, state.epoch, state.next, state.stamp(now_us), packed)
+        state.next += len(packed)
+        self._enqueue(state, block)
+        return block
+
+    def deliverable(self, group: int) -> list[Block]:
+        """Blocks that may go out now (rule 2), each once, in offset order; control blocks are passed over."""
+        state = self.groups[group]
+        out: list[Block] = []
+        queue = state.undelivered
+        while queue:
+            block, at_once = queue[0]
+            if not (at_once or block.last < state.committed):
+                break
+            queue.popleft()
+            state.delivered = block.last + 1
+            if block.kind == PUBLICATIONS:
+                out.append(block)
+        return out
+
+    def durable(self, member: str, group: int, last: int) -> bool:
+        """`member` holds everything up to `last` on disk. True when the committed position moved."""
+        state = self.groups[group]
+        if member not in state.durable:
+            return False
+        state.durable[member] = max(state.durable[member], last + 1)
+        committed = min(state.durable.values())
+        if committed <= state.committed:
+            return False
+        state.committed = committed
+        while state.uncommitted and state.uncommitted[0].last < committed:
+            state.uncommitted.popleft()
+        return True
+
+    def withdraw(self, block: Block) -> None:
+        """`block` could not be stored: it is not delivered any more, and its publications are no repeats of it."""
+        state = self.groups[block.group]
+        state.undelivered = deque([(b, at_once) for b, at_once in state.undelivered if b is not block])
+        state.uncommitted = deque([b for b in state.uncommitted if b is not block])
+        if block.kind == PUBLICATIONS:
+            for run in block.meta.producers:
+                state.producers.pop(run.producer, None)
+            for mark in block.meta.marks:
+                state.marks.pop((mark.session_uid, mark.packet_id), None)
+
+    def waiting(self, group: int, offset: int) -> list[Block]:
+        """Delivered publication blocks at or after `offset` that are not committed yet (the store may lack them)."""
+        state = self.groups[group]
+        return [
+            block
+            for block in state.uncommitted
+            if block.kind == PUBLICATIONS and offset <= block.last < state.delivered
+        ]
+
+    # -- repeats
+
+    def _may_repeat(self, state: Group, meta: Meta) -> bool:
+        if meta.marks:
+            return True
+        for producer, incarnation, sequence, _ in meta.producers:
+            known = self._producer(state, producer)
+            if known is not None and (incarnation, sequence) <= (known.incarnation, known.last):
+                return True
+        return False
+
+    def _repeats(self, state: Group, meta: Meta) -> dict[int, Placed]:
+        """Record index -> where it stands already."""
+        found: dict[int, Placed] = {}
+        index = 0
+        for producer, incarnation, sequence, count in meta.producers:
+            known = self._producer(state, producer)
+            for i in range(count):
+                if known is not None and (incarnation, sequence + i) <= (known.incarnation, known.last):
+                    found[index] = known.find(sequence + i) if incarnation == known.incarnation else Placed(1, 0, 0)
+                index += 1
+        for mark in meta.marks:
+            placed = state.marks.get((mark.session_uid, mark.packet_id))
+            placed = placed or self._memory.mark(state.number, mark.session_uid, mark.packet_id)
+            if placed is not None and mark.index not in found:
+                found[mark.index] = placed
+        return found
+
+    def _publish_rest(self, state: Group, block: Block, repeats: dict[int, Placed]) -> Sequenced:
+        """Place what is not a repeat of an entry that holds repeats."""
+        rest = select(block, [index not in repeats for index in range(block.count)])
+        placed: list[Placed] = []
+        offset = state.next
+        for index in range(block.count):
+            if index in repeats:
+                placed.append(repeats[index])
+            else:
+                placed.append(Placed(1, state.epoch, offset))
+                offset += 1
+        # A repeat still moves its producer on: its sequence number is spent.
+        self._spend(state, block.meta.producers)
+        if rest is None:
+            return Sequenced(None, tuple(placed))
+        rest = dense(rest)
+        self._note(state, rest.meta, state.next)
+        state.next = offset
+        self._enqueue(state, rest)
+        return Sequenced(rest, tuple(placed))
+
+    def _spend(self, state: Group, producers: Sequence[ProducerRun]) -> None:
+        for producer, incarnation, sequence, count in producers:
+            known = self._producer(state, producer)
+            if known is not None and known.incarnation == incarnation:
+                known.last = max(known.last, sequence + count - 1)
+
+    def _producer(self, state: Group, producer: bytes) -> Producer | None:
+        known = state.producers.get(producer)
+        if known is None:
+            known = self._memory.producer(state.number, producer)
+            if known is not None:
+                self._remember(state, producer, known)
+        return known
+
+    def _remember(self, state: Group, producer: bytes, known: Producer) -> None:
+        if len(state.producers) >= PRODUCERS_CACHED_MAX:
+            # Only a producer whose every record is committed may be forgotten here: the store then knows it.
+            settled = (p for p, s in state.producers.items() if not s.runs or s.runs[-1].offset < state.committed)
+            del state.producers[next(settled, next(iter(state.producers)))]
+        state.producers[producer] = known
+
+    def _note(self, state: Group, meta: Meta, offset: int) -> None:
+        at = offset
+        for producer, incarnation, sequence, count in meta.producers:
+            known = self._producer(state, producer)
+            if known is None or known.incarnation != incarnation:
+                known = Producer(incarnation, 0)
+                self._remember(state, producer, known)
+            known.note(RememberedRun(sequence, count, state.epoch, at))
+            at += count
+        for mark in meta.marks:
+            state.marks[mark.session_uid, mark.packet_id] = Placed(1, state.epoch, offset + mark.index)
+
+    def release(self, group: int, session_uid: bytes, packet_ids: Sequence[int]) -> None:
+        """Forget released QoS 2 marks (their Released record is what forgets them in the store)."""
+        marks = self.groups[group].marks
+        for packet_id in packet_ids:
+            marks.pop((session_uid, packet_id), None)
+
+    # -- the queue
+
+    def _enqueue(self, state: Group, block: Block) -> None:
+        at_once = block.kind == PUBLICATIONS and not any(run.flags & QOS_MASK for run in block.meta.runs)
+        state.undelivered.append((block, at_once))
+        state.uncommitted.append(block)
+
+
+def dense(block: Block) -> Block:
+    """A selection that is placed anew: nothing is left out within it, so it ends `count` after its first offset."""
+    meta = block.meta._replace(runs=tuple([run._replace(skip=0) for run in block.meta.runs]))
+    return replace(block, last=block.first + block.count - 1, meta_bytes=pack_meta(meta), _meta=meta)
+
+
+def check_entry(block: Block) -> None:
+    """Refuse an entry whose columns disagree. Raises PeerError."""
+    meta, count = block.meta, block.count
+    if count == 0 or len(block.lengths) % U32:
+        raise PeerError(f"group {block.group}: an entry without records")
+    if sum(memoryview(block.lengths).cast("I")) != len(block.body):
+        raise PeerError(f"group {block.group}: lengths and body of an entry disagree")
+    if sum([run.count for run in meta.runs]) != count or sum([run.count for run in meta.producers]) != count:
+        raise PeerError(f"group {block.group}: runs or producers of an entry do not cover its records")
+    topics, origins, dictionaries = len(meta.topics), len(meta.origins), len(meta.dictionaries)
+    for run in meta.runs:
+        if not (
+            0 <= run.topic < topics
+            and -1 <= run.origin < origins
+            and 0 <= run.encoding < FIRST_DICTIONARY + dictionaries
+            and run.skip == 0
+            and run.count > 0
+            and run.expiry_ms >= 0
+            and 0 <= run.flags <= QOS_MASK + RETAIN
+            and run.flags & QOS_MASK != QOS_MASK
+        ):
+            raise PeerError(f"group {block.group}: a run of an entry is out of range: {run}")
+    if any(not 0 <= mark.index < count for mark in meta.marks):
+        raise PeerError(f"group {block.group}: a QoS 2 mark is out of range")
