@@ -202,8 +202,11 @@ def damaged_records(value: Value, head: Head) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(found, stored, strict=True)) if a != b]
 
 
-def decode_block(value: Value, head: Head) -> Block:
-    """The block, each payload verified. Raises DamageError naming the first damaged record."""
+def decode_block(value: Value, head: Head, first: int = 0, last: int = MAX_OFFSET) -> Block:
+    """The block, its payloads verified. Raises DamageError naming the first damaged record from `first` to `last`.
+
+    Damage outside these offsets is no concern of a reader that is going to cut it off.
+    """
     _, lengths, crcs, _ = _parts(head)
     block = block_of(value, head)
     try:
@@ -211,8 +214,10 @@ def decode_block(value: Value, head: Head) -> Block:
     except PeerError as error:
         raise DamageError("log", head.group, head.first, str(error)) from None
     if found != value[lengths:crcs]:
-        index = damaged_records(value, head)[0]
-        raise DamageError("log", head.group, record_offset(block, index), "the payload does not match its checksum")
+        offsets = [record_offset(block, at) for at in damaged_records(value, head)]
+        for offset in offsets:
+            if first <= offset <= last:
+                raise DamageError("log", head.group, offset, "the payload does not match its checksum")
     return block
 
 

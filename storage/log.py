@@ -69,8 +69,8 @@ class Log:
                 )
         return found
 
-    def block_at(self, txn: AnyTransaction, group: int, offset: int) -> Block | None:
-        """The whole block that holds `offset`, verified; None when the offset is not in the log."""
+    def block_at(self, txn: AnyTransaction, group: int, offset: int, upto: int = MAX_OFFSET) -> Block | None:
+        """The whole block that holds `offset`, verified up to `upto`; None when the offset is not in the log."""
         with txn.cursor(self.database) as cursor:
             if not cursor.set_range(log_key(group, offset)):
                 return None
@@ -79,14 +79,14 @@ class Log:
                 return None
             value = cursor.value()
             head = verified_head(value, group, last)
-            return decode_block(value, head) if head.first <= offset else None
+            return decode_block(value, head, offset, upto) if head.first <= offset else None
 
     def record(self, txn: AnyTransaction, kept: Database, group: int, offset: int) -> Block | None:
         """The record at `offset` as a block of its own: from the log, or from the `kept` table."""
         value = txn.get(log_key(group, offset), None, kept)
         if value is not None:
             return decode_block(value, verified_head(value, group, offset))
-        block = self.block_at(txn, group, offset)
+        block = self.block_at(txn, group, offset, offset)
         return None if block is None else cut(block, offset, offset)
 
     def offset_at(self, txn: AnyTransaction, group: int, time_us: int, first: int, last: int) -> int:

@@ -101,7 +101,7 @@ class Reader:
             now_us = None
         if head.first >= first and head.last <= last and now_us is None:
             return decode_block(value, head)
-        return cut(decode_block(value, head), first, last, now_us)
+        return cut(decode_block(value, head, first, last), first, last, now_us)
 
     @staticmethod
     def _topics(value: memoryview, head: Head) -> tuple[bytes, ...]:
@@ -134,7 +134,7 @@ class Reader:
                 break
             if 0 < entry.expires_us < now_us:
                 continue
-            block = self._log.block_at(txn, group, entry.offset)
+            block = self._log.block_at(txn, group, entry.offset, end)
             found = None if block is None else cut(block, max(start, entry.offset), end, now_us, topic)
             if found is not None:
                 found = first_records(found, left)

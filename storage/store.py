@@ -354,7 +354,7 @@ class Store:
         Records before `offset` and beyond `upto` (included) are cut off; expired publications are left out unless
         `expired`; with `topics`, blocks none of whose topics it accepts are left out, and control blocks with them.
         Go on from `next_offset`, also when no block was returned: there is more while it is at or before the tail.
-        Raises DamageError naming the first damaged record.
+        Raises DamageError naming the first damaged record; those around it are read with other `offset` and `upto`.
         """
         with self._reading() as txn:
             return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired)
