@@ -63,8 +63,12 @@ class Connection(asyncio.Protocol):
             self._acknowledge(run, length, topic_end)
         for transport, qos in self._topics.get(head[header + 2 :], ()):
             if qos == (one[0] & 6) >> 1:
-                transport.write(run)
+                self.deliver(transport, run, length)
         return end - at
+
+    def deliver(self, transport: asyncio.WriteTransport, run: bytes, length: int) -> None:
+        """Writes a run of PUBLISHes of `length` bytes each to one subscriber."""
+        transport.write(run)
 
     def _acknowledge(self, run: bytes, length: int, at: int) -> None:
         acknowledgements = bytearray(b"\x40\x02\0\0" * (len(run) // length))
