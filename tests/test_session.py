@@ -52,6 +52,13 @@ def test_packet_ids_wrap_and_skip_those_in_use() -> None:
     assert one.send(1, [3, 4, 5], 2) == [65_534, 65_535, 3]
     one.next_id = 65_535
     assert one.take_ids(2) == [4, 5]
+    assert one.take_ids(1) == [6]
+    one.connected(V5)
+    one.next_id = 1
+    assert one.take_ids(1) == [4]  # 1, 2 and 3 wait to be sent again
+    one.on_pubrecs([3])
+    one.next_id = 1
+    assert one.take_ids(1) == [4]  # 3 is released and not completed
 
 
 def test_no_more_packet_ids_than_there_are() -> None:

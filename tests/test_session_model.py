@@ -80,6 +80,14 @@ class SessionMachine(RuleBasedStateMachine):
         self.log += [Sent(packet_id, group, offsets[i], qos) for i, packet_id in enumerate(ids)]
         self.heads[group] += len(ids)
 
+    @precondition(lambda self: self.stage("sent", "waiting", "released"))
+    @rule(data=st.data())
+    def come_round(self, data: st.DataObject) -> None:
+        """As after tens of thousands of publications: the next packet id is in use."""
+        self.session.next_id = data.draw(
+            st.sampled_from(self.stage("released") or self.stage("sent", "waiting"))
+        ).packet_id
+
     @rule()
     def resend(self) -> None:
         room = max(0, self.window - len(self.stage("sent", "released")))
@@ -126,5 +134,5 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.session.in_flight == len(self.stage("sent", "waiting", "released")) <= INFLIGHT_MAX
 
 
-SessionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+SessionMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=50)
 TestSession: Any = SessionMachine.TestCase
