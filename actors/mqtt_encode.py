@@ -98,8 +98,8 @@ def encode_qos_run(
     qos: int,
     packet_ids: Sequence[int],
     retain: bool = False,
-    properties: bytes = b"",
     dup: bool = False,
+    properties: bytes = b"",
 ) -> bytes:
     """PUBLISH packets of QoS 1 or 2 with these packet ids, joined; `properties` as in `encode_qos0_run`."""
     fixed = pack_u16(len(topic)) + topic

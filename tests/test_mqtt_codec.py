@@ -320,7 +320,7 @@ def test_runs_encode_as_their_packets(version: int, one: Publish, bodies: list[b
     encoded = write_properties(one.properties)
     ids = list(range(7, 7 + len(bodies)))
     if one.qos:
-        run = encode_qos_run(version, one.topic, bodies, one.qos, ids, one.retain, encoded, one.dup)
+        run = encode_qos_run(version, one.topic, bodies, one.qos, ids, one.retain, one.dup, encoded)
     else:
         run = encode_qos0_run(version, one.topic, bodies, one.retain, encoded)
     assert run == b"".join(
