@@ -51,6 +51,7 @@ NEVER_US: Final = 2**63 - 1
 _U64 = struct.Struct(">Q")
 _POSITION = struct.Struct("<QQ")
 _MARK = struct.Struct("<Qq")
+_EPOCH = struct.Struct("<Qq")  # the last offset before it may be -1: none
 
 
 class Epoch(NamedTuple):
@@ -226,7 +227,7 @@ class State:
 
     def _start_epoch(self, txn: WriteTransaction, group: int, offset: int, record: EpochStart) -> None:
         table, prefix = self._databases.epochs, group_prefix(group)
-        table.put(txn, prefix + _U64.pack(record.epoch), _POSITION.pack(offset, record.previous_last))
+        table.put(txn, prefix + _U64.pack(record.epoch), _EPOCH.pack(offset, record.previous_last))
         known = table.rows(txn, prefix, None, EPOCHS_MAX + 1)
         if len(known) > EPOCHS_MAX:
             table.delete(txn, known[0][0])
@@ -234,7 +235,7 @@ class State:
     def epochs(self, txn: AnyTransaction, group: int) -> list[Epoch]:
         """The group's last EPOCHS_MAX epoch starts, oldest first."""
         rows = self._databases.epochs.rows(txn, group_prefix(group), None, EPOCHS_MAX + 1)
-        return [Epoch(_U64.unpack_from(key, 2)[0], *_POSITION.unpack(row)) for key, row in rows]
+        return [Epoch(_U64.unpack_from(key, 2)[0], *_EPOCH.unpack(row)) for key, row in rows]
 
 
 def _session(row: bytes) -> SessionSaved:
