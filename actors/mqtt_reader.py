@@ -449,7 +449,6 @@ class PacketReader:
             return decode_packet(first, Body(data, body, end), self.version, self._from_client)
         _check_connect(first)
         rest = Body(data, body, end)
-        self.version = protocol_level(
-            rest
-        )  # set before anything else can fail: the farewell is in the client's version
+        # Set before anything else can fail: the farewell is in the client's version.
+        self.version = protocol_level(rest)
         return decode_connect(rest, self.version)
