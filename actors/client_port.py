@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 STREAMS_MAX = 10_000
+REFILL_S = 0.1
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 TOPICS_CHECKED_MAX = 100_000
 LINK_KIND = Kind(LINK)
@@ -37,10 +38,14 @@ PACK = msgpack.Packer(autoreset=True).pack
 class LinkStream(Subscriber):
     """One subscription of a Python client."""
 
-    __slots__ = ("_client", "_prefix", "number")
+    __slots__ = ("_budget", "_client", "_prefix", "_refill_bytes", "number")
 
-    def __init__(self, engine: Engine, client: ClientSession, number: int, drops: bool) -> None:
-        super().__init__(engine, LINK_KIND, drops)
+    def __init__(
+        self, engine: Engine, client: ClientSession, number: int, drops: bool, sample_bytes_per_s: int | None = None
+    ) -> None:
+        super().__init__(engine, LINK_KIND, drops or sample_bytes_per_s is not None)
+        self._refill_bytes = None if sample_bytes_per_s is None else max(1, int(sample_bytes_per_s * REFILL_S))
+        self._budget = self._refill_bytes or 0
         self._client = client
         self.number = number
         # (DELIVER, number, [block]): everything but the block, which is packed once for all.
@@ -49,6 +54,18 @@ class LinkStream(Subscriber):
     def write(self, data: bytes) -> None:
         """Send one packed block."""
         self._client.send_packed(self._prefix + data)
+        if self._refill_bytes is not None:
+            self._budget -= len(data)
+            if self._budget <= 0:
+                # A sampler: what comes until the budget is made good again is left out.
+                self.block()
+                pause_s = REFILL_S * (1 + -self._budget // self._refill_bytes)
+                asyncio.get_running_loop().call_later(pause_s, self._refill)
+
+    def _refill(self) -> None:
+        self._budget = self._refill_bytes or 0
+        if not self.closed and self._client.writable:
+            self.unblock()
 
 
 class ClientSession:
@@ -102,6 +119,11 @@ class ClientSession:
         """The socket has drained."""
         for stream in list(self._streams.values()):
             stream.unblock()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the socket takes more."""
+        return self._link.writable and not self._link.closed
 
     def send_packed(self, data: bytes) -> None:
         """Send a packed message; a full socket puts all streams of this link behind."""
@@ -159,7 +181,7 @@ class ClientSession:
         check_filter(topic_filter)
         if number in self._streams or len(self._streams) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
-        stream = LinkStream(self._engine, self, number, options.get("slow") == "drop")
+        stream = LinkStream(self._engine, self, number, options.get("slow") == "drop", options.get("sample_bytes_per_s"))
         # Nothing goes out before the reply; what comes meanwhile is caught up with.
         stream.block()
         self._streams[number] = stream

@@ -95,6 +95,8 @@ class Fanout:
         plan = self.plan(view.block.meta.topics, view.highest_qos)
         sent = 0
         for kind, grants, subscribers in plan.shared:
+            if len(subscribers) == 1 and not subscribers[0].ready and subscribers[0].drops:
+                continue  # a sampler or a slow subscriber that misses this one: nothing to encode
             encoded = encoder.shared(kind, view, grants)
             data = encoded.data
             if not data:

@@ -1,0 +1,167 @@
+"""The broker: an engine between its listeners and its pipelines. `BrokerServer` runs without Ray; the actor wraps it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lexicast.cluster.clock import Clock, SystemClock
+from lexicast.cluster.config import Config
+from lexicast.cluster.errors import LexicastError, UnavailableError
+
+from .client_port import ClientPort
+from .engine import Engine
+from .handles import BROKER, Coordination, Member, Members
+from .link import Link, listen
+from .mqtt_listener import MqttListener
+from .pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+MEMBERS_WAIT_S = 5.0
+RETRY_S = 0.2
+COMPLETE_TIMEOUT_S = 60.0
+
+
+class BrokerServer:
+    """One broker. `start` returns once it serves."""
+
+    def __init__(self, name: str, config: Config, coordination: Coordination, clock: Clock, run_dir: Path) -> None:
+        self.name = name
+        self.config = config
+        self.addresses: tuple[str, ...] = ()
+        self.incarnation = 0
+        self._coordination = coordination
+        self._clock = clock
+        self._run_dir = run_dir
+        self._servers: list[asyncio.AbstractServer] = []
+        self._watching: asyncio.Task[None] | None = None
+        self.engine: Engine = None  # type: ignore[assignment]  # set by start
+        self.clients: ClientPort = None  # type: ignore[assignment]  # set by start
+        self.mqtt: MqttListener = None  # type: ignore[assignment]  # set by start
+        self.link_info: dict[str, Any] = {}
+        self.key = b""
+        self.cluster_id = ""
+
+    async def start(self) -> None:
+        """Listen, register, reach every coordinator, open the MQTT port. Raises LexicastError."""
+        info = await self._coordination.cluster()
+        self.key, self.cluster_id = info.key, info.cluster_id
+        payload_max = self.config.mqtt.packet_bytes_max
+        self.link_info = {
+            "groups": info.groups,
+            "broker": self.name,
+            "cluster_id": info.cluster_id,
+            "payload_bytes_max": payload_max,
+        }
+        host = self.config.node.host
+        for address in (f"unix:{self._run_dir}/{self.name}.sock", f"tcp:{host}:0"):
+            server, real = await listen(address, info.key, info.cluster_id, self.opened, self.link_info)
+            self._servers.append(server)
+            self.addresses += (real,)
+        member = Member(self.name, 0, self.addresses, os.uname().nodename, os.getpid())
+        self.incarnation = await self._coordination.register(BROKER, member)
+        self.engine = Engine(self.name, self.incarnation, info.groups, self.config, self._clock)
+        self.engine.room = self._room
+        await self._reach_coordinators()
+        self.clients = ClientPort(self.engine, payload_max, self.status)
+        self.mqtt = MqttListener(
+            self.engine, self.config.mqtt, self.config.compression.enabled, self.config.broker.session_save_s
+        )
+        await self.mqtt.start(host, self.config.mqtt.port, info.cluster_id)
+
+    async def _reach_coordinators(self) -> None:
+        version = -1
+        async with asyncio.timeout(COMPLETE_TIMEOUT_S):
+            while not self.engine.complete:
+                members = await self._coordination.members(version, MEMBERS_WAIT_S)
+                version = members.version
+                self._apply(members)
+            await asyncio.gather(*[pipeline.wait_linked() for pipeline in self.engine.pipelines.values()])
+        self._watching = asyncio.create_task(self._watch(version))
+
+    def _apply(self, members: Members) -> None:
+        self.engine.set_coordinators(members.coordinators.values(), self._pipeline)
+
+    def _pipeline(self, member: Member) -> Pipeline:
+        link = self.config.link
+        return Pipeline(
+            self.engine,
+            member,
+            ("broker", self.name, self.incarnation),
+            (self.key, self.cluster_id),
+            producer=hashlib.blake2b(self.name.encode(), digest_size=16).digest(),
+            window_batches=link.window_batches,
+            batch_bytes_max=link.batch_bytes_max,
+            queue_bytes_max=link.queue_bytes_max,
+        )
+
+    async def _watch(self, version: int) -> None:
+        """Follow the membership; while the coordination server is down, data flows on."""
+        while True:
+            try:
+                members = await self._coordination.members(version, MEMBERS_WAIT_S)
+            except LexicastError as error:
+                log.debug("membership: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if members.version != version:
+                version = members.version
+                self._apply(members)
+
+    def opened(self, link: Link) -> Any:
+        """A Python client's link."""
+        return None if self.clients is None else self.clients.opened(link)
+
+    def _room(self) -> None:
+        self.mqtt.room()
+        self.clients.room()
+
+    async def stop(self) -> None:
+        """Say farewell to clients, save their sessions, close the links."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        if self.mqtt is not None:
+            await self.mqtt.stop()
+        for server in self._servers:
+            server.close()
+        if self.engine is not None:
+            await self.engine.close()
+        with suppress(LexicastError):
+            await self._coordination.leave(BROKER, self.name)
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        if self.mqtt is None:
+            raise UnavailableError(f"{self.name} does not serve yet")
+        engine = self.engine
+        return {
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "published_records": engine.published_records,
+            "delivered_records": engine.delivered_records,
+            "unanswered_bytes": sum([p.unanswered_bytes for p in engine.pipelines.values()]),
+            "catching_up": engine.catching_up.running,
+            "filters": len(engine.filters()),
+            "clients": len(self.clients.sessions),
+            "dictionaries": len(engine.dictionaries.families.dictionaries()),
+            "mqtt": self.mqtt.status(),
+        }
+
+
+def run_directory(config: Config) -> Path:
+    """Where this node's link sockets lie: a short path, since a socket's may have 107 bytes."""
+    tag = hashlib.blake2b(str(config.node.data_path()).encode(), digest_size=6).hexdigest()
+    return Path("/tmp") / f"lexicast-{os.getuid()}-{tag}"
+
+
+def system_clock() -> Clock:
+    """The clock of servers outside tests."""
+    return SystemClock()

@@ -1,0 +1,62 @@
+"""The Ray actor around `BrokerServer`; its `client_*` methods carry links of clients that cannot reach its sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexicast.cluster.clock import SystemClock
+
+from .broker import BrokerServer, run_directory
+from .call_link import CallLinks
+from .handles import RayCoordination
+from .serving import ServingActor
+
+
+class BrokerActor(ServingActor):
+    """One broker of this node."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        run_dir = run_directory(self.config)
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir)
+        try:
+            await self._server.start()
+        except BaseException:
+            await self._server.stop()
+            raise
+        server = self._server
+        self._calls = CallLinks(server.key, server.cluster_id, server.opened, server.link_info)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Link addresses."""
+        return self._server.addresses
+
+    def mqtt_port(self) -> int:
+        """The MQTT port."""
+        return self._server.mqtt.port
+
+    def report(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        return self._server.status()
+
+    async def end(self) -> None:
+        """Stop serving."""
+        self._calls.close_all()
+        await self._server.stop()
+
+    async def client_open(self, name: str) -> str:
+        """See `CallLinks.open`."""
+        return self._calls.open(name)
+
+    async def client_send(self, token: str, data: bytes) -> None:
+        """See `CallLinks.send`."""
+        await self._calls.send(token, data)
+
+    async def client_receive(self, token: str, wait_s: float) -> bytes:
+        """See `CallLinks.receive`."""
+        return await self._calls.receive(token, wait_s)
+
+    async def client_close(self, token: str) -> None:
+        """See `CallLinks.close`."""
+        self._calls.close(token)

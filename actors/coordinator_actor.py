@@ -1,0 +1,110 @@
+"""The Ray actor around `CoordinatorServer`: opens the store, takes new epochs, listens, registers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, StorePoisonedError
+from lexicast.storage.options import StoreOptions
+from lexicast.storage.peek import peek_cluster_id
+from lexicast.storage.store import Store
+
+from .broker import run_directory
+from .coordinator import CoordinatorServer
+from .handles import COORDINATOR, Coordination, Member, RayCoordination
+from .link import listen
+from .serving import ServingActor
+
+T = TypeVar("T")
+
+# After a crash the old process may hold the store's lock for a moment.
+OPEN_TRIES: Final = 40
+OPEN_PAUSE_S: Final = 0.25
+
+
+class CoordinatorActor(ServingActor):
+    """One coordinator of this node."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        directory = self.config.node.data_path() / self.name
+        self._coordination: Coordination = RayCoordination()
+        options = StoreOptions(**self.config.storage.options())
+        self._server = await open_coordinator(self.name, directory, options, self._coordination)
+        info = await self._coordination.cluster()
+        self._listeners: list[Any] = []
+        self._addresses: tuple[str, ...] = ()
+        run_dir = run_directory(self.config)
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        for address in (f"unix:{run_dir}/{self.name}.sock", f"tcp:{self.config.node.host}:0"):
+            listener, real = await listen(address, info.key, info.cluster_id, self._server.opened, {})
+            self._listeners.append(listener)
+            self._addresses += (real,)
+        groups = tuple(sorted(self._server.sequencer.groups))
+        member = Member(self.name, 0, self._addresses, os.uname().nodename, os.getpid(), groups)
+        await self._coordination.register(COORDINATOR, member)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Link addresses."""
+        return self._addresses
+
+    def report(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        return self._server.status()
+
+    async def end(self) -> None:
+        """Commit, close the store, leave."""
+        for listener in self._listeners:
+            listener.close()
+        await self._server.stop()
+        with suppress(LexicastError):
+            await self._coordination.leave(COORDINATOR, self.name)
+
+
+async def open_coordinator(
+    name: str, directory: Path, options: StoreOptions, coordination: Coordination
+) -> CoordinatorServer:
+    """Open the store of coordinator `name`, take a new epoch of each of its groups, and lead them.
+
+    Raises StoreError (damaged, another cluster's, in use), UnavailableError.
+    """
+    clock = SystemClock()
+    known = await _retried(lambda: peek_cluster_id(directory, options))
+    epochs: dict[int, int] = {}
+    if known is None:
+        epochs = await coordination.open_groups(name, {}, None)
+    info = await coordination.cluster(wait=known is None)
+    identity = known or info.cluster_id
+    store = await _retried(
+        lambda: Store.open(
+            directory, cluster_id=identity, member=name, groups=info.groups, options=options, clock=clock
+        )
+    )
+    try:
+        if known is not None:
+            tails = {group: tail.epoch for group, tail in store.tails().items()}
+            epochs = await coordination.open_groups(name, tails, known)
+        server = CoordinatorServer(name, store, clock)
+        await server.start(epochs)
+    except BaseException:
+        store.close()
+        raise
+    return server
+
+
+async def _retried(work: Callable[[], T]) -> T:
+    """`work`, again for a while when the store is in use."""
+    for _ in range(OPEN_TRIES):
+        try:
+            return work()
+        except (StoreFormatError, StorePoisonedError):
+            raise
+        except StoreError:
+            await asyncio.sleep(OPEN_PAUSE_S)
+    return work()

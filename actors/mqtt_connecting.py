@@ -1,0 +1,210 @@
+"""CONNECT: who may come in, which session it is, what it left behind, and what CONNACK says of this server.
+
+What is not there is refused in the protocol's own words: shared subscriptions by CONNACK's property, enhanced
+authentication by reason code.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from typing import TYPE_CHECKING
+
+from lexicast.compression.wire import USER_PROPERTY as SDC
+
+from .encoding import Kind
+from .mqtt_encode import encode_acks, encode_packet
+from .mqtt_packets import (
+    BAD_AUTHENTICATION_METHOD,
+    CLIENT_ID_NOT_VALID,
+    NOT_AUTHORIZED,
+    SUCCESS,
+    TOPIC_NAME_INVALID,
+    V5,
+    AckRun,
+    ConnAck,
+    Connect,
+    Properties,
+)
+from .mqtt_properties import (
+    ASSIGNED_CLIENT_ID,
+    AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_BYTES,
+    RECEIVE_MAXIMUM,
+    SERVER_KEEP_ALIVE_S,
+    SESSION_EXPIRY_S,
+    SHARED_AVAILABLE,
+    TOPIC_ALIAS_MAXIMUM,
+    USER_PROPERTY,
+)
+from .mqtt_subscriber import MqttSubscriber
+from .mqtt_subscribing import grant_of
+from .session import PACKET_ID_MAX, Session
+
+if TYPE_CHECKING:
+    from .mqtt_connection import MqttConnection
+    from .mqtt_listener import MqttListener
+
+CLIENT_ID_BYTES_MAX = 1_024
+DISCARDED_PROPERTY = "lexicast-discarded-at-most"
+
+
+class Refused(Exception):
+    """The connection is refused with a reason code."""
+
+    def __init__(self, reason_code: int) -> None:
+        super().__init__(hex(reason_code))
+        self.reason_code = reason_code
+
+    def packet(self, version: int) -> bytes:
+        """The CONNACK that says so."""
+        return encode_packet(ConnAck(False, self.reason_code), version)
+
+
+class Connecting:
+    """One CONNECT on its way to CONNACK."""
+
+    def __init__(self, listener: MqttListener, connection: MqttConnection, connect: Connect) -> None:
+        self._listener = listener
+        self._engine = listener.engine
+        self._connection = connection
+        self._connect = connect
+        self._properties: Properties = connect.properties or {}
+        self._config = listener.config
+
+    async def run(self) -> None:
+        """Raises Refused, LexicastError or TimeoutError; else the connection is open, or gone meanwhile."""
+        connect = self._connect
+        self._admit()
+        client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
+        session = Session(
+            client_id,
+            b"",
+            0,
+            connect.version,
+            self._config.inflight_max,
+            self._config.receive_max,
+            self._config.subscriptions_per_session_max,
+        )
+        opened = await self._listener.sessions.open(client_id, connect.clean_start, session)
+        session.expiry_s = self._expiry_s()
+        session.will = connect.will
+        releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
+        subscriber = self._subscriber(session)
+        # Nothing is delivered before CONNACK; what comes meanwhile is caught up with.
+        subscriber.block()
+        try:
+            discarded = await self._restore(session, subscriber) if opened.present else 0
+        except BaseException:
+            self._engine.leave(subscriber)
+            self._listener.sessions.let_go(session)
+            raise
+        if self._connection.gone:
+            self._gone(session, subscriber)
+            return
+        self._listener.sessions.owners[client_id] = self._connection
+        connack = ConnAck(opened.present, SUCCESS, self._connack(client_id, discarded))
+        data = encode_packet(connack, connect.version)
+        data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
+        self._connection.opened(session, subscriber, data, self._keep_alive_s())
+        if session.pending:
+            await self._connection.resend()
+        if not self._connection.transport.is_closing():
+            subscriber.socket_drained()
+
+    def _gone(self, session: Session, subscriber: MqttSubscriber) -> None:
+        session.cursor = self._engine.cursor_of(subscriber)
+        will, session.will = session.will, None
+        self._engine.leave(subscriber)
+        if will is not None:
+            self._listener.sessions.publish_will(session, will)
+        self._listener.sessions.let_go(session)
+
+    # -- may it come in
+
+    def _admit(self) -> None:
+        connect = self._connect
+        if AUTHENTICATION_METHOD in self._properties:
+            raise Refused(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]: none is offered
+        if not self._trusted():
+            raise Refused(NOT_AUTHORIZED)
+        if not connect.client_id and connect.version != V5 and not connect.clean_start:
+            raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
+        if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            raise Refused(CLIENT_ID_NOT_VALID)  # [MQTT-3.1.3-5] allows limits above 23 bytes
+        if connect.will is not None and connect.will.topic.startswith(b"$"):
+            raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
+
+    def _trusted(self) -> bool:
+        """`mqtt.allow_anonymous`: nobody can prove who they are yet, so the address decides."""
+        allowed = self._config.allow_anonymous
+        if allowed != "loopback":
+            return allowed == "always"
+        peer = self._connection.transport.get_extra_info("peername")
+        return bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
+
+    # -- the session
+
+    def _expiry_s(self) -> int:
+        limit = self._config.session_expiry_s_max
+        if self._connect.version == V5:
+            return min(int(self._properties.get(SESSION_EXPIRY_S, 0)), limit)
+        return 0 if self._connect.clean_start else limit
+
+    def _keep_alive_s(self) -> int:
+        return min(self._connect.keep_alive_s or self._config.keep_alive_s_max, self._config.keep_alive_s_max)
+
+    @property
+    def _aware(self) -> bool:
+        return (
+            self._connect.version == V5
+            and self._listener.compression
+            and SDC in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
+        )
+
+    def _subscriber(self, session: Session) -> MqttSubscriber:
+        kind = Kind(self._connect.version, self._aware, int(self._properties.get(MAXIMUM_PACKET_BYTES, 0)))
+        drops = self._config.slow_qos0 == "drop"
+        return MqttSubscriber(self._engine, session, kind, self._connection.transport.write, drops)
+
+    async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:
+        """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
+        for topic_filter, subscription in session.subscriptions.items():
+            start = {g: session.cursor[g] for g in self._engine.groups_of(topic_filter) if g in session.cursor}
+            await self._engine.subscribe(
+                subscriber, topic_filter, grant_of(subscription), retained=False, start=start
+            )
+        discarded = 0
+        lagging = dict(subscriber.lagging)
+        for pipeline in {self._engine.pipeline_of(group) for group in lagging} - {None}:
+            assert pipeline is not None
+            for group, first in (await pipeline.request("first_kept", list(lagging))).items():
+                discarded += max(0, first - lagging[group])
+        return discarded
+
+    # -- the answer
+
+    def _connack(self, client_id: str, discarded: int) -> Properties | None:
+        if self._connect.version != V5:
+            return None
+        config = self._config
+        properties: Properties = {
+            RECEIVE_MAXIMUM: config.receive_max,
+            MAXIMUM_PACKET_BYTES: config.packet_bytes_max,
+            TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
+            SHARED_AVAILABLE: 0,
+        }
+        if not self._connect.client_id:
+            properties[ASSIGNED_CLIENT_ID] = client_id
+        if self._expiry_s() != int(self._properties.get(SESSION_EXPIRY_S, 0)):
+            properties[SESSION_EXPIRY_S] = self._expiry_s()
+        if self._keep_alive_s() != self._connect.keep_alive_s:
+            properties[SERVER_KEEP_ALIVE_S] = self._keep_alive_s()
+        told = [SDC] if self._aware else []
+        if discarded:
+            told.append((DISCARDED_PROPERTY, str(discarded)))
+        if told:
+            properties[USER_PROPERTY] = told
+        return properties
+
+

@@ -1,0 +1,151 @@
+"""The MQTT listener: accepts connections, sweeps for silence, saves sessions, resumes paused publishers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.config import Mqtt
+from lexicast.compression.dictionary import Dictionary
+
+from .mqtt_connection import MqttConnection
+from .mqtt_packets import Will
+from .mqtt_properties import WILL_DELAY_S
+from .mqtt_sessions import Sessions
+from .ports import PortClaim, claim_port, reuse_port_socket
+from .session import Session
+from .session_state import to_state
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+SWEEP_S = 1.0
+
+
+class MqttListener:
+    """All MQTT connections of one broker."""
+
+    def __init__(self, engine: Engine, config: Mqtt, compression: bool, session_save_s: float) -> None:
+        self.engine = engine
+        self.config = config
+        self.compression = compression
+        self.sessions = Sessions(engine)
+        self.connections: set[MqttConnection] = set()
+        self.waiting: set[MqttConnection] = set()
+        self.now_s = asyncio.get_running_loop().time()
+        self.port = 0
+        self._session_save_s = session_save_s
+        self._server: asyncio.AbstractServer | None = None
+        self._claim: PortClaim | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._periodic: list[asyncio.Task[None]] = []
+        engine.dictionaries.listeners.add(self._new_dictionary)
+
+    async def start(self, host: str, port: int, cluster_id: str) -> int:
+        """Listen; the port. Raises UnavailableError when the port is in use."""
+        self._claim = claim_port(host, port, cluster_id)
+        self.port = self._claim.port
+        sock = reuse_port_socket(host, self.port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: MqttConnection(self), sock=sock, backlog=BACKLOG)
+        self._periodic = [asyncio.create_task(self._sweep()), asyncio.create_task(self._save())]
+        return self.port
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something for a connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("work for a connection failed", exc_info=task.exception())
+
+    # -- for connections
+
+    def made(self, connection: MqttConnection) -> None:
+        """A connection was accepted; beyond `connections_max` it is closed at once."""
+        if len(self.connections) >= self.config.connections_max:
+            log.warning("mqtt.connections_max = %d is reached: a connection is refused", self.config.connections_max)
+            connection.transport.abort()
+            return
+        self.connections.add(connection)
+
+    def lost(self, connection: MqttConnection) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        self.waiting.discard(connection)
+
+    def room(self) -> None:
+        """The pipelines have room again."""
+        waiting, self.waiting = self.waiting, set()
+        for connection in waiting:
+            connection.resume()
+
+    def state_of(self, session: Session) -> bytes:
+        """The session as it is saved."""
+        return to_state(session)
+
+    def will_of_taken(self, session: Session, will: Will) -> None:
+        """A session was taken over: its will is due unless it was to wait for just that."""
+        if not (will.properties or {}).get(WILL_DELAY_S):
+            self.sessions.publish_will(session, will)
+
+    async def release(self, uid: bytes, wanted: Mapping[int | None, list[int]]) -> None:
+        """Have groups (None: all) forget QoS 2 packet ids; returns when that is durable."""
+        work = []
+        for group, ids in wanted.items():
+            if group is None:
+                work += [p.request("release", None, uid, ids) for p in self.engine.pipelines.values()]
+            elif (pipeline := self.engine.pipeline_of(group)) is not None:
+                work.append(pipeline.request("release", [group], uid, ids))
+        async with asyncio.timeout(self.engine.config.link.request_timeout_s):
+            await asyncio.gather(*work)
+
+    def _new_dictionary(self, dictionary: Dictionary) -> None:
+        for connection in self.connections:
+            connection.new_dictionary(dictionary)
+
+    # -- periodic
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.now_s = loop.time()
+            for connection in list(self.connections):
+                connection.check_keep_alive(self.now_s)
+
+    async def _save(self) -> None:
+        while True:
+            await asyncio.sleep(self._session_save_s)
+            await self.sessions.save_round()
+
+    async def stop(self) -> None:
+        """Stop accepting, say farewell, save the sessions, give the port back."""
+        for task in self._periodic:
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.shut_down()
+        await self.sessions.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._claim is not None:
+            self._claim.close()
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        return {
+            "port": self.port,
+            "connections": len(self.connections),
+            "sessions": len(self.sessions.owners),
+            "paused_publishers": len(self.waiting),
+        }

@@ -1,0 +1,106 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each filter decided by the session, placed by the engine, answered in its own words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import LexicastError, TopicError
+from lexicast.cluster.topics import check_filter, shared
+
+from .encoding import Grant
+from .mqtt_encode import encode_packet
+from .mqtt_packets import (
+    NO_SUBSCRIPTION_EXISTED,
+    PROTOCOL_ERROR,
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+    SUCCESS,
+    TOPIC_FILTER_INVALID,
+    UNSPECIFIED_ERROR,
+    MqttProtocolError,
+    SubAck,
+    Subscribe,
+    SubscriptionOptions,
+    UnsubAck,
+    Unsubscribe,
+)
+from .session import Subscription
+
+if TYPE_CHECKING:
+    from .mqtt_connection import MqttConnection
+    from .mqtt_listener import MqttListener
+
+log = logging.getLogger(__name__)
+
+
+def grant_of(subscription: Subscription) -> Grant:
+    """A subscription as the fan-out knows it."""
+    identifier = subscription.identifier
+    return Grant(
+        subscription.qos,
+        subscription.retain_as_published,
+        subscription.no_local,
+        () if identifier is None else (identifier,),
+    )
+
+
+async def subscribe(listener: MqttListener, connection: MqttConnection, packet: Subscribe) -> None:
+    """Place every filter, answer SUBACK, then send the retained publications."""
+    placed = await asyncio.gather(
+        *[_one(listener, connection, name, options, packet.subscription_id) for name, options in packet.filters]
+    )
+    if not connection.is_open or connection.subscriber is None:
+        return
+    codes = [code for code, _, _ in placed]
+    connection.transport.write(encode_packet(SubAck(packet.packet_id, codes), connection.version))
+    for code, grant, retained in placed:
+        if retained and code < UNSPECIFIED_ERROR:
+            connection.subscriber.send_retained(retained, grant)
+
+
+async def _one(
+    listener: MqttListener,
+    connection: MqttConnection,
+    name: bytes,
+    options: SubscriptionOptions,
+    identifier: int | None,
+) -> tuple[int, Grant, list[Block]]:
+    """(reason code, grant, retained publications) of one filter."""
+    refused = Grant()
+    try:
+        check_filter(name)
+        if shared(name) is not None:
+            if options.no_local:
+                raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on a shared subscription")
+            return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, refused, []
+    except MqttProtocolError as error:
+        connection.fail(error)
+        return error.reason_code, refused, []
+    except TopicError as error:
+        log.info("client %r: %s", connection.client_id, error)
+        return TOPIC_FILTER_INVALID, refused, []
+    session, subscriber = connection.session, connection.subscriber
+    subscribed = session.subscribe(name, options, identifier)
+    if subscribed.reason_code >= UNSPECIFIED_ERROR or subscriber is None:
+        return subscribed.reason_code, refused, []
+    grant = grant_of(session.subscriptions[name])
+    try:
+        found = await listener.engine.subscribe(subscriber, name, grant, retained=subscribed.send_retained)
+    except (LexicastError, TimeoutError) as error:
+        log.warning("client %r: subscription to %r failed: %s", connection.client_id, name, error)
+        session.unsubscribe(name)
+        return UNSPECIFIED_ERROR, refused, []
+    return subscribed.reason_code, grant, found
+
+
+def unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> bytes:
+    """The UNSUBACK."""
+    codes = []
+    for name in packet.filters:
+        known = connection.session.unsubscribe(name)
+        if connection.subscriber is not None and known:
+            listener.engine.unsubscribe(connection.subscriber, name)
+        codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)
+    return encode_packet(UnsubAck(packet.packet_id, codes), connection.version)

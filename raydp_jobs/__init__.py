@@ -1,0 +1,1 @@
+"""Spark jobs over the history, through RayDP."""
