@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.sequencer import RUNS_REMEMBERED, Placed, Producer, RememberedRun
+from lexicast.storage.state import Epoch
 from lexicast.storage.store import Store
 
 
@@ -22,13 +24,14 @@ class StoreMemory:
         state = self._store.producer(group, producer)
         if state is None:
             return None
-        runs = deque([RememberedRun(*run) for run in state.runs], maxlen=RUNS_REMEMBERED)
-        return Producer(state.incarnation, state.last, runs)
+        starts = self._store.epochs(group)
+        runs = [RememberedRun(r.sequence, r.records, epoch_of(starts, r.offset), r.offset) for r in state.runs]
+        return Producer(state.incarnation, state.sequence, deque(runs, maxlen=RUNS_REMEMBERED))
 
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
         """Where an unreleased QoS 2 publication stands durably."""
         offset = self._store.mark(group, session_uid, packet_id)
-        return None if offset is None else Placed(1, 0, offset)
+        return None if offset is None else Placed(1, epoch_of(self._store.epochs(group), offset), offset)
 
     def dictionaries(self, group: int) -> set[int]:
         """Ids of the dictionaries that the group's log holds or is about to hold."""
@@ -43,3 +46,9 @@ class StoreMemory:
         for dictionary in dictionaries:
             if dictionary not in known:
                 raise DictionaryError(f"dictionary {dictionary:016x} is not in the log of group {group}: send it first")
+
+
+def epoch_of(starts: Sequence[Epoch], offset: int) -> int:
+    """The epoch that gave `offset`; 0 when it is older than the epochs that the store remembers."""
+    at = bisect_right(starts, offset, key=lambda start: start.first)
+    return starts[at - 1].epoch if at else 0
