@@ -33,10 +33,12 @@ from lexicast.cluster.errors import (
 from lexicast.cluster.messages import ACK, DELIVER, DICTIONARY
 from lexicast.cluster.positions import Position, topic_group
 from lexicast.cluster.topics import check_filter, is_wildcard, shared
+from lexicast.compression.dictionary import Dictionary
 
 from .client_connection import Connection, Resolve
 from .client_decoder import Decoder
 from .client_dictionaries import Dictionaries
+from .client_entries import Kind, make_kind
 from .client_messages import (
     FOREVER_US,
     TIME,
@@ -48,7 +50,7 @@ from .client_messages import (
     parse_since,
     parse_time,
 )
-from .client_publisher import Kind, Publisher, make_kind
+from .client_publisher import Publisher
 from .client_subscription import BUFFER_BYTES, CATCH_UP, DROP, HistoryPages, Subscription, closed_error
 from .link import REQUEST_TIMEOUT_S, Link
 
@@ -80,7 +82,7 @@ class Client:
         self.clock: Clock = clock or SystemClock()
         self._dictionaries = Dictionaries(self.clock)
         self.decoder = Decoder(self._dictionaries, self._fetch_dictionary)
-        self._publisher = Publisher(self.client_id, self._dictionaries.compress if compress else None, self._send)
+        self._publisher = Publisher(self.client_id, self._dictionaries.compressor if compress else None, self._send)
         self._connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
         self._streams: weakref.WeakValueDictionary[int, Subscription] = weakref.WeakValueDictionary()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
@@ -199,6 +201,10 @@ class Client:
             return _PLAIN
         return make_kind(qos, retain, expiry_s, pack_properties(properties))
 
+    def dictionaries(self) -> tuple[Dictionary, ...]:
+        """The newest dictionary of each family, as the broker has announced them."""
+        return self._dictionaries.announced()
+
     # -- subscribing and the past
 
     def subscribe(
@@ -210,6 +216,7 @@ class Client:
         until: Until = None,
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
+        sample_bytes_per_s: int | None = None,
     ) -> Subscription:
         """The messages whose topic matches `filter`: to be iterated, or entered (`async with`) and iterated.
 
@@ -218,7 +225,8 @@ class Client:
         subscription's `cursor`, a datetime, seconds since 1970, a duration ("10m", timedelta), "beginning".
         `until`: the time at which it ends. `qos`: the highest the subscriber asks for; with `slow="drop"` what
         does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
-        storage. Raises TopicError, UsageError.
+        storage. `sample_bytes_per_s`: the broker sends about so much and leaves the rest out: for those who want to
+        look at a stream rather than have it. Raises TopicError, UsageError.
         """
         name, group = self._filter(filter)
         now_us = self.clock.time_us()
@@ -231,7 +239,7 @@ class Client:
             name,
             parse_since(since, now_us, group),
             None if until is None else parse_time(until, now_us),
-            {"slow": slow, "qos": qos},
+            {"slow": slow, "qos": qos, "sample_bytes_per_s": sample_bytes_per_s},
             buffer_bytes,
         )
         self._subscriptions.add(subscription)

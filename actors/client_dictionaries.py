@@ -16,6 +16,8 @@ from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.families import FamilyMap
 from lexicast.compression.wire import Recoder
 
+from .client_entries import Compress
+
 # Compressors at work: up to 300 KiB each (see Dictionary.build).
 COMPRESSORS_MAX: Final = 64
 DICTIONARIES_MAX: Final = 1_024
@@ -29,6 +31,7 @@ class Dictionaries:
         self._families = FamilyMap()
         self._recoder = Recoder(dictionaries_max=DICTIONARIES_MAX, coders_max=COMPRESSORS_MAX)
         self._compressors: OrderedDict[int, Codec] = OrderedDict()
+        self._announced = False
         self.bytes_saved = 0
 
     def __contains__(self, dictionary: int) -> bool:
@@ -41,7 +44,12 @@ class Dictionaries:
         """
         dictionary = self.hold(packed)
         self._families.add(dictionary)
+        self._announced = True
         return dictionary
+
+    def announced(self) -> tuple[Dictionary, ...]:
+        """The newest dictionary of each family that the broker has announced."""
+        return self._families.dictionaries()
 
     def hold(self, packed: bytes) -> Dictionary:
         """A dictionary for reading. Raises DictionaryError when it is damaged."""
@@ -49,16 +57,28 @@ class Dictionaries:
         self._recoder.add(dictionary)
         return dictionary
 
-    def compress(self, topic: bytes, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
-        """A run of payloads of one topic with the newest unexpired dictionary, if together they become shorter.
+    def compressor(self) -> Compress | None:
+        """What compresses the payloads of one message; None while no dictionary has been announced.
 
-        Returns (dictionary id, compressed) or (None, `payloads`).
+        It takes a run of payloads of one topic and returns (dictionary id, compressed), with the newest unexpired
+        dictionary of the topic's family, if together they become shorter, else (None, the payloads).
         """
-        dictionary = self._families.dictionary_for(topic, self._clock.time_us())
-        if dictionary is None:
-            return None, payloads
+        if not self._announced:
+            return None
+        now_us = self._clock.time_us()
+        chosen: dict[bytes, Dictionary | None] = {}
+
+        def compress(topic: bytes, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
+            if topic not in chosen:
+                chosen[topic] = self._families.dictionary_for(topic, now_us)
+            dictionary = chosen[topic]
+            return (None, payloads) if dictionary is None else self._compress(dictionary, payloads)
+
+        return compress
+
+    def _compress(self, dictionary: Dictionary, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
         try:
-            compress = self._compressor(dictionary).compress
+            compress = self._codec(dictionary).compress
             shorter = [compress(payload) for payload in payloads]
         except DictionaryError:
             return None, payloads
@@ -72,7 +92,7 @@ class Dictionaries:
         """A run of payloads as they were published. Raises DictionaryError: not held, or data that does not fit."""
         return self._recoder.all_to_raw(encoding, dictionary, payloads)
 
-    def _compressor(self, dictionary: Dictionary) -> Codec:
+    def _codec(self, dictionary: Dictionary) -> Codec:
         codec = self._compressors.get(dictionary.id)
         if codec is None:
             codec = self._compressors[dictionary.id] = dictionary.build()

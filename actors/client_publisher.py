@@ -14,27 +14,17 @@ Pure but for the futures it settles: bytes leave through `send`.
 from __future__ import annotations
 
 import asyncio
-import os
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from lexicast.cluster.blocks import (
-    FIRST_DICTIONARY,
-    QOS_MASK,
-    RAW,
-    RETAIN,
-    Meta,
-    ProducerRun,
-    Run,
-    pack_meta,
-)
 from lexicast.cluster.errors import LexicastError, PeerError, PublishRefusedError, UnavailableError, UsageError
 from lexicast.cluster.messages import PUBLISH
 from lexicast.cluster.positions import Position, topic_group
 from lexicast.cluster.topics import check_topic
+
+from .client_entries import Compressor, Entry, EntryBuilder, Kind, Queued
 
 WINDOW: Final = 8
 # A message of 4,096 records is enough to make its fixed costs (0.1 ms on both sides) vanish; a codec that takes 20 us
@@ -46,13 +36,6 @@ QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
 # Topics whose bytes and group are remembered (about 300 bytes each); beyond it they are forgotten all at once.
 TOPICS_MAX: Final = 100_000
 CHUNK: Final = 2_048
-EXPIRY_S_MAX: Final = 100 * 366 * 86_400
-PRODUCER_BYTES: Final = 16
-
-# (flags, expiry_ms, properties): what consecutive records of a run agree in, beside topic and encoding
-Kind: TypeAlias = tuple[int, int, dict[int, Any] | None]
-# (dictionary id or None for raw, payloads): see client_dictionaries.Dictionaries.compress
-Compress: TypeAlias = Callable[[bytes, list[bytes]], tuple[int | None, list[bytes]]]
 
 
 class PublishManyRefusedError(PublishRefusedError):
@@ -63,7 +46,7 @@ class PublishManyRefusedError(PublishRefusedError):
         self.positions = positions
 
 
-class _Batch:
+class Batch:
     """Who waits for the positions of one call."""
 
     __slots__ = ("error", "future", "left", "positions")
@@ -95,37 +78,24 @@ class _Batch:
             self.future.set_exception(error)
 
 
-class _Queued(NamedTuple):
-    """One publication that waits for its entry."""
-
-    group: int
-    topic: bytes
-    payload: bytes
-    kind: Kind
-    batch: _Batch
-    place: int
-
-
 class _Sent(NamedTuple):
     """An unacknowledged PUBLISH message."""
 
-    entries: list[tuple[int, bytes, bytes, bytes]]
-    waiting: list[list[_Queued]]
+    entries: list[Entry]
+    waiting: list[list[Queued]]
 
 
 class Publisher:
     """See the module's docstring. `send` hands a message to the link and says whether it may be given more."""
 
-    def __init__(self, client_id: str, compress: Compress | None, send: Callable[[tuple[Any, ...]], bool]) -> None:
-        self._client_id = client_id
-        self._compress = compress
+    def __init__(self, client_id: str, compressor: Compressor | None, send: Callable[[tuple[Any, ...]], bool]) -> None:
+        self._compressor = compressor
         self._send = send
-        self._producer = os.urandom(PRODUCER_BYTES)
+        self._builder = EntryBuilder(client_id)
         self._groups = 0
         self._payload_bytes_max = 0
-        self._sequences: dict[int, int] = {}
         self._topics: dict[str, tuple[bytes, int]] = {}
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[Queued] = deque()
         self._queue_bytes = 0
         self._sent: dict[int, _Sent] = {}
         self._next_tag = 1
@@ -161,7 +131,7 @@ class Publisher:
         self._check_open()
         if not self._room.is_set():
             raise UnavailableError(f"{len(self._queue)} publications wait already: publish slower, or await publish()")
-        self._put(topic, payload, kind, _Batch(1, None))
+        self._put(topic, payload, kind, Batch(1, None))
 
     async def put(self, topic: str, payload: bytes | str, kind: Kind) -> Position:
         """Queue one publication, waiting for room, and return its position when it is acknowledged."""
@@ -169,7 +139,7 @@ class Publisher:
         while not self._room.is_set():
             await self._room.wait()
             self._check_open()
-        batch = _Batch(1, asyncio.get_running_loop().create_future())
+        batch = Batch(1, asyncio.get_running_loop().create_future())
         self._put(topic, payload, kind, batch)
         assert batch.future is not None
         return (await batch.future)[0]
@@ -178,14 +148,14 @@ class Publisher:
         """Queue many, waiting for room, and return their positions, in order, when all are acknowledged."""
         iterator = iter(items)
         loop = asyncio.get_running_loop()
-        batches: list[_Batch] = []
+        batches: list[Batch] = []
         try:
             while chunk := list(islice(iterator, CHUNK)):
                 self._check_open()
                 while not self._room.is_set():
                     await self._room.wait()
                     self._check_open()
-                batch = _Batch(len(chunk), loop.create_future())
+                batch = Batch(len(chunk), loop.create_future())
                 self._put_chunk(chunk, kind, batch)
                 batches.append(batch)
         except BaseException:
@@ -193,17 +163,17 @@ class Publisher:
             raise
         return await _gather(batches)
 
-    def _put(self, topic: str, payload: bytes | str, kind: Kind, batch: _Batch) -> None:
+    def _put(self, topic: str, payload: bytes | str, kind: Kind, batch: Batch) -> None:
         name, group = self._topics.get(topic) or self.topic(topic)
         data = payload if type(payload) is bytes else self._payload(payload)
         if len(data) > self._payload_bytes_max:
             raise self._too_long(topic, data)
-        self._queue.append(_Queued(group, name, data, kind, batch, 0))
+        self._queue.append((group, name, data, kind, batch, 0))
         self._queued(len(data))
 
-    def _put_chunk(self, chunk: list[tuple[str, bytes | str]], kind: Kind, batch: _Batch) -> None:
+    def _put_chunk(self, chunk: list[tuple[str, bytes | str]], kind: Kind, batch: Batch) -> None:
         """Queue a chunk whole, or raise and queue nothing of it."""
-        queued: list[_Queued] = []
+        queued: list[Queued] = []
         topics, most, size = self._topics, self._payload_bytes_max, 0
         for index, (topic, payload) in enumerate(chunk):
             name, group = topics.get(topic) or self.topic(topic)
@@ -212,7 +182,7 @@ class Publisher:
             if len(payload) > most:
                 raise self._too_long(topic, payload)
             size += len(payload)
-            queued.append(_Queued(group, name, payload, kind, batch, index))
+            queued.append((group, name, payload, kind, batch, index))
         self._queue.extend(queued)
         self._queued(size)
 
@@ -279,16 +249,16 @@ class Publisher:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
 
-    def _take(self) -> tuple[list[tuple[int, bytes, bytes, bytes]], list[list[_Queued]]]:
+    def _take(self) -> tuple[list[Entry], list[list[Queued]]]:
         """The next message's entries, off the queue."""
-        groups: dict[int, list[_Queued]] = {}
+        groups: dict[int, list[Queued]] = {}
         pop, size = self._queue.popleft, 0
         for _ in range(min(len(self._queue), MESSAGE_RECORDS_MAX)):
             record = pop()
-            size += len(record.payload)
-            mine = groups.get(record.group)
+            size += len(record[2])
+            mine = groups.get(record[0])
             if mine is None:
-                groups[record.group] = [record]
+                groups[record[0]] = [record]
             else:
                 mine.append(record)
             if size >= MESSAGE_BYTES_MAX:
@@ -296,43 +266,9 @@ class Publisher:
         self._queue_bytes -= size
         if self._queue_bytes <= QUEUE_BYTES_MAX // 2 and len(self._queue) <= QUEUE_RECORDS_MAX // 2:
             self._room.set()
-        waiting = list(groups.values())
-        return [self._entry(group, records) for group, records in groups.items()], waiting
-
-    def _entry(self, group: int, records: list[_Queued]) -> tuple[int, bytes, bytes, bytes]:
-        """One group's columns."""
-        topics: dict[bytes, int] = {}
-        dictionaries: dict[int, int] = {}
-        runs: list[Run] = []
-        payloads: list[bytes] = []
-        start, end = 0, len(records)
-        while start < end:
-            _, topic, _, kind, _, _ = records[start]
-            stop = start + 1
-            while stop < end and records[stop].topic == topic and records[stop].kind == kind:
-                stop += 1
-            mine = [record.payload for record in records[start:stop]]
-            encoding = RAW
-            if self._compress is not None:
-                dictionary, mine = self._compress(topic, mine)
-                if dictionary is not None:
-                    encoding = FIRST_DICTIONARY + dictionaries.setdefault(dictionary, len(dictionaries))
-            payloads += mine
-            flags, expiry_ms, properties = kind
-            index = topics.setdefault(topic, len(topics))
-            runs.append(Run(0, index, flags, encoding, expiry_ms, properties, 0, stop - start))
-            start = stop
-        sequence = self._sequences.get(group, 0) + 1
-        self._sequences[group] = sequence + end - 1
-        meta = Meta(
-            tuple(topics),
-            tuple(runs),
-            (ProducerRun(self._producer, 1, sequence, end),),
-            (),
-            (self._client_id,),
-            tuple(dictionaries),
-        )
-        return group, pack_meta(meta), array("I", [len(p) for p in payloads]).tobytes(), b"".join(payloads)
+        compress = None if self._compressor is None else self._compressor()
+        build = self._builder.build
+        return [build(group, records, compress) for group, records in groups.items()], list(groups.values())
 
     def acknowledged(self, tag: int, results: Any) -> None:
         """An ACK arrived. Raises PeerError when it does not fit what was sent."""
@@ -351,25 +287,32 @@ class Publisher:
         if not self._sent and not self._queue:
             self._idle.set()
 
-    def _place(self, group: int, records: list[_Queued], runs: Any) -> None:
-        positions = [Position(group, epoch, first + i) for count, epoch, first in runs for i in range(count)]
-        if len(positions) != len(records):
-            self._refuse(records, f"the broker gave {len(positions)} positions for {len(records)} publications")
+    def _place(self, group: int, records: list[Queued], runs: Any) -> None:
+        try:
+            given = sum(count for count, _, _ in runs)
+        except (TypeError, ValueError):
+            given = -1
+        if given != len(records):
+            self._refuse(records, f"the broker gave no positions that fit {len(records)} publications: {runs!r:.80}")
             return
+        new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
+        positions = [new(Position, (group, e, at)) for n, e, first in runs for at in range(first, first + n)]
         self.published += len(records)
-        for (_, _, _, _, batch, index), position in zip(records, positions, strict=True):
-            batch.positions[index] = position
+        for record, position in zip(records, positions, strict=True):
+            batch = record[4]
+            batch.positions[record[5]] = position
             batch.left -= 1
             if not batch.left:
                 batch.finish()
 
-    def _refuse(self, records: list[_Queued], reason: str) -> None:
+    def _refuse(self, records: list[Queued], reason: str) -> None:
         self.refused += len(records)
         for record in records:
-            record.batch.error = reason
-            record.batch.left -= 1
-            if not record.batch.left:
-                record.batch.finish()
+            batch = record[4]
+            batch.error = reason
+            batch.left -= 1
+            if not batch.left:
+                batch.finish()
 
     # -- the end
 
@@ -387,7 +330,7 @@ class Publisher:
         self._error = error
         waiting = [record for sent in self._sent.values() for records in sent.waiting for record in records]
         for record in (*waiting, *self._queue):
-            record.batch.fail(error)
+            record[4].fail(error)
         self._sent.clear()
         self._queue.clear()
         self._queue_bytes = 0
@@ -395,7 +338,7 @@ class Publisher:
         self._idle.set()
 
 
-async def _gather(batches: list[_Batch]) -> list[Position]:
+async def _gather(batches: list[Batch]) -> list[Position]:
     """The positions of all, in order. Raises once all are settled, for all refusals together."""
     positions: list[Position | None] = []
     refusals: list[str] = []
@@ -415,20 +358,8 @@ async def _gather(batches: list[_Batch]) -> list[Position]:
     return positions  # type: ignore[return-value]  # without refusals none is missing
 
 
-def _forget(batches: list[_Batch]) -> None:
+def _forget(batches: list[Batch]) -> None:
     """Nobody waits for these any more."""
     for batch in batches:
         if batch.future is not None and not batch.future.cancel() and not batch.future.cancelled():
             batch.future.exception()  # looked at: asyncio would complain of it otherwise
-
-
-def make_kind(qos: int, retain: bool, expiry_s: float | None, properties: dict[int, Any] | None) -> Kind:
-    """A publication's kind. Raises UsageError for values out of range."""
-    if qos not in (0, 1, 2) or isinstance(qos, bool):
-        raise UsageError(f"qos={qos!r}: it is 0, 1 or 2")
-    expiry_ms = 0
-    if expiry_s is not None:
-        if not 0 < expiry_s <= EXPIRY_S_MAX:
-            raise UsageError(f"expiry_s={expiry_s!r}: give seconds above 0, at most {EXPIRY_S_MAX}, or None for never")
-        expiry_ms = max(1, round(expiry_s * 1000))
-    return (qos & QOS_MASK) | (RETAIN if retain else 0), expiry_ms, properties

@@ -182,7 +182,8 @@ async def test_refused_publications_raise_and_the_others_are_stored(broker: Brok
 async def test_full_queue_makes_publishers_wait_and_nowait_raise(broker: Broker) -> None:
     async with connected(broker) as bus:
         broker.holding = True
-        many = asyncio.create_task(bus.publish_many(("t", b"") for _ in range(3 * QUEUE_RECORDS_MAX)))
+        messages = [("t", b"")] * (3 * QUEUE_RECORDS_MAX)
+        many = asyncio.ensure_future(bus.publish_many(messages))
         await until(lambda: not bus._publisher._room.is_set())
         with pytest.raises(UnavailableError, match="wait already"):
             bus.publish_nowait("t", b"")

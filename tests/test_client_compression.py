@@ -136,6 +136,10 @@ def test_expired_dictionary_is_not_used() -> None:
     dictionaries = Dictionaries(clock)
     dictionary = replace(make_dictionary(), expires_us=2_000_000)
     dictionaries.announce(dictionary.pack())
-    assert dictionaries.compress(b"t/1", [WORDS])[0] == dictionary.id
+    compress = dictionaries.compressor()
+    assert compress is not None
+    assert compress(b"t/1", [WORDS])[0] == dictionary.id
     clock.advance(3)
-    assert dictionaries.compress(b"t/1", [WORDS]) == (None, [WORDS])
+    compress = dictionaries.compressor()
+    assert compress is not None
+    assert compress(b"t/1", [WORDS]) == (None, [WORDS])
