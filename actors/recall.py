@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.sequencer import RUNS_REMEMBERED, Placed, Producer, RememberedRun
@@ -26,7 +27,7 @@ class StoreMemory:
             return None
         starts = self._store.epochs(group)
         runs = [RememberedRun(r.sequence, r.records, epoch_of(starts, r.offset), r.offset) for r in state.runs]
-        return Producer(state.incarnation, state.sequence, deque(runs, maxlen=RUNS_REMEMBERED))
+        return Producer(state.incarnation, state.sequence, deque(runs), forgotten(state.sequence, runs))
 
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
         """Where an unreleased QoS 2 publication stands durably."""
@@ -46,6 +47,17 @@ class StoreMemory:
         for dictionary in dictionaries:
             if dictionary not in known:
                 raise DictionaryError(f"dictionary {dictionary:016x} is not in the log of group {group}: send it first")
+
+
+def forgotten(last: int, runs: Sequence[RememberedRun]) -> int:
+    """The highest sequence up to which some may have been stored although no run that is kept names them."""
+    known = max([run.sequence + run.count - 1 for run in runs], default=0)
+    if known < last:
+        return last  # restated by a ProducerSeen
+    if len(runs) < RUNS_REMEMBERED:
+        return 0
+    ascending = all(a.sequence < b.sequence for a, b in pairwise(runs))
+    return runs[0].sequence - 1 if ascending else last
 
 
 def epoch_of(starts: Sequence[Epoch], offset: int) -> int:

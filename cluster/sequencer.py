@@ -64,23 +64,32 @@ class RememberedRun(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """What a group remembers of one producer."""
+    """What a group remembers of one producer. Up to `forgotten` a sequence may have been placed long ago."""
 
     incarnation: int
     last: int
-    runs: deque[RememberedRun] = field(default_factory=lambda: deque(maxlen=RUNS_REMEMBERED))
+    runs: deque[RememberedRun] = field(default_factory=deque)
+    forgotten: int = 0
 
-    def note(self, run: RememberedRun) -> None:
-        """Remember where a run went."""
+    def note(self, run: RememberedRun, committed: int) -> None:
+        """Remember where a run went. Older ones are forgotten only once committed: a repeat may not be acknowledged
+        before its first copy is."""
         self.runs.append(run)
-        self.last = run.sequence + run.count - 1
+        self.last = max(self.last, run.sequence + run.count - 1)
+        while len(self.runs) > RUNS_REMEMBERED and self.runs[0].offset < committed:
+            gone = self.runs.popleft()
+            self.forgotten = max(self.forgotten, gone.sequence + gone.count - 1)
 
-    def find(self, sequence: int) -> Placed:
-        """Where `sequence` was placed; offset 0 of epoch 0 when that is no longer remembered."""
+    def find(self, sequence: int) -> Placed | None:
+        """Where `sequence` was placed; offset 0 of epoch 0 when that is no longer remembered (it is committed then).
+
+        None when it never was: a refused entry leaves a gap in its producer's sequences, and is not stored just
+        because later ones are.
+        """
         for run in reversed(self.runs):
             if run.sequence <= sequence < run.sequence + run.count:
                 return Placed(1, run.epoch, run.offset + sequence - run.sequence)
-        return Placed(1, 0, 0)
+        return Placed(1, 0, 0) if sequence <= self.forgotten else None
 
 
 class Memory(Protocol):
@@ -252,7 +261,9 @@ class Sequencer:
             known = self._producer(state, producer)
             for i in range(count):
                 if known is not None and (incarnation, sequence + i) <= (known.incarnation, known.last):
-                    found[index] = known.find(sequence + i) if incarnation == known.incarnation else Placed(1, 0, 0)
+                    at = known.find(sequence + i) if incarnation == known.incarnation else Placed(1, 0, 0)
+                    if at is not None:
+                        found[index] = at
                 index += 1
         for mark in meta.marks:
             placed = state.marks.get((mark.session_uid, mark.packet_id))
@@ -310,7 +321,7 @@ class Sequencer:
             if known is None or known.incarnation != incarnation:
                 known = Producer(incarnation, 0)
                 self._remember(state, producer, known)
-            known.note(RememberedRun(sequence, count, state.epoch, at))
+            known.note(RememberedRun(sequence, count, state.epoch, at), state.committed)
             at += count
         for mark in meta.marks:
             state.marks[mark.session_uid, mark.packet_id] = Placed(1, state.epoch, offset + mark.index)
