@@ -166,7 +166,9 @@ class Sequencer:
     def publish(
         self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int
     ) -> Sequenced:
-        """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, UsageError when this is not the group's leader."""
+        """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, StaleEpochError when
+        its producer has a newer incarnation, UsageError when this is not the group's leader.
+        """
         state = self.groups.get(group)
         if state is None:
             raise UsageError(f"group {group} is not led here")
@@ -245,13 +247,17 @@ class Sequencer:
     # -- repeats
 
     def _may_repeat(self, state: Group, meta: Meta) -> bool:
-        if meta.marks:
-            return True
+        found = bool(meta.marks)
         for producer, incarnation, sequence, _ in meta.producers:
             known = self._producer(state, producer)
-            if known is not None and (incarnation, sequence) <= (known.incarnation, known.last):
-                return True
-        return False
+            if known is None:
+                continue
+            if incarnation < known.incarnation:
+                raise StaleEpochError(
+                    f"group {state.number}: a producer's incarnation {incarnation} was replaced by {known.incarnation}"
+                )
+            found = found or (incarnation == known.incarnation and sequence <= known.last)
+        return found
 
     def _repeats(self, state: Group, meta: Meta) -> dict[int, Placed]:
         """Record index -> where it stands already."""
@@ -260,8 +266,8 @@ class Sequencer:
         for producer, incarnation, sequence, count in meta.producers:
             known = self._producer(state, producer)
             for i in range(count):
-                if known is not None and (incarnation, sequence + i) <= (known.incarnation, known.last):
-                    at = known.find(sequence + i) if incarnation == known.incarnation else Placed(1, 0, 0)
+                if known is not None and incarnation == known.incarnation and sequence + i <= known.last:
+                    at = known.find(sequence + i)
                     if at is not None:
                         found[index] = at
                 index += 1
