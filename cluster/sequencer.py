@@ -31,7 +31,6 @@ from .blocks import (
     U32,
     Block,
     Meta,
-    ProducerRun,
     control_block,
     pack_meta,
 )
@@ -289,8 +288,6 @@ class Sequencer:
             else:
                 placed.append(Placed(1, state.epoch, offset))
                 offset += 1
-        # A repeat still moves its producer on: its sequence number is spent.
-        self._spend(state, block.meta.producers)
         if rest is None:
             return Sequenced(None, tuple(placed))
         rest = dense(rest)
@@ -298,12 +295,6 @@ class Sequencer:
         state.next = offset
         self._enqueue(state, rest)
         return Sequenced(rest, tuple(placed))
-
-    def _spend(self, state: Group, producers: Sequence[ProducerRun]) -> None:
-        for producer, incarnation, sequence, count in producers:
-            known = self._producer(state, producer)
-            if known is not None and known.incarnation == incarnation:
-                known.last = max(known.last, sequence + count - 1)
 
     def _producer(self, state: Group, producer: bytes) -> Producer | None:
         known = state.producers.get(producer)
