@@ -230,7 +230,10 @@ class Sequencer:
         state.uncommitted = deque([b for b in state.uncommitted if b is not block])
         if block.kind == PUBLICATIONS:
             for run in block.meta.producers:
-                state.producers.pop(run.producer, None)
+                known = state.producers.get(run.producer)
+                if known is not None:
+                    # Only these: other blocks of the producer may be on their way to the store.
+                    known.runs = deque([r for r in known.runs if not block.first <= r.offset <= block.last])
             for mark in block.meta.marks:
                 state.marks.pop((mark.session_uid, mark.packet_id), None)
 
