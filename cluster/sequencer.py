@@ -310,8 +310,11 @@ class Sequencer:
     def _remember(self, state: Group, producer: bytes, known: Producer) -> None:
         if len(state.producers) >= PRODUCERS_CACHED_MAX:
             # Only a producer whose every record is committed may be forgotten here: the store then knows it.
-            settled = (p for p, s in state.producers.items() if not s.runs or s.runs[-1].offset < state.committed)
-            del state.producers[next(settled, next(iter(state.producers)))]
+            # The others are bounded by rule 3.
+            settled = (p for p, s in state.producers.items() if all(r.offset < state.committed for r in s.runs))
+            found = next(settled, None)
+            if found is not None:
+                del state.producers[found]
         state.producers[producer] = known
 
     def _note(self, state: Group, meta: Meta, offset: int) -> None:
