@@ -159,8 +159,14 @@ class Sequencer:
         return self.control(group, [EpochStart(epoch, last, self.member)], time_us)
 
     def room(self, group: int, records: int) -> bool:
-        """Whether rule 3 lets `records` more be sequenced now."""
-        return self.groups[group].pending_records + records <= RECORDS_PENDING_MAX
+        """Whether rule 3 lets `records` more be sequenced now. Raises UsageError when the group is not led here."""
+        return self._led(group).pending_records + records <= RECORDS_PENDING_MAX
+
+    def _led(self, group: int) -> Group:
+        state = self.groups.get(group)
+        if state is None:
+            raise UsageError(f"group {group} is not led here")
+        return state
 
     def publish(
         self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int
@@ -168,9 +174,7 @@ class Sequencer:
         """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, StaleEpochError when
         its producer has a newer incarnation, UsageError when this is not the group's leader.
         """
-        state = self.groups.get(group)
-        if state is None:
-            raise UsageError(f"group {group} is not led here")
+        state = self._led(group)
         count = len(lengths) // U32
         last = state.next + count - 1
         block = Block(
