@@ -42,6 +42,9 @@ from .selection import select
 RECORDS_PENDING_MAX = EPOCH_OFFSET_GAP // 2
 PRODUCERS_CACHED_MAX = 10_000
 RUNS_REMEMBERED = 64
+# What the store has fields for: MQTT's longest expiry (2**32 - 1 s), and sequences that cannot overflow 64 bits.
+EXPIRY_MS_MAX = 1000 * (1 << 32)
+SEQUENCE_END = 1 << 62
 
 
 class Placed(NamedTuple):
@@ -370,10 +373,12 @@ def check_entry(block: Block) -> None:
             and 0 <= run.encoding < FIRST_DICTIONARY + dictionaries
             and run.skip == 0
             and run.count > 0
-            and run.expiry_ms >= 0
+            and 0 <= run.expiry_ms <= EXPIRY_MS_MAX
             and 0 <= run.flags <= QOS_MASK + RETAIN
             and run.flags & QOS_MASK != QOS_MASK
         ):
             raise PeerError(f"group {block.group}: a run of an entry is out of range: {run}")
-    if any(not 0 <= mark.index < count for mark in meta.marks):
+    if any(not (0 <= mark.index < count and 0 < mark.packet_id < 1 << 16) for mark in meta.marks):
         raise PeerError(f"group {block.group}: a QoS 2 mark is out of range")
+    if any(not (0 <= p.incarnation < SEQUENCE_END and 0 <= p.sequence < SEQUENCE_END) for p in meta.producers):
+        raise PeerError(f"group {block.group}: a producer's sequence is out of range")
