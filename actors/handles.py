@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -121,11 +122,17 @@ def unwrap(error: BaseException) -> BaseException:
         cause = error.cause
         return unwrap(cause) if isinstance(cause, Exception) and cause is not error else error
     if isinstance(error, ray.exceptions.RayActorError):
-        first = str(error).strip().splitlines()
-        return UnavailableError(f"the actor is gone: {first[0] if first else type(error).__name__}")
+        return UnavailableError(_reason(error))
     if isinstance(error, ray.exceptions.GetTimeoutError | TimeoutError):
         return UnavailableError("the actor did not answer in time")
     return error
+
+
+def _reason(error: ray.exceptions.RayActorError) -> str:
+    """Ray's page about a dead actor in one line: the error of a failed constructor where there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return raised[-1] if raised else f"the actor is gone: {lines[0]}"
 
 
 class ActorReference:
@@ -188,7 +195,7 @@ def spawn(
     *arguments: Any,
     node_id: str | None = None,
     num_cpus: float = 0.0,
-    env: dict[str, str] | None = None,
+    runtime_env: dict[str, Any] | None = None,
 ) -> ActorReference:
     """Start a named, detached, ever-restarting async actor; with `node_id` on that node and no other."""
     options: dict[str, Any] = {
@@ -202,10 +209,10 @@ def spawn(
     }
     if node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    if env:
-        options["runtime_env"] = {"env_vars": env}
+    if runtime_env:
+        options["runtime_env"] = runtime_env
     remote: Any = cls if hasattr(cls, "remote") else ray.remote(cls)
-    return ActorReference(name, remote.options(**options).remote(*arguments))
+    return ActorReference(name, remote.options(**options).remote(name, *arguments))
 
 
 class RayCoordination:

@@ -1,0 +1,353 @@
+"""`lexicast up`: start the actors of a cluster, wait till they serve, keep `run.json` true, stop them in order.
+
+Order of a start: data folder locked; MQTT port looked at (so that a busy one is told at once); Ray; the coordination
+server, which knows how many coordinators this cluster has; then all other actors at once, since those that need the
+cluster's id wait for the coordinators by themselves. Order of a stop: brokers (no publication comes in any more),
+sampling, coordinators (flush, close their stores), coordination server, Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from lexicast.cluster.config import Config
+from lexicast.cluster.errors import ConfigError, LexicastError, UnavailableError
+
+from .coordination_actor import CoordinationActor
+from .handles import COORDINATION, NAMESPACE, ActorReference, ClusterInfo, Members, RayCoordination, find_actor, spawn
+from .launch_files import Run, lock_data_dir, remove_run, write_run
+from .launch_ray import (
+    ACTOR_CPUS,
+    RayNodes,
+    children,
+    disconnect,
+    end_processes,
+    join,
+    note_processes,
+    start_embedded,
+    worker_environment,
+)
+from .ports import PortClaim, claim_port
+
+START_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 10.0
+GONE_TIMEOUT_S: Final = 5.0
+WATCH_WAIT_S: Final = 30.0
+SAMPLERS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ActorClasses:
+    """What to start; tests put simple ones here."""
+
+    coordinator: type
+    broker: type
+    sampling: type
+
+
+def actor_classes() -> ActorClasses:
+    """lexicast's own actors."""
+    return ActorClasses(
+        import_module("lexicast.actors.coordinator_actor").CoordinatorActor,
+        import_module("lexicast.actors.broker_actor").BrokerActor,
+        import_module("lexicast.actors.sampling_actor").SamplingActor,
+    )
+
+
+class ClusterLauncher:
+    """One `up`. Used by `up` below; the steps are apart so that a failed start stops what it had started."""
+
+    def __init__(
+        self,
+        config: Config,
+        classes: ActorClasses,
+        progress: Callable[[str], None],
+        ready_file: Path | None = None,
+    ) -> None:
+        """`progress` gets one short line a step. `config.node.data_dir` may be empty: the user's folder."""
+        self._folder = config.node.data_path()
+        self._config = config.replaced(node__data_dir=str(self._folder))
+        self._classes = classes
+        self._progress = progress
+        self._ready_file = ready_file
+        self._lock = -1
+        self._claim: PortClaim | None = None
+        self._nodes: RayNodes | None = None
+        self._coordination: ActorReference | None = None
+        self._actors: dict[str, list[ActorReference]] = {"coordinators": [], "brokers": [], "sampling": []}
+        self._run: Run | None = None
+        self._info: ClusterInfo | None = None
+
+    # -- start
+
+    def connect(self, address: str | None) -> None:
+        """Take the data folder and connect to Ray; None: an own one. Main thread. Raises LexicastError."""
+        self._lock = lock_data_dir(self._folder)
+        remove_run(self._folder)
+        # Nobody of this cluster runs now, so whoever holds the port is a stranger; a free one for 0 is fixed here.
+        with closing(claim_port(self._config.node.host, self._config.mqtt.port, uuid.uuid4().hex)) as claim:
+            self._config = self._config.replaced(mqtt__port=claim.port)
+        if address is None:
+            self._progress("starting Ray")
+            node = self._config.node
+            self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + SAMPLERS + 1)
+        else:
+            self._progress(f"joining Ray at {address}")
+            self._nodes = join(address)
+            self._check_alone()
+
+    def _check_alone(self) -> None:
+        with suppress(UnavailableError):
+            find_actor(COORDINATION)
+            raise ConfigError("a lexicast cluster runs in this Ray already: stop that one first (`lexicast down`)")
+
+    async def start(self) -> Run:
+        """Start the actors; returns when all serve. Raises the reason why one does not."""
+        assert self._nodes is not None
+        nodes = self._nodes.nodes
+        self._progress("starting the coordination server")
+        wanted = self._config.node.coordinators * len(nodes)
+        names = [f"coordinator-{i}" for i in range(wanted)]
+        self._coordination = self._spawn(CoordinationActor, COORDINATION, nodes[0], names, uuid.uuid4().hex)
+        async with _within(START_TIMEOUT_S, "the coordination server does not start"):
+            status = await self._coordination.call("ready", timeout_s=START_TIMEOUT_S)
+        names = self._check_coordinators(status["coordinators"], wanted)
+        ready = await self._start_rest(names)
+        coordination = RayCoordination(self._coordination)
+        self._info = await coordination.cluster()
+        self._claim = claim_port(self._config.node.host, self._config.mqtt.port, self._info.cluster_id)
+        self._run = self._make_run(ready, status["pid"])
+        if self._nodes.embedded:
+            note_processes(self._folder)
+        write_run(self._run, self._info.key, self._ready_file)
+        return self._run
+
+    def _check_coordinators(self, stored: list[str], wanted: int) -> list[str]:
+        """The coordinators that this cluster was created with. Raises ConfigError when others were asked for."""
+        if len(stored) != wanted and self._config.node.coordinators != Config().node.coordinators:
+            raise ConfigError(
+                f"this cluster was created with {len(stored)} coordinators, not {wanted}: start it with as many "
+                "(--coordinators), or create a new one with another --data-dir"
+            )
+        return stored
+
+    async def _start_rest(self, coordinators: list[str]) -> dict[str, list[dict[str, Any]]]:
+        """All actors but the coordination server; what their `ready` gave, by role."""
+        assert self._nodes is not None
+        nodes, node = self._nodes.nodes, self._config.node
+        self._progress("starting coordinators, brokers and the sampling broker")
+        for i, name in enumerate(coordinators):
+            home = nodes[min(i // node.coordinators, len(nodes) - 1)]
+            self._actors["coordinators"].append(self._spawn(self._classes.coordinator, name, home))
+        for i in range(node.brokers * len(nodes)):
+            self._actors["brokers"].append(self._spawn(self._classes.broker, f"broker-{i}", nodes[i // node.brokers]))
+        for i in range(SAMPLERS):
+            self._actors["sampling"].append(self._spawn(self._classes.sampling, f"sampling-{i}", nodes[0]))
+        async with _within(START_TIMEOUT_S, "not all actors serve"):
+            calls = [(role, actor) for role, actors in self._actors.items() for actor in actors]
+            answers = await _all_or_first_error([self._ready(actor) for _, actor in calls])
+        ready: dict[str, list[dict[str, Any]]] = {role: [] for role in self._actors}
+        for (role, _), answer in zip(calls, answers, strict=True):
+            ready[role].append(answer)
+        return ready
+
+    async def _ready(self, actor: ActorReference) -> dict[str, Any]:
+        answer: dict[str, Any] = await actor.call("ready", timeout_s=START_TIMEOUT_S)
+        self._progress(f"{actor.name} serves")
+        return answer
+
+    def _spawn(self, cls: type, name: str, node_id: str, *more: Any) -> ActorReference:
+        assert self._nodes is not None
+        environment = worker_environment(self._nodes)
+        plain = self._config.as_dict()
+        return spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
+
+    def _make_run(self, ready: dict[str, list[dict[str, Any]]], coordination_pid: int) -> Run:
+        assert self._nodes is not None
+        assert self._info is not None
+        names = [actor.name for actor in self._actors["brokers"]]
+        pids = {role: [answer["pid"] for answer in answers] for role, answers in ready.items()}
+        return Run(
+            data_dir=str(self._folder),
+            cluster_id=self._info.cluster_id,
+            ray_address=self._nodes.address,
+            namespace=NAMESPACE,
+            mqtt_host=self._config.node.host,
+            mqtt_port=self._config.mqtt.port,
+            started_us=time.time_ns() // 1_000,
+            up_pid=os.getpid(),
+            brokers={n: list(a["addresses"]) for n, a in zip(names, ready["brokers"], strict=True)},
+            pids={**pids, "coordination": coordination_pid},
+        )
+
+    # -- run
+
+    async def watch(self) -> None:
+        """Follow the membership, so that run.json names the actors that serve now. Runs until cancelled."""
+        assert self._coordination is not None
+        coordination = RayCoordination(self._coordination)
+        version = -1
+        while True:
+            try:
+                members = await coordination.members(version, WATCH_WAIT_S)
+                if members.version != version:
+                    version = members.version
+                    await self._update(members)
+            except LexicastError as error:
+                self._progress(f"{error}; trying on")
+
+    async def _update(self, members: Members) -> None:
+        assert self._run is not None
+        assert self._info is not None
+        assert self._coordination is not None
+        status = await self._coordination.call_retried("status")
+        found = {"brokers": members.brokers, "coordinators": members.coordinators, "sampling": members.samplers}
+        pids: dict[str, Any] = {
+            role: [m.pid for _, m in sorted(named.items())] or self._run.pids[role] for role, named in found.items()
+        }
+        pids["coordination"] = status["pid"]
+        brokers = {name: list(m.addresses) for name, m in sorted(members.brokers.items())}
+        run = replace(self._run, pids=pids, brokers=brokers or self._run.brokers)
+        if run != self._run:
+            self._run = run
+            write_run(run, self._info.key, self._ready_file)
+
+    # -- stop
+
+    async def stop(self) -> None:
+        """Stop every actor, in order; what does not answer in STOP_TIMEOUT_S is killed. Never raises."""
+        remove_run(self._folder)
+        for role in ("brokers", "sampling", "coordinators"):
+            await self._stop(self._actors[role])
+        if self._coordination is not None:
+            await self._stop([self._coordination])
+
+    async def _stop(self, actors: Sequence[ActorReference]) -> None:
+        await asyncio.gather(
+            *[actor.call("stop", timeout_s=STOP_TIMEOUT_S) for actor in actors], return_exceptions=True
+        )
+        for actor in actors:
+            with suppress(Exception):  # it is gone already, or Ray is
+                actor.kill()
+
+    def disconnect(self) -> None:
+        """Leave Ray, see its processes gone, give port and folder back. Main thread; never raises."""
+        if self._nodes is not None:
+            started = children() if self._nodes.embedded else []
+            with suppress(Exception):  # Ray may have gone before us: then there is nothing to leave
+                disconnect()
+            end_processes(started, GONE_TIMEOUT_S)
+        remove_run(self._folder)
+        if self._claim is not None:
+            self._claim.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def kill(self) -> None:
+        """The second Ctrl-C: end the processes that this `up` started, now."""
+        if self._nodes is not None and self._nodes.embedded:
+            end_processes(children(), 0.0)
+        os._exit(130)
+
+
+def up(
+    config: Config,
+    address: str | None,
+    progress: Callable[[str], None],
+    serving: Callable[[Run], None],
+    ready_file: Path | None = None,
+    classes: ActorClasses | None = None,
+) -> None:
+    """Run a cluster until SIGINT or SIGTERM; returns after a clean stop. Main thread.
+
+    `serving` is called once, when everything serves. Raises LexicastError with the one reason why it did not start;
+    by then everything that had started is stopped.
+    """
+    launcher = ClusterLauncher(config, classes or actor_classes(), progress, ready_file)
+    previous = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        launcher.connect(address)
+        asyncio.run(_serve(launcher, progress, serving))
+    except KeyboardInterrupt:
+        pass  # it came while Ray started: nothing serves yet
+    finally:
+        launcher.disconnect()
+        signal.signal(signal.SIGTERM, previous)
+
+
+async def _serve(launcher: ClusterLauncher, progress: Callable[[str], None], serving: Callable[[Run], None]) -> None:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        if asked.is_set():
+            launcher.kill()
+        asked.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    stopping = asyncio.create_task(asked.wait())
+    try:
+        starting = asyncio.create_task(launcher.start())
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            await _cancel(starting)
+            return
+        serving(starting.result())
+        watching = asyncio.create_task(launcher.watch())
+        await asyncio.wait([watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+        await _cancel(watching)
+    finally:
+        stopping.cancel()
+        try:
+            progress("stopping")
+        finally:  # also when nobody reads our output any more
+            await launcher.stop()
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError, LexicastError):
+        await task
+
+
+async def _all_or_first_error(calls: list[Any]) -> list[Any]:
+    """All results; the first error as soon as it is there, since the others may wait for what has failed."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _within(seconds: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise UnavailableError(f"{what} within {seconds:.0f} s: the machine may be overloaded") from None
+
+
+def _as_interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,136 @@
+"""The files by which `lexicast up` is found: its lock, `run.json` and the cluster's key, all in the data folder.
+
+up.lock       held (flock) as long as an `up` uses the folder; holds its process id
+run.json      where the cluster is: `Run` as JSON; written when everything serves, removed when it stops
+cluster.key   the key of the links (`client_address` reads both); removed with run.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lexicast.cluster.errors import StoreError, UnavailableError
+
+from .client_address import KEY_FILE, RUN_FILE
+
+LOCK_FILE: Final = "up.lock"
+DOWN_PAUSE_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Run:
+    """A running cluster, as run.json and --ready-file tell it."""
+
+    data_dir: str
+    cluster_id: str
+    ray_address: str
+    namespace: str
+    mqtt_host: str
+    mqtt_port: int
+    started_us: int
+    up_pid: int
+    brokers: dict[str, list[str]]  # name -> link addresses
+    pids: dict[str, Any] = field(default_factory=dict)  # brokers, coordinators, sampling: lists; coordination: one
+
+
+def write_run(run: Run, key: bytes, ready_file: Path | None) -> None:
+    """Write the files, each at once and readable by the owner alone. Raises StoreError."""
+    text = json.dumps(dataclasses.asdict(run), indent=1).encode() + b"\n"
+    folder = Path(run.data_dir)
+    _write(folder / KEY_FILE, key)
+    _write(folder / RUN_FILE, text)
+    if ready_file is not None:
+        _write(ready_file, text)
+
+
+def remove_run(folder: Path) -> None:
+    """Remove what `write_run` wrote into the data folder."""
+    for name in (RUN_FILE, KEY_FILE):
+        with suppress(OSError):
+            (folder / name).unlink()
+
+
+def lock_data_dir(folder: Path) -> int:
+    """Take the folder for this process; the lock's descriptor. Raises UnavailableError (in use), StoreError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot use {folder}: {error.strerror}; choose another --data-dir") from None
+    if not _try_lock(descriptor):
+        pid = _read_pid(descriptor)
+        os.close(descriptor)
+        raise UnavailableError(
+            f"{folder} is in use by `lexicast up` (process {pid}): stop it with `lexicast down`, "
+            "or choose another --data-dir"
+        )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def stop_up(folder: Path, timeout_s: float) -> int:
+    """Ask the `up` that uses the folder to stop and wait until it has; its process id. Raises UnavailableError."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        raise UnavailableError(f"no cluster runs on {folder}: nothing to stop") from None
+    try:
+        if _try_lock(descriptor):
+            remove_run(folder)  # an `up` that was killed left them
+            raise UnavailableError(f"no cluster runs on {folder}: nothing to stop")
+        pid = _read_pid(descriptor)
+        _ask_to_stop(pid, folder)
+        until = time.monotonic() + timeout_s
+        while not _try_lock(descriptor):
+            if time.monotonic() > until:
+                raise UnavailableError(f"process {pid} has not stopped within {timeout_s:.0f} s: kill it")
+            time.sleep(DOWN_PAUSE_S)
+        return pid
+    finally:
+        os.close(descriptor)
+
+
+def _ask_to_stop(pid: int, folder: Path) -> None:
+    if pid <= 0:
+        raise UnavailableError(f"{folder / LOCK_FILE} names no process yet: try again")
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it stopped just now
+    except PermissionError:
+        raise UnavailableError(f"process {pid} belongs to another user: stop it as that user") from None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_pid(descriptor: int) -> int:
+    text = os.pread(descriptor, 20, 0)
+    return int(text) if text.isdigit() else 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None

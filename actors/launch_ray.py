@@ -1,0 +1,156 @@
+"""Ray under `lexicast up`: started inside this process, or joined; and ended without leftovers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import shutil
+import socket
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import ray
+import ray.exceptions
+
+from lexicast.cluster.errors import UnavailableError, UsageError
+
+from .handles import NAMESPACE
+
+# An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
+ACTOR_CPUS: Final = 0.01
+REACH_TIMEOUT_S: Final = 5.0
+GCS_FOLDER: Final = "ray"
+PROCESSES_FILE: Final = "processes.json"
+# Read by Ray's processes when they start (FACTS.md): no reports home, quiet, and a GCS that survives its own end.
+QUIET: Final[Mapping[str, str]] = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RayNodes:
+    """The Ray that this process is connected to."""
+
+    address: str
+    nodes: tuple[str, ...]  # ids of the nodes alive; this process's own first
+    embedded: bool
+
+
+def start_embedded(data_dir: Path, actors: int) -> RayNodes:
+    """A Ray of one node for this process, which it ends with. Call it from the main thread: Ray's processes die with
+    the thread that started them. Raises UnavailableError."""
+    if ray.is_initialized():
+        raise UsageError("this process is connected to a Ray already: give its address instead")
+    store = data_dir / GCS_FOLDER
+    end_leftovers(data_dir)
+    shutil.rmtree(store, ignore_errors=True)  # names and actors of a run that has ended
+    store.mkdir(mode=0o700, parents=True)
+    os.environ.update(QUIET)
+    durable = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}
+    os.environ.update(durable)
+    cpus = max(os.cpu_count() or 1, math.ceil(actors * ACTOR_CPUS) + 1)
+    try:
+        _init(address="local", include_dashboard=False, num_cpus=cpus)
+    finally:
+        for name in durable:
+            del os.environ[name]
+    return _nodes(embedded=True)
+
+
+def join(address: str) -> RayNodes:
+    """Connect to the Ray at `address` ("auto", "HOST:PORT"). Raises UnavailableError, UsageError."""
+    if address.startswith("ray://"):
+        raise UsageError("run `lexicast up` on a node of the Ray cluster, with --address auto")
+    os.environ.update(QUIET)
+    if address != "auto":
+        _check_reachable(address)
+    _init(address=address)
+    return _nodes(embedded=False)
+
+
+def disconnect() -> None:
+    """Leave Ray; an embedded one ends."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves its children's log files to the collector
+        ray.shutdown()
+
+
+def children() -> list[psutil.Process]:
+    """The processes below this one: an embedded Ray's, its workers and agents included."""
+    return psutil.Process().children(recursive=True)
+
+
+def end_processes(processes: list[psutil.Process], wait_s: float) -> None:
+    """Wait till they have ended, kill those that have not. Ray's agents would outlive it by a minute."""
+    _, left = psutil.wait_procs(processes, timeout=wait_s)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def note_processes(data_dir: Path) -> None:
+    """Remember the embedded Ray's processes, for the one who cleans up after an `up` that was killed."""
+    started = [[process.pid, process.create_time()] for process in children()]
+    (data_dir / GCS_FOLDER / PROCESSES_FILE).write_text(json.dumps(started))
+
+
+def end_leftovers(data_dir: Path) -> None:
+    """End what a killed `up` of this folder left running. Call it only with the folder's lock held."""
+    try:
+        noted = json.loads((data_dir / GCS_FOLDER / PROCESSES_FILE).read_text())
+    except (OSError, ValueError):
+        return  # nothing was left
+    left = []
+    for pid, created in noted:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if process.create_time() == created:  # else the number was given to somebody else
+                left.append(process)
+    end_processes(left, 0.0)
+
+
+def _init(**options: Any) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's notices about its own future defaults: nothing a user can act on
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
+        raise UnavailableError(f"cannot {what}: {reason}") from None
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries an address where nobody listens for ten minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise UsageError(f"{address!r} is no Ray address: write auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), REACH_TIMEOUT_S).close()
+    except OSError as error:
+        raise UnavailableError(f"no Ray answers at {address} ({error}): start one with `ray start --head`") from None
+
+
+def _nodes(embedded: bool) -> RayNodes:
+    context = ray.get_runtime_context()
+    list_nodes: Any = ray.nodes
+    own = context.get_node_id()
+    alive = sorted((node["NodeManagerAddress"], node["NodeID"]) for node in list_nodes() if node["Alive"])
+    others = tuple(node_id for _, node_id in alive if node_id != own)
+    return RayNodes(context.gcs_address, (own, *others), embedded)
+
+
+def worker_environment(nodes: RayNodes) -> dict[str, Any] | None:
+    """The runtime environment of the actors: this Python. An embedded Ray has it anyway."""
+    return None if nodes.embedded else {"py_executable": sys.executable}
