@@ -82,16 +82,18 @@ class Producer:
             gone = self.runs.popleft()
             self.forgotten = max(self.forgotten, gone.sequence + gone.count - 1)
 
-    def find(self, sequence: int) -> Placed | None:
-        """Where `sequence` was placed; offset 0 of epoch 0 when that is no longer remembered (it is committed then).
+    def find(self, sequence: int, count: int) -> dict[int, Placed]:
+        """Those of `count` sequences from `sequence` on that were placed (0 = the first), and where; offset 0 of epoch
+        0 when that is no longer remembered (it is committed then).
 
-        None when it never was: a refused entry leaves a gap in its producer's sequences, and is not stored just
-        because later ones are.
+        A refused entry leaves a gap in its producer's sequences: it is not stored just because later ones are.
         """
-        for run in reversed(self.runs):
-            if run.sequence <= sequence < run.sequence + run.count:
-                return Placed(1, run.epoch, run.offset + sequence - run.sequence)
-        return Placed(1, 0, 0) if sequence <= self.forgotten else None
+        found = {i: Placed(1, 0, 0) for i in range(min(count, self.forgotten + 1 - sequence))}
+        for run in self.runs:
+            start = max(sequence, run.sequence)
+            for at in range(start, min(sequence + count, run.sequence + run.count)):
+                found[at - sequence] = Placed(1, run.epoch, run.offset + at - run.sequence)
+        return found
 
 
 class Memory(Protocol):
@@ -274,12 +276,9 @@ class Sequencer:
         index = 0
         for producer, incarnation, sequence, count in meta.producers:
             known = self._producer(state, producer)
-            for i in range(count):
-                if known is not None and incarnation == known.incarnation and sequence + i <= known.last:
-                    at = known.find(sequence + i)
-                    if at is not None:
-                        found[index] = at
-                index += 1
+            if known is not None and incarnation == known.incarnation and sequence <= known.last:
+                found.update({index + i: at for i, at in known.find(sequence, count).items()})
+            index += count
         for mark in meta.marks:
             placed = state.marks.get((mark.session_uid, mark.packet_id))
             placed = placed or self._memory.mark(state.number, mark.session_uid, mark.packet_id)
