@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -154,7 +155,7 @@ class ClientSession:
         for index, (group, meta, lengths, body) in enumerate(wires):
             try:
                 entry, count = self._entry(group, meta, lengths, body)
-                entry.done.append(lambda result, index=index: done(index, result))
+                entry.done.append(partial(done, index))
                 pipeline = self._engine.forward(entry, count)
             except UnavailableError as error:
                 done(index, str(error))

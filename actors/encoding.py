@@ -7,7 +7,6 @@ most once: its payloads as stored, raw, and tagged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -18,7 +17,7 @@ from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import select
 from lexicast.compression.wire import AliasTable, Recoder
 
-from .mqtt_encode import encode_qos0_run, encode_qos_run, publish_size
+from .mqtt_encode import encode_qos0_run, publish_size
 from .mqtt_packets import V5
 from .mqtt_properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
 
@@ -134,7 +133,8 @@ def _tagged(
         if topic.startswith(b"$sdc/"):
             return RAW, payload
         if run.encoding >= FIRST_DICTIONARY:
-            encoding, dictionary = FIRST_DICTIONARY, dictionaries[run.encoding - FIRST_DICTIONARY]
+            encoding: int = FIRST_DICTIONARY
+            dictionary: int | None = dictionaries[run.encoding - FIRST_DICTIONARY]
         elif run.encoding == RAW:
             encoding, dictionary, payload = recoder.encode(payload, newest(topic))
         else:
@@ -226,10 +226,3 @@ class Encoder:
                 return Encoded(b"")
             block = part
         return Encoded(self._pack(block.to_wire()), records=block.count)
-
-
-def encode_with_ids(
-    kind: Kind, topic: bytes, payloads: Iterable[bytes], qos: int, ids: list[int], retain: bool, properties: bytes
-) -> bytes:
-    """PUBLISH packets of QoS 1 or 2 for one session."""
-    return encode_qos_run(kind.version, topic, list(payloads), qos, ids, retain, properties)

@@ -50,7 +50,7 @@ SEQUENCE_END = 1 << 62
 class Placed(NamedTuple):
     """`count` records stand at `offset`, `offset + 1`, ... of `epoch`."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     epoch: int
     offset: int
 
@@ -59,7 +59,7 @@ class RememberedRun(NamedTuple):
     """Where consecutive sequence numbers of a producer were placed first."""
 
     sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # as above
     epoch: int
     offset: int
 
@@ -176,8 +176,8 @@ class Sequencer:
     def publish(
         self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int
     ) -> Sequenced:
-        """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, StaleEpochError when
-        its producer has a newer incarnation, UsageError when this is not the group's leader.
+        """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, StaleEpochError
+        when its producer has a newer incarnation, UsageError when this is not the group's leader.
         """
         state = self._led(group)
         count = len(lengths) // U32

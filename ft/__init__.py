@@ -1,1 +1,1 @@
-"""Fault tolerance across nodes (REAPS). A single node needs none of it: epochs and recovery live in `cluster` and `storage`."""
+"""Fault tolerance across nodes (REAPS). One node needs none of it: epochs and recovery are in `cluster` and `storage`."""
