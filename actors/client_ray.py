@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from typing import Any
 
 import ray
@@ -57,6 +58,9 @@ async def ray_endpoints(address: str) -> list[Endpoint]:
 
 
 def _join(address: str) -> None:
+    if address.startswith("ray://"):
+        # Ray's hint at too small tasks comes after 10 MB whatever their size; ours are batches already.
+        warnings.filterwarnings("ignore", "More than 10MB of messages", UserWarning, r"ray\.util\.client")
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, TimeoutError) as error:

@@ -64,8 +64,11 @@ class FakeBroker:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local Ray with both actors; gives the broker's handle and the link address."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
+    pickle: Any = ray.cloudpickle
+    remote: Any = ray.remote
+    pickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
     ray.init(
+        address="local",
         num_cpus=1,
         namespace=NAMESPACE,
         include_dashboard=False,
@@ -74,14 +77,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     try:
         options = {"num_cpus": 0, "max_concurrency": 100}
-        broker = ray.remote(FakeBroker).options(name="broker-0", **options).remote()
-        coordination = ray.remote(FakeCoordination).options(name=COORDINATION, **options).remote()
+        broker = remote(FakeBroker).options(name="broker-0", **options).remote()
+        coordination = remote(FakeCoordination).options(name=COORDINATION, **options).remote()
         link, cluster_id, key = ray.get(broker.listen.remote("tcp:127.0.0.1:0"))
         yield broker, link, ClusterInfo(cluster_id, key, 4, 1)
         del coordination  # an actor ends with its last handle
     finally:
         ray.shutdown()
-        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+        pickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def tell(info: ClusterInfo, addresses: tuple[str, ...]) -> None:
