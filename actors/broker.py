@@ -1,4 +1,4 @@
-"""The broker: an engine between its listeners and its pipelines. `BrokerServer` runs without Ray; the actor wraps it."""
+"""The broker: an engine between its listeners and its pipelines. It runs without Ray; `broker_actor` wraps it."""
 
 from __future__ import annotations
 

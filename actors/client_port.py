@@ -182,7 +182,9 @@ class ClientSession:
         check_filter(topic_filter)
         if number in self._streams or len(self._streams) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
-        stream = LinkStream(self._engine, self, number, options.get("slow") == "drop", options.get("sample_bytes_per_s"))
+        stream = LinkStream(
+            self._engine, self, number, options.get("slow") == "drop", options.get("sample_bytes_per_s")
+        )
         # Nothing goes out before the reply; what comes meanwhile is caught up with.
         stream.block()
         self._streams[number] = stream

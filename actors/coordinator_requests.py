@@ -209,7 +209,8 @@ class CoordinatorRequests:
             def wanted(topic: bytes) -> bool:
                 return any(matches(topic_filter, topic) for topic_filter in filters)
 
-            latest = {block.meta.topics[block.meta.runs[0].topic]: block for block in self._stored(group, filters, wanted)}
+            stored = self._stored(group, filters, wanted)
+            latest = {block.meta.topics[block.meta.runs[0].topic]: block for block in stored}
             for block in self._server.sequencer.waiting(group, 0):
                 latest.update(_retained_records(block, wanted))
             found += [block for block in latest.values() if block.body]
@@ -248,11 +249,12 @@ class CoordinatorRequests:
             if live:
                 read.append(group)
         self._server.routing.flush()
+        groups = self._server.sequencer.groups
         return {
             "blocks": [block.to_wire() for block in blocks],
             "cursor": after,
             # What was read to its end before another group's read gave way to other work may have grown since.
-            "live": [g for g in read if g not in peer.behind and after[g] >= self._server.sequencer.groups[g].delivered],
+            "live": [g for g in read if g not in peer.behind and after[g] >= groups[g].delivered],
             "first": {g: first for g in after if (first := self._first(g)) > cursor[g]},
         }
 
@@ -342,7 +344,9 @@ class CoordinatorRequests:
 
     # -- QoS 2 and dictionaries
 
-    async def release(self, peer: BrokerPeer, groups: Iterable[int] | None, uid: bytes, packet_ids: tuple[int, ...]) -> None:
+    async def release(
+        self, peer: BrokerPeer, groups: Iterable[int] | None, uid: bytes, packet_ids: tuple[int, ...]
+    ) -> None:
         """PUBREL: the groups (None: all led here) forget these packet ids; returns when that is durable."""
         led = self._server.sequencer.groups
         wanted = list(led) if groups is None else [group for group in groups if group in led]
@@ -413,5 +417,3 @@ def _retained_records(block: Block, wanted: Callable[[bytes], bool]) -> dict[byt
         if part is not None:
             found[topic] = part
     return found
-
-

@@ -14,7 +14,7 @@ from lexicast.storage.store import Store
 
 
 class StoreMemory:
-    """`cluster.sequencer.Memory` over the store; and which dictionaries each group holds, those on their way included."""
+    """`cluster.sequencer.Memory` over the store; and the dictionaries that each group holds or is about to hold."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The home of sessions: who owns each session, by compare-and-set on its generation (DESIGN.md, "Sessions are cursors").
+"""The home of sessions: who owns each session, by compare-and-set on its generation.
 
 The coordinator that leads a client id's group decides. A broker takes a session over before it answers CONNECT; the
 generation grows with each take-over, and what an older generation still wants to save is refused, so two brokers
@@ -96,7 +96,10 @@ class Sessions:
             return None
 
     async def save(self, group: int, client_id: str, generation: int, expires_us: int, state: bytes) -> None:
-        """Replace the state; `expires_us` not 0: the client is gone, nobody owns the session. Raises StaleEpochError."""
+        """Replace the state. `expires_us` not 0: the client is gone, nobody owns the session.
+
+        Raises StaleEpochError.
+        """
         current = self._owned(group, client_id, generation)
         owner = "" if expires_us else current.owner
         saved = current._replace(owner=owner, expires_us=expires_us, state=state)
