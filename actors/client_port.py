@@ -17,7 +17,8 @@ from lexicast.cluster.blocks import Block, unpack_meta
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError, UsageError
 from lexicast.cluster.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.topics import check_filter, check_topic
+from lexicast.cluster.selection import select_topics
+from lexicast.cluster.topics import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
 
 from .encoding import LINK, Grant, Kind
@@ -248,20 +249,23 @@ class ClientSession:
             part = {g: at for g, at in cursor.items() if self._engine.pipeline_of(g) is pipeline}
             room = min(bytes_max, HISTORY_BYTES_MAX)
             result = await pipeline.request("fetch", part, [topic_filter], room)
-            return self._page(cursor, result, until_us)
+            return self._page(cursor, result, until_us, topic_filter)
         return {"blocks": [], "cursor": {}, "done": True}
 
     @staticmethod
-    def _page(cursor: dict[int, int], result: dict[str, Any], until_us: int) -> dict[str, Any]:
+    def _page(cursor: dict[int, int], result: dict[str, Any], until_us: int, topic_filter: bytes) -> dict[str, Any]:
         left = dict(cursor)
         left.update(result["cursor"])
         blocks = []
         for wire in result["blocks"]:
             block = Block.from_wire(wire)
-            if block.time_us < until_us:
-                blocks.append(wire)
-            else:
+            if block.time_us >= until_us:
                 left.pop(block.group, None)
+                continue
+            # A fetched block is one that holds something wanted, with its neighbours.
+            part = select_topics(block, lambda topic: matches(topic_filter, topic))
+            if part is not None:
+                blocks.append(part.to_wire())
         for group in result["live"]:
             left.pop(group, None)
         return {"blocks": blocks, "cursor": left, "done": not left}

@@ -1,0 +1,171 @@
+"""The Python client against a real broker and coordinator (without Ray): what the broker in memory stands for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lexicast
+from lexicast.actors.broker import BrokerServer
+from lexicast.actors.client import Client
+from lexicast.actors.client_connection import Endpoint
+from lexicast.actors.client_subscription import SETTLE_S
+
+from .harness import Cluster, Coordinator, eventually
+
+
+class Served:
+    """One coordinator, some brokers."""
+
+    def __init__(self, cluster: Cluster, coordinator: Coordinator, brokers: list[BrokerServer]) -> None:
+        self.cluster = cluster
+        self.coordinator = coordinator
+        self.brokers = brokers
+
+    def client(self, **options: Any) -> Client:
+        """A client of all brokers that serve."""
+
+        async def resolve() -> list[Endpoint]:
+            members = await self.cluster.coordination.members(-1, 0)
+            info = await self.cluster.coordination.cluster()
+            return [Endpoint(m.name, m.addresses, info.cluster_id, info.key) for m in members.brokers.values()]
+
+        return Client(resolve, **options)
+
+    def cut(self) -> None:
+        """Every client's link breaks."""
+        for broker in self.brokers:
+            for session in list(broker.clients.sessions):
+                session._link.abort()
+
+
+@asynccontextmanager
+async def served(folder: Path, brokers: int = 1) -> AsyncIterator[Served]:
+    async with Cluster(folder) as cluster:
+        coordinator = await cluster.start_coordinator()
+        yield Served(cluster, coordinator, [await cluster.start_broker(f"broker-{i}") for i in range(brokers)])
+
+
+async def take(subscription: lexicast.Subscription, count: int) -> list[lexicast.Message]:
+    async with asyncio.timeout(20):
+        return [await anext(subscription) for _ in range(count)]
+
+
+async def test_message_arrives_as_published_at_the_acknowledged_position(tmp_path: Path) -> None:
+    properties = lexicast.Properties(user=(("unit", "km"),), content_type="text/plain", correlation_data=b"\0")
+    async with served(tmp_path) as s, s.client(client_id="me") as bus, bus.subscribe("a/+") as subscription:
+        position = await bus.publish("a/b", "hello", qos=2, properties=properties)
+        (message,) = await take(subscription, 1)
+        assert (message.topic, message.payload, message.qos) == ("a/b", b"hello", 2)
+        assert (message.position, message.publisher, message.properties) == (position, "me", properties)
+        assert abs(message.time.timestamp() - time.time()) < 60
+        assert (await bus.status())["clients"] == 1
+
+
+async def test_retained_then_live_then_resumed_by_cursor(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus:
+        await bus.publish("s/1", b"old", retain=True)
+        await bus.publish("s/2", b"x")
+        async with bus.subscribe("s/#") as subscription:
+            await bus.publish("s/3", b"live")
+            got = await take(subscription, 2)
+            cursor = subscription.cursor
+        assert [(m.payload, m.retain) for m in got] == [(b"old", True), (b"live", False)]
+        await bus.publish_many([(f"s/{i}", b"away %d" % i) for i in range(10)])
+        async with bus.subscribe("s/#", since=cursor) as subscription:
+            assert {m.payload for m in await take(subscription, 10)} == {b"away %d" % i for i in range(10)}
+
+
+async def test_since_position_time_and_beginning(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus:
+        positions = await bus.publish_many([("t", b"%d" % i) for i in range(5)])
+        for since, expected in ((positions[2], 2), ("beginning", 5), ("1h", 5)):
+            async with bus.subscribe("t", since=since) as subscription:
+                got = await take(subscription, expected)
+                assert [m.payload for m in got] == [b"%d" % i for i in range(5 - expected, 5)]
+
+
+async def test_nothing_is_lost_or_doubled_when_links_break_under_way(tmp_path: Path) -> None:
+    count = 20_000
+    async with served(tmp_path, brokers=2) as s, s.client() as bus, bus.subscribe("t/#") as subscription:
+        publishing = asyncio.ensure_future(bus.publish_many((f"t/{i % 3}", b"%d" % i) for i in range(count)))
+        got: dict[str, list[int]] = {}
+        seen, next_cut = 0, 3_000
+        async with asyncio.timeout(30):
+            while seen < count:
+                for message in await subscription.next_batch():
+                    got.setdefault(message.topic, []).append(int(message.payload))
+                    seen += 1
+                if seen >= next_cut:
+                    next_cut += 5_000
+                    s.cut()
+        positions = await publishing
+        assert bus.statistics["links"] > 1
+        assert len(set(positions)) == count
+        assert got == {f"t/{k}": list(range(k, count, 3)) for k in range(3)}
+        assert len([m async for m in bus.history("t/#")]) == count
+
+
+async def test_client_moves_to_another_broker(tmp_path: Path) -> None:
+    async with served(tmp_path, brokers=2) as s, s.client() as bus, bus.subscribe("t") as subscription:
+        for i in range(3):
+            first = bus.broker_name
+            await bus.publish("t", b"%d" % i)
+            s.cut()
+            assert [m.payload for m in await take(subscription, 1)] == [b"%d" % i]
+            await eventually(lambda first=first: bus.broker_name != first, "a move to the other broker")
+
+
+async def test_coordinator_that_dies_costs_nothing_acknowledged(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus, bus.subscribe("t") as subscription:
+        before = await bus.publish_many([("t", b"%d" % i) for i in range(100)])
+        await s.cluster.crash_coordinator()
+        publishing = asyncio.ensure_future(bus.publish_many([("t", b"%d" % i) for i in range(100, 200)]))
+        await s.cluster.start_coordinator()
+        after = await publishing
+        got = await take(subscription, 200)
+        assert [m.payload for m in got] == [b"%d" % i for i in range(200)]
+        assert [m.position for m in got] == before + after
+        assert before[-1].epoch < after[-1].epoch
+
+
+async def test_slow_consumer_catches_up_from_storage(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus:
+        async with bus.subscribe("t", buffer_bytes=20_000) as slow:
+            for start in range(0, 5_000, 500):
+                await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 500)])
+            await eventually(lambda: slow._stream == 0, "the client lets go of the stream")
+            assert [m.payload for m in await take(slow, 5_000)] == [b"%d" % i for i in range(5_000)]
+            await bus.publish("t", b"live again")
+            assert (await take(slow, 1))[0].payload == b"live again"
+
+
+async def test_until_and_history(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus:
+        await bus.publish_many([(f"t/{i % 7}", b"%d" % i) for i in range(3_000)])
+        await asyncio.sleep(SETTLE_S)
+        async with asyncio.timeout(20):
+            got = [m async for m in bus.subscribe("t/#", since="beginning", until="now")]
+        history = [m async for m in bus.history("t/#")]
+        assert sorted(int(m.payload) for m in got) == list(range(3_000))
+        assert {m.position for m in history} == {m.position for m in got}
+        assert [m.payload async for m in bus.history("t/3", limit=2)] == [b"3", b"10"]
+        assert [m async for m in bus.history("t/#", until=1.0)] == []
+
+
+async def test_refused_filter_and_closed_cluster(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        async with s.client(give_up_s=0.2) as bus:
+            subscription = bus.subscribe("t")
+            async with subscription:
+                for name in list(s.cluster.nodes):
+                    await s.cluster.stop_broker(name)
+                s.cut()
+                with pytest.raises(lexicast.UnavailableError, match="no broker for"):
+                    await anext(subscription)
