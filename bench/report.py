@@ -96,7 +96,8 @@ class Report:
 
     def __init__(self, driver: str, options: argparse.Namespace, console: Console | None = None) -> None:
         self.options = options
-        self.console = console or Console(stderr=False)
+        # A file or pipe has no width of its own: 80 columns would break the tables.
+        self.console = console or Console(width=None if sys.stdout.isatty() else 120)
         self.samples: dict[str, Any] = {}
         self.figures: dict[str, float | None] = {}
         self._driver = driver

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
 from .opening import Address
@@ -79,14 +81,20 @@ class Target:
             raise UnavailableError(f"{self.name} ended with code {self.process.returncode}: {_tail(self.log)}")
 
     def stop(self) -> None:
-        """SIGINT, then SIGKILL after `STOP_TIMEOUT_S`; returns when it is gone."""
+        """SIGINT, then SIGKILL after `STOP_TIMEOUT_S`; returns when it and every process it started are gone."""
+        started: list[psutil.Process] = []
         if self.process.poll() is None:
+            started = psutil.Process(self.process.pid).children(recursive=True)
             self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        # One that ends well has stopped its own; what a killed one leaves would load every later measurement.
+        for left in psutil.wait_procs(started, timeout=2.0)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
 
 
 def rss_anon_kib(pid: int) -> int:
@@ -220,8 +228,9 @@ def _from_ready_file(name: str, command: Sequence[str], directory: Path, ready: 
     target = Target(name, Address("127.0.0.1", 0), spawn(command, log, {"PYTHONPATH": os.pathsep.join(sys.path)}), log)
     _wait_until(target, ready.exists)
     told = json.loads(ready.read_text())
-    target.address = Address("127.0.0.1", int(told["mqtt_port"]))
-    target.pids = {role: [int(pid) for pid in pids] for role, pids in told["pids"].items()}
+    target.address = Address(told.get("mqtt_host", "127.0.0.1"), int(told["mqtt_port"]))
+    # A role that only one process has is written as one number.
+    target.pids = {role: pids if isinstance(pids, list) else [pids] for role, pids in told["pids"].items()}
     return target
 
 

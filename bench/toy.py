@@ -27,14 +27,14 @@ class Connection(asyncio.Protocol):
         self._topics = topics
         self._rest = b""
         self._wire = Mqtt()
-        self._transport: asyncio.WriteTransport | None = None
+        self.transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's do not derive from asyncio's classes
+        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's do not derive from asyncio's classes
 
     def connection_lost(self, exc: Exception | None) -> None:
         for subscribers in self._topics.values():
-            subscribers[:] = [entry for entry in subscribers if entry[0] is not self._transport]
+            subscribers[:] = [entry for entry in subscribers if entry[0] is not self.transport]
 
     def data_received(self, data: bytes) -> None:
         """Takes runs of equal PUBLISHes (same length, same header and topic) as one; anything else packet by packet."""
@@ -80,15 +80,15 @@ class Connection(asyncio.Protocol):
         kind = packet[0] & 0xF0
         if kind == 0x10:
             self._reply(b"\x20\x02\0\0")
-        elif kind == 0x80 and self._transport is not None:
+        elif kind == 0x80 and self.transport is not None:
             length = int.from_bytes(packet[4:6], "big")
             topic, qos = packet[6 : 6 + length], packet[6 + length]
-            self._topics.setdefault(topic, []).append((self._transport, qos))
+            self._topics.setdefault(topic, []).append((self.transport, qos))
             self._reply(b"\x90\x03" + packet[2:4] + bytes([qos]))
 
     def _reply(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        if self.transport is not None:
+            self.transport.write(data)
 
 
 async def serve(ready_file: Path) -> None:

@@ -102,6 +102,33 @@ def test_target_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> Non
     target.stop()  # of a dead one: no error
 
 
+def test_ready_file_tells_port_and_processes(tmp_path: Path) -> None:
+    told = {"mqtt_host": "127.0.0.2", "mqtt_port": 1234, "pids": {"brokers": [11, 12], "coordination": 13}}
+    ready, partial = tmp_path / "ready.json", tmp_path / "partial"
+    partial.write_text(json.dumps(told))
+    program = f"import os, signal; os.rename({str(partial)!r}, {str(ready)!r}); signal.pause()"
+    target = targets._from_ready_file("peer", [sys.executable, "-c", program], tmp_path, ready)
+    target.stop()
+    assert target.address == Address("127.0.0.2", 1234)
+    assert target.pids == {"brokers": [11, 12], "coordination": [13]}
+
+
+def test_stop_leaves_no_process_of_a_target_that_ignores_sigint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "STOP_TIMEOUT_S", 0.2)
+    child = "import signal, subprocess; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); "
+    parent = child + "subprocess.Popen(['sleep', '600']); print('up', flush=True); signal.pause()"
+    log = tmp_path / "log"
+    process = targets.spawn([sys.executable, "-c", parent], log)
+    target = Target("peer", Address("127.0.0.1", 1), process, log)
+    targets._wait_until(target, lambda: "up" in log.read_text())
+    (started,) = psutil.Process(process.pid).children()
+    target.stop()
+    assert process.returncode == -signal.SIGKILL
+    assert psutil.wait_procs([started], timeout=10)[1] == []
+
+
 def test_memory_of_this_process_is_read() -> None:
     assert targets.rss_anon_kib(os.getpid()) > 1_000
     assert targets.cpu_s(os.getpid()) > 0

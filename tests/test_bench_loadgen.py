@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -217,26 +217,20 @@ def broker(kind: type[toy.Connection]) -> Iterator[Address]:
     """A broker of that kind in a thread of its own."""
     loop = asyncio.new_event_loop()
     topics: dict[bytes, list[tuple[asyncio.WriteTransport, int]]] = {}
-    transports: list[asyncio.BaseTransport] = []
+    made: list[toy.Connection] = []
 
-    def made() -> toy.Connection:
-        connection = kind(topics)
-        noted: Callable[[asyncio.BaseTransport], None] = connection.connection_made
-
-        def note(transport: asyncio.BaseTransport) -> None:
-            transports.append(transport)
-            noted(transport)
-
-        connection.connection_made = note  # type: ignore[method-assign]  # the broker ends with all its connections
-        return connection
+    def make() -> toy.Connection:
+        made.append(kind(topics))
+        return made[-1]
 
     async def end() -> None:
         server.close()
-        for transport in transports:
-            transport.abort()  # type: ignore[attr-defined]  # all of them are socket transports
+        for connection in made:
+            if connection.transport is not None:
+                connection.transport.abort()
         await asyncio.sleep(0)
 
-    server = loop.run_until_complete(loop.create_server(made, "127.0.0.1", 0, backlog=512))
+    server = loop.run_until_complete(loop.create_server(make, "127.0.0.1", 0, backlog=512))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
@@ -270,7 +264,7 @@ def test_everything_sent_is_delivered_and_runs_follow_each_other(subscribers: in
             assert running.publisher.acknowledged == 25_002
 
 
-def test_window_bounds_what_is_ahead_of_the_slowest_subscriber() -> None:
+def test_window_bounds_what_is_ahead_of_the_slowest_subscriber(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[int] = []
     with broker(toy.Connection) as address, opened(address, Load("t", 3, SIZE)) as running:
         send = running.publisher.send_up_to
@@ -279,7 +273,7 @@ def test_window_bounds_what_is_ahead_of_the_slowest_subscriber() -> None:
             ahead.append(limit - min(subscriber.received for subscriber in running.subscribers))
             send(limit)
 
-        running.publisher.send_up_to = watched  # type: ignore[method-assign]
+        monkeypatch.setattr(running.publisher, "send_up_to", watched)
         assert running.run(60, 64, messages_max=3_000).lost == 0
     assert 32 < max(ahead) <= 64
 
