@@ -279,6 +279,7 @@ class CoordinatorServer:
 
     def tell_heads(self, peer: BrokerPeer) -> None:
         """Tell a broker how far it has been served, where that moved."""
+        peer.flush()  # what it is told of, it must have: the broker drops what lies before its head
         moved = {}
         for number, group in self.sequencer.groups.items():
             if number not in peer.behind and peer.heads.get(number) != group.delivered:
