@@ -51,7 +51,7 @@ class CoordinatorRequests:
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
-        self._bringing_up: dict[str, asyncio.Task[None]] = {}
+        self._bringing_up: dict[BrokerPeer, asyncio.Task[None]] = {}
         self._expired_us = 0
         self._now: dict[str, Callable[..., Any]] = {
             "resume": self.resume,
@@ -137,9 +137,9 @@ class CoordinatorRequests:
 
     def bring_up(self, peer: BrokerPeer) -> None:
         """Serve a broker that is behind, from the store, until it is live."""
-        running = self._bringing_up.get(peer.name)
-        if running is None or running.done():
-            self._bringing_up[peer.name] = asyncio.create_task(self._bring_up(peer))
+        if peer not in self._bringing_up:
+            self._bringing_up[peer] = task = asyncio.create_task(self._bring_up(peer))
+            task.add_done_callback(lambda _: self._bringing_up.pop(peer, None))
 
     async def _bring_up(self, peer: BrokerPeer) -> None:
         while peer.behind and not peer.link.closed and peer.link.writable:
