@@ -138,8 +138,17 @@ class CoordinatorRequests:
     def bring_up(self, peer: BrokerPeer) -> None:
         """Serve a broker that is behind, from the store, until it is live."""
         if peer not in self._bringing_up:
-            self._bringing_up[peer] = task = asyncio.create_task(self._bring_up(peer))
-            task.add_done_callback(lambda _: self._bringing_up.pop(peer, None))
+            self._bringing_up[peer] = asyncio.create_task(self._bring_up_and_forget(peer))
+
+    async def _bring_up_and_forget(self, peer: BrokerPeer) -> None:
+        try:
+            await self._bring_up(peer)
+        except LexicastError as error:
+            log.error("%s cannot be brought up: %s", peer.name, error)
+            peer.link.abort()
+        finally:
+            # In the very step in which it ends: `on_writable` may start the next one at once.
+            del self._bringing_up[peer]
 
     async def _bring_up(self, peer: BrokerPeer) -> None:
         while peer.behind and not peer.link.closed and peer.link.writable:
