@@ -44,6 +44,8 @@ SESSIONS_EXPIRED_AT_ONCE = 1_000
 RECORDS_MAX = 65_535
 EXPIRY_PERIOD_US = 5_000_000
 TIME_MAX_US = 2**63 - 1
+# Topics whose match is remembered for the length of one request.
+TOPICS_REMEMBERED = 10_000
 
 
 class CoordinatorRequests:
@@ -155,10 +157,7 @@ class CoordinatorRequests:
             for group in list(peer.behind):
                 if not peer.link.writable:
                     return  # on_writable starts this again
-
-                def wanted(topic: bytes) -> bool:
-                    return self._server.routing.wants(peer, topic)
-
+                wanted = _matcher(list(peer.filters))
                 blocks, after, live = await self._read(group, peer.behind[group], wanted, READ_STEP_BYTES)
                 if blocks:
                     peer.send(blocks)
@@ -396,12 +395,18 @@ def _ignore(error: Exception | None) -> None:
 
 
 def _matcher(filters: list[bytes]) -> Callable[[bytes], bool]:
+    """Whether a topic matches one of `filters`; of its own, since a long read runs on another thread."""
     known: dict[bytes, bool] = {}
+    exact = frozenset(filters)
+    wild = [topic_filter for topic_filter in filters if is_wildcard(topic_filter)]
 
     def wanted(topic: bytes) -> bool:
         found = known.get(topic)
         if found is None:
-            found = known[topic] = any([matches(topic_filter, topic) for topic_filter in filters])
+            found = topic in exact or any([matches(topic_filter, topic) for topic_filter in wild])
+            if len(known) >= TOPICS_REMEMBERED:
+                known.clear()
+            known[topic] = found
         return found
 
     return wanted

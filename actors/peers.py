@@ -117,10 +117,6 @@ class Routing:
             if peer is not None:
                 peer.offer(block)
 
-    def wants(self, peer: BrokerPeer, topic: bytes) -> bool:
-        """Whether `topic` concerns that broker."""
-        return peer.name in self.brokers_of(topic)
-
     def flush(self) -> None:
         """End of a turn: send."""
         for peer in self.peers.values():
