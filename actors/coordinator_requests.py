@@ -280,6 +280,9 @@ class CoordinatorRequests:
                 )
             else:
                 result = server.store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted)
+            if result.next_offset == offset:
+                # Nothing is left there: retention or expiry took the group's last blocks.
+                result = result._replace(next_offset=upto + 1)
             if result.next_offset <= upto or result.next_offset < state.committed:
                 return result.blocks, result.next_offset, False
             blocks, offset = result.blocks, result.next_offset
