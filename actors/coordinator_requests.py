@@ -170,7 +170,9 @@ class CoordinatorRequests:
     # -- subscriptions
 
     def subscribe(self, peer: BrokerPeer, filters: Iterable[bytes], retained: bool) -> dict[str, Any]:
-        """Back-end subscriptions. Returns "cut": group -> first live offset; "retained": current retained records."""
+        """Back-end subscriptions. Returns "cut": group -> first live offset; "retained": current retained records;
+        "behind": the groups in which older blocks are still to come on this link, before the cut.
+        """
         filters = list(filters)
         self._server.routing.flush()
         for topic_filter in filters:
@@ -179,7 +181,8 @@ class CoordinatorRequests:
         groups = self._groups_of(filters)
         cut = {number: self._server.sequencer.groups[number].delivered for number in groups}
         found = self._retained(filters) if retained else []
-        return {"cut": cut, "retained": [block.to_wire() for block in found]}
+        behind = [number for number in groups if number in peer.behind]
+        return {"cut": cut, "retained": [block.to_wire() for block in found], "behind": behind}
 
     def _subscribe_one(self, peer: BrokerPeer, topic_filter: bytes) -> None:
         if self._server.routing.insert(peer, topic_filter):

@@ -267,8 +267,9 @@ class Engine:
 
         def cut(result: dict[str, Any]) -> None:
             for group, offset in result["cut"].items():
-                self.heads[group] = max(self.heads.get(group, 0), offset)
-            self._insert(subscriber, topic_filter, grant, start)
+                if group not in result["behind"]:
+                    self.heads[group] = max(self.heads.get(group, 0), offset)
+            self._insert(subscriber, topic_filter, grant, start, result["behind"])
             found.extend(Block.from_wire(wire) for wire in result["retained"])
 
         await asyncio.gather(
@@ -299,13 +300,23 @@ class Engine:
         return [block for block in found if block.last < cut.get(block.group, 0)]
 
     def _insert(
-        self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, start: dict[int, int] | None
+        self,
+        subscriber: Subscriber,
+        topic_filter: bytes,
+        grant: Grant,
+        start: dict[int, int] | None,
+        behind: Iterable[int] = (),
     ) -> None:
+        """Subscribe at the heads, or lagging from `start` on. `behind`: groups whose blocks before the cut are still
+        to come, and may have been chosen before the filter was known."""
         if subscriber.closed:
             return
         for group, offset in (start or {}).items():
-            if offset < self.heads.get(group, 0):
-                subscriber.lagging[group] = min(offset, subscriber.lagging.get(group, offset))
+            at = min(offset, subscriber.lagging.get(group, offset))
+            if at != self.heads.get(group, 0) or group in behind:
+                subscriber.lagging[group] = at
+                # The cache may lack what this filter adds.
+                subscriber.missed_live.discard(group)
         subscriber.refresh()
         subscriber.set_filter(topic_filter, grant)
         self.fanout.insert(topic_filter, subscriber, grant)
