@@ -133,6 +133,8 @@ class CatchingUp:
         def done(error: Exception | None, result: Any) -> None:
             try:
                 if error is None:
+                    if not subscriber.subscriptions.keys() <= set(filters):
+                        raise UnavailableError("subscribed to more meanwhile: what was read may lack it")
                     self._take(subscriber, result)
             except LexicastError as bad:
                 error = bad
