@@ -15,6 +15,8 @@ from .encoding import BlockView, Encoder, Grant, Grants, Kind
 from .subscriber import Subscriber, join_grants, needs_ids
 
 PLANS_MAX = 4_096
+# Fans that no topic has any more, kept before they are swept out.
+SAME_SPARE = 64
 
 
 class Shared(NamedTuple):
@@ -42,7 +44,8 @@ class Fanout:
         self._trie: TopicTrie[Subscriber, Grant] = TopicTrie()
         self._fans: dict[bytes, Fan] = {}
         self._same: dict[Fan, Fan] = {}
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        # With the fans that the key names by identity: while a plan is kept, no other object can have it.
+        self._plans: dict[tuple[int, ...], tuple[Plan, list[Fan]]] = {}
         self._topics_max = topics_max
 
     def insert(self, topic_filter: bytes, subscriber: Subscriber, grant: Grant) -> None:
@@ -56,13 +59,14 @@ class Fanout:
             self._changed(topic_filter)
 
     def _changed(self, topic_filter: bytes) -> None:
-        # Plans name fans by identity: a fan that is let go may give its identity to another.
         self._plans.clear()
         if is_wildcard(topic_filter):
             self._fans.clear()
             self._same.clear()
         else:
             self._fans.pop(topic_filter, None)
+            if len(self._same) > 2 * len(self._fans) + SAME_SPARE:
+                self._same = {fan: fan for fan in self._fans.values()}
 
     def fan(self, topic: bytes) -> Fan:
         """The subscribers of a topic with their grants."""
@@ -83,12 +87,12 @@ class Fanout:
         """The plan for a block of these topics."""
         fans = [self.fan(topic) for topic in topics]
         key = (highest_qos > 0, *map(id, fans))
-        plan = self._plans.get(key)
-        if plan is None:
+        known = self._plans.get(key)
+        if known is None:
             if len(self._plans) >= PLANS_MAX:
                 self._plans.clear()
-            plan = self._plans[key] = make_plan(fans, highest_qos)
-        return plan
+            known = self._plans[key] = (make_plan(fans, highest_qos), fans)
+        return known[0]
 
     def deliver(self, view: BlockView, encoder: Encoder) -> int:
         """Send a live block to its subscribers; the number of publications sent."""
