@@ -35,7 +35,7 @@ from .outline import outline
 from .state import retained_fields
 from .store import Store
 from .table import ReadTransaction, Table
-from .topics import group_of, id_key
+from .topics import find, group_of, id_key
 
 DAMAGES_MAX: Final = 10_000
 _SNAPSHOT_S: Final = 0.5
@@ -170,11 +170,15 @@ class Checker:
         return block
 
     def _check_kept(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
-        del txn
         group, offset = parse_log_key(key)
         self._blocks += 1
-        if self._verified(group, offset, value).count != 1:
+        block = self._verified(group, offset, value)
+        if block.count != 1:
             self._note("kept", group, offset, "a block of one record was expected")
+        topic_id = find(self._databases, txn, block.meta.topics[0])
+        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
+        if row is None or retained_fields(row).offset != offset:
+            self._note("kept", group, offset, "this is no topic's retained publication")
 
     # tables
 

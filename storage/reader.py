@@ -62,8 +62,9 @@ class Reader:
         upto: int | None,
         topics: Callable[[bytes], bool] | None,
         expired: bool,
+        tail: int,
     ) -> ReadResult:
-        """See `Store.read`."""
+        """See `Store.read`. `tail` is the group's last offset as it was before `txn` began."""
         end = MAX_OFFSET if upto is None else upto
         now_us = None if expired else self._clock.time_us()
         until = self._clock.monotonic() + READ_S
@@ -81,6 +82,9 @@ class Reader:
                 size += found.size_bytes
             if size >= bytes_max or at > end or self._clock.monotonic() >= until:
                 break
+        else:
+            # Nothing further is stored: what once was, up to the tail, has expired and been reclaimed.
+            at = max(at, min(tail, end) + 1)
         return ReadResult(blocks, at, self.first_kept(group))
 
     def _wanted(

@@ -11,6 +11,7 @@ and every later call is a StorePoisonedError.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -232,6 +233,8 @@ class Store:
                 self._behind.step()
             try:
                 entries, used = self._write(outlines, values)
+            except (struct.error, OverflowError) as error:
+                raise UsageError(f"a record holds a number that is out of range: {error}") from None
             except (lmdb.MapFullError, lmdb.TxnFullError) as error:
                 raise StoreFullError(f"the store {self.environment.directory} is full: {error}") from None
             self._committed(outlines, entries, used)
@@ -356,8 +359,10 @@ class Store:
         Go on from `next_offset`, also when no block was returned: there is more while it is at or before the tail.
         Raises DamageError naming the first damaged record; those around it are read with other `offset` and `upto`.
         """
+        known = self._groups.get(group)
+        tail = known.last if known is not None else -1
         with self._reading() as txn:
-            return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired)
+            return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired, tail)
 
     def past(
         self, group: int, topic: bytes, since_us: int, until_us: int, *, limit: int, first: int = 0

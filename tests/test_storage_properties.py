@@ -99,8 +99,10 @@ pubs = st.builds(
     st.none() | st.tuples(st.sampled_from([b"p", b"q"]), small),
     st.none() | small,
 )
+short_lived = pubs.map(lambda pub: pub._replace(expiry_ms=5_000))
 actions: st.SearchStrategy[Action] = st.one_of(
     st.builds(Commit, st.integers(0, GROUPS - 1), small, st.lists(pubs, min_size=1, max_size=6)),
+    st.builds(Commit, st.just(0), st.just(0), st.lists(short_lived, min_size=1, max_size=2)),
     st.builds(Commit, st.integers(0, GROUPS - 1), small, st.lists(records, min_size=1, max_size=4)),
     st.builds(Advance, st.sampled_from([1.0, 10.0, 60.0])),
     st.builds(Reclaim, st.integers(1, 6)),
@@ -333,7 +335,7 @@ class World:
 
 
 @settings(max_examples=120)
-@given(st.lists(actions, min_size=1, max_size=25))
+@given(st.lists(actions, min_size=8, max_size=40))
 def test_any_interleaving_agrees_with_the_model(script: list[Action]) -> None:
     with tempfile.TemporaryDirectory() as name:
         world = World(Path(name) / "store")

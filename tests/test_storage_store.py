@@ -194,6 +194,8 @@ def test_expired_publications_are_left_out_and_then_reclaimed(bench: Bench) -> N
         assert len(found(store.read(0, 0, expired=True).blocks)) == 4
         assert bench.reclaim(store) == 1
         assert store.read(0, 0).first_kept == 0  # nobody misses what had expired
+        assert store.read(0, 3) == ([], 4, 0)
+        assert store.read(0, 4) == ([], 4, 0)
         assert store.tails()[0].last == 3
     with bench.open() as store:
         assert store.tails()[0] == (1, 0, 3, now)
@@ -369,6 +371,34 @@ def test_a_rescued_publication_goes_when_it_expires(bench: Bench) -> None:
         assert list(store.topics(0)) == []
 
 
+def test_a_rescued_publication_goes_when_it_is_replaced(bench: Bench) -> None:
+    now = bench.clock.time_us()
+    with bench.open(StoreOptions(retention_s=100)) as store:
+        store.commit([publications(0, [Pub(b"a", b"x", RETAIN)], time_us=now)])
+        bench.clock.advance(150)
+        assert bench.reclaim(store) == 1
+        store.commit([publications(1, [Pub(b"a", b"y", RETAIN)], time_us=bench.clock.time_us())])
+        assert found(store.retained(0, lambda _: True)) == [(1, b"a", b"y")]
+        assert store.environment.lmdb.begin().stat(store.environment.databases.kept)["entries"] == 0
+
+
+def test_expiry_in_the_middle_of_the_log_leaves_the_past_before_it(bench: Bench) -> None:
+    now = bench.clock.time_us()
+    with bench.open() as store:
+        store.commit([publications(0, [Pub(b"a", b"stays")], time_us=now)])
+        store.commit([publications(1, [Pub(b"a", b"goes", 0, 1_000), Pub(b"b", b"goes", 0, 1_000)], time_us=now)])
+        store.flush()
+        bench.clock.advance(5)
+        assert bench.reclaim(store) == 1
+        assert found(store.past(0, b"a", 0, now, limit=9)) == [(0, b"a", b"stays")]
+        assert list(store.topics(0)) == [b"a", b"b"]  # b's run still stands: retention has not come this far
+        bench.clock.advance(30 * 86_400)
+        assert bench.reclaim(store) == 1
+        bench.reclaim(store)
+        assert list(store.topics(0)) == []
+        assert store.stats().used_bytes <= 4 * 4_096
+
+
 def test_retention_by_size_takes_the_oldest_of_all_groups_first(bench: Bench) -> None:
     with bench.open(StoreOptions(retention_s=0, retention_bytes=MIB)) as store:
         for n in range(40):
@@ -421,6 +451,8 @@ def test_control_records_do_not_pass_the_quota_itself(bench: Bench) -> None:
         ([Block(0, 5, 9, 9, 0, 1, b"", b"", b"")], "no records"),
         ([publications(9, [Pub(b"a", bytes(17 * MIB))], epoch=5)], "exceeds"),
         ([publications(9, [Pub(b"a", b"")], epoch=5, marks=(Mark(1, b"u", 1),))], "no record"),
+        ([publications(9, [Pub(b"a", b"")], epoch=5, marks=(Mark(0, b"u", 1 << 16),))], "out of range"),
+        ([control(9, DictionaryStored(-1, "f", b""), epoch=5)], "cannot be|out of range"),
     ],
 )
 def test_a_callers_mistake_changes_nothing(bench: Bench, blocks: list[Block], why: str) -> None:

@@ -1,0 +1,318 @@
+"""The store when things go wrong: its process is killed, the disk refuses, bytes rot."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_block, pack_meta
+from lexicast.cluster.clock import ManualClock, SystemClock
+from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
+from lexicast.cluster.records import SessionSaved, pack_record
+from lexicast.storage.check import Report, check, check_store
+from lexicast.storage.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.format import DamageError
+from lexicast.storage.options import StoreOptions
+from lexicast.storage.store import Store
+
+SOURCES = Path(__file__).parents[1] / "src"
+START_US = 1_700_000_000_000_000
+GROUPS = 4
+
+# What the writer that gets killed commits, and what the test expects to find: one source for both processes.
+WORKLOAD = '''
+import random
+from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block, Meta, ProducerRun, Run, control_block, pack_meta
+from lexicast.cluster.records import SessionSaved, pack_record
+
+def content(step):
+    """Blocks of one commit: publications to two groups, each topic retained, and a session."""
+    dice = random.Random(step)
+    blocks = []
+    for group in dice.sample(range(4), 2):
+        runs = tuple(Run(0, t, RETAIN, 0, 0, None, -1, dice.randint(1, 5)) for t in range(3))
+        topics = tuple(b"g%d/t%d" % (group, dice.randint(0, 40) * 3 + t) for t in range(3))
+        count = sum(run.count for run in runs)
+        payloads = [b"%d/%d/" % (step, i) + dice.randbytes(dice.randint(0, 300)) for i in range(count)]
+        first = step * 100
+        meta = pack_meta(Meta(topics, runs, (ProducerRun(b"p%d" % group, 1, first, count),), (), (), ()))
+        lengths = b"".join(len(p).to_bytes(4, "little") for p in payloads)
+        blocks.append(Block(group, 1, first, first + count - 1, 1_700_000_000_000_000 + step, PUBLICATIONS, meta,
+                            lengths, b"".join(payloads)))
+    group = dice.randint(0, 3)
+    session = SessionSaved("c%d" % dice.randint(0, 5), b"u", step, "b", 1, 0, b"state")
+    blocks.append(control_block(group, 1, step * 100 + 50, 1_700_000_000_000_000 + step, [pack_record(session)]))
+    return blocks
+'''
+
+WRITER = (
+    WORKLOAD
+    + """
+import sys
+from pathlib import Path
+from lexicast.cluster.clock import SystemClock
+from lexicast.storage.options import StoreOptions
+from lexicast.storage.store import Store
+store = Store.open(Path(sys.argv[1]), cluster_id="c", member="m", groups=4, clock=SystemClock(),
+                   options=StoreOptions(index_entries_max=40, index_step_topics=7, retention_s=0))
+step = int(sys.argv[2])
+while True:
+    store.commit(content(step))
+    print(step, flush=True)
+    store.reclaim(0)
+    step += 1
+"""
+)
+
+
+def content(step: int) -> list[Block]:
+    namespace: dict[str, object] = {}
+    exec(compile(WORKLOAD, "workload", "exec"), namespace)  # the writer's own source: the two cannot drift apart
+    make = namespace["content"]
+    assert callable(make)
+    blocks: list[Block] = make(step)
+    return blocks
+
+
+def options(**changed: int) -> StoreOptions:
+    return StoreOptions(retention_s=0, **changed)
+
+
+@contextmanager
+def opened(directory: Path, given: StoreOptions | None = None) -> Iterator[Store]:
+    store = Store.open(
+        directory, cluster_id="c", member="m", groups=GROUPS, options=given or options(), clock=SystemClock()
+    )
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def pub(offset: int, payload: bytes, topic: bytes = b"a") -> Block:
+    meta = pack_meta(Meta((topic,), (Run(0, 0, 0, 0, 0, None, -1, 1),), (), (), (), ()))
+    size = len(payload).to_bytes(4, "little")
+    return Block(0, 1, offset, offset, START_US + offset, PUBLICATIONS, meta, size, payload)
+
+
+def write_until_killed(directory: Path, step: int, acknowledged: int) -> int:
+    """Start a writer, kill it once it has acknowledged that many commits; the last step it acknowledged."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    command = [sys.executable, "-c", WRITER, str(directory), str(step)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as writer:
+        assert writer.stdout is not None
+        for _ in range(acknowledged):
+            line = writer.stdout.readline()
+            assert line, "the writer ended by itself"
+            step = int(line)
+        writer.kill()
+        for line in writer.stdout:  # acknowledged before the kill took effect
+            if line.endswith("\n"):
+                step = int(line)
+    return step
+
+
+def everything(store: Store, group: int) -> list[Block]:
+    blocks: list[Block] = []
+    offset = 0
+    while (result := store.read(group, offset)).next_offset != offset:
+        blocks += result.blocks
+        offset = result.next_offset
+    return blocks
+
+
+def test_whatever_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    dice = random.Random(5)
+    start = 0
+    for _ in range(5):
+        last = write_until_killed(directory, start, dice.randint(1, 120))
+        with opened(directory) as store:
+            stored = {g: everything(store, g) for g in range(GROUPS)}
+            newest = max(b.first // 100 for blocks in stored.values() for b in blocks)
+            assert last <= newest <= last + 1  # one commit may be durable and not yet acknowledged
+            expected = [b for step in range(newest + 1) for b in content(step)]
+            for group in range(GROUPS):
+                assert [b.to_wire() for b in stored[group]] == [b.to_wire() for b in expected if b.group == group]
+            compare_tables(store, stored)
+            assert check_store(store).damages == []
+        assert check(directory).damages == []
+        start = newest + 1
+
+
+def compare_tables(store: Store, stored: dict[int, list[Block]]) -> None:
+    """Index, retained publications, sessions and producers against a scan of the log."""
+    for group, blocks in stored.items():
+        by_topic: dict[bytes, list[tuple[int, bytes]]] = {}
+        for record in (r for b in blocks if b.kind == PUBLICATIONS for r in b.records()):
+            by_topic.setdefault(record.topic, []).append((record.offset, record.payload))
+        assert set(store.topics(group)) == set(by_topic)
+        for topic, rows in by_topic.items():
+            past = store.past(group, topic, 0, 2**62, limit=10**6)
+            assert [(r.offset, r.payload) for b in past for r in b.records()] == rows
+            kept = store.retained_topic(group, topic)
+            assert kept is not None
+            assert (kept.first, kept.body) == rows[-1]
+        sessions = [pack_record(s) for s in store.sessions(group)]
+        assert set(sessions) <= {p for b in blocks if b.kind != PUBLICATIONS for p in b.payloads()}
+        for block in [b for b in blocks if b.kind == PUBLICATIONS][-10:]:
+            producer = store.producer(group, b"p%d" % group)
+            assert producer is not None
+            assert producer.offset_of(block.first) == block.first
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """Make writes beyond `limit` bytes of a file fail with EFBIG: a real I/O error, without a special disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_an_io_error_poisons_the_store_until_somebody_has_looked(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with opened(directory) as store:
+        store.commit([pub(0, b"acknowledged")])
+        with file_size_limit((directory / DATA_FILE).stat().st_size), pytest.raises(StoreError, match="I/O error"):
+            store.commit([pub(1, bytes(1_000_000))])
+        with pytest.raises(StorePoisonedError):
+            store.commit([pub(1, b"x")])
+        for call in (store.tails, store.room, lambda: store.read(0, 0), lambda: store.reclaim(0), store.flush):
+            with pytest.raises(StorePoisonedError):
+                call()
+        assert store.stats().poisoned
+    with pytest.raises(StorePoisonedError, match="lexicast store check"), opened(directory):
+        pass
+    assert check(directory).sound
+    (directory / POISON_FILE).unlink()
+    with opened(directory) as store:
+        assert [b.body for b in everything(store, 0)] == [b"acknowledged"]
+        store.commit([pub(1, b"goes on")])
+
+
+def test_a_full_disk_poisons_but_a_restart_with_space_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store, txn: object) -> None:
+        raise lmdb.DiskError("mdb_txn_commit: No space left on device")
+
+    directory = tmp_path / "store"
+    with opened(directory) as store:
+        store.commit([pub(0, b"acknowledged")])
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "_commit", full)
+            with pytest.raises(StoreError, match="No space"):
+                store.commit([pub(1, b"x")])
+        with pytest.raises(StorePoisonedError):
+            store.read(0, 0)
+    with opened(directory) as store:
+        assert [b.body for b in everything(store, 0)] == [b"acknowledged"]
+        store.commit([pub(1, b"goes on")])
+
+
+def damaged(directory: Path, payload: bytes, at: int = 0) -> Report:
+    """Flip a bit of the place in the data file that holds `payload`, and check the store."""
+    data = bytearray((directory / DATA_FILE).read_bytes())
+    place = data.index(payload)
+    data[place + at] ^= 0x10
+    (directory / DATA_FILE).write_bytes(data)
+    return check(directory)
+
+
+def test_a_flipped_bit_is_named_and_costs_one_record(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    payloads = [b"payload-%d-" % n + bytes(50) for n in range(10)]
+    runs = (Run(0, 0, 0, 0, 0, None, -1, 10),)
+    lengths = b"".join(len(p).to_bytes(4, "little") for p in payloads)
+    meta = pack_meta(Meta((b"a",), runs, (), (), (), ()))
+    block = Block(0, 1, 20, 29, START_US + 20, PUBLICATIONS, meta, lengths, b"".join(payloads))
+    with opened(directory) as store:
+        store.commit([pub(3, b"before"), block])
+    report = damaged(directory, payloads[4], at=20)
+    assert [(d.table, d.group, d.offset) for d in report.damages] == [("log", 0, 24)]
+    assert "group 0, offset 24" in str(report.damages[0])
+    with opened(directory) as store:
+        with pytest.raises(DamageError, match="offset 24") as caught:
+            store.read(0, 0)
+        assert caught.value.offset == 24
+        around = [*store.read(0, 0, upto=23).blocks, *store.read(0, 25).blocks]
+        assert [r.offset for b in around for r in b.records()] == [3, 20, 21, 22, 23, 25, 26, 27, 28, 29]
+        store.commit([pub(30, b"after")])
+
+
+def test_a_damaged_head_is_named_and_the_store_still_opens_and_reclaims(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with opened(directory) as store:
+        store.commit([pub(0, b"x" * 5_000, b"some/topic"), pub(1, b"y" * 5_000, b"other/topic")])
+    report = damaged(directory, b"some/topic\x98")  # followed by the runs: in the block's meta, not in a table
+    assert [(d.table, d.group, d.offset) for d in report.damages] == [("log", 0, 0)]
+    clock = ManualClock(START_US)
+    clock.advance(100)
+    store = Store.open(
+        directory, cluster_id="c", member="m", groups=GROUPS, options=StoreOptions(retention_s=10), clock=clock
+    )
+    try:
+        assert [b.first for b in store.read(0, 1).blocks] == [1]
+        for _ in range(5):
+            store.reclaim(clock.time_us())
+        assert store.read(0, 0) == ([], 2, 2)
+    finally:
+        store.close()
+
+
+def test_a_damaged_row_of_a_table_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    session = SessionSaved("client", b"u", 1, "b", 1, 0, b"the state of this session" * 200)
+    with opened(directory) as store:
+        store.commit([control_block(2, 1, 0, START_US, [pack_record(session)])])
+        with store.environment.begin() as txn:
+            table = store.environment.databases.sessions
+            [(key, row)] = table.rows(txn, b"")
+            txn.put(key, b"\0\0\0\0" + row, db=table.database)
+        assert [(d.table, d.group) for d in check_store(store).damages] == [("sessions", 2)]
+        with pytest.raises(DamageError, match="sessions"):
+            store.session(2, "client")
+
+
+def test_a_file_cut_short_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with opened(directory) as store:
+        for n in range(50):
+            store.commit([pub(n, bytes(20_000))])
+    size = (directory / DATA_FILE).stat().st_size
+    os.truncate(directory / DATA_FILE, size // 2)
+    report = check(directory)
+    assert [d.table for d in report.damages] == ["file"]
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from lexicast.cluster.clock import SystemClock\n"
+        "from lexicast.cluster.errors import StoreError\n"
+        "from lexicast.storage.options import StoreOptions\n"
+        "from lexicast.storage.store import Store\n"
+        "try:\n"
+        "    store = Store.open(Path(sys.argv[1]), cluster_id='c', member='m', groups=4, options=StoreOptions(), "
+        "clock=SystemClock())\n"
+        "    for n in range(50): store.read(0, n)\n"
+        "except StoreError as error:\n"
+        "    print('refused:', error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    command = [sys.executable, "-c", script, str(directory)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert found.returncode == 0
+    assert found.stdout.startswith("refused:")
+
+
+def test_checking_what_is_no_store_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreFormatError, match="not a store"):
+        check(tmp_path)
