@@ -94,7 +94,10 @@ class Engine:
         """The pipelines that a filter concerns."""
         if is_wildcard(topic_filter):
             return list(self.pipelines.values())
-        return [self._by_group[topic_group(topic_filter, self.groups)]]
+        group = topic_group(topic_filter, self.groups)
+        if group not in self._by_group:
+            raise UnavailableError(f"no coordinator leads group {group} now")
+        return [self._by_group[group]]
 
     def groups_of(self, topic_filter: bytes) -> range | list[int]:
         """The groups that a filter concerns."""
@@ -253,10 +256,9 @@ class Engine:
         self._filters[topic_filter] = 1
         try:
             return await self._subscribe_first(subscriber, topic_filter, grant, retained, start)
-        except BaseException:
-            self.unsubscribe(subscriber, topic_filter)
-            raise
         finally:
+            if topic_filter not in subscriber.subscriptions:
+                self._release(topic_filter)  # it has left meanwhile, or nobody answered
             del self._subscribing[topic_filter]
             future.set_result(None)
 
@@ -272,18 +274,21 @@ class Engine:
             self._insert(subscriber, topic_filter, grant, start, result["behind"])
             found.extend(Block.from_wire(wire) for wire in result["retained"])
 
-        await asyncio.gather(
-            *[
-                self._call_until(pipeline, cut, "subscribe", [topic_filter], retained)
-                for pipeline in self.pipelines_of(topic_filter)
-            ]
-        )
+        try:
+            await self._ask_all(topic_filter, cut, "subscribe", [topic_filter], retained)
+        except BaseException:
+            self.fanout.remove(topic_filter, subscriber)
+            subscriber.drop_filter(topic_filter)
+            raise
         return found
 
     async def _subscribe_again(
         self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
     ) -> list[Block]:
-        if topic_filter not in subscriber.subscriptions:
+        if subscriber.closed:
+            return []
+        new = topic_filter not in subscriber.subscriptions
+        if new:
             self._filters[topic_filter] += 1
         cut = dict(self.heads)
         self._insert(subscriber, topic_filter, grant, start)
@@ -293,9 +298,12 @@ class Engine:
             def take(result: Any) -> None:
                 found.extend(Block.from_wire(wire) for wire in result)
 
-            await asyncio.gather(
-                *[self._call_until(p, take, "retained", [topic_filter]) for p in self.pipelines_of(topic_filter)]
-            )
+            try:
+                await self._ask_all(topic_filter, take, "retained", [topic_filter])
+            except BaseException:
+                if new:
+                    self.unsubscribe(subscriber, topic_filter)
+                raise
         # What is at or after the head has come, or comes, live.
         return [block for block in found if block.last < cut.get(block.group, 0)]
 
@@ -321,6 +329,18 @@ class Engine:
         subscriber.set_filter(topic_filter, grant)
         self.fanout.insert(topic_filter, subscriber, grant)
 
+    async def _ask_all(self, topic_filter: bytes, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        """`_call_until` of each coordinator that the filter concerns; when one fails, none is taken any more."""
+        calls = [self._call_until(p, take, method, *arguments) for p in self.pipelines_of(topic_filter)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
     async def _call_until(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         """Ask until it is answered; `take(result)` runs while the answer is taken off the link."""
         async with asyncio.timeout(self.config.link.request_timeout_s):
@@ -329,9 +349,9 @@ class Engine:
                 answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
                 def done(error: Exception | None, result: Any, answered: asyncio.Future[None] = answered) -> None:
-                    if error is None:
-                        take(result)
                     if not answered.done():
+                        if error is None:
+                            take(result)
                         answered.set_result(None) if error is None else answered.set_exception(error)
 
                 pipeline.call(done, method, *arguments)
@@ -344,8 +364,14 @@ class Engine:
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
         """End a subscription; False when there was none."""
-        known = subscriber.drop_filter(topic_filter)
+        if not subscriber.drop_filter(topic_filter):
+            return False
         self.fanout.remove(topic_filter, subscriber)
+        self._release(topic_filter)
+        return True
+
+    def _release(self, topic_filter: bytes) -> None:
+        """One subscriber less; the last one ends the back-end subscription."""
         left = self._filters.get(topic_filter, 0) - 1
         if left > 0:
             self._filters[topic_filter] = left
@@ -353,7 +379,6 @@ class Engine:
             del self._filters[topic_filter]
             for pipeline in self.pipelines_of(topic_filter):
                 pipeline.call(lambda error, _: None, "unsubscribe", [topic_filter])
-        return known
 
     def leave(self, subscriber: Subscriber) -> None:
         """The subscriber is gone: all its subscriptions end."""
@@ -373,12 +398,7 @@ class Engine:
         """The first offset at or after a time in each group that a filter concerns."""
         groups = None if is_wildcard(topic_filter) else self.groups_of(topic_filter)
         found: dict[int, int] = {}
-        await asyncio.gather(
-            *[
-                self._call_until(pipeline, found.update, "offsets_at", groups, time_us)
-                for pipeline in self.pipelines_of(topic_filter)
-            ]
-        )
+        await self._ask_all(topic_filter, found.update, "offsets_at", groups, time_us)
         return found
 
     # -- dictionaries
