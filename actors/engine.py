@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from lexicast.cluster.blocks import Block
@@ -342,25 +343,35 @@ class Engine:
             raise
 
     async def _call_until(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
-        """Ask until it is answered; `take(result)` runs while the answer is taken off the link."""
-        async with asyncio.timeout(self.config.link.request_timeout_s):
-            while True:
-                await pipeline.wait_linked()
-                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ask until it is answered; `take(result)` runs while the answer is taken off the link.
 
-                def done(error: Exception | None, result: Any, answered: asyncio.Future[None] = answered) -> None:
-                    if not answered.done():
-                        if error is None:
-                            take(result)
-                        answered.set_result(None) if error is None else answered.set_exception(error)
+        Raises UnavailableError when that takes longer than `link.request_timeout_s`.
+        """
+        wait_s = self.config.link.request_timeout_s
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._call_again(pipeline, take, method, *arguments)
+        except TimeoutError:
+            raise UnavailableError(f"{pipeline.member.name} has not answered {method} for {wait_s:.0f} s") from None
 
-                pipeline.call(done, method, *arguments)
-                try:
-                    await answered
-                except UnavailableError:
-                    await asyncio.sleep(0.01)
-                else:
-                    return
+    async def _call_again(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        while True:
+            await pipeline.wait_linked()
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def done(error: Exception | None, result: Any, answered: asyncio.Future[None] = answered) -> None:
+                if not answered.done():
+                    if error is None:
+                        take(result)
+                    answered.set_result(None) if error is None else answered.set_exception(error)
+
+            pipeline.call(done, method, *arguments)
+            try:
+                await answered
+            except UnavailableError:
+                await asyncio.sleep(0.01)
+            else:
+                return
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
         """End a subscription; False when there was none."""
@@ -417,8 +428,10 @@ class Engine:
         """Fetch it from whoever holds it, then deliver what waited. If nobody does, those records cannot be read:
         plain sessions do not get them, and that is logged."""
         try:
-            await self.fetch_dictionary(dictionary)
-        except (DictionaryError, TimeoutError) as error:
+            while not self.dictionaries.settled(dictionary):
+                with suppress(UnavailableError):
+                    await self.fetch_dictionary(dictionary)
+        except DictionaryError as error:
             log.error("dictionary %016x: %s", dictionary, error)
             self.dictionaries.give_up(dictionary)
         finally:
