@@ -196,12 +196,13 @@ def _traffic(now: dict[str, Any]) -> Table:
 def _families(families: list[tuple[str, dict[str, Any]]]) -> Table:
     table = _table("families (of the messages sampled)", "family", "messages", "raw", "sent", "saved", "codec")
     for name, family in sorted(families, key=lambda item: -item[1]["raw_bytes"]):
-        saved = family["reduction_percent"]
+        sent = family["sent_bytes"] + family["dictionary_bytes"]
+        saved = 100 - 100 * sent / max(family["raw_bytes"], 1)
         table.add_row(
             name,
             f"{family['messages']:,}",
             size(family["raw_bytes"]),
-            size(family["sent_bytes"] + family["dictionary_bytes"]),
+            size(sent),
             f"{saved:.1f}%",
             str(family["codec"] or ""),
         )

@@ -1,9 +1,9 @@
 """`lexicast up`: start the actors of a cluster, wait till they serve, keep `run.json` true, stop them in order.
 
 Order of a start: data folder locked; MQTT port looked at (so that a busy one is told at once); Ray; the coordination
-server, which knows how many coordinators this cluster has; then all other actors at once, since those that need the
-cluster's id wait for the coordinators by themselves. Order of a stop: brokers (no publication comes in any more),
-sampling, coordinators (flush, close their stores), coordination server, Ray.
+server, which knows how many coordinators this cluster has; coordinators and brokers at once, since brokers wait for
+the cluster's id by themselves; the sampling broker, their client. Order of a stop: brokers (no publication comes in
+any more), sampling, coordinators (flush, close their stores), coordination server, Ray.
 """
 
 from __future__ import annotations
@@ -145,18 +145,24 @@ class ClusterLauncher:
         """All actors but the coordination server; what their `ready` gave, by role."""
         assert self._nodes is not None
         nodes, node = self._nodes.nodes, self._config.node
-        self._progress("starting coordinators, brokers and the sampling broker")
+        self._progress("starting coordinators and brokers")
         for i, name in enumerate(coordinators):
             home = nodes[min(i // node.coordinators, len(nodes) - 1)]
             self._actors["coordinators"].append(self._spawn(self._classes.coordinator, name, home))
         for i in range(node.brokers * len(nodes)):
             self._actors["brokers"].append(self._spawn(self._classes.broker, f"broker-{i}", nodes[i // node.brokers]))
+        ready = await self._all_ready("coordinators", "brokers")
+        self._progress("starting the sampling broker")  # after the brokers: it is a client of theirs
         for i in range(SAMPLERS):
             self._actors["sampling"].append(self._spawn(self._classes.sampling, f"sampling-{i}", nodes[0]))
-        async with _within(START_TIMEOUT_S, "not all actors serve"):
-            calls = [(role, actor) for role, actors in self._actors.items() for actor in actors]
+        return {**ready, **await self._all_ready("sampling")}
+
+    async def _all_ready(self, *roles: str) -> dict[str, list[dict[str, Any]]]:
+        """What `ready` of each actor gave. Raises the first error, or UnavailableError after START_TIMEOUT_S."""
+        calls = [(role, actor) for role in roles for actor in self._actors[role]]
+        async with _within(START_TIMEOUT_S, f"not all {' and '.join(roles)} serve"):
             answers = await _all_or_first_error([self._ready(actor) for _, actor in calls])
-        ready: dict[str, list[dict[str, Any]]] = {role: [] for role in self._actors}
+        ready: dict[str, list[dict[str, Any]]] = {role: [] for role in roles}
         for (role, _), answer in zip(calls, answers, strict=True):
             ready[role].append(answer)
         return ready
@@ -247,10 +253,10 @@ class ClusterLauncher:
             with suppress(Exception):  # Ray may have gone before us: then there is nothing to leave
                 disconnect()
             end_processes(started, GONE_TIMEOUT_S)
-        remove_run(self._folder)
         if self._claim is not None:
             self._claim.close()
-        if self._lock >= 0:
+        if self._lock >= 0:  # else the folder and its files are another one's
+            remove_run(self._folder)
             os.close(self._lock)
             self._lock = -1
 
