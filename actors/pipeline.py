@@ -246,7 +246,7 @@ class Pipeline:
         link.call(resumed, "resume", heads, self._user.filters())
         try:
             await opened
-        except LexicastError:
+        except BaseException:
             link.abort()
             raise
 
