@@ -198,7 +198,7 @@ class Link(asyncio.Protocol):
                     self._replied(message)
                 else:
                     self._user.on_message(self, message)
-        except PeerError as error:
+        except LexicastError as error:
             self._fail(error)
         except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException, msgpack.BufferFull) as error:
             self._fail(PeerError(f"a message from {self.name or 'the peer'} cannot be read: {error!r}"))
