@@ -56,7 +56,7 @@ class WriteBehind:
         if not self._index.writing:
             if not self._index.entries and not self._behind():
                 return False
-            self._index.freeze({g.number: g.last + 1 for g in self._groups.values()})
+            self._index.freeze({g.number: g.entered_below for g in self._groups.values()})
             self._records = {g.number: g.records for g in self._groups.values()}
         with self._environment.begin() as txn:
             topic_ids, watermarks = self._index.write_step(txn)
@@ -69,7 +69,7 @@ class WriteBehind:
         return True
 
     def _behind(self) -> bool:
-        return any(g.indexed_below <= g.last for g in self._groups.values())
+        return any(g.indexed_below < g.entered_below for g in self._groups.values())
 
     def _store_watermark(self, txn: WriteTransaction, group: int, below: int) -> None:
         row = self._groups[group].row(self._ids.next_number(group))
@@ -88,17 +88,16 @@ class WriteBehind:
     def catch_up(self) -> None:
         """Enter what the log holds beyond each group's watermark: after opening, and to rebuild."""
         for group in self._groups.values():
-            below: int | None = group.indexed_below
-            while below is not None:
-                below = self._enter(group, below)
+            while self._enter(group):
                 if self._index.overdue:
                     self.flush()
 
-    def _enter(self, group: Group, below: int) -> int | None:
-        """Enter the next blocks from offset `below` on: where to go on, or None when there were none."""
-        found = self._next_outlines(group.number, below)
+    def _enter(self, group: Group) -> bool:
+        """Enter the group's next blocks; False when there were none."""
+        found = self._next_outlines(group.number, group.entered_below)
         if not found:
-            return None
+            group.entered_below = max(group.entered_below, group.last + 1)
+            return False
         with self._environment.begin() as txn:
             entered = [pair for _, item in found if item is not None for pair in self.entries(txn, item)]
             self.number_topics(txn)
@@ -109,7 +108,8 @@ class WriteBehind:
             if item is not None:
                 self._index.logged(item.block.size_bytes)
                 group.records += item.block.count
-        return found[-1][0] + 1
+        group.entered_below = found[-1][0] + 1
+        return True
 
     def _next_outlines(self, group: int, below: int) -> list[tuple[int, Outline | None]]:
         """(last offset, outline) of the next blocks; no outline of a damaged one, which `check` names."""
@@ -130,7 +130,7 @@ class WriteBehind:
         with self._environment.begin() as txn:
             self._index.clear(txn)
             for group in self._groups.values():
-                group.indexed_below = group.records_indexed = group.records = 0
+                group.indexed_below = group.entered_below = group.records_indexed = group.records = 0
                 group_rows.store(self._databases, txn, group.number, group.row(self._ids.next_number(group.number)))
         self._enter_subscriptions()
         self.catch_up()

@@ -17,6 +17,7 @@ import lmdb
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import PeerError, StoreError, UsageError
 
+from .cut import only_topic
 from .dual import PUBLICATION, entries_of, parse_key
 from .environment import DATA_FILE, Databases, open_read_only, raw_database
 from .format import (
@@ -175,7 +176,7 @@ class Checker:
         block = self._verified(group, offset, value)
         if block.count != 1:
             self._note("kept", group, offset, "a block of one record was expected")
-        topic_id = find(self._databases, txn, block.meta.topics[0])
+        topic_id = find(self._databases, txn, only_topic(block))
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
         if row is None or retained_fields(row).offset != offset:
             self._note("kept", group, offset, "this is no topic's retained publication")

@@ -28,6 +28,12 @@ def expires_us(time_us: int, expiry_ms: int) -> int:
     return time_us + expiry_ms * 1_000 if expiry_ms else 0
 
 
+def only_topic(block: Block) -> bytes:
+    """The topic of a block of one record (a cut block still lists the topics of those cut away)."""
+    meta = block.meta
+    return meta.topics[meta.runs[0].topic]
+
+
 def cut(
     block: Block, first: int = 0, last: int = MAX_OFFSET, now_us: int | None = None, topic: bytes | None = None
 ) -> Block | None:

@@ -32,6 +32,7 @@ class Group:
     """A group's state in memory. Changed by the writer thread, after the commit that made it so."""
 
     __slots__ = (
+        "entered_below",
         "epoch",
         "first",
         "first_kept",
@@ -52,6 +53,8 @@ class Group:
         self.indexed_below = row.indexed_below if row else 0
         self.records_indexed = row.records if row else 0
         self.records = self.records_indexed
+        # All below this offset is in the index, on disk or in its memory table.
+        self.entered_below = self.indexed_below
         # The first offset in the log; beyond `last` when the log is empty.
         self.first = self.last + 1
 

@@ -23,7 +23,7 @@ from lexicast.cluster.clock import US_PER_S, Clock
 
 from . import groups as group_rows
 from .behind import WriteBehind
-from .cut import cut
+from .cut import cut, only_topic
 from .dual import Index
 from .environment import Environment
 from .format import (
@@ -205,7 +205,7 @@ class Reclaimer:
                 key, value = bytes(cursor.key()), cursor.value()
                 head = peek_head(value, *parse_log_key(key))
                 if 0 < head.expire_all_us < now_us:
-                    found.append((key, block_of(value, head).meta.topics[0]))
+                    found.append((key, only_topic(block_of(value, head))))
                 there = cursor.next()
             self._swept["kept"] = key
         return found

@@ -307,6 +307,7 @@ class Store:
             if group.first > group.last:
                 group.first = block.first
             group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
+            group.entered_below = block.last + 1
             group.records += block.count
             self._groups[block.group] = group
             self._index.logged(block.size_bytes)

@@ -360,7 +360,7 @@ def test_retention_by_age_rescues_retained_publications_and_tells_what_went(benc
 def test_a_rescued_publication_goes_when_it_expires(bench: Bench) -> None:
     now = bench.clock.time_us()
     with bench.open(StoreOptions(retention_s=100)) as store:
-        store.commit([publications(0, [Pub(b"a", b"x", RETAIN, 200_000), Pub(b"b", b"y")], time_us=now)])
+        store.commit([publications(0, [Pub(b"b", b"y"), Pub(b"a", b"x", RETAIN, 200_000)], time_us=now)])
         bench.clock.advance(150)
         assert bench.reclaim(store) == 1
         assert store.retained_topic(0, b"a") is not None
