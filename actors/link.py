@@ -389,11 +389,7 @@ async def dial(
         host, _, port = rest.rpartition(":")
         _, link = await loop.create_connection(make, host, int(port))
     try:
-        try:
         return await link.wait_open()
-    except BaseException:
-        link.abort()
-        raise
     except BaseException:  # a dial that its caller gives up must not open afterwards
         link.abort()
         raise
