@@ -2,10 +2,13 @@
 
 Reads only, in short transactions, so it may run beside the process that has the store open (`check`), or in it
 (`check_store`). It does not repair: a damaged record costs itself alone, the others of its block are read as before.
+
+`python -m lexicast.storage.check DIR` prints each damage on a line and exits with 1 when there is any.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -266,3 +269,23 @@ def check_store(store: Store) -> Report:
 def rebuild_index(store: Store) -> None:
     """Empty DualDB's index and enter everything again from the log. Writer thread only; StoreError poisons."""
     store.rebuild_index()
+
+
+def main(arguments: list[str]) -> int:
+    """Check the store in the directory named; the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m lexicast.storage.check DIR", file=sys.stderr)
+        return 2
+    try:
+        report = check(Path(arguments[0]))
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for damage in report.damages:
+        print(damage)
+    print(f"{report.blocks} blocks, {report.records} records, {report.rows} rows: {len(report.damages)} damaged")
+    return 0 if report.sound else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

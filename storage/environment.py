@@ -158,7 +158,7 @@ def _refuse_poisoned(directory: Path) -> None:
     if marker.exists():
         raise StorePoisonedError(
             f"the store {directory} had an I/O error ({marker.read_text().strip()}): look at the disk, and when "
-            f"`lexicast store check {directory}` finds no damage, delete {marker} and start again"
+            f"`python -m lexicast.storage.check {directory}` finds no damage, delete {marker} and start again"
         )
 
 
