@@ -56,7 +56,7 @@ async def _once(as_json: bool) -> None:
     await asyncio.sleep(RATE_S)
     now = with_rates(before, await snapshot())
     if as_json:
-        typer.echo(json.dumps(now, indent=1))
+        typer.echo(json.dumps(now, indent=1, default=str))
     else:
         Console(highlight=False).print(render(now))
 

@@ -175,7 +175,10 @@ class ClusterLauncher:
     def _spawn(self, cls: type, name: str, node_id: str, *more: Any) -> ActorReference:
         assert self._nodes is not None
         environment = worker_environment(self._nodes)
-        plain = self._config.as_dict()
+        config = self._config
+        if len(self._nodes.nodes) > 1:  # what is told to the others must be an address that they can reach
+            config = config.replaced(node__host=self._nodes.hosts[node_id])
+        plain = config.as_dict()
         return spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
 
     def _make_run(self, ready: dict[str, list[dict[str, Any]]], coordination_pid: int) -> Run:

@@ -44,6 +44,7 @@ class RayNodes:
 
     address: str
     nodes: tuple[str, ...]  # ids of the nodes alive; this process's own first
+    hosts: dict[str, str]  # node id -> its address
     embedded: bool
 
 
@@ -148,7 +149,8 @@ def _nodes(embedded: bool) -> RayNodes:
     own = context.get_node_id()
     alive = sorted((node["NodeManagerAddress"], node["NodeID"]) for node in list_nodes() if node["Alive"])
     others = tuple(node_id for _, node_id in alive if node_id != own)
-    return RayNodes(context.gcs_address, (own, *others), embedded)
+    hosts = {node_id: host for host, node_id in alive}
+    return RayNodes(context.gcs_address, (own, *others), hosts, embedded)
 
 
 def worker_environment(nodes: RayNodes) -> dict[str, Any] | None:
