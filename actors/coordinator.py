@@ -260,12 +260,13 @@ class CoordinatorServer:
     def _failed(self, error: StoreError) -> None:
         """The store is poisoned: this coordinator serves no more; links end, so brokers stop acknowledging."""
         self.failure = error
+        # First: a broker that hears nothing sends again to whoever leads next; what it hears it gives up.
+        for link in list(self._links):
+            link.abort()
         waiters, self._commit_waiters = self._commit_waiters, {}
         for queue in waiters.values():
             for _, done in queue:
                 done(error)
-        for link in list(self._links):
-            link.abort()
 
     # -- periodic
 
