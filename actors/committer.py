@@ -78,9 +78,20 @@ class Committer:
             return
         self._busy = True
         self._idle.clear()
-        batch, self._waiting = self._waiting, []
+        batch = self._next_batch()
         future = self._loop.run_in_executor(self._thread, self._write, batch)
         future.add_done_callback(lambda done: self._written(batch, done))
+
+    def _next_batch(self) -> list[Block]:
+        """What goes into the next transaction: all that waits, as far as the store takes it at once."""
+        limit, size = self._store.options.commit_bytes_max, 0
+        for at, block in enumerate(self._waiting):
+            size += block.size_bytes
+            if at and size > limit:
+                batch, self._waiting = self._waiting[:at], self._waiting[at:]
+                return batch
+        batch, self._waiting = self._waiting, []
+        return batch
 
     def _write(self, batch: list[Block]) -> StoreFullError | None:
         """On the thread: one transaction, and perhaps one step of reclaiming."""

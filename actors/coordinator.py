@@ -16,7 +16,7 @@ from typing import Any
 
 from lexicast.cluster.blocks import QOS_MASK, Block, unpack_meta
 from lexicast.cluster.clock import Clock
-from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError
+from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError, UsageError
 from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import Sequencer
@@ -158,8 +158,12 @@ class CoordinatorServer:
     def _place(
         self, ticket: Ticket, index: int, group: int, meta: bytes, lengths: bytes, body: bytes, slow: bool
     ) -> None:
+        size = len(meta) + len(lengths) + len(body)
+        if size > self.store.options.block_bytes_max:
+            raise UsageError(f"an entry of {size} bytes: at most {self.store.options.block_bytes_max} are stored as one")
         if not self.sequencer.room(group, len(lengths) // 4):
             raise UnavailableError(f"group {group}: too many publications wait for the disk")
+
         def answer(error: Exception | None) -> None:
             ticket.result(index, placed if error is None else str(error))
 

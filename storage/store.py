@@ -84,6 +84,7 @@ class Store:
         self.member = identity.member
         self.groups = identity.groups
         self.environment = environment
+        self.options = options
         self._databases = environment.databases
         self._options = options
         self._clock = clock
