@@ -51,12 +51,14 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
         self.waiting_bytes = 0
+        self.waiting_records = 0
         self.error: StoreError | None = None
 
     def submit(self, blocks: list[Block]) -> None:
         """Have `blocks` made durable; returns at once."""
         self._waiting += blocks
         self.waiting_bytes += sum([block.size_bytes for block in blocks])
+        self.waiting_records += sum([block.count for block in blocks])
         self._kick()
 
     def tick(self) -> None:
@@ -110,6 +112,7 @@ class Committer:
     def _written(self, batch: list[Block], done: asyncio.Future[StoreFullError | None]) -> None:
         self._busy = False
         self.waiting_bytes -= sum([block.size_bytes for block in batch])
+        self.waiting_records -= sum([block.count for block in batch])
         error = done.exception()
         if error is not None:
             self.error = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error!r}")

@@ -19,7 +19,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError, UsageError
 from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN
 from lexicast.cluster.records import ControlRecord
-from lexicast.cluster.sequencer import Sequencer
+from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
 from lexicast.storage.store import Store
 
 from .committer import Committer
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # Bytes sequenced and not yet durable, beyond which brokers are not told to send more.
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
+# The same in records: well below `RECORDS_PENDING_MAX`, where publications are refused.
+UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
 HEADS_PERIOD_S = 1.0
 SWEEP_PERIOD_S = 0.1
 
@@ -139,7 +141,7 @@ class CoordinatorServer:
     def _publish(self, link: Link, tag: int, entries: Any) -> None:
         ticket = Ticket(link, tag, len(entries))
         full = None if self.store.room() else "the store has reached its disk reserve: publishing is refused"
-        slow = self._committer.waiting_bytes > UNCOMMITTED_BYTES_MAX
+        slow = self._slow
         for index, (group, meta, lengths, body) in enumerate(entries):
             if full is not None:
                 ticket.result(index, full)
@@ -154,6 +156,12 @@ class CoordinatorServer:
         elif ticket.left:
             link.send((TAKEN, tag))
         self._turn()
+
+    @property
+    def _slow(self) -> bool:
+        """Whether so much waits for the disk that brokers should send no more."""
+        waiting = self._committer
+        return waiting.waiting_bytes > UNCOMMITTED_BYTES_MAX or waiting.waiting_records > UNCOMMITTED_RECORDS_MAX
 
     def _place(
         self, ticket: Ticket, index: int, group: int, meta: bytes, lengths: bytes, body: bytes, slow: bool
@@ -246,7 +254,7 @@ class CoordinatorServer:
             waiters.popleft()[1](None)
 
     def _release_held(self) -> None:
-        while self._held and self._committer.waiting_bytes <= UNCOMMITTED_BYTES_MAX:
+        while self._held and not self._slow:
             link, tag = self._held.popleft()
             link.send((TAKEN, tag))
 
