@@ -125,14 +125,13 @@ class Engine:
             route = self._route(topic)
         group, pipeline = route
         builder = pipeline.builder(group)
-        builder.add(topic, flags, payloads, origin, **run)
+        size = builder.add(topic, flags, payloads, origin, **run)
         if mark is not None:
             builder.mark(*mark)
         if done is not None:
             builder.when_done(done)
-        count = len(payloads)
-        self.published_records += count
-        pipeline.added(sum(map(len, payloads)) if count > 1 else len(payloads[0]))
+        self.published_records += len(payloads)
+        pipeline.added(size)
         return pipeline
 
     def _route(self, topic: bytes) -> tuple[int, Pipeline]:

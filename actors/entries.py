@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, Mark, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import FIRST_DICTIONARY, U32, Mark, Meta, ProducerRun, Run, pack_meta
 
 # (group, meta, lengths, body)
 WireEntry = tuple[int, bytes, bytes, bytes]
@@ -20,6 +20,10 @@ WireEntry = tuple[int, bytes, bytes, bytes]
 Done = Callable[[Any], None]
 
 ENTRY_BYTES_MAX = 1024 * 1024
+# A coordinator takes at most `RECORDS_PENDING_MAX` records of a group at once; entries are to stay far below it.
+ENTRY_RECORDS_MAX = 65_536
+# What a run costs beside its payloads and its topic, about.
+RUN_BYTES = 64
 
 
 @dataclass(slots=True)
@@ -73,9 +77,10 @@ class EntryBuilder:
         dictionary: int | None = None,
         expiry_ms: int = 0,
         properties: dict[int, Any] | None = None,
-    ) -> None:
-        """Append publications that differ only in payload."""
+    ) -> int:
+        """Append publications that differ only in payload. Returns by how many bytes `size_bytes` has grown."""
         count = len(payloads)
+        size = sum(map(len, payloads)) + U32 * count
         if dictionary is not None:
             encoding = FIRST_DICTIONARY + self._dictionaries.setdefault(dictionary, len(self._dictionaries))
         like = (topic, flags, encoding, expiry_ms, properties, origin)
@@ -83,12 +88,14 @@ class EntryBuilder:
             self._runs[-1][7] += count
         else:
             self._last = like
+            size += RUN_BYTES + len(topic)
             topic_index = self._topics.setdefault(topic, len(self._topics))
             origin_index = self._origins.setdefault(origin, len(self._origins))
             self._runs.append([0, topic_index, flags, encoding, expiry_ms, properties, origin_index, count])
         self._payloads += payloads
         self.count += count
-        self.size_bytes += sum(map(len, payloads))
+        self.size_bytes += size
+        return size
 
     def mark(self, session_uid: bytes, packet_ids: list[int]) -> None:
         """The publications just added are QoS 2, not released yet."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
 
-from .entries import ENTRY_BYTES_MAX, Batch, Entry, EntryBuilder
+from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, Batch, Entry, EntryBuilder
 from .handles import Member
 from .link import Link, dial
 
@@ -100,7 +100,7 @@ class Pipeline:
         builder = self._builders.get(group)
         if builder is None:
             builder = self._builders[group] = EntryBuilder(group)
-        elif builder.size_bytes > ENTRY_BYTES_MAX:
+        elif builder.size_bytes > ENTRY_BYTES_MAX or builder.count > ENTRY_RECORDS_MAX:
             self._seal(group, builder)
             builder = self._builders[group] = EntryBuilder(group)
         return builder
