@@ -598,3 +598,32 @@ def test_cutting_keeps_marks_and_producers_on_their_records() -> None:
     assert cut(block) is block
     assert cut(block, 9) is None
     assert cut(block, 6, 6, now_us=START_US + 1_001) is None
+
+
+def test_a_topic_named_in_a_refused_commit_gets_its_id_later(bench: Bench) -> None:
+    with bench.open() as store:
+        with pytest.raises(UsageError, match="out of range"):
+            store.commit(
+                [
+                    control(0, Subscribed("b", 1, "new", 0, 1)),
+                    publications(1, [Pub(b"a", b"")], marks=(Mark(0, b"u", 1 << 16),)),
+                ]
+            )
+        assert list(store.topics(0)) == []
+        store.commit([publications(0, [Pub(b"new", b"1"), Pub(b"other", b"2")])])
+    with bench.open() as store:
+        assert list(store.topics(0)) == [b"new", b"other"]
+        assert found(store.past(0, b"new", 0, START_US, limit=9)) == [(0, b"new", b"1")]
+
+
+def test_a_watermark_does_not_pass_what_a_restart_has_not_entered_yet(bench: Bench) -> None:
+    options = StoreOptions(index_entries_max=6)
+    store = Store.open(bench.directory, cluster_id="c", member="m1", groups=4, options=options, clock=bench.clock)
+    store.commit([publications(n, [Pub(b"t%d" % n, b"")]) for n in range(11)])
+    store.commit([publications(0, [Pub(b"one", b"")], group=1)])
+    store.commit([publications(20, [Pub(b"t%d" % n, b"") for n in range(9)])])
+    store.environment.close()  # as a crash would
+    for _ in range(2):
+        with bench.open(options) as again:
+            assert found(again.past(1, b"one", 0, START_US, limit=9)) == [(0, b"one", b"")]
+            assert again.stats().records == 21
