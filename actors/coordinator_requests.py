@@ -324,15 +324,17 @@ class CoordinatorRequests:
 
     # -- sessions
 
-    def session_generation(self, peer: BrokerPeer, group: int, client_id: str) -> int | None:
-        """The session's generation; None when there is no such session."""
+    def session_generation(self, peer: BrokerPeer, group: int, client_id: str) -> tuple[bytes, int] | None:
+        """The session's uid and generation; None when there is no such session."""
         session = self._server.sessions.get(group, client_id)
-        return None if session is None else session.generation
+        return None if session is None else (session.uid, session.generation)
 
-    async def session_open(self, peer: BrokerPeer, group: int, client_id: str, clean: bool, uid: bytes) -> Any:
+    async def session_open(
+        self, peer: BrokerPeer, group: int, client_id: str, clean: bool, uid: bytes, state: bytes
+    ) -> Any:
         """See `Sessions.open`."""
         now_us = self._server.clock.time_us()
-        return tuple(await self._server.sessions.open(peer, group, client_id, clean, uid, now_us))
+        return tuple(await self._server.sessions.open(peer, group, client_id, clean, uid, state, now_us))
 
     async def session_save(
         self, peer: BrokerPeer, group: int, client_id: str, generation: int, expires_us: int, state: bytes
@@ -363,10 +365,18 @@ class CoordinatorRequests:
     ) -> None:
         """PUBREL: the groups (None: all led here) forget these packet ids; returns when that is durable."""
         led = self._server.sequencer.groups
-        wanted = list(led) if groups is None else [group for group in groups if group in led]
+        if groups is None:
+            wanted = [group for group in led if self._remembers(group, uid, packet_ids)]
+        else:
+            wanted = [group for group in groups if group in led]
         await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
         for group in wanted:
             self._server.sequencer.release(group, uid, packet_ids)
+
+    def _remembers(self, group: int, uid: bytes, packet_ids: tuple[int, ...]) -> bool:
+        """Whether a group remembers one of these: a client that releases what nobody knows costs no record."""
+        marks, store = self._server.sequencer.groups[group].marks, self._server.store
+        return any([(uid, i) in marks or store.mark(group, uid, i) is not None for i in packet_ids])
 
     def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
         """Have a dictionary in the group's log; what is published after this on the link may refer to it."""

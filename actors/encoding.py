@@ -33,12 +33,16 @@ class Kind(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """How a subscriber gets the publications of a topic: its matching subscriptions put together."""
+    """How a subscriber gets the publications of a topic: its matching subscriptions put together.
+
+    `no_local`: some of them want nothing that the subscriber itself published; what it published goes by `own` then.
+    """
 
     qos: int = 0
     retain_as_published: bool = False
     no_local: bool = False
     ids: tuple[int, ...] = ()
+    own: Grant | None = None
 
 
 # One entry a topic of the block: the grant, or None when the subscriber does not want the topic.

@@ -18,6 +18,7 @@ from .mqtt_packets import (
     BAD_AUTHENTICATION_METHOD,
     CLIENT_ID_NOT_VALID,
     NOT_AUTHORIZED,
+    SESSION_TAKEN_OVER,
     SUCCESS,
     TOPIC_NAME_INVALID,
     V5,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from .mqtt_listener import MqttListener
 
 CLIENT_ID_BYTES_MAX = 1_024
+# The largest that CONNECT can ask for: no limit, so that 0 (no keep-alive) is granted too.
+KEEP_ALIVE_S_UNLIMITED = 65_535
 DISCARDED_PROPERTY = "lexicast-discarded-at-most"
 
 
@@ -86,9 +89,14 @@ class Connecting:
             self._config.receive_max,
             self._config.subscriptions_per_session_max,
         )
-        opened = await self._listener.sessions.open(client_id, connect.clean_start, session)
         session.expiry_s = self._expiry_s()
         session.will = connect.will
+        with self._listener.sessions.opening(client_id):
+            await self._open(client_id, session)
+
+    async def _open(self, client_id: str, session: Session) -> None:
+        connect, sessions = self._connect, self._listener.sessions
+        opened = await sessions.open(client_id, connect.clean_start, session)
         releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
         subscriber = self._subscriber(session)
         # Nothing is delivered before CONNACK; what comes meanwhile is caught up with.
@@ -96,24 +104,25 @@ class Connecting:
         try:
             discarded = await self._restore(session, subscriber) if opened.present else 0
         except BaseException:
-            self._engine.leave(subscriber)
-            self._listener.sessions.let_go(session)
+            session.will = None  # the connection was never accepted
+            self._let_go(session, subscriber)
             raise
         if self._connection.gone:
-            self._gone(session, subscriber)
+            self._let_go(session, subscriber)
             return
-        self._listener.sessions.owners[client_id] = self._connection
+        if not sessions.take(client_id, self._connection, session):
+            session.will = None
+            self._engine.leave(subscriber)
+            raise Refused(SESSION_TAKEN_OVER)
         connack = ConnAck(opened.present, SUCCESS, self._connack(client_id, discarded))
         data = encode_packet(connack, connect.version)
         data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
-        self._connection.opened(session, subscriber, data, self._keep_alive_s())
-        if session.pending:
-            await self._connection.resend()
-        if not self._connection.transport.is_closing():
-            subscriber.socket_drained()
+        self._connection.opened(session, subscriber, data, self._keep_alive_s(), opened.present)
+        if opened.present and (session.will is not None or session.expiry_s):
+            sessions.save_soon(client_id)
 
-    def _gone(self, session: Session, subscriber: MqttSubscriber) -> None:
-        session.cursor = self._engine.cursor_of(subscriber)
+    def _let_go(self, session: Session, subscriber: MqttSubscriber) -> None:
+        session.cursor = {**session.cursor, **self._engine.cursor_of(subscriber)}
         will, session.will = session.will, None
         self._engine.leave(subscriber)
         if will is not None:
@@ -152,7 +161,11 @@ class Connecting:
         return 0 if self._connect.clean_start else limit
 
     def _keep_alive_s(self) -> int:
-        return min(self._connect.keep_alive_s or self._config.keep_alive_s_max, self._config.keep_alive_s_max)
+        """Only MQTT 5 can be told of another keep-alive than it asked for."""
+        asked, most = self._connect.keep_alive_s, self._config.keep_alive_s_max
+        if self._connect.version != V5 or most == KEEP_ALIVE_S_UNLIMITED:
+            return asked
+        return min(asked or most, most)
 
     @property
     def _aware(self) -> bool:
@@ -171,9 +184,7 @@ class Connecting:
         """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
         for topic_filter, subscription in session.subscriptions.items():
             start = {g: session.cursor[g] for g in self._engine.groups_of(topic_filter) if g in session.cursor}
-            await self._engine.subscribe(
-                subscriber, topic_filter, grant_of(subscription), retained=False, start=start
-            )
+            await self._engine.subscribe(subscriber, topic_filter, grant_of(subscription), retained=False, start=start)
         discarded = 0
         lagging = dict(subscriber.lagging)
         for pipeline in {self._engine.pipeline_of(group) for group in lagging} - {None}:
@@ -206,5 +217,3 @@ class Connecting:
         if told:
             properties[USER_PROPERTY] = told
         return properties
-
-

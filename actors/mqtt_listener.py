@@ -11,12 +11,8 @@ from lexicast.cluster.config import Mqtt
 from lexicast.compression.dictionary import Dictionary
 
 from .mqtt_connection import MqttConnection
-from .mqtt_packets import Will
-from .mqtt_properties import WILL_DELAY_S
 from .mqtt_sessions import Sessions
 from .ports import PortClaim, claim_port, reuse_port_socket
-from .session import Session
-from .session_state import to_state
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -86,16 +82,7 @@ class MqttListener:
         """The pipelines have room again."""
         waiting, self.waiting = self.waiting, set()
         for connection in waiting:
-            connection.resume()
-
-    def state_of(self, session: Session) -> bytes:
-        """The session as it is saved."""
-        return to_state(session)
-
-    def will_of_taken(self, session: Session, will: Will) -> None:
-        """A session was taken over: its will is due unless it was to wait for just that."""
-        if not (will.properties or {}).get(WILL_DELAY_S):
-            self.sessions.publish_will(session, will)
+            connection.make_room()
 
     async def release(self, uid: bytes, wanted: Mapping[int | None, list[int]]) -> None:
         """Have groups (None: all) forget QoS 2 packet ids; returns when that is durable."""

@@ -7,13 +7,14 @@ be sent again after a reconnect wait here, as records (at most RETAINED_WAITING_
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
-from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 from lexicast.cluster.topics import dictionary_topic
+from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 
 from .encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
 from .mqtt_encode import encode_qos0_run, encode_qos_run
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
 
     from .engine import Engine
+
+log = logging.getLogger(__name__)
 
 RETAINED_WAITING_MAX = 100_000
 
@@ -48,7 +51,7 @@ class MqttSubscriber(Subscriber):
         super().__init__(engine, kind, drops)
         self._engine = engine
         self.session = session
-        self.write = write  # type: ignore[method-assign]  # one attribute look-up less a delivery
+        self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
         self._introductions = Introductions() if kind.aware else None
         self._retained: deque[tuple[Block, Grant]] | None = None
         self._socket_full = False
@@ -56,6 +59,15 @@ class MqttSubscriber(Subscriber):
         self.discarded_records = 0
 
     # -- what stands in the way
+
+    @property
+    def is_socket_full(self) -> bool:
+        """Whether the transport has asked for a pause."""
+        return self._socket_full
+
+    def start(self) -> None:
+        """CONNACK is out: deliveries begin."""
+        self._go_on()
 
     def socket_full(self) -> None:
         """The transport asks for a pause."""
@@ -114,29 +126,30 @@ class MqttSubscriber(Subscriber):
         stopped: int | None = None
         for run in view.block.meta.runs:
             offset += run.skip
-            grant, count = grants[run.topic], run.count
-            if grant is not None and not view.expired(run) and not self._own(view, run, grant):
-                part = payloads[at : at + count]
-                data, sent = self._run(view, run, grant, part, offset, False)
+            count = run.count
+            grant = self._granting(view, run, grants[run.topic])
+            if grant is not None and not view.expired(run):
+                data, dealt_with = self._run(view, run, grant, payloads[at : at + count], offset, False)
                 parts.append(data)
                 if tags:
-                    aliases.update(tags[at : at + sent])
-                if sent < count:
-                    stopped = offset + sent
+                    aliases.update(tags[at : at + dealt_with])
+                if dealt_with < count:
+                    stopped = offset + dealt_with
                     self._window_full = True
                     self.block()
                     break
             at += count
             offset += count
-        if parts:
-            self.write_tagged(Encoded(b"".join(parts), frozenset(aliases)))
+        data = b"".join(parts)
+        if data:
+            self.write_tagged(Encoded(data, frozenset(aliases)))
         return stopped
 
-    def _own(self, view: BlockView, run: Run, grant: Grant) -> bool:
-        """Whether No Local keeps the run from its publisher [MQTT-3.8.3-3]."""
-        return (
-            grant.no_local and run.origin >= 0 and view.block.meta.origins[run.origin] == self.session.client_id
-        )
+    def _granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
+        """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""
+        if grant is None or not grant.no_local or run.origin < 0:
+            return grant
+        return grant.own if view.block.meta.origins[run.origin] == self.session.client_id else grant
 
     def _run(
         self, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None], offset: int, retained: bool
@@ -146,20 +159,21 @@ class MqttSubscriber(Subscriber):
         properties = run_properties(self.kind, view, run, grant)
         retain = bool(run.flags & RETAIN) and (retained or grant.retain_as_published)
         qos = min(grant.qos, run.flags & QOS_MASK)
-        encoder = self._engine.encoder
+        fitting = self._engine.encoder.fitting
+        fit = fitting(self.kind, topic, payloads, qos, properties)
         if qos == 0:
-            fit = encoder.fitting(self.kind, topic, payloads, 0, properties)
             return encode_qos0_run(self.kind.version, topic, fit, retain, properties), len(payloads)
-        offsets = range(offset, offset + len(payloads))
+        count = len(payloads)
+        offsets: Sequence[int] = range(offset, offset + count)
+        if len(fit) < count:
+            # What cannot be sent takes no packet id: nothing would ever give its place in the window back.
+            offsets = [
+                o for o, p in zip(offsets, payloads, strict=True) if fitting(self.kind, topic, [p], qos, properties)
+            ]
         ids = self.session.send(view.block.group, offsets, qos, retained)
-        sent = payloads[: len(ids)]
-        fit = encoder.fitting(self.kind, topic, sent, qos, properties)
-        if len(fit) < len(sent):
-            keep = [bool(encoder.fitting(self.kind, topic, [payload], qos, properties)) for payload in sent]
-            self.session.abandon([packet_id for packet_id, kept in zip(ids, keep, strict=True) if not kept])
-            ids = [packet_id for packet_id, kept in zip(ids, keep, strict=True) if kept]
-        data = encode_qos_run(self.kind.version, topic, fit, qos, ids, retain, False, properties)
-        return data, len(sent)
+        dealt_with = count if len(ids) == len(offsets) else offsets[len(ids)] - offset
+        data = encode_qos_run(self.kind.version, topic, fit[: len(ids)], qos, ids, retain, False, properties)
+        return data, dealt_with
 
     # -- retained publications, and those sent again
 
@@ -167,23 +181,35 @@ class MqttSubscriber(Subscriber):
         """The retained publications of a new subscription."""
         if self._retained is None:
             self._retained = deque()
-        room = RETAINED_WAITING_MAX - len(self._retained)
-        self._retained.extend([(block, grant) for block in blocks][:room])
+        waiting = self._retained
+        for block in blocks:
+            if len(waiting) >= RETAINED_WAITING_MAX:
+                log.warning(
+                    "session %r: a subscription matches more than %d retained publications: the rest is not sent",
+                    self.session.client_id,
+                    RETAINED_WAITING_MAX,
+                )
+                break
+            waiting.append((block, grant))
         if not self._socket_full:
             self._send_retained()
 
     def _send_retained(self) -> bool:
-        """True when none is left waiting."""
+        """True when none is left waiting; else the socket or the window is full."""
         waiting = self._retained
         while waiting:
-            block, grant = waiting[0]
+            if self._socket_full:
+                return False
+            block, granted = waiting[0]
             view = self._engine.view(block)
             run = block.meta.runs[0]
-            if not view.expired(run):
+            grant = self._granting(view, run, granted)
+            if grant is not None and not view.expired(run):
                 payloads, tags = self._engine.encoder.payloads(self.kind, view)
-                data, sent = self._run(view, run, grant, payloads, block.first + run.skip, True)
-                if sent == 0:
+                data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, True)
+                if dealt_with == 0:
                     self._window_full = True
+                    self.block()
                     return False
                 if data:
                     self.write_tagged(Encoded(data, frozenset(tags)))
@@ -191,8 +217,11 @@ class MqttSubscriber(Subscriber):
         self._retained = None
         return True
 
-    def send_again(self, again: list[Resend], blocks: dict[tuple[int, int], Block]) -> None:
-        """Publications of an earlier connection, with DUP and their packet ids [MQTT-4.4.0-1]; `blocks` by position."""
+    def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:
+        """Publications of an earlier connection, with DUP and their packet ids [MQTT-4.4.0-1]; `blocks` by position.
+
+        Also those that have expired meanwhile: they were sent before [MQTT-4.3.3-7].
+        """
         for resend in again:
             block = blocks.get((resend.group, resend.offset))
             if block is None:
@@ -200,11 +229,11 @@ class MqttSubscriber(Subscriber):
                 continue
             view, run = self._engine.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
-            grant = self.grant(topic) or Grant(resend.qos)
+            grant = self._granting(view, run, self.grant(topic)) or Grant(resend.qos)
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
             properties = run_properties(self.kind, view, run, grant)
             fit = self._engine.encoder.fitting(self.kind, topic, payloads, resend.qos, properties)
-            if not fit or view.expired(run):
+            if not fit:
                 self.session.abandon([resend.packet_id])
                 continue
             retain = bool(run.flags & RETAIN) and (resend.retained or grant.retain_as_published)

@@ -15,6 +15,7 @@ from .mqtt_encode import encode_packet
 from .mqtt_packets import (
     NO_SUBSCRIPTION_EXISTED,
     PROTOCOL_ERROR,
+    SERVER_UNAVAILABLE,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
@@ -46,18 +47,33 @@ def grant_of(subscription: Subscription) -> Grant:
     )
 
 
-async def subscribe(listener: MqttListener, connection: MqttConnection, packet: Subscribe) -> None:
-    """Place every filter, answer SUBACK, then send the retained publications."""
-    placed = await asyncio.gather(
-        *[_one(listener, connection, name, options, packet.subscription_id) for name, options in packet.filters]
-    )
+async def change_subscriptions(
+    listener: MqttListener, connection: MqttConnection, packet: Subscribe | Unsubscribe
+) -> None:
+    """Place or remove every filter and answer. A session that outlives its connection is saved first, so that what is
+    acknowledged survives this broker."""
+    if isinstance(packet, Unsubscribe):
+        answer, retained = _unsubscribe(listener, connection, packet), None
+    else:
+        placed = await asyncio.gather(
+            *[_one(listener, connection, name, options, packet.subscription_id) for name, options in packet.filters]
+        )
+        codes = [code for code, _, _ in placed]
+        answer = encode_packet(SubAck(packet.packet_id, codes), connection.version)
+        retained = [(grant, blocks) for code, grant, blocks in placed if blocks and code < UNSPECIFIED_ERROR]
     if not connection.is_open or connection.subscriber is None:
         return
-    codes = [code for code, _, _ in placed]
-    connection.transport.write(encode_packet(SubAck(packet.packet_id, codes), connection.version))
-    for code, grant, retained in placed:
-        if retained and code < UNSPECIFIED_ERROR:
-            connection.subscriber.send_retained(retained, grant)
+    if connection.session.expiry_s:
+        try:
+            await listener.sessions.save_now(connection.client_id, connection)
+        except (LexicastError, TimeoutError) as error:
+            log.warning("client %r: its subscriptions could not be saved: %s", connection.client_id, error)
+            connection.disconnect(SERVER_UNAVAILABLE)
+        if not connection.is_open:
+            return
+    connection.transport.write(answer)
+    for grant, blocks in retained or ():
+        connection.subscriber.send_retained(blocks, grant)
 
 
 async def _one(
@@ -91,11 +107,12 @@ async def _one(
     except (LexicastError, TimeoutError) as error:
         log.warning("client %r: subscription to %r failed: %s", connection.client_id, name, error)
         session.unsubscribe(name)
+        listener.engine.unsubscribe(subscriber, name)
         return UNSPECIFIED_ERROR, refused, []
     return subscribed.reason_code, grant, found
 
 
-def unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> bytes:
+def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> bytes:
     """The UNSUBACK."""
     codes = []
     for name in packet.filters:

@@ -244,9 +244,10 @@ class Session:
             self.unacknowledged[packet_id] = (group, offset, qos, retained)
         return ids
 
-    def resend(self) -> list[Resend]:
-        """What to send again now, in original order, as many as the window allows; again after acknowledgements."""
-        count = max(0, self.window - len(self.unacknowledged) - len(self.released))
+    def resend(self, most: int = PACKET_ID_MAX) -> list[Resend]:
+        """What to send again now, in original order, as many as the window allows and at most `most`; again after
+        acknowledgements."""
+        count = min(most, max(0, self.window - len(self.unacknowledged) - len(self.released)))
         again = dict(islice(self.pending.items(), count))
         for packet_id in again:
             del self.pending[packet_id]

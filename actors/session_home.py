@@ -58,19 +58,23 @@ class Sessions:
         return change[0] if change is not None else self._store.session(group, client_id)
 
     async def open(
-        self, peer: BrokerPeer, group: int, client_id: str, clean: bool, new_uid: bytes, now_us: int
+        self, peer: BrokerPeer, group: int, client_id: str, clean: bool, new_uid: bytes, new_state: bytes, now_us: int
     ) -> Opened:
-        """Give the session to `peer`; the owner until now is told to let go and hands over its last state."""
+        """Give the session to `peer`; the owner until now is told to let go and hands over its last state.
+
+        `new_uid`, `new_state`: the session's, if it begins now.
+        """
         key = (group, client_id)
         lock = self._locks.setdefault(key, asyncio.Lock())
         try:
             async with lock:
-                yielded = await self._yielded(self.get(group, client_id))
+                yielded = await self._yielded(self.get(group, client_id), clean)
                 current = self.get(group, client_id)
                 expired = current is not None and 0 < current.expires_us <= now_us
                 present = current is not None and not clean and not expired
-                generation = 1 if current is None else current.generation + 1
-                state = b""
+                # Never one that an ended session of this name had: what is still under way for that one must not match.
+                generation = now_us if current is None else current.generation + 1
+                state = new_state
                 if current is not None and present:
                     state = yielded if yielded is not None else current.state
                 uid = current.uid if current is not None and present else new_uid
@@ -81,7 +85,7 @@ class Sessions:
             if not lock.locked() and self._locks.get(key) is lock:
                 del self._locks[key]
 
-    async def _yielded(self, current: SessionSaved | None) -> bytes | None:
+    async def _yielded(self, current: SessionSaved | None, clean: bool) -> bytes | None:
         """The state that the present owner hands over; None when there is no owner to ask (its saved state counts)."""
         if current is None or not current.owner:
             return None
@@ -90,7 +94,9 @@ class Sessions:
             return None
         try:
             async with asyncio.timeout(YIELD_TIMEOUT_S):
-                state: bytes | None = await owner.link.request("session_yield", current.client_id, current.generation)
+                state: bytes | None = await owner.link.request(
+                    "session_yield", current.client_id, current.generation, clean
+                )
                 return state
         except (LexicastError, TimeoutError):
             return None

@@ -187,11 +187,13 @@ def join_grants(grants: list[Grant]) -> Grant | None:
         return None
     if len(grants) == 1:
         return grants[0]
+    no_local = any([grant.no_local for grant in grants])
     return Grant(
         max([grant.qos for grant in grants]),
         any([grant.retain_as_published for grant in grants]),
-        all([grant.no_local for grant in grants]),
+        no_local,
         tuple([identifier for grant in grants for identifier in grant.ids]),
+        join_grants([grant for grant in grants if not grant.no_local]) if no_local else None,  # [MQTT-3.8.3-3]
     )
 
 

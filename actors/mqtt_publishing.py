@@ -1,0 +1,266 @@
+"""What one MQTT client publishes: into the engine, and its acknowledgements out in the order of the publications.
+
+An object of its own, made at a connection's first PUBLISH or PUBREL, so that connections that only subscribe do not
+pay for it. Acknowledgements go out in the order of the wire [MQTT-4.6.0-2], whatever group the publications belong
+to. PUBCOMPs follow the groups' durable forgetting of the packet ids; those that arrive meanwhile are gathered into
+the next round (at most RELEASES_MAX wait, then the client is not read).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
+from lexicast.cluster.errors import DictionaryError, LexicastError
+from lexicast.cluster.properties import carried
+from lexicast.cluster.topics import matches
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.wire import ALIAS_TOPIC, Bindings
+
+from .mqtt_codec import encode_acks, encode_packet
+from .mqtt_packets import (
+    NOT_AUTHORIZED,
+    PAYLOAD_FORMAT_INVALID,
+    PUBACK,
+    PUBREC,
+    QUOTA_EXCEEDED,
+    SERVER_UNAVAILABLE,
+    V5,
+    MqttProtocolError,
+    PubAck,
+    PublishRun,
+    PubRec,
+)
+from .mqtt_properties import MESSAGE_EXPIRY_S
+from .session import Reply
+
+if TYPE_CHECKING:
+    from .mqtt_connection import MqttConnection
+    from .mqtt_listener import MqttListener
+
+log = logging.getLogger(__name__)
+
+TOPICS_PUBLISHED_MAX = 1_000
+RELEASES_MAX = 1_000
+
+
+class Slot:
+    """Publications that wait for their acknowledgement, in the order of the wire."""
+
+    __slots__ = ("error", "ids", "qos", "ready")
+
+    def __init__(self, qos: int, ids: list[int]) -> None:
+        self.qos = qos
+        self.ids = ids
+        self.ready = False
+        self.error: str | None = None
+
+
+class Publishing:
+    """See the module's docstring. Of a connection that is open."""
+
+    __slots__ = (
+        "_acks_scheduled",
+        "_aliases",
+        "_connection",
+        "_engine",
+        "_listener",
+        "_releases",
+        "_releasing",
+        "_session",
+        "_slots",
+        "_topics",
+    )
+
+    def __init__(self, listener: MqttListener, connection: MqttConnection, aware: bool) -> None:
+        self._listener = listener
+        self._engine = listener.engine
+        self._connection = connection
+        self._session = connection.session
+        self._slots: deque[Slot] = deque()
+        self._acks_scheduled = False
+        self._aliases = Bindings() if aware else None
+        self._topics: set[bytes] = set()
+        self._releases: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
+        self._releasing = False
+
+    # -- publications
+
+    def publish(self, run: PublishRun) -> None:
+        """Publications of one topic. Raises MqttProtocolError, UnavailableError."""
+        topic = run.topic
+        if topic.startswith(b"$"):
+            self._publish_dollar(run)
+            return
+        payloads, ids = run.payloads, run.packet_ids
+        if ids is not None:
+            arrived = self._session.on_publishes(run.qos, ids, self._engine.group_of(topic))
+            self._connection.reply(arrived.replies)
+            if arrived.fresh is not None:
+                payloads = [payloads[i] for i in arrived.fresh]
+                ids = [ids[i] for i in arrived.fresh]
+                if not ids:
+                    return
+        flags = run.qos | (RETAIN if run.retain else 0)
+        like: dict[str, Any] = {}
+        if run.properties:
+            expiry_ms = int(run.properties.get(MESSAGE_EXPIRY_S, 0)) * 1000
+            like = {"expiry_ms": expiry_ms, "properties": carried(run.properties)}
+        if self._aliases is None:
+            self._publish_run(topic, flags, payloads, ids, like)
+        else:
+            self._publish_tagged(topic, flags, payloads, ids, like)
+
+    def _publish_run(
+        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
+    ) -> None:
+        engine, client_id = self._engine, self._session.client_id
+        if ids is None:
+            pipeline = engine.publish(topic, flags, payloads, client_id, **like)
+        else:
+            slot = Slot(flags & 3, ids)
+            self._slots.append(slot)
+
+            def done(result: Any) -> None:
+                slot.ready = True
+                slot.error = result if isinstance(result, str) else None
+                self._slots_ready()
+
+            mark = (self._session.uid, ids) if flags & 3 == 2 else None
+            pipeline = engine.publish(topic, flags, payloads, client_id, done, mark, **like)
+        if pipeline.full:
+            self._connection.wait_for_room()
+
+    def _publish_tagged(
+        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
+    ) -> None:
+        """Publications of a dictionary-aware session: passed through untouched, run by run of one encoding."""
+        recoder, aliases = self._engine.recoder, self._aliases
+        assert aliases is not None
+        start = 0
+        try:
+            encoded = [recoder.from_aware(payload, aliases) for payload in payloads]
+        except DictionaryError as error:
+            raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+        for end in range(1, len(encoded) + 1):
+            if end < len(encoded) and encoded[end][:2] == encoded[start][:2]:
+                continue
+            encoding, dictionary = encoded[start][:2]
+            data = [e.data for e in encoded[start:end]]
+            run = {**like, "encoding": min(encoding, FIRST_DICTIONARY), "dictionary": dictionary}
+            self._publish_run(topic, flags, data, None if ids is None else ids[start:end], run)
+            start = end
+        self._introduce_newest(topic)
+
+    def _introduce_newest(self, topic: bytes) -> None:
+        """Send the newest dictionary of a family to whoever publishes to it (wire rule 6)."""
+        seen, subscriber = self._topics, self._connection.subscriber
+        if topic in seen or subscriber is None:
+            return
+        if len(seen) < TOPICS_PUBLISHED_MAX:
+            seen.add(topic)
+        newest = self._engine.dictionaries.newest(topic)
+        if newest is not None:
+            subscriber.introduce(newest)
+
+    def new_dictionary(self, dictionary: Dictionary) -> None:
+        """A family has a new dictionary; a publisher of that family gets it."""
+        subscriber = self._connection.subscriber
+        if subscriber is not None and any(matches(dictionary.family, topic) for topic in self._topics):
+            subscriber.introduce(dictionary)
+
+    def _publish_dollar(self, run: PublishRun) -> None:
+        """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish."""
+        if self._aliases is not None and run.topic == ALIAS_TOPIC and run.qos == 0:
+            try:
+                for payload in run.payloads:
+                    self._aliases.bind(payload)
+            except DictionaryError as error:
+                raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            return
+        log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
+        ids = run.packet_ids
+        if ids is None:
+            return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
+        if self._connection.version != V5:
+            # 3.1.1 has no negative answer: "a positive acknowledgement, according to the normal QoS rules, or close"
+            # [MQTT-3.3.5-2]; a client that only tries is not worth a closed connection.
+            self._connection.transport.write(encode_acks(PUBACK if run.qos == 1 else PUBREC, ids))
+            return
+        answer = PubAck if run.qos == 1 else PubRec
+        self._connection.transport.write(b"".join([encode_packet(answer(i, NOT_AUTHORIZED), V5) for i in ids]))
+
+    # -- acknowledgements
+
+    def _slots_ready(self) -> None:
+        if not self._acks_scheduled:
+            self._acks_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_acks)
+
+    def _send_acks(self) -> None:
+        """Everything that is acknowledged by now and next in order, as one write."""
+        self._acks_scheduled = False
+        slots, connection = self._slots, self._connection
+        if not connection.is_open:
+            return
+        parts: list[bytes] = []
+        while slots and slots[0].ready:
+            slot = slots.popleft()
+            if slot.error is None:
+                self._session.committed(slot.qos, slot.ids)
+                parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
+                continue
+            self._session.refused(slot.qos, slot.ids)
+            log.warning("client %r: publications refused: %s", self._session.client_id, slot.error)
+            if connection.version != V5:
+                # 3.1.1 has no negative acknowledgement: only a closed connection says "not stored".
+                connection.transport.write(b"".join(parts))
+                connection.disconnect(QUOTA_EXCEEDED)
+                return
+            answer = PubAck if slot.qos == 1 else PubRec
+            parts += [encode_packet(answer(packet_id, QUOTA_EXCEEDED), V5) for packet_id in slot.ids]
+        if parts:
+            connection.transport.write(b"".join(parts))
+
+    # -- PUBREL
+
+    def release(self, ids: list[int]) -> None:
+        """PUBREL: PUBCOMP once the groups' forgetting is durable, since the client may use the ids again then."""
+        released = self._session.on_pubrels(ids)
+        wanted: dict[int | None, list[int]] = {}
+        known: set[int] = set()
+        for group, listed in released.by_group.items():
+            wanted[group] = listed
+            known.update(listed)
+        unknown = [packet_id for packet_id in ids if packet_id not in known]
+        if unknown and self._connection.resumed:
+            # Of an earlier connection, perhaps to another broker: whichever group remembers them.
+            wanted[None] = unknown
+        self._releases.append((wanted, released.replies))
+        if len(self._releases) >= RELEASES_MAX:
+            self._connection.hold_back()
+        if not self._releasing:
+            self._releasing = True
+            self._listener.spawn(self._release_all())
+
+    async def _release_all(self) -> None:
+        try:
+            while self._releases and self._connection.is_open:
+                releases, self._releases = self._releases, []
+                wanted: dict[int | None, list[int]] = {}
+                for listed, _ in releases:
+                    for group, ids in listed.items():
+                        wanted.setdefault(group, []).extend(ids)
+                await self._listener.release(self._session.uid, wanted)
+                if self._connection.is_open:
+                    for _, replies in releases:
+                        self._connection.reply(replies)
+                self._connection.hold_back(False)
+        except (LexicastError, TimeoutError) as error:
+            log.warning("client %r: PUBREL: %s", self._session.client_id, error)
+            self._connection.disconnect(SERVER_UNAVAILABLE)
+        finally:
+            self._releasing = False
