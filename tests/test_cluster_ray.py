@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,9 @@ class Reader:
                 await asyncio.sleep(0.02)
 
 
-async def load_and_kill(cluster: Cluster, role: str, name: str) -> tuple[Reader, MqttPublisher, list[bytes], list[bytes]]:
+async def load_and_kill(
+    cluster: Cluster, role: str, name: str
+) -> tuple[Reader, MqttPublisher, list[bytes], list[bytes]]:
     """Publish through MQTT and Python, kill the actor in the middle; (reader, MQTT publisher, acknowledged to MQTT
     before the kill, all acknowledged to Python)."""
     publisher = MqttPublisher(cluster.mqtt_port, f"publisher-{name}")
@@ -161,12 +163,12 @@ async def load_and_kill(cluster: Cluster, role: str, name: str) -> tuple[Reader,
         reader = Reader(bus, f"{name}/#")
         async with reader.running():
             before: list[bytes] = []
-            for number in range(1_500):
+            for number in range(800):
                 publisher.publish(f"{name}/mqtt/{number % 7}", b"mqtt %d" % number)
                 payloads = [b"python %d %d" % (number, i) for i in range(5)]
                 await bus.publish_many([(f"{name}/python/{i}", payload) for i, payload in enumerate(payloads)])
                 acknowledged += payloads
-                if number == 500:
+                if number == 300:
                     before = list(publisher.acknowledged)
                     os.kill(actor_pid(cluster, role), signal.SIGKILL)
             await publisher.settled()
@@ -225,18 +227,28 @@ async def test_killed_coordination_server_stops_no_data(cluster: Cluster) -> Non
     assert sum((await stored(cluster, "coordination-killed/#")).values()) == 50
 
 
+@contextmanager
+def staying(cluster: Cluster, on_message: Any = None) -> Iterator[paho.Client]:
+    """The client of a persistent session, connected."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="stays", clean_session=False)
+    client.on_message = on_message
+    client.connect("127.0.0.1", cluster.mqtt_port)
+    client.loop_start()
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
 async def test_down_and_up_keep_history_and_persistent_sessions(tmp_path: Path) -> None:
     first = Cluster(tmp_path, "--brokers", "2", "--coordinators", "2")
-    subscriber = paho.Client(CallbackAPIVersion.VERSION2, client_id="stays", clean_session=False)
     subscribed = asyncio.Event()
     loop = asyncio.get_running_loop()
-    subscriber.on_subscribe = lambda *_: loop.call_soon_threadsafe(subscribed.set)
-    subscriber.connect("127.0.0.1", first.mqtt_port)
-    subscriber.loop_start()
-    subscriber.subscribe("kept/#", qos=1)
-    await asyncio.wait_for(subscribed.wait(), 30)
-    subscriber.disconnect()
-    subscriber.loop_stop()
+    with staying(first) as subscriber:
+        subscriber.on_subscribe = lambda *_: loop.call_soon_threadsafe(subscribed.set)
+        subscriber.subscribe("kept/#", qos=1)
+        await asyncio.wait_for(subscribed.wait(), 30)
     topics = [f"kept/{number % 10}" for number in range(500)]
     async with first.connect() as bus:
         await bus.publish_many([(topic, b"%d" % number) for number, topic in enumerate(topics)])
@@ -252,14 +264,10 @@ async def test_down_and_up_keep_history_and_persistent_sessions(tmp_path: Path) 
         assert len(after) == 500
         assert position.epoch > max(p.epoch for _, _, p in before if p.group == position.group)
         missed: list[tuple[str, bytes]] = []
-        subscriber.on_message = lambda client, userdata, message: missed.append((message.topic, message.payload))
-        subscriber.connect("127.0.0.1", second.mqtt_port)
-        subscriber.loop_start()
-        async with asyncio.timeout(SETTLE_TIMEOUT_S):
-            while len(missed) < 501:
-                await asyncio.sleep(0.02)
-        subscriber.disconnect()
-        subscriber.loop_stop()
+        with staying(second, lambda client, userdata, message: missed.append((message.topic, message.payload))):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                while len(missed) < 501:
+                    await asyncio.sleep(0.02)
         for topic in set(topics):
             sent = [b"%d" % number for number, name in enumerate(topics) if name == topic]
             assert [payload for name, payload in missed if name == topic and payload != b"new"] == sent
