@@ -5,7 +5,7 @@
         broker = await cluster.start_engine("broker-0")
         stream = await broker.subscribe(b"a/#")
         await broker.publish(b"a/b", [b"1", b"2"])
-        assert [r.payload for r in await stream.take(2)] == [b"1", b"2"]
+        assert [r.payload for r in await stream.arrived(2)] == [b"1", b"2"]
 
 A coordinator or broker can be crashed (links cut, nothing flushed) and started again over the same folder; its disk can
 be held, so that a test decides what is durable when.
@@ -22,11 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgpack
 
-from lexicast.actors.broker import BrokerServer
 from lexicast.actors.coordination import LocalCoordination
 from lexicast.actors.coordinator import CoordinatorServer
 from lexicast.actors.encoding import LINK, Grant, Kind
@@ -41,6 +40,9 @@ from lexicast.cluster.config import Config
 from lexicast.cluster.errors import StoreError
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
+
+if TYPE_CHECKING:
+    from lexicast.actors.broker import BrokerServer
 
 GROUPS = 4
 WAIT_S = 20.0
@@ -163,7 +165,7 @@ class Stream(Subscriber):
         self.room = blocks
         self.unblock()
 
-    async def take(self, count: int) -> list[Received]:
+    async def arrived(self, count: int) -> list[Received]:
         """The first `count` publications, once they are there."""
         async with asyncio.timeout(WAIT_S):
             while len(self.received) < count:
@@ -314,6 +316,9 @@ class Cluster:
 
     async def start_broker(self, name: str) -> BrokerServer:
         """A whole broker, MQTT port and link address included."""
+        # Here, so that tests of the data path alone do not depend on the listeners.
+        from lexicast.actors.broker import BrokerServer
+
         broker = BrokerServer(name, self.config, self.coordination, self.clock, Path(self._run.name))
         await broker.start()
         self.nodes[name] = broker

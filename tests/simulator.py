@@ -1,8 +1,8 @@
 """A whole cluster in one thread and in no time: a seed decides every delay, crash and cut, so that a failure replays.
 
-Real: coordinators (sequencer, committer, routing, requests), pipelines, engines, fan-out, subscribers, caches. Simulated:
-the event loop's clock (`SimLoop`: time passes when nothing is left to do), disks (`SimDisk`: slow, and a crash loses what
-was not committed), links (`SimLink`: delay, cuts). No sockets, no threads, no real time.
+Real: coordinators (sequencer, committer, routing, requests), pipelines, engines, fan-out, subscribers, caches.
+Simulated: the event loop's clock (`SimLoop`: time passes when nothing is left to do), disks (`Disk`: slow, and a crash
+loses what was not committed), links (`SimLink`: delays, cuts). No sockets, no threads, no real time.
 
 `run(seed)` plays one story and raises `Violation` when a guarantee of DESIGN section 3 is broken:
 
@@ -14,29 +14,12 @@ was not committed), links (`SimLink`: delay, cuts). No sockets, no threads, no r
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
-from unittest.mock import patch
 
-import msgpack
-
-from lexicast.actors import committer as committer_module
-from lexicast.actors import pipeline as pipeline_module
-from lexicast.actors.coordinator import CoordinatorServer
-from lexicast.actors.encoding import LINK, Grant, Kind
-from lexicast.actors.engine import Engine
-from lexicast.actors.handles import Member
-from lexicast.actors.link import Link, LinkUser
-from lexicast.actors.pipeline import Pipeline
-from lexicast.actors.subscriber import Subscriber
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
-from lexicast.cluster.config import Config
-from lexicast.cluster.errors import StoreError, UnavailableError, UsageError
-from lexicast.cluster.records import DictionaryStored, EpochStart, Released, SessionEnded, SessionSaved, unpack_record
+from lexicast.cluster.errors import UsageError
+from lexicast.cluster.records import DictionaryStored, EpochStart, Released, SessionEnded, SessionSaved
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.outline import outline
 from lexicast.storage.producers import ProducerState, extended, parse

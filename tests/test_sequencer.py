@@ -1,4 +1,4 @@
-"""The sequencer: places are dense and given once, repeats are answered, delivery waits for the commit, epochs ascend."""
+"""The sequencer: places are dense and given once, repeats answered, delivery waits for the commit, epochs ascend."""
 
 from __future__ import annotations
 
