@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,10 @@ async def test_nothing_is_lost_or_doubled_when_links_break_under_way(tmp_path: P
         assert len([m async for m in bus.history("t/#")]) == count
 
 
+def _moved(bus: Client, first: str) -> bool:
+    return bus.broker_name != first
+
+
 async def test_client_moves_to_another_broker(tmp_path: Path) -> None:
     async with served(tmp_path, brokers=2) as s, s.client() as bus, bus.subscribe("t") as subscription:
         for i in range(3):
@@ -119,7 +124,7 @@ async def test_client_moves_to_another_broker(tmp_path: Path) -> None:
             await bus.publish("t", b"%d" % i)
             s.cut()
             assert [m.payload for m in await take(subscription, 1)] == [b"%d" % i]
-            await eventually(lambda first=first: bus.broker_name != first, "a move to the other broker")
+            await eventually(partial(_moved, bus, first), "a move to the other broker")
 
 
 async def test_coordinator_that_dies_costs_nothing_acknowledged(tmp_path: Path) -> None:
@@ -136,14 +141,13 @@ async def test_coordinator_that_dies_costs_nothing_acknowledged(tmp_path: Path) 
 
 
 async def test_slow_consumer_catches_up_from_storage(tmp_path: Path) -> None:
-    async with served(tmp_path) as s, s.client() as bus:
-        async with bus.subscribe("t", buffer_bytes=20_000) as slow:
-            for start in range(0, 5_000, 500):
-                await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 500)])
-            await eventually(lambda: slow._stream == 0, "the client lets go of the stream")
-            assert [m.payload for m in await take(slow, 5_000)] == [b"%d" % i for i in range(5_000)]
-            await bus.publish("t", b"live again")
-            assert (await take(slow, 1))[0].payload == b"live again"
+    async with served(tmp_path) as s, s.client() as bus, bus.subscribe("t", buffer_bytes=20_000) as slow:
+        for start in range(0, 5_000, 500):
+            await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 500)])
+        await eventually(lambda: slow._stream == 0, "the client lets go of the stream")
+        assert [m.payload for m in await take(slow, 5_000)] == [b"%d" % i for i in range(5_000)]
+        await bus.publish("t", b"live again")
+        assert (await take(slow, 1))[0].payload == b"live again"
 
 
 async def test_until_and_history(tmp_path: Path) -> None:
@@ -160,12 +164,11 @@ async def test_until_and_history(tmp_path: Path) -> None:
 
 
 async def test_refused_filter_and_closed_cluster(tmp_path: Path) -> None:
-    async with served(tmp_path) as s:
-        async with s.client(give_up_s=0.2) as bus:
-            subscription = bus.subscribe("t")
-            async with subscription:
-                for name in list(s.cluster.nodes):
-                    await s.cluster.stop_broker(name)
-                s.cut()
-                with pytest.raises(lexicast.UnavailableError, match="no broker for"):
-                    await anext(subscription)
+    async with served(tmp_path) as s, s.client(give_up_s=0.2) as bus:
+        subscription = bus.subscribe("t")
+        async with subscription:
+            for name in list(s.cluster.nodes):
+                await s.cluster.stop_broker(name)
+            s.cut()
+            with pytest.raises(lexicast.UnavailableError, match="no broker for"):
+                await anext(subscription)
