@@ -107,9 +107,11 @@ class ClusterLauncher:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        with suppress(UnavailableError):
+        try:
             find_actor(COORDINATION)
-            raise ConfigError("a lexicast cluster runs in this Ray already: stop that one first (`lexicast down`)")
+        except UnavailableError:
+            return
+        raise UnavailableError("a lexicast cluster runs in this Ray already: stop that one first (`lexicast down`)")
 
     async def start(self) -> Run:
         """Start the actors; returns when all serve. Raises the reason why one does not."""
@@ -125,7 +127,7 @@ class ClusterLauncher:
         ready = await self._start_rest(names)
         coordination = RayCoordination(self._coordination)
         self._info = await coordination.cluster()
-        self._claim = claim_port(self._config.node.host, self._config.mqtt.port, self._info.cluster_id)
+        self._claim = claim_port(self._host(nodes[0]), self._config.mqtt.port, self._info.cluster_id)
         self._run = self._make_run(ready, status["pid"])
         if self._nodes.embedded:
             note_processes(self._folder)
@@ -175,11 +177,13 @@ class ClusterLauncher:
     def _spawn(self, cls: type, name: str, node_id: str, *more: Any) -> ActorReference:
         assert self._nodes is not None
         environment = worker_environment(self._nodes)
-        config = self._config
-        if len(self._nodes.nodes) > 1:  # what is told to the others must be an address that they can reach
-            config = config.replaced(node__host=self._nodes.hosts[node_id])
-        plain = config.as_dict()
+        plain = self._config.replaced(node__host=self._host(node_id)).as_dict()
         return spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
+
+    def _host(self, node_id: str) -> str:
+        """Where a node's actors listen: on several nodes at an address that the others can reach."""
+        assert self._nodes is not None
+        return self._nodes.hosts[node_id] if len(self._nodes.nodes) > 1 else self._config.node.host
 
     def _make_run(self, ready: dict[str, list[dict[str, Any]]], coordination_pid: int) -> Run:
         assert self._nodes is not None
@@ -191,7 +195,7 @@ class ClusterLauncher:
             cluster_id=self._info.cluster_id,
             ray_address=self._nodes.address,
             namespace=NAMESPACE,
-            mqtt_host=self._config.node.host,
+            mqtt_host=self._host(self._nodes.nodes[0]),
             mqtt_port=self._config.mqtt.port,
             started_us=time.time_ns() // 1_000,
             up_pid=os.getpid(),
