@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
-from lexicast import __version__
 from lexicast.cluster.config import Config, default_text, load
 
 from .cli_bus import history, pub, sub
@@ -23,6 +23,16 @@ from .cli_common import ConfigOption, DataDirOption, SetOption, overrides, repor
 from .cli_status import status
 
 DOWN_TIMEOUT_S: Final = 60.0
+
+
+def _installed() -> str:
+    try:
+        return metadata.version("lexicast")
+    except metadata.PackageNotFoundError:
+        return "(from its sources)"
+
+
+VERSION: Final = _installed()
 
 app = typer.Typer(
     name="lexicast",
@@ -43,7 +53,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lexicast {__version__}")
+        typer.echo(f"lexicast {VERSION}")
         raise typer.Exit
 
 
@@ -110,7 +120,7 @@ def _where(run: Any) -> str:
     default = Config().node.data_path() == Path(run.data_dir)
     return "\n".join(
         [
-            f"lexicast {__version__} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
+            f"lexicast {VERSION} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
             f"  MQTT     mqtt://{run.mqtt_host}:{run.mqtt_port}",
             f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
             f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",

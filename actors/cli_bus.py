@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-import lexicast
 from lexicast.cluster.errors import UsageError
 
 from .cli_common import AddressOption, DataDirOption, find_cluster, reported, run_async
+from .client_connect import connect
 
 GIVE_UP_S: Final = 30.0
 READ_BYTES: Final = 64 * 1024
@@ -56,7 +56,7 @@ def pub(
     content = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
 
     async def work() -> None:
-        async with lexicast.connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
+        async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
             if not stdin:
                 positions = await bus.publish_many(((topic, content) for _ in range(count)), qos=qos, retain=retain)
                 _say_published(count, str(positions[-1]))
@@ -113,7 +113,7 @@ def sub(
 
     async def work() -> None:
         async with (
-            lexicast.connect(**find_cluster(address, data_dir)) as bus,
+            connect(**find_cluster(address, data_dir)) as bus,
             bus.subscribe(filter, since=since, until=until, qos=qos) as messages,
         ):
             await _print(messages, count, as_json, verbose)
@@ -140,7 +140,7 @@ def history(
     """
 
     async def work() -> None:
-        async with lexicast.connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
+        async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
             await _print(bus.history(filter, since=since, until=until, limit=limit), None, as_json, verbose)
 
     run_async(work())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,19 +87,19 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_no_history_takes_an_epoch_back_or_gives_one_to_two_leaders(steps: list[tuple[str, object, object]]) -> None:
+def test_no_history_takes_an_epoch_back_or_gives_one_to_two_leaders(steps: list[tuple[str, Any, Any]]) -> None:
     leadership = Leadership({0: GroupState(0, NAMES[0], NAMES[:2]), 1: GroupState(0, NAMES[1], NAMES)})
     led: dict[tuple[int, int], str] = {}
     for what, first, second in steps:
         before = leadership.states()
         try:
             if what == "open":
-                leadership.open(first, second)  # type: ignore[arg-type]  # the strategy pairs them
+                leadership.open(first, second)
             elif what == "adopt":
-                leadership.adopt(first)  # type: ignore[arg-type]
+                leadership.adopt(first)
             else:
                 expected = first if what == "change" else before[0]
-                changed = leadership.change(0, expected, second)  # type: ignore[arg-type]
+                changed = leadership.change(0, expected, second)
                 assert changed == (leadership[0] == second)
                 assert changed or leadership.states() == before  # I4
         except (UsageError, StaleEpochError):
