@@ -19,6 +19,9 @@ help: ## This list
 	@printf 'make TARGET:\n'
 	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
 
+.PHONY: setup
+setup: $(VENV)/.installed ## Install lexicast into .venv (then: . .venv/bin/activate; lexicast up)
+
 .PHONY: demo
 demo: $(VENV)/.installed ## Replay 100,000 flight events through a cluster on this machine (under 3 minutes after set-up)
 	@$(BIN)/lexicast demo
@@ -105,7 +108,7 @@ $(VENV)/.installed-spark: $(VENV)/.made pyproject.toml constraints.txt
 
 .PHONY: debian-test
 debian-test:
-	@scripts/debian mosquitto_pub=mosquitto-clients
+	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server
 
 .PHONY: debian-bench
 debian-bench:
