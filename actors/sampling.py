@@ -145,7 +145,7 @@ class SamplingServer:
                 "raw_bytes": traffic.raw_bytes,
                 "sent_bytes": traffic.sent_bytes,
                 "dictionary_bytes": traffic.dictionary_bytes,
-                "reduction_percent": traffic.reduction_percent,
+                "reduction_percent": round(traffic.reduction_percent(), 2),
                 "codec": current.codec if current else None,
                 "dictionary": f"{current.id:016x}" if current else None,
             }
