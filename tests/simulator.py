@@ -1,189 +1,538 @@
 """A whole cluster in one thread and in no time: a seed decides every delay, crash and cut, so that a failure replays.
 
-Real: coordinators (sequencer, committer, routing, requests), pipelines, engines, fan-out, subscribers, caches.
-Simulated: the event loop's clock (`SimLoop`: time passes when nothing is left to do), disks (`Disk`: slow, and a crash
-loses what was not committed), links (`SimLink`: delays, cuts). No sockets, no threads, no real time.
+Real: coordinators (sequencer, committer, routing, requests), pipelines, links, engines, fan-out, subscribers, caches.
+Simulated: the event loop's clock (`SimLoop`: time passes when nothing is left to do), disks (`Gate`, `MemoryStore`: slow,
+sometimes full, and a crash loses what was not committed), the wire (`Wire`: delays, pieces, cuts). No sockets, no
+threads, no real time.
 
 `run(seed)` plays one story and raises `Violation` when a guarantee of DESIGN section 3 is broken:
 
     order       within a group every subscriber sees offsets ascend, and all see the same record at an offset
     once        nothing is stored twice, no subscriber sees a position twice
-    kept        nothing acknowledged at QoS 1 or 2 is lost: it is in the log, and every subscriber gets it
+    kept        nothing acknowledged at QoS 1 or 2 is lost: it is in the log, and every subscriber gets what is
     committed   a publication of QoS 1 or 2 is never seen before it is durable
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
 
-from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
-from lexicast.cluster.errors import UsageError
-from lexicast.cluster.records import DictionaryStored, EpochStart, Released, SessionEnded, SessionSaved
-from lexicast.cluster.selection import offsets_of, select, select_from
-from lexicast.storage.outline import outline
-from lexicast.storage.producers import ProducerState, extended, parse
-from lexicast.storage.reader import ReadResult
-from lexicast.storage.state import Epoch
-from lexicast.storage.store import Tail
+import msgpack
+
+from lexicast.actors import committer as committer_module
+from lexicast.actors import pipeline as pipeline_module
+from lexicast.actors.coordinator import CoordinatorServer
+from lexicast.actors.encoding import LINK, Grant, Kind
+from lexicast.actors.engine import Engine
+from lexicast.actors.entries import Entry, EntryBuilder
+from lexicast.actors.handles import Member
+from lexicast.actors.link import DiallerLink, Link, LinkUser, ListenerLink
+from lexicast.actors.pipeline import Pipeline
+from lexicast.actors.subscriber import Subscriber
+from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.config import Config
+from lexicast.cluster.errors import LexicastError, StoreError, StoreFullError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics import matches
+
+from .memory_store import MemoryStore
+
+GROUPS = 3
+TOPICS = [b"a", b"b/1", b"b/2", b"c"]
+FILTERS = [b"#", b"b/+", b"a", b"c", b"b/1"]
+WIRE_BYTES_MAX = 4_096
+STORY_S = 3.0
+HEAL_S = 120.0
+KEY, CLUSTER_ID = b"k" * 32, "simulated"
 
 
-class MemoryStore:
-    """What a coordinator needs of a `Store`, in memory; the producers' rows are the store's own."""
+class Violation(AssertionError):
+    """A guarantee that did not hold."""
 
-    def __init__(self, groups: int) -> None:
-        self.groups = groups
-        self.blocks: dict[int, list[Block]] = {}
-        self.full = False
-        self._producers: dict[tuple[int, bytes], bytes] = {}
-        self._marks: dict[tuple[int, bytes, int], int] = {}
-        self._epochs: dict[int, list[Epoch]] = {}
-        self._sessions: dict[tuple[int, str], SessionSaved] = {}
-        self._dictionaries: dict[tuple[int, int], DictionaryStored] = {}
 
-    # -- writing
+class SimLoop(asyncio.BaseEventLoop):
+    """An event loop whose time passes only when nothing is left to do now; work for threads is done here, later."""
+
+    def __init__(self, choose: random.Random) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._choose = choose
+        self._selector = self
+        self.calls: dict[Any, tuple[asyncio.TimerHandle, Callable[..., Any], tuple[Any, ...]]] = {}
+        self.errors: list[str] = []
+        self.set_exception_handler(lambda _, context: self.errors.append(repr(context)))
+
+    def time(self) -> float:
+        return self._now
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """What a selector would do: wait."""
+        if timeout is None:
+            raise Violation("nothing will ever happen any more")
+        self._now += timeout
+        return []
+
+    def _process_events(self, events: list[Any]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """No other thread is to be woken by."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # of a future that is a coroutine's too
+        """Do it after a disk's delay."""
+        future = self.create_future()
+
+        def work() -> None:
+            self.calls.pop(future, None)
+            if future.done():
+                return  # given up
+            try:
+                result = func(*arguments)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        delay = self._choose.choice([0.0005, 0.002, 0.01, 0.1]) * self._choose.random()
+        self.calls[future] = (self.call_later(delay, work), func, arguments)
+        return future
+
+
+class Gate:
+    """A process's way to its disk: dead with the process."""
+
+    def __init__(self, store: MemoryStore, world: World) -> None:
+        self._store = store
+        self._world = world
+        self.alive = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     def commit(self, blocks: Sequence[Block]) -> None:
-        """Append blocks; offsets must ascend."""
+        """Durable at once, unless the disk is full or the process is dead."""
+        if not self.alive:
+            raise StoreError("dead")
+        if self._store.full and any(block.kind == PUBLICATIONS for block in blocks):
+            raise StoreFullError("full")
+        self._store.commit(blocks)
+        self._world.stored(blocks)
+
+
+class Wire(asyncio.Transport):
+    """One side of a link: what is written arrives later, in order, in pieces; or never, once a side is cut."""
+
+    def __init__(self, loop: SimLoop, choose: random.Random, link: Link) -> None:
+        super().__init__()
+        self._loop, self._choose, self._link = loop, choose, link
+        self.peer: Wire = self
+        self._clear_at = 0.0
+        self._on_way = 0
+        self._line: deque[bytes] = deque()  # timers of the same time go off in any order, bytes must not
+        self._held: list[bytes] = []
+        self._reading, self._paused, self.cut = True, False, False
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are ever written
+        if self.cut:
+            return
+        at = self._choose.randint(0, len(data))
+        for piece in (data[:at], data[at:]):
+            delay = self._choose.choice([0.0, 0.0001, 0.001, 0.02]) * self._choose.random()
+            self._clear_at = max(self._clear_at, self._loop.time() + delay)
+            self._on_way += len(piece)
+            self._line.append(piece)
+            self._loop.call_at(self._clear_at, lambda: self.peer.arrive(self._line.popleft()))
+        if self._on_way > WIRE_BYTES_MAX and not self._paused:
+            self._paused = True
+            self._link.pause_writing()
+
+    def arrive(self, piece: bytes) -> None:
+        """Bytes of the peer are here."""
+        self._held.append(piece)
+        while self._held and self._reading and not self.cut:
+            taken = self._held.pop(0)
+            self.peer.taken(len(taken))
+            self._link.data_received(taken)
+
+    def taken(self, size: int) -> None:
+        """The peer has taken bytes."""
+        self._on_way -= size
+        if self._paused and self._on_way <= WIRE_BYTES_MAX // 4 and not self.cut:
+            self._paused = False
+            self._link.resume_writing()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._loop.call_soon(self.arrive, b"")
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """WIRE_BYTES_MAX holds."""
+
+    def get_write_buffer_size(self) -> int:
+        return self._on_way
+
+    def abort(self) -> None:
+        """Cut: this side knows at once; the other a little later, and may still get what is on the way, or not."""
+        if not self.cut:
+            self.cut = True
+            self._loop.call_soon(self._link.connection_lost, None)
+            late = self._clear_at if self._choose.random() < 0.5 else 0.0
+            self._loop.call_at(max(late, self._loop.time() + 0.03 * self._choose.random()), self.peer.lost)
+
+    close = abort
+
+    def lost(self) -> None:
+        """The other side was cut."""
+        if not self.cut:
+            self.cut = True
+            self._link.connection_lost(None)
+
+
+class Reader:
+    """A client that reads one filter: what it has seen, whichever brokers it got it from."""
+
+    def __init__(self, topic_filter: bytes, since: dict[int, int]) -> None:
+        self.filter = topic_filter
+        self.since = since
+        self.places: set[tuple[int, int]] = set()
+        self.last: dict[int, int] = {}
+
+
+class Stream(Subscriber):
+    """A reader at one broker. It checks what it gets, and now and then has no room."""
+
+    __slots__ = ("cursor", "reader", "world")
+
+    def __init__(self, world: World, engine: Engine, reader: Reader) -> None:
+        super().__init__(engine, Kind(LINK))
+        self.world = world
+        self.reader = reader
+        self.cursor: dict[int, int] = {}
+
+    def write(self, data: bytes) -> None:
+        """Take one block."""
+        block = Block.from_wire(msgpack.unpackb(data, use_list=False))
+        for record in block.records():
+            if record.offset <= self.reader.last.get(block.group, -1):
+                raise Violation(f"order: {block.group}:{record.offset} after {self.reader.last[block.group]}")
+            self.reader.last[block.group] = record.offset
+            self.reader.places.add((block.group, record.offset))
+            self.world.delivered(block.group, record.offset, record.flags, record.payload)
+        self.cursor[block.group] = block.last + 1
+        if self.world.choose.random() < 0.1:
+            self.block()
+            self.world.loop.call_later(self.world.choose.random() * 0.1, self.go_on)
+
+    def go_on(self) -> None:
+        """There is room again."""
+        if not self.closed:
+            self.unblock()
+
+
+class World:
+    """One story."""
+
+    def __init__(self, seed: int) -> None:
+        self.choose = random.Random(seed)
+        self.loop = SimLoop(random.Random(seed + 1))
+        self._links = 0
+        self.seed = seed
+        self.config = Config().replaced(
+            broker__cache_bytes_max=self.choose.choice([0, 300, 1 << 20]), link__batch_bytes_max=4096
+        )
+        self.names = ["coordinator-0", "coordinator-1"][: self.choose.randint(1, 2)]
+        self.stores = {name: MemoryStore(GROUPS) for name in self.names}
+        self.epoch = 0
+        self.gates: dict[str, Gate] = {}
+        self.servers: dict[str, CoordinatorServer] = {}
+        self.engines: dict[str, Engine] = {}
+        self.incarnations: dict[str, int] = {}
+        self.wires: list[Wire] = []
+        self.places: dict[bytes, tuple[int, int]] = {}
+        self.records: dict[tuple[int, int], bytes] = {}
+        self.acknowledged: set[bytes] = set()
+        self.readers: list[Reader] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    # -- the clock
+
+    def time_us(self) -> int:
+        """`Clock.time_us`."""
+        return int(self.loop.time() * 1e6) + 1
+
+    def monotonic(self) -> float:
+        """`Clock.monotonic`."""
+        return self.loop.time()
+
+    # -- what is checked at once
+
+    def stored(self, blocks: Sequence[Block]) -> None:
+        """Blocks became durable."""
         for block in blocks:
-            log = self.blocks.setdefault(block.group, [])
-            if log and not log[-1].last < block.first:
-                raise UsageError(f"group {block.group}: offset {block.first} does not follow {log[-1].last}")
-            self._apply(block)
-            log.append(block)
-
-    def _apply(self, block: Block) -> None:
-        found = outline(block)
-        for row in found.producers:
-            key = (block.group, row.producer)
-            self._producers[key] = extended(self._producers.get(key), row, block.time_us)
-        for mark in found.marks:
-            self._marks[block.group, mark.session_uid, mark.packet_id] = mark.offset
-        for at, record in enumerate(found.control):
-            match record:
-                case EpochStart():
-                    start = Epoch(record.epoch, block.first + at, record.previous_last)
-                    self._epochs.setdefault(block.group, []).append(start)
-                case Released():
-                    for packet_id in record.packet_ids:
-                        self._marks.pop((block.group, record.session_uid, packet_id), None)
-                case SessionSaved():
-                    self._sessions[block.group, record.client_id] = record
-                case SessionEnded():
-                    self._sessions.pop((block.group, record.client_id), None)
-                case DictionaryStored():
-                    self._dictionaries[block.group, record.dictionary] = record
-
-    def replayed(self, upto: dict[int, int]) -> MemoryStore:
-        """A store with the blocks that end at or before `upto` (group -> offset): a follower that was truncated."""
-        copy = MemoryStore(self.groups)
-        for group, log in self.blocks.items():
-            copy.commit([block for block in log if block.last <= upto.get(group, -1)])
-        return copy
-
-    def reclaim(self, now_us: int) -> None:
-        """Nothing is ever discarded."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    # -- reading
-
-    def room(self) -> bool:
-        """Whether publications are accepted."""
-        return not self.full
-
-    def tails(self) -> dict[int, Tail]:
-        """As `Store.tails`."""
-        logs = {group: log for group, log in self.blocks.items() if log}
-        return {g: Tail(log[-1].epoch, log[0].first, log[-1].last, log[-1].time_us) for g, log in logs.items()}
-
-    def read(
-        self,
-        group: int,
-        offset: int,
-        *,
-        bytes_max: int = 1 << 20,
-        upto: int | None = None,
-        topics: Callable[[bytes], bool] | None = None,
-    ) -> ReadResult:
-        """As `Store.read`."""
-        found: list[Block] = []
-        at, size = offset, 0
-        for block in self.blocks.get(group, ()):
-            if block.last < offset:
-                continue
-            if upto is not None and block.first > upto:
-                return ReadResult(found, max(at, upto + 1), 0)
-            at = block.last + 1
-            if block.kind == PUBLICATIONS and (topics is None or any(map(topics, block.meta.topics))):
-                part = select_from(block, offset)
-                if part is not None:
-                    found.append(part)
-                    size += part.size_bytes
-            if size >= bytes_max:
-                break
-        return ReadResult(found, at, 0)
-
-    def records(self, group: int) -> Iterator[tuple[int, bytes, int, bytes]]:
-        """(offset, topic, flags, payload) of every publication in the log."""
-        for block in self.blocks.get(group, ()):
             if block.kind == PUBLICATIONS:
-                yield from ((r.offset, r.topic, r.flags, r.payload) for r in block.records())
+                for record in block.records():
+                    place = (block.group, record.offset)
+                    if self.places.setdefault(record.payload, place) != place:
+                        raise Violation(f"once: {record.payload!r} at {place} and {self.places[record.payload]}")
 
-    def retained(self, group: int, matches: Callable[[bytes], bool]) -> list[Block]:
-        """As `Store.retained`."""
-        latest: dict[bytes, Block] = {}
-        for block in self.blocks.get(group, ()):
-            if block.kind != PUBLICATIONS:
+    def delivered(self, group: int, offset: int, flags: int, payload: bytes) -> None:
+        """A subscriber got a record."""
+        if flags & QOS_MASK and self.places.get(payload) != (group, offset):
+            raise Violation(f"committed: {payload!r} was seen at {group}:{offset} before it was durable")
+        if self.records.setdefault((group, offset), payload) != payload:
+            raise Violation(f"order: {group}:{offset} is {payload!r} and {self.records[group, offset]!r}")
+
+    # -- processes
+
+    async def open(self, name: str) -> None:
+        """Start a coordinator over its store."""
+        self.epoch += 1
+        gate = self.gates[name] = Gate(self.stores[name], self)
+        clock: Clock = self
+        store: Any = gate
+        server = CoordinatorServer(name, store, clock)
+        groups = [group for group in range(GROUPS) if group % len(self.names) == self.names.index(name)]
+        await server.start(dict.fromkeys(groups, self.epoch))
+        self.servers[name] = server
+
+    def kill(self, name: str) -> None:
+        """Kill a coordinator; the transaction under way may just have made it."""
+        server, gate = self.servers.pop(name), self.gates[name]
+        for future, (handle, func, arguments) in list(self.loop.calls.items()):
+            if getattr(func, "__self__", None) is server._committer:
+                handle.cancel()
+                del self.loop.calls[future]
+                if self.choose.random() < 0.5:
+                    with suppress(LexicastError):
+                        func(*arguments)
+        gate.alive = False
+        for task in [*server._tasks, *server.requests._bringing_up.values()]:
+            task.cancel()
+        for link in list(server._links):
+            link.abort()
+
+    async def dial(
+        self, addresses: Sequence[str], key: bytes, cluster_id: str, hello: Any, opened: Callable[[Link], LinkUser]
+    ) -> Link:
+        """`pipeline.dial_any`."""
+        await asyncio.sleep(0.001)
+        server = self.servers.get(addresses[0])
+        if server is None:
+            raise OSError("nobody listens")
+        dialler, listener = DiallerLink(key, cluster_id, opened), ListenerLink(KEY, CLUSTER_ID, server.opened)
+        dialler.hello = hello
+        self._links += 1
+        seeds = [random.Random(f"{self.seed}/{self._links}/{side}") for side in ("dialler", "listener")]
+        sides = [Wire(self.loop, seeds[0], dialler), Wire(self.loop, seeds[1], listener)]
+        sides[0].peer, sides[1].peer = sides[1], sides[0]
+        self.wires += sides
+        listener.connection_made(sides[1])
+        dialler.connection_made(sides[0])
+        return await dialler.wait_open()
+
+    def connect(self, name: str) -> Engine:
+        """Start a broker, or start it again."""
+        self.incarnations[name] = incarnation = self.incarnations.get(name, 0) + 1
+        clock: Clock = self
+        engine = self.engines[name] = Engine(name, incarnation, GROUPS, self.config, clock)
+
+        def make(member: Member) -> Pipeline:
+            hello = ("broker", name, incarnation)
+            return Pipeline(
+                engine,
+                member,
+                hello,
+                (KEY, CLUSTER_ID),
+                producer=name.encode(),
+                window_batches=2,
+                batch_bytes_max=4_096,
+                queue_bytes_max=65_536,
+            )
+
+        count = len(self.names)
+        leads = {n: tuple(range(i, GROUPS, count)) for i, n in enumerate(self.names)}
+        engine.set_coordinators([Member(n, 0, (n,), "", 0, leads[n]) for n in self.names], make)
+        return engine
+
+    # -- clients
+
+    def any_engine(self) -> Engine:
+        """A broker that runs."""
+        return self.engines[self.choose.choice(sorted(self.engines))]
+
+    def answered(self, payloads: Sequence[bytes], result: Any) -> None:
+        """The result of an entry: a text is a refusal."""
+        if not isinstance(result, str):
+            self.acknowledged.update(payloads)
+
+    def publish(self, payload: bytes) -> None:
+        """Somebody publishes once. What the broker has not answered before it died is nobody's promise."""
+        qos = self.choose.randint(0, 1)
+        payloads = [payload + b"/%d" % i for i in range(self.choose.choice([1, 1, 5]))]
+        kept = payloads if qos else []
+        topic = self.choose.choice(TOPICS)
+        self.any_engine().publish(topic, qos, payloads, "origin", lambda result: self.answered(kept, result))
+
+    def publish_marked(self, payload: bytes, packet_id: int) -> None:
+        """A QoS 2 publication, sent again over other brokers and never released."""
+        topic = self.choose.choice(TOPICS)
+
+        def send() -> None:
+            mark = (b"session", [packet_id])
+            done = lambda result: self.answered([payload], result)  # noqa: E731 - read where it is used
+            self.any_engine().publish(topic, 2, [payload], "origin", done, mark)
+
+        for _ in range(self.choose.randint(1, 3)):
+            self.loop.call_later(self.choose.random() * 0.5, send)
+
+    def publish_again(self, producer: bytes, sequence: int, count: int) -> None:
+        """A client that is its own producer sends an entry, and again, perhaps over another broker."""
+        topic = self.choose.choice(TOPICS)
+        builder = EntryBuilder(topic_group(topic, GROUPS))
+        payloads = [b"%s-%d" % (producer, sequence + i) for i in range(count)]
+        builder.add(topic, 1, payloads, "client")
+        sealed = builder.seal(producer, 1, sequence)
+
+        def send() -> None:
+            done = lambda result: self.answered(payloads, result)  # noqa: E731 - read where it is used
+            self.any_engine().forward(Entry(sealed.wire, [done], (), sealed.size_bytes), count)
+
+        for _ in range(self.choose.randint(1, 3)):
+            self.loop.call_later(self.choose.random() * 0.5, send)
+
+    async def read(self, topic_filter: bytes) -> None:
+        """A reader from its start to the end of the story, at one broker after the other."""
+        groups = range(GROUPS) if topic_filter in (b"#", b"b/+") else [topic_group(topic_filter, GROUPS)]
+        start = dict.fromkeys(groups, 0) if self.choose.random() < 0.6 else None
+        reader = Reader(topic_filter, start or {})
+        while True:
+            engine = self.any_engine()
+            stream = Stream(self, engine, reader)
+            stream.block()
+            try:
+                async with asyncio.timeout(1.0):
+                    await engine.subscribe(stream, topic_filter, Grant(), retained=False, start=start)
+            except (LexicastError, TimeoutError):
+                engine.leave(stream)
                 continue
-            for index, record in enumerate(block.records()):
-                if record.flags & RETAIN and matches(record.topic):
-                    part = select(block, [i == index for i in range(block.count)])
-                    assert part is not None
-                    latest[record.topic] = replace(part, last=offsets_of(part)[0])
-        return [block for block in latest.values() if block.body]
+            stream.cursor = engine.cursor_of(stream)
+            if reader not in self.readers:
+                reader.since = start or dict(stream.cursor)
+                self.readers.append(reader)
+            stream.unblock()
+            until = self.loop.time() + self.choose.random() * 4
+            while self.engines[engine.name] is engine and (self.loop.time() < until or self.loop.time() > STORY_S):
+                await asyncio.sleep(0.05)
+            engine.leave(stream)
+            start = dict(stream.cursor)
 
-    def retained_topic(self, group: int, topic: bytes) -> Block | None:
-        """As `Store.retained_topic`."""
-        return next(iter(self.retained(group, lambda name: name == topic)), None)
+    # -- the story
 
-    def offset_at(self, group: int, time_us: int) -> int:
-        """As `Store.offset_at`."""
-        log = self.blocks.get(group, [])
-        found = next((block.first for block in log if block.time_us >= time_us), None)
-        return found if found is not None else (log[-1].last + 1 if log else 0)
+    def disturb(self) -> None:
+        """One mishap."""
+        match self.choose.choice(["coordinator", "broker", "cut", "cut", "full"]):
+            case "coordinator" if self.servers:
+                name = self.choose.choice(sorted(self.servers))
+                self.kill(name)
+                self.later(self.choose.random() * 0.3, self.open, name)
+            case "broker":
+                engine = self.any_engine()
+                self.tasks.append(self.loop.create_task(engine.close()))
+                self.connect(engine.name)
+            case "cut" if self.wires:
+                self.choose.choice(self.wires).abort()
+            case "full":
+                store = self.stores[self.choose.choice(self.names)]
+                store.full = True
+                self.loop.call_later(self.choose.random() * 0.2, setattr, store, "full", False)
 
-    def producer(self, group: int, producer: bytes) -> ProducerState | None:
-        """As `Store.producer`."""
-        row = self._producers.get((group, producer))
-        return None if row is None else parse(producer, row)
+    def later(self, delay_s: float, work: Callable[..., Any], *arguments: Any) -> None:
+        """Start a coroutine after a while."""
+        self.loop.call_later(delay_s, lambda: self.tasks.append(self.loop.create_task(work(*arguments))))
 
-    def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
-        """As `Store.mark`."""
-        return self._marks.get((group, session_uid, packet_id))
+    async def play(self) -> None:
+        """The whole story."""
+        choose, at = self.choose, lambda: self.choose.random() * STORY_S
+        for name in self.names:
+            await self.open(name)
+        for i in range(choose.randint(1, 3)):
+            self.connect(f"broker-{i}")
+        for i in range(choose.randint(10, 40)):
+            self.loop.call_at(at(), self.publish, b"once-%d" % i)
+        for i in range(choose.randint(0, 6)):
+            self.loop.call_at(at(), self.publish_marked, b"marked-%d" % i, i + 1)
+        for producer in (b"p", b"q"):
+            sequence = 1
+            for when in sorted(at() for _ in range(choose.randint(0, 10))):
+                count = choose.randint(1, 3)
+                self.loop.call_at(when, self.publish_again, producer, sequence, count)
+                sequence += count
+        for _ in range(choose.randint(1, 5)):
+            self.later(at() * 0.7, self.read, choose.choice(FILTERS))
+        for _ in range(choose.randint(0, 8)):
+            self.loop.call_at(at(), self.disturb)
+        await asyncio.sleep(STORY_S + 1.0)
+        await self.healed()
 
-    def epochs(self, group: int) -> list[Epoch]:
-        """As `Store.epochs`."""
-        return self._epochs.get(group, [])
+    async def healed(self) -> None:
+        """Nothing disturbs any more: everything has to come right. Raises Violation."""
+        until = self.loop.time() + HEAL_S
+        while lacking := self.lacking():
+            if self.loop.time() > until:
+                raise Violation(f"kept: {lacking}")
+            await asyncio.sleep(0.5)
+        lost = self.acknowledged - self.places.keys()
+        if lost:
+            raise Violation(f"kept: {sorted(lost)} were acknowledged and are not stored")
+        if self.loop.errors:
+            raise Violation(f"errors nobody handled: {self.loop.errors}")
 
-    def session(self, group: int, client_id: str) -> SessionSaved | None:
-        """As `Store.session`."""
-        return self._sessions.get((group, client_id))
+    def lacking(self) -> str:
+        """What is still to come."""
+        for engine in self.engines.values():
+            for pipeline in engine.pipelines.values():
+                if pipeline.unanswered_bytes:
+                    return f"{engine.name} has {pipeline.unanswered_bytes} bytes unanswered at {pipeline.member.name}"
+        for reader in self.readers:
+            wanted = {
+                (group, offset)
+                for store in self.stores.values()
+                for group, offset, topic, _, _ in store.records()
+                if group in reader.since and offset >= reader.since[group] and matches(reader.filter, topic)
+            }
+            if not wanted <= reader.places:
+                missing = sorted(wanted - reader.places)
+                return f"the reader of {reader.filter!r} since {reader.since} lacks {missing[:3]} of {len(missing)}"
+        return ""
 
-    def sessions(self, group: int) -> Iterable[SessionSaved]:
-        """As `Store.sessions`."""
-        return [session for (home, _), session in self._sessions.items() if home == group]
 
-    def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
-        """As `Store.expired_sessions`."""
-        rows = [(group, s) for (group, _), s in self._sessions.items() if 0 < s.expires_us <= now_us]
-        return rows[:limit]
-
-    def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
-        """As `Store.dictionary`."""
-        return self._dictionaries.get((group, dictionary))
-
-    def dictionaries(self, group: int) -> Iterable[DictionaryStored]:
-        """As `Store.dictionaries`."""
-        return [record for (home, _), record in self._dictionaries.items() if home == group]
+def run(seed: int) -> World:
+    """Play the story of `seed`. Raises Violation, which names the seed."""
+    world = World(seed)
+    with (
+        patch.object(pipeline_module, "dial_any", world.dial),
+        patch.object(committer_module, "monotonic", world.loop.time),
+    ):
+        try:
+            world.loop.run_until_complete(world.play())
+        except Violation as violation:
+            raise Violation(f"seed {seed}: {violation}") from None
+        finally:
+            for task in asyncio.all_tasks(world.loop):
+                task.cancel()
+            world.loop.run_until_complete(asyncio.sleep(1.0))
+            world.loop.close()
+    return world

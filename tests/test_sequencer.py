@@ -18,7 +18,7 @@ from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 from lexicast.cluster.records import Released, Unsubscribed
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, RUNS_REMEMBERED, Placed, Sequenced, Sequencer
 
-from .simulator import MemoryStore
+from .memory_store import MemoryStore
 
 GROUP = 3
 MEMBERS = ("a", "b", "c")
