@@ -17,6 +17,7 @@ from lexicast.cluster.errors import LexicastError, UsageError
 
 from .cli_common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 from .client_address import read_run
+from .ray_token import use_own_token
 
 RATE_S: Final = 1.0
 CALL_TIMEOUT_S: Final = 10.0
@@ -40,6 +41,8 @@ def status(
         raise UsageError("--watch is for people, --json for programs: give one of them")
     found = find_cluster(address, data_dir)
     target = str(found.get("address") or read_run(found["data_dir"])["ray_address"])
+    if address is None:
+        use_own_token()
     from .launch_ray import disconnect, join  # loads Ray, which takes a second: only here
 
     if target.startswith("ray://"):

@@ -22,6 +22,7 @@ from lexicast.cluster.config import Node
 from lexicast.cluster.errors import ConfigError, UnavailableError, UsageError
 
 from .client_connection import Endpoint, Resolve
+from .ray_token import use_own_token
 
 ADDRESS_VARIABLE: Final = "LEXICAST_ADDRESS"
 DATA_DIR_VARIABLE: Final = "LEXICAST_NODE__DATA_DIR"
@@ -63,6 +64,7 @@ async def _running(folder: Path) -> list[Endpoint]:
     try:
         key = (folder / KEY_FILE).read_bytes()
     except FileNotFoundError:
+        use_own_token()
         return await _ray(str(run["ray_address"]))
     except OSError as error:
         raise UnavailableError(

@@ -1,0 +1,48 @@
+"""Ray's token towards the user's own cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lexicast.actors.ray_token import MODE_VARIABLE, TOKEN_VARIABLES, use_own_token
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for name in (MODE_VARIABLE, *TOKEN_VARIABLES):
+        monkeypatch.setenv(name, "")  # so that it is restored afterwards, whatever the code under test sets
+        monkeypatch.delenv(name)
+
+
+def mode() -> str | None:
+    return os.environ.get(MODE_VARIABLE)
+
+
+def test_without_a_token_ray_decides() -> None:
+    use_own_token()
+    assert mode() is None
+
+
+def test_the_token_in_the_users_home_is_shown(tmp_path: Path) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("secret")
+    use_own_token()
+    assert mode() == "token"
+
+
+@pytest.mark.parametrize("name", TOKEN_VARIABLES)
+def test_a_token_in_the_environment_is_shown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "somewhere")
+    use_own_token()
+    assert mode() == "token"
+
+
+def test_what_the_user_says_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MODE_VARIABLE, "disabled")
+    monkeypatch.setenv(TOKEN_VARIABLES[0], "secret")
+    use_own_token()
+    assert mode() == "disabled"
