@@ -78,6 +78,7 @@ class CoordinatorServer:
         self._sequenced: list[Block] = []
         self._held: deque[tuple[Link, int]] = deque()
         self._turn_ends = False
+        self._awaited = False
         self._links: set[Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -202,6 +203,7 @@ class CoordinatorServer:
         elif offset < self.sequencer.groups[group].committed:
             done(None)
         else:
+            self._awaited = True
             self._commit_waiters.setdefault(group, deque()).append((offset, done))
 
     def _deliver(self, group: int) -> None:
@@ -221,7 +223,8 @@ class CoordinatorServer:
         self.routing.flush()
         if self._sequenced:
             blocks, self._sequenced = self._sequenced, []
-            self._committer.submit(blocks)
+            self._committer.submit(blocks, self._awaited)
+            self._awaited = False
 
     def place_control(self) -> None:
         """Sequence the control records of this turn, one block a group."""
