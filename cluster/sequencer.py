@@ -186,9 +186,10 @@ class Sequencer:
             group, state.epoch, state.next, last, state.stamp(now_us), PUBLICATIONS, meta_bytes, lengths, body, meta
         )
         check_entry(block)
-        repeats = self._repeats(state, meta) if self._may_repeat(state, meta) else {}
-        if repeats:
-            return self._publish_rest(state, block, repeats)
+        if self._may_repeat(state, meta):
+            repeats, twins = self._repeats(state, meta), mark_twins(meta)
+            if repeats or twins:
+                return self._publish_rest(state, block, repeats, twins)
         self._note(state, meta, state.next)
         state.next += count
         self._enqueue(state, block)
@@ -286,14 +287,18 @@ class Sequencer:
                 found[mark.index] = placed
         return found
 
-    def _publish_rest(self, state: Group, block: Block, repeats: dict[int, Placed]) -> Sequenced:
-        """Place what is not a repeat of an entry that holds repeats."""
-        rest = select(block, [index not in repeats for index in range(block.count)])
+    def _publish_rest(
+        self, state: Group, block: Block, repeats: dict[int, Placed], twins: dict[int, int]
+    ) -> Sequenced:
+        """Place what is not a repeat of an entry that holds repeats, of earlier entries or (`twins`) of itself."""
+        rest = select(block, [not (index in repeats or index in twins) for index in range(block.count)])
         placed: list[Placed] = []
         offset = state.next
         for index in range(block.count):
             if index in repeats:
                 placed.append(repeats[index])
+            elif index in twins:
+                placed.append(placed[twins[index]])
             else:
                 placed.append(Placed(1, state.epoch, offset))
                 offset += 1
@@ -347,6 +352,17 @@ class Sequencer:
         at_once = block.kind == PUBLICATIONS and not any(run.flags & QOS_MASK for run in block.meta.runs)
         state.undelivered.append((block, at_once))
         state.uncommitted.append(block)
+
+
+def mark_twins(meta: Meta) -> dict[int, int]:
+    """Index of a QoS 2 record -> index of the first with the same mark: a client sent it again before it was placed."""
+    first: dict[tuple[bytes, int], int] = {}
+    twins: dict[int, int] = {}
+    for mark in meta.marks:
+        index = first.setdefault((mark.session_uid, mark.packet_id), mark.index)
+        if index != mark.index:
+            twins[mark.index] = index
+    return twins
 
 
 def dense(block: Block) -> Block:
