@@ -266,12 +266,15 @@ class Engine:
         self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
     ) -> list[Block]:
         found: list[Block] = []
+        first = start is None and not subscriber.subscriptions
 
         def cut(result: dict[str, Any]) -> None:
             for group, offset in result["cut"].items():
                 if group not in result["behind"]:
                     self.heads[group] = max(self.heads.get(group, 0), offset)
-            self._insert(subscriber, topic_filter, grant, start, result["behind"])
+            # In those groups a new subscriber begins at its cut, not with what is still to come before it.
+            begin = {group: result["cut"][group] for group in result["behind"]} if first else start
+            self._insert(subscriber, topic_filter, grant, begin, result["behind"])
             found.extend(Block.from_wire(wire) for wire in result["retained"])
 
         try:
@@ -328,6 +331,8 @@ class Engine:
         subscriber.refresh()
         subscriber.set_filter(topic_filter, grant)
         self.fanout.insert(topic_filter, subscriber, grant)
+        if subscriber.lagging and not subscriber.blocked:
+            self.lagged(subscriber)
 
     async def _ask_all(self, topic_filter: bytes, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         """`_call_until` of each coordinator that the filter concerns; when one fails, none is taken any more."""
