@@ -2,7 +2,7 @@
 
 For the tests of programs that use lexicast (and of the client itself): real links, real positions, nothing durable.
 
-    broker = MemoryBroker()
+    broker = lexicast.testing.MemoryBroker()
     await broker.listen("unix:/tmp/test.sock")
     async with lexicast.connect("link:unix:/tmp/test.sock", key=broker.key) as bus: ...
 

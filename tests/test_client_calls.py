@@ -12,9 +12,9 @@ from lexicast.actors import call_link
 from lexicast.actors.call_link import CallLinks, dial_calls
 from lexicast.actors.client import Client
 from lexicast.actors.client_connection import Endpoint
-from lexicast.actors.client_memory import MemoryBroker
 from lexicast.actors.link import WRITE_HIGH_BYTES
 from lexicast.cluster.errors import AuthenticationError, PeerError, UnavailableError
+from lexicast.testing import MemoryBroker
 
 
 class Calls:

@@ -10,13 +10,13 @@ import pytest
 import lexicast
 from lexicast.actors.client import Client
 from lexicast.actors.client_dictionaries import Dictionaries
-from lexicast.actors.client_memory import MemoryBroker
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.positions import topic_group
 from lexicast.compression.codecs import Deflate
 from lexicast.compression.dictionary import Dictionary
+from lexicast.testing import MemoryBroker
 
 WORDS = b'{"sensor": "temperature", "unit": "celsius", "place": "roof", "value": '
 NOISE = bytes(range(256))

@@ -12,9 +12,9 @@ import pytest
 import ray
 
 import lexicast
-from lexicast.actors.client_memory import MemoryBroker
 from lexicast.actors.handles import COORDINATION, NAMESPACE, ClusterInfo, Member, Members
 from lexicast.cluster.errors import UnavailableError
+from lexicast.testing import MemoryBroker
 
 
 class FakeCoordination:

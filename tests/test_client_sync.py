@@ -14,7 +14,6 @@ import pytest
 
 import lexicast
 from lexicast import sync
-from lexicast.actors.client_memory import MemoryBroker
 from lexicast.cluster.errors import UnavailableError
 
 
@@ -126,6 +125,7 @@ def test_several_threads_share_a_client(bus: sync.SyncClient) -> None:
 SCRIPT = """
 import sys
 from lexicast import sync
+from lexicast.testing import MemoryBroker
 with sync.connect(sys.argv[1], key=bytes.fromhex(sys.argv[2])) as bus:
     try:
         with bus.subscribe("never") as subscription:
