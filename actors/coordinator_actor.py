@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ T = TypeVar("T")
 # After a crash the old process may hold the store's lock for a moment.
 OPEN_TRIES: Final = 40
 OPEN_PAUSE_S: Final = 0.25
+# How long the committer's thread may keep the event loop waiting; Python's 5 ms showed in the latency (QoS 1 at 1,000
+# messages/s: p50 1.9 against 1.0 ms).
+SWITCH_INTERVAL_S: Final = 0.0005
 
 
 class CoordinatorActor(ServingActor):
@@ -33,6 +37,7 @@ class CoordinatorActor(ServingActor):
 
     async def start(self) -> None:
         """Begin to serve."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         directory = self.config.node.data_path() / self.name
         self._coordination: Coordination = RayCoordination()
         options = StoreOptions(**self.config.storage.options())

@@ -34,6 +34,8 @@ class Entry:
     done: list[Done]
     dictionaries: tuple[int, ...]
     size_bytes: int
+    # Its publishers wait for the commit (QoS 1 and 2 of this broker's own making).
+    awaited: bool = False
 
 
 class EntryBuilder:
@@ -106,6 +108,11 @@ class EntryBuilder:
         """Call `done` with the entry's result."""
         self._done.append(done)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether some publisher waits for the commit."""
+        return bool(self._done)
+
     def seal(self, producer: bytes, incarnation: int, sequence: int) -> Entry:
         """The entry as it is sent; its first publication has `sequence`."""
         meta = Meta(
@@ -119,7 +126,7 @@ class EntryBuilder:
         lengths = array("I", map(len, self._payloads)).tobytes()
         wire = (self._group, pack_meta(meta), lengths, b"".join(self._payloads))
         size = len(wire[1]) + len(lengths) + len(wire[3])
-        return Entry(wire, self._done, meta.dictionaries, size)
+        return Entry(wire, self._done, meta.dictionaries, size, self.awaited)
 
 
 @dataclass(slots=True)
@@ -130,6 +137,8 @@ class Batch:
     entries: list[Entry]
     taken: bool = False
     size_bytes: int = field(init=False)
+    awaited: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.awaited = any([entry.awaited for entry in self.entries])
         self.size_bytes = sum([entry.size_bytes for entry in self.entries])

@@ -1,6 +1,7 @@
 """A broker's pipelines: publications to the coordinators, deliveries back, over one link to each coordinator.
 
-At most `window_batches` batches are under way untaken; what arrives meanwhile joins the next one (no timers). Beyond
+At most `window_batches` batches are under way untaken, and as many unanswered whose commit somebody waits for; what
+arrives meanwhile joins the next one (no timers). Beyond
 `queue_bytes_max` unanswered bytes the pipeline is full: publishers' sockets are not read until half of it is gone.
 After a broken link the pipeline dials again, tells the coordinator how far it had been served (`resume`), and sends
 every unanswered batch again, in order.
@@ -132,8 +133,13 @@ class Pipeline:
         if self.link is None or not self._resumed.is_set() or self._untaken >= self._window:
             return
         builders, self._builders = self._builders, {}
+        hold = sum([batch.awaited for batch in self._batches.values()]) >= self._window
         for group, builder in builders.items():
-            self._seal(group, builder)
+            if hold and builder.awaited:
+                # It could not be committed before those under way anyway: let it grow until one is answered.
+                self._builders[group] = builder
+            else:
+                self._seal(group, builder)
         while self._sealed and self._untaken < self._window:
             self._send_batch()
 
