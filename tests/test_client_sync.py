@@ -15,6 +15,7 @@ import pytest
 import lexicast
 from lexicast import sync
 from lexicast.cluster.errors import UnavailableError
+from lexicast.testing import MemoryBroker
 
 
 class BrokerThread:
@@ -125,7 +126,6 @@ def test_several_threads_share_a_client(bus: sync.SyncClient) -> None:
 SCRIPT = """
 import sys
 from lexicast import sync
-from lexicast.testing import MemoryBroker
 with sync.connect(sys.argv[1], key=bytes.fromhex(sys.argv[2])) as bus:
     try:
         with bus.subscribe("never") as subscription:
