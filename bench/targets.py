@@ -211,7 +211,7 @@ def _when_it_listens(target: Target) -> Target:
 def _start_toy(directory: Path, latency: bool) -> Target:
     ready = directory / "toy.json"
     command = [sys.executable, "-m", "lexicast.bench.toy", "--ready-file", str(ready)]
-    return _from_ready_file("toy", command, directory, ready)
+    return from_ready_file("toy", command, directory, ready)
 
 
 def _start_lexicast(directory: Path, latency: bool) -> Target:
@@ -219,10 +219,14 @@ def _start_lexicast(directory: Path, latency: bool) -> Target:
     ready = directory / "lexicast.json"
     command = [sys.executable, "-m", "lexicast.actors.cli", "up", "--data-dir", str(directory / "data")]
     command += ["--mqtt-port", "0", "--ready-file", str(ready)]
-    return _from_ready_file("lexicast", command, directory, ready)
+    return from_ready_file("lexicast", command, directory, ready)
 
 
-def _from_ready_file(name: str, command: Sequence[str], directory: Path, ready: Path) -> Target:
+def from_ready_file(name: str, command: Sequence[str], directory: Path, ready: Path) -> Target:
+    """Starts `command`, which writes where it listens (JSON) to `ready` when it serves; returns when it does.
+
+    Raises `UnavailableError` with the end of its log when it dies or takes too long.
+    """
     log = directory / f"{name}.log"
     # The child finds the package where this process found it, installed or not.
     target = Target(name, Address("127.0.0.1", 0), spawn(command, log, {"PYTHONPATH": os.pathsep.join(sys.path)}), log)

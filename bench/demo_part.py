@@ -1,0 +1,138 @@
+"""How the demo and its parts (processes of their own) talk: lines of JSON from a part, lines of orders to it.
+
+A part tells `ready`, then waits for `go <monotonic ns>`; `finish` asks it to come to its end. The end of its input
+means that the demo has died: the part ends at once, so nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lexicast.cluster.errors import PeerError
+
+START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 60.0
+LINE_BYTES_MAX = 1 << 20
+
+
+def tell(**fields: Any) -> None:
+    """A part tells the demo something."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+class Orders:
+    """A part's side: the orders that come in, read by a thread."""
+
+    def __init__(self) -> None:
+        self.on_finish: Callable[[], None] = lambda: None
+        self.finished = threading.Event()
+        self._go = threading.Event()
+        self._start_ns = 0
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def wait_go(self) -> int:
+        """Waits for the start; returns when it is (monotonic ns)."""
+        self._go.wait()
+        return self._start_ns
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            order, _, argument = line.strip().partition(" ")
+            if order == "go":
+                self._start_ns = int(argument)
+                self._go.set()
+            elif order == "finish":
+                self.finished.set()
+                self.on_finish()
+        os._exit(3)
+
+
+class Part:
+    """The demo's side of one part. `state` holds the newest of everything it has told."""
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.state: dict[str, Any] = {}
+        self.on_told: Callable[[dict[str, Any]], None] = lambda told: None
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Starts the process, in a session of its own: a Ctrl-C at the terminal is the demo's alone."""
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                limit=LINE_BYTES_MAX,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            # What is no JSON is a library's chatter.
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                self.state |= told
+                self.on_told(told)
+            self._changed.set()
+        await self._process.wait()
+        self._changed.set()
+
+    async def wait_for(self, key: str, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """What it tells as `key`. Raises `PeerError` when it dies first or takes too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while key not in self.state:
+                    self.require_alive()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise PeerError(f"{self.name} did not tell {key!r} within {timeout_s:.0f} s: {self._tail()}") from None
+        return self.state[key]
+
+    def require_alive(self) -> None:
+        """Raises `PeerError`, with the end of what it wrote to stderr, when it has ended."""
+        if self._reading is not None and self._reading.done():
+            assert self._process is not None
+            raise PeerError(f"{self.name} ended with code {self._process.returncode}: {self._tail()}")
+
+    def order(self, text: str) -> None:
+        """Gives it an order."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(text.encode() + b"\n")
+
+    async def stop(self) -> None:
+        """Closes its input, which ends it; kills it where that does not."""
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), 2.0)
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        return " | ".join(lines[-3:]) or "it wrote no reason"
