@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -104,11 +105,17 @@ def up(
             given[key] = value
     console = Console(highlight=False)
     with console.status("") as spinner:
+        serves = False
 
         def progress(text: str) -> None:
-            spinner.update(text)
+            if serves:
+                console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
+            else:
+                spinner.update(text)
 
         def serving(run: Any) -> None:
+            nonlocal serves
+            serves = True
             spinner.stop()
             console.print(_where(run), soft_wrap=True, markup=False)
 

@@ -14,6 +14,7 @@ from lexicast.cluster.errors import UnavailableError
 
 from .client_connection import Endpoint
 from .handles import COORDINATION, NAMESPACE, ActorReference, Member, RayCoordination, find_actor
+from .ray_address import RAY_CLIENT, check_ray
 
 
 class RayBrokerCalls:
@@ -58,9 +59,10 @@ async def ray_endpoints(address: str) -> list[Endpoint]:
 
 
 def _join(address: str) -> None:
-    if address.startswith("ray://"):
+    if address.startswith(RAY_CLIENT):
         # Ray's hint at too small tasks comes after 10 MB whatever their size; ours are batches already.
         warnings.filterwarnings("ignore", "More than 10MB of messages", UserWarning, r"ray\.util\.client")
+    address = check_ray(address)
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, TimeoutError) as error:

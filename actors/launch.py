@@ -26,17 +26,9 @@ from lexicast.cluster.errors import ConfigError, LexicastError, UnavailableError
 from .coordination_actor import CoordinationActor
 from .handles import COORDINATION, NAMESPACE, ActorReference, ClusterInfo, Members, RayCoordination, find_actor, spawn
 from .launch_files import Run, lock_data_dir, remove_run, write_run
-from .launch_ray import (
-    ACTOR_CPUS,
-    RayNodes,
-    children,
-    disconnect,
-    end_processes,
-    join,
-    note_processes,
-    start_embedded,
-    worker_environment,
-)
+from .launch_gcs import RayWatch
+from .launch_processes import children, end_processes, forget_processes, note_processes
+from .launch_ray import ACTOR_CPUS, RayNodes, disconnect, join, start_embedded, worker_environment
 from .ports import PortClaim, claim_port
 
 START_TIMEOUT_S: Final = 120.0
@@ -44,6 +36,7 @@ STOP_TIMEOUT_S: Final = 10.0
 GONE_TIMEOUT_S: Final = 5.0
 WATCH_WAIT_S: Final = 30.0
 SAMPLERS: Final = 1
+INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +76,7 @@ class ClusterLauncher:
         self._lock = -1
         self._claim: PortClaim | None = None
         self._nodes: RayNodes | None = None
+        self._ray: RayWatch | None = None
         self._coordination: ActorReference | None = None
         self._actors: dict[str, list[ActorReference]] = {"coordinators": [], "brokers": [], "sampling": []}
         self._run: Run | None = None
@@ -101,6 +95,8 @@ class ClusterLauncher:
             self._progress("starting Ray")
             node = self._config.node
             self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + SAMPLERS + 1)
+            self._note()
+            self._ray = RayWatch(self._nodes.address, self._progress, self._note)
         else:
             self._progress(f"joining Ray at {address}")
             self._nodes = join(address)
@@ -129,8 +125,7 @@ class ClusterLauncher:
         self._info = await coordination.cluster()
         self._claim = claim_port(self._host(nodes[0]), self._config.mqtt.port, self._info.cluster_id)
         self._run = self._make_run(ready, status["pid"])
-        if self._nodes.embedded:
-            note_processes(self._folder)
+        self._note()
         write_run(self._run, self._info.key, self._ready_file)
         return self._run
 
@@ -203,7 +198,19 @@ class ClusterLauncher:
             pids={**pids, "coordination": coordination_pid},
         )
 
+    def _note(self) -> None:
+        """Remember the processes of an embedded Ray; one that was joined is not ours to end."""
+        if self._nodes is not None and self._nodes.embedded:
+            note_processes(self._folder)
+
     # -- run
+
+    async def watch_ray(self) -> None:
+        """Keep an embedded Ray going. Runs until cancelled. Raises UnavailableError when it cannot go on."""
+        if self._ray is None:
+            await asyncio.Event().wait()  # one that was joined has its own keepers
+        else:
+            await self._ray.watch()
 
     async def watch(self) -> None:
         """Follow the membership, so that run.json names the actors that serve now. Runs until cancelled."""
@@ -233,6 +240,7 @@ class ClusterLauncher:
         run = replace(self._run, pids=pids, brokers=brokers or self._run.brokers)
         if run != self._run:
             self._run = run
+            self._note()
             write_run(run, self._info.key, self._ready_file)
 
     # -- stop
@@ -259,7 +267,10 @@ class ClusterLauncher:
             started = children() if self._nodes.embedded else []
             with suppress(Exception):  # Ray may have gone before us: then there is nothing to leave
                 disconnect()
+            if self._ray is not None:
+                self._ray.end()
             end_processes(started, GONE_TIMEOUT_S)
+            forget_processes(self._folder)
         if self._claim is not None:
             self._claim.close()
         if self._lock >= 0:  # else the folder and its files are another one's
@@ -269,9 +280,10 @@ class ClusterLauncher:
 
     def kill(self) -> None:
         """The second Ctrl-C: end the processes that this `up` started, now."""
-        if self._nodes is not None and self._nodes.embedded:
+        remove_run(self._folder)
+        if self._ray is not None:
             end_processes(children(), 0.0)
-        os._exit(130)
+        os._exit(INTERRUPTED)
 
 
 def up(
@@ -296,8 +308,11 @@ def up(
     except KeyboardInterrupt:
         pass  # it came while Ray started: nothing serves yet
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM):  # whoever asks once more does not want to wait
+            signal.signal(number, lambda *_: launcher.kill())
         launcher.disconnect()
         signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def _serve(launcher: ClusterLauncher, progress: Callable[[str], None], serving: Callable[[Run], None]) -> None:
@@ -319,11 +334,12 @@ async def _serve(launcher: ClusterLauncher, progress: Callable[[str], None], ser
             await _cancel(starting)
             return
         serving(starting.result())
-        watching = asyncio.create_task(launcher.watch())
-        await asyncio.wait([watching, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if watching.done():
-            watching.result()
-        await _cancel(watching)
+        watching = [asyncio.create_task(work) for work in (launcher.watch(), launcher.watch_ray())]
+        await asyncio.wait([*watching, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in watching:
+            if task.done():
+                task.result()
+            await _cancel(task)
     finally:
         stopping.cancel()
         try:

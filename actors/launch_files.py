@@ -3,6 +3,7 @@
 up.lock       held (flock) as long as an `up` uses the folder; holds its process id
 run.json      where the cluster is: `Run` as JSON; written when everything serves, removed when it stops
 cluster.key   the key of the links (`client_address` reads both); removed with run.json
+processes.json  the processes below `up`, for who cleans up after it was killed
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Final
 from lexicast.cluster.errors import StoreError, UnavailableError
 
 from .client_address import KEY_FILE, RUN_FILE
+from .launch_processes import end_leftovers
 
 LOCK_FILE: Final = "up.lock"
 DOWN_PAUSE_S: Final = 0.05
@@ -87,6 +89,8 @@ def stop_up(folder: Path, timeout_s: float) -> int:
     try:
         if _try_lock(descriptor):
             remove_run(folder)  # an `up` that was killed left them
+            if left := end_leftovers(folder):
+                raise UnavailableError(f"`lexicast up` was killed here before: ended the {left} processes that it left")
             raise UnavailableError(f"no cluster runs on {folder}: nothing to stop")
         pid = _read_pid(descriptor)
         _ask_to_stop(pid, folder)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import shutil
-import socket
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import ray
 import ray.exceptions
 
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .handles import NAMESPACE
+from .launch_processes import end_leftovers
+from .ray_address import RAY_CLIENT, check_ray
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
-REACH_TIMEOUT_S: Final = 5.0
 GCS_FOLDER: Final = "ray"
-PROCESSES_FILE: Final = "processes.json"
 # Read by Ray's processes when they start (FACTS.md): no reports home, quiet, and a GCS that survives its own end.
 QUIET: Final[Mapping[str, str]] = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -71,12 +67,10 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
 
 def join(address: str) -> RayNodes:
     """Connect to the Ray at `address` ("auto", "HOST:PORT"). Raises UnavailableError, UsageError."""
-    if address.startswith("ray://"):
-        raise UsageError("run `lexicast up` on a node of the Ray cluster, with --address auto")
+    if address.startswith(RAY_CLIENT):
+        raise UsageError("run this on a node of the Ray cluster, with --address auto")
     os.environ.update(QUIET)
-    if address != "auto":
-        _check_reachable(address)
-    _init(address=address)
+    _init(address=check_ray(address))
     return _nodes(embedded=False)
 
 
@@ -85,40 +79,6 @@ def disconnect() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves its children's log files to the collector
         ray.shutdown()
-
-
-def children() -> list[psutil.Process]:
-    """The processes below this one: an embedded Ray's, its workers and agents included."""
-    return psutil.Process().children(recursive=True)
-
-
-def end_processes(processes: list[psutil.Process], wait_s: float) -> None:
-    """Wait till they have ended, kill those that have not. Ray's agents would outlive it by a minute."""
-    _, left = psutil.wait_procs(processes, timeout=wait_s)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def note_processes(data_dir: Path) -> None:
-    """Remember the embedded Ray's processes, for the one who cleans up after an `up` that was killed."""
-    started = [[process.pid, process.create_time()] for process in children()]
-    (data_dir / GCS_FOLDER / PROCESSES_FILE).write_text(json.dumps(started))
-
-
-def end_leftovers(data_dir: Path) -> None:
-    """End what a killed `up` of this folder left running. Call it only with the folder's lock held."""
-    try:
-        noted = json.loads((data_dir / GCS_FOLDER / PROCESSES_FILE).read_text())
-    except (OSError, ValueError):
-        return  # nothing was left
-    left = []
-    for pid, created in noted:
-        with suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if process.create_time() == created:  # else the number was given to somebody else
-                left.append(process)
-    end_processes(left, 0.0)
 
 
 def _init(**options: Any) -> None:
@@ -130,17 +90,6 @@ def _init(**options: Any) -> None:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
         raise UnavailableError(f"cannot {what}: {reason}") from None
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself tries an address where nobody listens for ten minutes."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise UsageError(f"{address!r} is no Ray address: write auto or HOST:PORT")
-    try:
-        socket.create_connection((host, int(port)), REACH_TIMEOUT_S).close()
-    except OSError as error:
-        raise UnavailableError(f"no Ray answers at {address} ({error}): start one with `ray start --head`") from None
 
 
 def _nodes(embedded: bool) -> RayNodes:
