@@ -248,7 +248,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
         self.loop = SimLoop(random.Random(seed + 1))
-        self._links = 0
+        self._dialled: dict[str, int] = {}
         self.seed = seed
         self.config = Config().replaced(
             broker__cache_bytes_max=self.choose.choice([0, 300, 1 << 20]), link__batch_bytes_max=4096
@@ -261,6 +261,7 @@ class World:
         self.engines: dict[str, Engine] = {}
         self.incarnations: dict[str, int] = {}
         self.wires: list[Wire] = []
+        self.served: list[tuple[CoordinatorServer, Wire]] = []
         self.places: dict[bytes, tuple[int, int]] = {}
         self.records: dict[tuple[int, int], bytes] = {}
         self.acknowledged: set[bytes] = set()
@@ -322,8 +323,9 @@ class World:
         gate.alive = False
         for task in [*server._tasks, *server.requests._bringing_up.values()]:
             task.cancel()
-        for link in list(server._links):
-            link.abort()
+        for served, wire in self.served:
+            if served is server:
+                wire.abort()
 
     async def dial(
         self, addresses: Sequence[str], key: bytes, cluster_id: str, hello: Any, opened: Callable[[Link], LinkUser]
@@ -335,11 +337,13 @@ class World:
             raise OSError("nobody listens")
         dialler, listener = DiallerLink(key, cluster_id, opened), ListenerLink(KEY, CLUSTER_ID, server.opened)
         dialler.hello = hello
-        self._links += 1
-        seeds = [random.Random(f"{self.seed}/{self._links}/{side}") for side in ("dialler", "listener")]
+        # By the dialler's own count: the order in which several dial in one instant must not matter.
+        self._dialled[hello[1]] = count = self._dialled.get(hello[1], 0) + 1
+        seeds = [random.Random(f"{self.seed}/{hello}/{count}/{side}") for side in ("dialler", "listener")]
         sides = [Wire(self.loop, seeds[0], dialler), Wire(self.loop, seeds[1], listener)]
         sides[0].peer, sides[1].peer = sides[1], sides[0]
         self.wires += sides
+        self.served.append((server, sides[1]))
         listener.connection_made(sides[1])
         dialler.connection_made(sides[0])
         return await dialler.wait_open()
