@@ -49,7 +49,8 @@ class Sessions:
         self._append = append
         self._peers = peers
         self._changing: dict[tuple[int, str], tuple[SessionSaved | None, int]] = {}
-        self._locks: dict[tuple[int, str], asyncio.Lock] = {}
+        # Each with the number of those who hold it or wait for it.
+        self._locks: dict[tuple[int, str], tuple[asyncio.Lock, int]] = {}
         self._writes = 0
 
     def get(self, group: int, client_id: str) -> SessionSaved | None:
@@ -65,7 +66,8 @@ class Sessions:
         `new_uid`, `new_state`: the session's, if it begins now.
         """
         key = (group, client_id)
-        lock = self._locks.setdefault(key, asyncio.Lock())
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
         try:
             async with lock:
                 yielded = await self._yielded(self.get(group, client_id), clean)
@@ -82,7 +84,10 @@ class Sessions:
                 await self._write(group, client_id, saved)
                 return Opened(uid, generation, present, state)
         finally:
-            if not lock.locked() and self._locks.get(key) is lock:
+            users = self._locks[key][1] - 1
+            if users:
+                self._locks[key] = (lock, users)
+            else:
                 del self._locks[key]
 
     async def _yielded(self, current: SessionSaved | None, clean: bool) -> bytes | None:
