@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,10 +19,12 @@ import typer
 from rich.console import Console
 
 from lexicast.cluster.config import Config, default_text, load
+from lexicast.cluster.errors import LexicastError
 
 from .cli_bus import history, pub, sub
 from .cli_common import ConfigOption, DataDirOption, SetOption, overrides, reported
 from .cli_status import status
+from .spark_environment import installed, prepare
 
 DOWN_TIMEOUT_S: Final = 60.0
 
@@ -94,6 +97,9 @@ def up(
     """
     from .launch import up as launch_up  # loads Ray, which takes a second: only here
 
+    if installed():
+        with suppress(LexicastError):  # without a Java for it there is no Spark, and a cluster all the same
+            prepare()
     given = overrides(data_dir, settings)
     for key, value in (
         ("mqtt.port", mqtt_port),

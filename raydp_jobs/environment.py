@@ -1,0 +1,176 @@
+"""Joining the cluster's Ray and starting Spark in it, quietly; and ending it.
+
+    with spark_session(data_dir=...) as spark:
+        lexicast.history(spark, "flights/#").count()
+
+The environment (`lexicast.actors.spark_environment`) is set before Ray starts. Where Ray was started by somebody else
+without it, the Java options reach Spark's processes through Spark's own configuration as well; Java itself has to be
+on that node's PATH.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import ray
+
+from lexicast.actors import launch_ray
+from lexicast.actors.client_address import read_run
+from lexicast.actors.spark_environment import JAVA_OPTIONS, prepare
+from lexicast.cluster.config import Node
+from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXECUTORS: Final = 1
+EXECUTOR_CORES: Final = 1
+EXECUTOR_MEMORY: Final = "1g"
+DRIVER_MEMORY: Final = "768m"  # the JVM beside this Python; results are collected through it
+# Spark's start takes 13 to 35 s on two cores; one that hangs (no Java on a node) would be waited for for ever.
+START_TIMEOUT_S: Final = 180.0
+
+_OPTIONS: Final = " ".join(JAVA_OPTIONS)
+
+
+def configuration(shuffle_partitions: int) -> dict[str, str]:
+    """Spark's settings. Few shuffle partitions: a machine of lexicast's kind has few cores, and each costs 10 ms."""
+    return {
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.executor.extraJavaOptions": _OPTIONS,
+        "spark.driver.extraJavaOptions": _OPTIONS,
+        "spark.ray.raydp_app_master.extraJavaOptions": _OPTIONS,
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": "8",
+    }
+
+
+def join(address: str | None, data_dir: str | os.PathLike[str] | None) -> None:
+    """Connect this process to the Ray of a running cluster, unless it is connected. Raises LexicastError."""
+    prepare()
+    if ray.is_initialized():
+        return
+    if address is None:
+        address = str(read_run(Node(data_dir=os.fspath(data_dir or "")).data_path())["ray_address"])
+    launch_ray.join(address)
+
+
+@contextmanager
+def spark_session(
+    address: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    executors: int = EXECUTORS,
+    executor_cores: int = EXECUTOR_CORES,
+    executor_memory: str = EXECUTOR_MEMORY,
+    configs: dict[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Spark inside the Ray of the cluster at `address` ("auto", "HOST:PORT") or on `data_dir`; ends with the block.
+
+    One Spark a process. `executors` processes of `executor_cores` CPUs and `executor_memory` (as "1g") each, which
+    Ray has to have free. Raises UnavailableError (no Spark, no Java, no cluster, no room), UsageError.
+    """
+    if address is not None and data_dir is not None:
+        raise UsageError("give an address or a data_dir, not both")
+    if executors < 1 or executor_cores < 1:
+        raise UsageError(f"executors={executors}, executor_cores={executor_cores}: at least 1 each")
+    connected = ray.is_initialized()
+    join(address, data_dir)
+    try:
+        _check_room(executors, executor_cores)
+        with quiet():
+            spark = _start(executors, executor_cores, executor_memory, configs or {})
+        try:
+            yield spark
+        finally:
+            with quiet():
+                _stop()
+    finally:
+        if not connected:
+            launch_ray.disconnect()
+
+
+def _check_room(executors: int, cores: int) -> None:
+    """Spark waits without end for CPUs that Ray does not have."""
+    cluster_resources: Callable[[], dict[str, float]] = ray.cluster_resources
+    has = cluster_resources().get("CPU", 0.0)
+    if executors * cores > has:
+        raise UnavailableError(
+            f"Spark was to have {executors} x {cores} CPUs, and this Ray has {has:.0f}: use fewer executors"
+        )
+
+
+def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> SparkSession:
+    import raydp
+
+    settings = {**configuration(shuffle_partitions=max(2, 2 * executors * cores)), **configs}
+    # Spark's actors have names in Ray: two jobs at a time need two
+    name = f"lexicast-{uuid.uuid4().hex[:8]}"
+    watch = threading.Timer(START_TIMEOUT_S, _give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        spark: SparkSession = raydp.init_spark(name, executors, cores, memory, configs=settings)
+    except Exception as error:
+        raise UnavailableError(f"Spark does not start: {first_line(error)}") from error
+    finally:
+        watch.cancel()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _give_up() -> None:
+    sys.stderr.write(f"lexicast: Spark has not started within {START_TIMEOUT_S:.0f} s: is Java on every node's PATH?\n")
+    os._exit(1)
+
+
+def _stop() -> None:
+    import raydp
+
+    with suppress(Exception):  # its actors may be gone already: then there is nothing to stop
+        raydp.stop_spark()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Spark's processes write to our stderr from outside Python: point the descriptor itself elsewhere meanwhile."""
+    sys.stderr.flush()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("raydp").setLevel(logging.CRITICAL)
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere, redirect_stderr(os.fdopen(os.dup(kept), "w")):  # noqa: PTH123 - a device
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line: out of Java's or Ray's pages where it is one of theirs."""
+    if isinstance(error, LexicastError):
+        return " ".join(str(error).split())
+    java: Any = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else str(getattr(error, "desc", None) or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(iter(lines), type(error).__name__)
+
+
+def data_path(data_dir: str | os.PathLike[str] | None) -> Path:
+    """The data folder that a command names, or the default one."""
+    return Node(data_dir=os.fspath(data_dir or "")).data_path()
