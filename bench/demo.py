@@ -37,7 +37,7 @@ from .demo_report import Report, show, title
 from .targets import Target, from_ready_file
 
 PICTURE: Final = "lexicast-demo.png"
-WIDTH: Final = 140
+WIDTH: Final = 130
 
 
 @contextlib.contextmanager
@@ -178,8 +178,7 @@ def finish(report: Report, options: argparse.Namespace, console: Console) -> int
     for problem in problems:
         console.print(problem, style="bold red", highlight=False, markup=False, soft_wrap=True)
     if not problems:
-        told = f"all three subscribers have all {len(report.replay.events):,} events, once, unaltered, in order"
-        console.print(told, style="bold green", highlight=False)
+        console.print(report.summary(), style="bold green", highlight=False)
     return 1 if problems else 0
 
 

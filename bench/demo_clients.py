@@ -12,8 +12,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +21,13 @@ from typing import Any, Final
 import numpy as np
 import paho.mqtt.client as plain
 import uvloop
+from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast.mqtt as aware
 from lexicast.actors.client import Client as PythonClient
-from lexicast.actors.client_connection import Endpoint
+from lexicast.actors.client_connection import Endpoint, Resolve
 from lexicast.actors.ray_token import use_own_token
-from lexicast.cluster.errors import DictionaryError, PeerError
+from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError
 
 from .demo_check import Received, account
 from .demo_data import Event, load
@@ -46,7 +47,7 @@ def mqtt_client(name: str, is_aware: bool, version: int) -> plain.Client:
     """A paho client or a dictionary-aware one, not yet connected."""
     make = aware.Client if is_aware else plain.Client
     protocol = plain.MQTTv5 if version == 5 else plain.MQTTv311
-    client = make(plain.CallbackAPIVersion.VERSION2, client_id=f"demo-{name}", protocol=protocol)
+    client = make(CallbackAPIVersion.VERSION2, client_id=f"demo-{name}", protocol=protocol)
 
     def no_delay(client: plain.Client, userdata: Any, sock: Any) -> None:
         # Else the kernel holds a small packet back until the one before it is acknowledged: up to 40 ms of "latency".
@@ -198,7 +199,7 @@ async def subscribe_python(options: argparse.Namespace, orders: Orders) -> None:
         return [replace(one, addresses=through, calls=None) for one in await ray_endpoints(options.ray)]
 
     subscriber = Subscriber(options)
-    async with PythonClient(resolve, client_id=f"demo-{options.name}") as bus:
+    async with _connected(resolve, f"demo-{options.name}") as bus:
         # What only the handle can do: a call on the broker's actor.
         status = await bus.broker.status.remote()
         async with bus.subscribe("#") as subscription:
@@ -209,6 +210,23 @@ async def subscribe_python(options: argparse.Namespace, orders: Orders) -> None:
             with suppress(asyncio.CancelledError):
                 await receiving
     subscriber.finish()
+
+
+@asynccontextmanager
+async def _connected(resolve: Resolve, client_id: str) -> AsyncIterator[PythonClient]:
+    """An open client. On a machine that is busy starting everything at once the first try may time out."""
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    while True:
+        try:
+            client = await PythonClient(resolve, client_id=client_id).open()
+            break
+        except UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 async def _receive(subscription: Any, received: list[Received]) -> None:

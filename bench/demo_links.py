@@ -31,7 +31,11 @@ async def serve(links: dict[str, tuple[str, int]]) -> None:
     loop = asyncio.get_running_loop()
     finished = asyncio.Event()
     orders = Orders()
-    orders.on_finish = lambda: loop.call_soon_threadsafe(finished.set)
+
+    def finish() -> None:
+        loop.call_soon_threadsafe(finished.set)
+
+    orders.on_finish = finish
     proxies = {name: Proxy(host, port) for name, (host, port) in links.items()}
     try:
         tell(ports={name: await proxy.start() for name, proxy in proxies.items()})

@@ -1,4 +1,4 @@
-"""What the demo asks the past, through the Python client: the flights of the last hour, and the dictionaries learned."""
+"""What the demo asks the past, through the Python client: the last hour's flights, and the dictionaries learned."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ async def _dictionaries(bus: lexicast.Client) -> list[Learned]:
     """All that were ever announced: they are publications like any other."""
     return [
         Learned(round(message.time.timestamp() * 1e6), unpack(message.payload), len(message.payload))
-        async for message in bus.history("$sdc/+")
+        async for message in bus.history("$sdc/#")
         if message.payload
     ]

@@ -67,8 +67,9 @@ def draw(report: Report, file: Path) -> None:
         0.06,
         0.012,
         "measured: all bytes of the connection, both ways, counted at the socket (headers, acknowledgements and the "
-        "dictionaries themselves included).  computed: the same events as MQTT 5 packets,\nQoS 1, with acknowledgements.  "
-        "Dotted lines: a topic family's dictionary has been learned from its first messages and published.",
+        "dictionaries themselves included).  computed: the same events as MQTT 5 packets,\n"
+        "QoS 1, with acknowledgements.  Dotted lines: "
+        "a topic family's dictionary has been learned from its first messages and published.",
         fontsize=9,
         color=GREY,
         va="bottom",
