@@ -199,7 +199,9 @@ class Connection:
         if isinstance(last, LexicastError):
             raise last
         names = ", ".join(endpoint.name for endpoint in candidates) or "none is known"
-        raise UnavailableError(f"no broker can be reached ({names}): {last or 'is the cluster up?'}")
+        # a TimeoutError, for one, says nothing by itself
+        reason = "is the cluster up?" if last is None else str(last) or f"no answer within {DIAL_TIMEOUT_S:.0f} s"
+        raise UnavailableError(f"no broker can be reached ({names}): {reason}")
 
     async def _dial(self, endpoint: Endpoint) -> None:
         last: Exception | None = None
