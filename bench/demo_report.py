@@ -110,7 +110,7 @@ class Report:
         link = self.links()[AWARE]
         return (
             f"All three subscribers have all {len(self.replay.events):,} events: once, unaltered, in order. "
-            f"Learned dictionaries saved {link.reduction_percent:.0f}% of all bytes to the dictionary-aware subscriber; "
+            f"Learned dictionaries saved {link.reduction_percent:.0f}% of all bytes to the dictionary-aware one; "
             f"DEFLATE for each message would have saved {link.deflate_percent:.0f}%."
         )
 
