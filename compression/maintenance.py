@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from itertools import islice
 from typing import Final, NamedTuple
 
 from .codecs import DEFLATE_PRESET, ZSTD
@@ -24,10 +25,11 @@ SAMPLES_BYTES_MAX: Final = 4 << 20
 
 
 class Candidate(NamedTuple):
-    """A codec and a content size in bytes to try."""
+    """A codec, a content size in bytes and a source of content (`contents`; None: the codec's usual one) to try."""
 
     codec: str
     size: int
+    source: str | None = None
 
 
 class Due(NamedTuple):
@@ -36,6 +38,9 @@ class Due(NamedTuple):
     `training` and `held_out` are samples, oldest first; of `candidates` the cheapest on `held_out` wins, the packed
     dictionary spread over `horizon` messages. It is worth announcing only when it saves `margin_percent` of the raw
     bytes more than what is used now: `current`, or DEFLATE without dictionary. It lives `life_us`.
+
+    `unconditional`: announce the best candidate whether it pays or not (the thesis' algorithms). `polynomial`: choose
+    the size where the fitted curve flattens (`sizing`), whatever the dictionary costs.
     """
 
     training: tuple[bytes, ...]
@@ -45,6 +50,61 @@ class Due(NamedTuple):
     margin_percent: float
     current: Dictionary | None
     life_us: int
+    unconditional: bool = False
+    polynomial: bool = False
+
+
+class Samples:
+    """The last messages of a family: at most `count` messages and SAMPLES_BYTES_MAX bytes, none empty or huge.
+
+    Messages longer than SAMPLE_BYTES_MAX are counted in `seen` but not kept.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.seen = 0
+        self._count = count
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all kept messages."""
+        return self._kept_bytes
+
+    @property
+    def mean_bytes(self) -> float:
+        """Mean length of the kept messages; 0 where there are none."""
+        return self._kept_bytes / len(self._kept) if self._kept else 0.0
+
+    def resize(self, count: int) -> None:
+        """Keep at most `count` messages from now on."""
+        self._count = count
+        self._trim()
+
+    def add(self, message: bytes) -> None:
+        """The next message of the family."""
+        self.seen += 1
+        if 0 < len(message) <= SAMPLE_BYTES_MAX:
+            self._kept.append(message)
+            self._kept_bytes += len(message)
+            self._trim()
+
+    def last(self, count: int) -> tuple[bytes, ...]:
+        """The newest `count` messages (or as many as there are), oldest first."""
+        skipped = max(0, len(self._kept) - count)
+        return tuple(islice(self._kept, skipped, None))
+
+    def _trim(self) -> None:
+        while len(self._kept) > self._count or self._kept_bytes > SAMPLES_BYTES_MAX:
+            self._kept_bytes -= len(self._kept.popleft())
+
+
+def split_by_thirds(messages: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """(training, held out): every third message is held out, so both see the same mixture, and the newest."""
+    return tuple(m for at, m in enumerate(messages) if at % 3 != 2), messages[2::3]
 
 
 class Maintenance(ABC):
@@ -114,10 +174,8 @@ class FirstSamples(Maintenance):
         self._horizon_min = horizon_min
         self._margin_percent = margin_percent
         self._life_us = life_us
+        self._samples = Samples(samples_max)
         self._samples_max = samples_max
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = 0
-        self._seen = 0
         self._next_look = samples
         self._current: Dictionary | None = None
 
@@ -127,25 +185,16 @@ class FirstSamples(Maintenance):
         return self._current
 
     def observe(self, message: bytes, time_us: int) -> None:
-        self._seen += 1
-        if not 0 < len(message) <= SAMPLE_BYTES_MAX:
-            return
-        self._kept.append(message)
-        self._kept_bytes += len(message)
-        while len(self._kept) > self._samples_max or self._kept_bytes > SAMPLES_BYTES_MAX:
-            self._kept_bytes -= len(self._kept.popleft())
+        self._samples.add(message)
 
     def due(self) -> Due | None:
-        if self._seen < self._next_look or len(self._kept) < 4:
+        if self._samples.seen < self._next_look or len(self._samples) < 4:
             return None
-        # every third message, so that training and trial see the same mixture and both see the newest
-        kept = tuple(self._kept)
-        held_out = kept[2::3]
-        training = tuple(m for at, m in enumerate(kept) if at % 3 != 2)
+        training, held_out = split_by_thirds(self._samples.last(self._samples_max))
         return Due(
             training,
             held_out,
-            sizes_for(self._kept_bytes / len(kept)),
+            sizes_for(self._samples.mean_bytes),
             self._horizon(),
             self._margin_percent,
             self._current,
@@ -153,12 +202,12 @@ class FirstSamples(Maintenance):
         )
 
     def _horizon(self) -> int:
-        expected = max(self._horizon_min, self._seen)
+        expected = max(self._horizon_min, self._samples.seen)
         return max(1, expected * (1 + self.subscribers) // (self.publishers + self.subscribers))
 
     def adopt(self, dictionary: Dictionary | None) -> None:
         if dictionary is not None:
             self._current = dictionary
         interval = min(self._interval_max, int(self._next_look * (self._growth - 1)))
-        while self._next_look <= self._seen:
+        while self._next_look <= self._samples.seen:
             self._next_look += max(1, interval)

@@ -1,6 +1,6 @@
 """The client's side of a dictionary-aware connection, as a pure state machine (the rules: `compression.wire`).
 
-    connected(aware)                a connection was accepted; `aware`: its CONNACK echoed `sdc`
+    connected(aware, opted_out)     a connection was accepted; `aware`: its CONNACK echoed `sdc`
     outgoing(topic, payload, now)   -> bindings to send first, and the payload to send
     incoming(item, ...)             -> steps
     tick(now)                       -> steps; call it once a second or so
@@ -17,9 +17,10 @@ What is learned (dictionaries, families) outlives the connection; aliases and bi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW
 from lexicast.cluster.errors import DictionaryError, TopicError
 from lexicast.cluster.topics import DICTIONARY_PREFIX, dictionary_topic, unescape_family
 
@@ -27,6 +28,7 @@ from .accounting import TrafficCounters
 from .codecs import PAYLOAD_BYTES_MAX
 from .dictionary import shown, unpack
 from .families import Families, FamilyMap
+from .optout import OptedOut
 from .wire import ALIAS_TOPIC, AliasTable, Bindings, Encoded, Recoder
 
 Item = TypeVar("Item")
@@ -34,6 +36,8 @@ Item = TypeVar("Item")
 WAITING_MAX: Final = 1_000
 WAITING_BYTES_MAX: Final = 16 << 20
 FETCH_S: Final = 10.0
+
+_RAW_TAG: Final = bytes((RAW,))
 
 
 class Deliver(NamedTuple, Generic[Item]):
@@ -101,6 +105,7 @@ class ClientSession(Generic[Item]):
         self._rules = Families()
         self._aliases = AliasTable()
         self._bindings = Bindings()
+        self._opted_out = OptedOut()
         self._introduced = 0
         self._waiting: deque[_Waiting[Item]] = deque()
         self._waiting_bytes = 0
@@ -111,9 +116,11 @@ class ClientSession(Generic[Item]):
         """Messages that wait for a dictionary, or behind one that does."""
         return len(self._waiting)
 
-    def connected(self, aware: bool) -> list[Step[Item]]:
-        """A new connection begins. What still waits is fetched again."""
+    def connected(self, aware: bool, opted_out: Iterable[bytes] = ()) -> list[Step[Item]]:
+        """A new connection begins. What still waits is fetched again. `opted_out`: filters of topics that the broker
+        wants nobody to compress. Raises TopicError when one is none."""
         self.aware = aware
+        self._opted_out = OptedOut(opted_out)
         self._aliases = AliasTable()
         self._bindings = Bindings()
         self._introduced = 0
@@ -131,6 +138,8 @@ class ClientSession(Generic[Item]):
         """
         if not self.aware or topic.startswith(DICTIONARY_PREFIX):
             return Outgoing((), payload)
+        if self._opted_out(topic):
+            return Outgoing((), _RAW_TAG + payload)
         encoded = self._recoder.encode(payload, self._map.dictionary_for(topic, now_us))
         self._aliases.next_turn()
         tag, data = self._recoder.to_aware(*encoded, self._aliases)

@@ -1,75 +1,58 @@
-"""Training: from samples to a dictionary, and the trial that chooses codec and size.
+"""Training: from samples to a dictionary, and the trial that chooses codec, content and size.
 
-The choice is by measurement on messages that the training has not seen: for each candidate (codec, size)
+The choice is by measurement on messages that the training has not seen: for each candidate (codec, size, source)
 
-    cost = mean bytes a held-out message (tag included) + |packed dictionary| / horizon
+    cost = mean bytes a held-out message (tag included) + |packed dictionary| / horizon + handicap
 
-where `horizon` is the number of messages that the dictionary is expected to serve on a link. The winner is trained
-again on all samples, the held-out ones included.
+where `horizon` is the number of messages that the dictionary is expected to serve on a link, and `handicap` the share
+of the raw bytes that a codec's CPU has to save at least (`codecs.CodecSpec`): bytes decide, CPU where bytes are near.
+Of the sizes every second is tried, upwards until the cost has risen, then the best one's neighbours. The winner is
+trained again on all samples, the held-out ones included (but see RETRAINING_HORIZON_MIN).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-import zstandard
-
-from lexicast.cluster.errors import DictionaryError
-
-from .codecs import CODECS, ZSTD, Codec, Deflate
+from .codecs import CODECS, ZSTD, ZSTD_DENSE, Codec, Deflate
+from .contents import RECENT, TRAINED, Material
 from .dictionary import NEVER_US, Dictionary
 from .maintenance import Candidate, Due
+from .sizing import flattening_multiplier
 
 TAG_BYTES: Final = 1
 
-_ZSTD_DICTIONARY_MAGIC: Final = bytes.fromhex("37a430ec")
-_ZSTD_DICTIONARY_BYTES_MIN: Final = 256
+RETRAINING_HORIZON_MIN: Final = 500
+"""Where a dictionary serves fewer messages a link it is small, and which samples went into it matters more than how
+many: the one that won the trial is announced as it is."""
 
 
 def train(
     samples: Sequence[bytes],
     size: int,
     codec: str,
+    source: str | None = None,
     *,
     family: bytes,
     created_us: int = 0,
     expires_us: int = NEVER_US,
 ) -> Dictionary:
-    """A dictionary of at most `size` bytes of content (the codec may allow less) for messages like `samples`.
+    """A dictionary of about `size` bytes of content (the codec may allow less) for messages like `samples`.
 
-    Raises DictionaryError when the samples are empty or the codec is unknown.
+    `source` is one of `contents`; None: `trained` for zstd-3, `recent` for the others. Raises DictionaryError when the
+    samples are empty or the codec or source is unknown.
     """
-    if codec not in CODECS:
-        raise DictionaryError(f"unknown codec {codec!r}: one of {', '.join(CODECS)}")
-    size = min(size, CODECS[codec].content_bytes_max)
-    content = _zstd_content(samples, size) if codec == ZSTD else _last_bytes(samples, size)
-    return Dictionary(family, codec, content, created_us, expires_us, len(samples))
+    candidate = Candidate(codec, size, source)
+    return Dictionary(family, codec, _content(Material(samples), candidate), created_us, expires_us, len(samples))
 
 
-def _zstd_content(samples: Sequence[bytes], size: int) -> bytes:
-    """ZDICT's dictionary; where it finds nothing (few, tiny or equal samples), the samples' last bytes as they are."""
-    try:
-        return zstandard.train_dictionary(max(size, _ZSTD_DICTIONARY_BYTES_MIN), list(samples)).as_bytes()
-    except (zstandard.ZstdError, ValueError):
-        content = _last_bytes(samples, size)
-        # raw content must not look like a trained dictionary
-        return content[1:] if content.startswith(_ZSTD_DICTIONARY_MAGIC) else content
-
-
-def _last_bytes(samples: Sequence[bytes], size: int) -> bytes:
-    """The last `size` bytes of the samples joined: the nearest matches cost DEFLATE the fewest bits."""
-    kept: list[bytes] = []
-    room = size
-    for sample in reversed(samples):
-        if room <= 0:
-            break
-        kept.append(sample[-room:])
-        room -= len(sample)
-    content = b"".join(reversed(kept))
-    if not content:
-        raise DictionaryError("there is nothing to train a dictionary on: the samples are empty")
-    return content
+def _content(material: Material, candidate: Candidate) -> bytes:
+    source = candidate.source or (TRAINED if candidate.codec == ZSTD else RECENT)
+    return material.content(candidate.size, candidate.codec, source)
 
 
 def mean_bytes(codec: Codec, messages: Sequence[bytes]) -> float:
@@ -80,33 +63,92 @@ def mean_bytes(codec: Codec, messages: Sequence[bytes]) -> float:
 class _Trial(NamedTuple):
     cost: float
     candidate: Candidate
+    mean: float
+    dictionary: Dictionary
 
 
 def fulfil(due: Due, *, family: bytes, now_us: int) -> Dictionary | None:
     """The dictionary that `due` asks for; None when none pays (see `Due` for the terms). Seconds of CPU at most."""
-    if not due.training or not due.held_out or not any(due.training):
+    if not any(due.training):
         return None
-    trials = [_Trial(_cost(due, candidate, family), candidate) for candidate in due.candidates]
-    best = min(trials)
-    if best.cost >= _bar(due):
+    life = min(NEVER_US, now_us + due.life_us)
+    if due.unconditional and len(due.candidates) == 1:
+        codec, size, source = due.candidates[0]
+        samples = (*due.held_out, *due.training)
+        return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life)
+    if not due.held_out:
         return None
-    return train(
-        (*due.training, *due.held_out),
-        best.candidate.size,
-        best.candidate.codec,
-        family=family,
-        created_us=now_us,
-        expires_us=min(NEVER_US, now_us + due.life_us),
-    )
+    best = _Trials(due, family).best()
+    if not due.unconditional and best.cost >= _bar(due):
+        return None
+    if due.horizon < RETRAINING_HORIZON_MIN:
+        return replace(best.dictionary, created_us=now_us, expires_us=life, samples=len(due.training))
+    codec, size, source = best.candidate
+    samples = (*due.training, *due.held_out)
+    return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life)
 
 
-def _cost(due: Due, candidate: Candidate, family: bytes) -> float:
-    dictionary = train(due.training, candidate.size, candidate.codec, family=family)
-    return mean_bytes(dictionary.build(), due.held_out) + len(dictionary.pack()) / due.horizon
+class _Trials:
+    """The trials of one `Due`."""
+
+    def __init__(self, due: Due, family: bytes) -> None:
+        self._due = due
+        self._family = family
+        self._material = Material(due.training)
+        self._raw = _raw_bytes(due)
+
+    def best(self) -> _Trial:
+        key = attrgetter("codec", "source")
+        groups = [list(group) for _, group in groupby(self._due.candidates, key=key)]
+        if self._due.polynomial:
+            return min(map(self._flattening, groups), key=attrgetter("mean"))
+        best = min((trial for group in groups for trial in self._upwards(group)), key=attrgetter("cost"))
+        if best.candidate.codec == ZSTD_DENSE:
+            best = min(best, self._try(best.candidate._replace(codec=ZSTD)), key=attrgetter("cost"))
+        return best
+
+    def _upwards(self, group: Sequence[Candidate]) -> list[_Trial]:
+        """Every second size until the cost has risen, then the neighbours of the best."""
+        ordered = sorted(group, key=attrgetter("size"))
+        trials: dict[int, _Trial] = {}
+        best = 0
+        for at in range(0, len(ordered), 2):
+            trials[at] = self._try(ordered[at])
+            if trials[at].cost <= trials[best].cost:
+                best = at
+            elif at > best + 2:
+                break
+        for at in (best - 1, best + 1):
+            if 0 <= at < len(ordered):
+                trials[at] = self._try(ordered[at])
+        return list(trials.values())
+
+    def _flattening(self, group: Sequence[Candidate]) -> _Trial:
+        """The thesis' choice of size: all of the group are tried, the curve through them decides (`sizing`)."""
+        trials = [self._try(candidate) for candidate in group]
+        observations = [(t.candidate.size / self._raw, 100 - 100 * t.mean / self._raw) for t in trials]
+        return self._try(group[0]._replace(size=int(flattening_multiplier(observations) * self._raw)))
+
+    def _try(self, candidate: Candidate) -> _Trial:
+        due = self._due
+        content = _content(self._material, candidate)
+        dictionary = Dictionary(self._family, candidate.codec, content)
+        mean = mean_bytes(dictionary.build(), due.held_out)
+        spread = dictionary.packed_bytes_about(due.current) / due.horizon
+        return _Trial(mean + spread + _handicap(due, candidate.codec), candidate, mean, dictionary)
+
+
+def _handicap(due: Due, codec: str) -> float:
+    return _raw_bytes(due) * CODECS[codec].handicap_percent / 100
+
+
+def _raw_bytes(due: Due) -> float:
+    return sum(map(len, due.held_out)) / len(due.held_out)
 
 
 def _bar(due: Due) -> float:
     """What a new dictionary's cost must stay under: today's bytes a message less the margin."""
-    now = mean_bytes(due.current.build() if due.current else Deflate(), due.held_out)
-    raw = TAG_BYTES + sum(map(len, due.held_out)) / len(due.held_out)
-    return now - raw * due.margin_percent / 100
+    margin = _raw_bytes(due) * due.margin_percent / 100
+    if due.current is None:
+        return mean_bytes(Deflate(), due.held_out) - margin
+    return mean_bytes(due.current.build(), due.held_out) + _handicap(due, due.current.codec) - margin

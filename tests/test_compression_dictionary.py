@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import struct
 import zlib
 
 import pytest
-import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,27 +90,39 @@ def test_a_cut_is_found(length: int) -> None:
 
 @given(data=st.binary(max_size=400))
 def test_garbage_is_refused_also_behind_a_fitting_checksum(data: bytes) -> None:
-    for packed in (data, forged(b"SD\x01" + data), forged(example().pack()[:32] + data)):
-        with pytest.raises(DictionaryError):
-            unpack(packed)
+    for packed in (
+        data,
+        forged(b"SD\x02" + data),
+        forged(b"SD\x02\x01\x01" + data),
+        forged(example().pack()[:9] + data),
+    ):
+        try:
+            dictionary = unpack(packed)
+        except DictionaryError:
+            continue
+        # what is well formed is a dictionary of its own, never one with the example's id
+        assert dictionary.id != example().id
 
 
-def test_a_forged_content_under_anothers_id_is_refused() -> None:
-    wanted, other = example(), example(content=b"other " + CONTENT)
-    body = bytearray(other.pack()[:-4])
-    body[5:13] = wanted.id.to_bytes(8, "big")
-    with pytest.raises(DictionaryError, match=f"{wanted.id:016x}.*another one"):
-        unpack(forged(bytes(body)))
+def test_a_forged_content_never_gets_anothers_id() -> None:
+    """The id is not sent: it is computed from what came."""
+    wanted = example()
+    changed = example(content=CONTENT[:-1] + b"!")
+    assert unpack(changed.pack()).id == content_id(ZSTD, CONTENT[:-1] + b"!") != wanted.id
 
 
 def test_a_dictionary_bomb_is_stopped() -> None:
-    header = module._HEADER.pack(b"SD", 1, 1, 1, 5, 0, 0, 0, CONTENT_BYTES_MAX + 1, 1)
+    def bomb(how: int, length: int, data: bytes) -> bytes:
+        numbers = b"".join(map(module._varint, (0, 0, 0, length, 1)))
+        return forged(b"SD\x02\x01" + bytes((how,)) + numbers + b"f" + data)
+
     with pytest.raises(DictionaryError, match="at most"):
-        unpack(forged(header + b"f" + b"\0" * 100))
-    squeezed = zstandard.ZstdCompressor(compression_params=module._content_parameters()).compress(b"\0" * 10**7)
-    header = module._HEADER.pack(b"SD", 1, 1, 1, 5, 0, 0, 0, 1000, 1)
+        unpack(bomb(module._ZSTD, CONTENT_BYTES_MAX + 1, b"\0" * 100))
     with pytest.raises(DictionaryError, match="cannot be decompressed"):
-        unpack(forged(header + b"f" + squeezed))
+        unpack(bomb(module._ZSTD, 1_000, module._squeezer().compress(b"\0" * 10**7)))
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    with pytest.raises(DictionaryError, match="more than 1000 bytes"):
+        unpack(bomb(module._DEFLATE, 1_000, deflate.compress(b"\0" * 10**7) + deflate.flush()))
     with pytest.raises(DictionaryError, match="at most"):
         unpack(b"S" * (PACKED_BYTES_MAX + 1))
 
@@ -120,9 +132,30 @@ def test_newer_formats_and_codecs_say_update() -> None:
     body[3] = 200
     with pytest.raises(DictionaryError, match="unknown codec number 200: update lexicast"):
         unpack(forged(bytes(body)))
+    body[3:5] = (1, 7)
+    with pytest.raises(DictionaryError, match="packed in an unknown way"):
+        unpack(forged(bytes(body)))
     body[2] = 9
     with pytest.raises(DictionaryError, match="format version 9"):
         unpack(forged(bytes(body)))
+
+
+def test_a_difference_is_smaller_and_needs_the_previous_one() -> None:
+    draw = random.Random(1)
+    first = example(content=draw.randbytes(2_000))
+    second = example(content=first.content[500:] + b"new", created_us=6)
+    packed = second.pack(first)
+    assert len(packed) < 100 < 1_000 < len(second.pack())
+    assert unpack(packed, {first.id: first}.get) == second
+    with pytest.raises(DictionaryError, match=f"devices/.*{first.id:016x}, which is not held"):
+        unpack(packed)
+    assert unpack(example(content=b"x" * 9).pack(first)).content == b"x" * 9
+
+
+@given(previous=st.binary(min_size=1, max_size=500), content=st.binary(min_size=1, max_size=500))
+def test_differences_come_back_equal(previous: bytes, content: bytes) -> None:
+    first, second = example(content=previous), example(content=previous + content + previous)
+    assert unpack(second.pack(first), {first.id: first}.get) == second
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from lexicast.compression import accounting
 from lexicast.compression.accounting import REST, Traffic, TrafficCounters
 from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, ZSTD, Deflate
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Due, FirstSamples, sizes_for
+from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Candidate, Due, FirstSamples, sizes_for
 from lexicast.compression.training import fulfil, mean_bytes, train
 from lexicast.compression.wire import Recoder
 
@@ -105,7 +105,8 @@ def test_memory_is_bounded_and_huge_messages_are_not_kept() -> None:
         policy.observe(bytes([n % 256]) * 60_000, n)
         policy.observe(b"x" * 1_000_000, n)
         policy.observe(b"", n)
-    assert policy._kept_bytes == sum(map(len, policy._kept)) <= SAMPLES_BYTES_MAX
+    kept = policy._samples
+    assert kept.kept_bytes == sum(map(len, kept.last(1_000))) <= SAMPLES_BYTES_MAX
     due = policy.due()
     assert due is not None
     assert {len(message) for message in (*due.training, *due.held_out)} == {60_000}
@@ -162,9 +163,9 @@ def test_unknown_codecs_are_refused() -> None:
 
 
 def test_sizes_follow_the_mean_within_their_bounds() -> None:
-    assert sizes_for(100)[0] == (ZSTD, 1024)
-    assert sizes_for(500)[0] == (ZSTD, 4000)
-    assert sizes_for(9_999)[0] == (ZSTD, 16_384)
+    assert sizes_for(100)[0] == Candidate(ZSTD, 1024)
+    assert sizes_for(500)[0] == Candidate(ZSTD, 4000)
+    assert sizes_for(9_999)[0] == Candidate(ZSTD, 16_384)
 
 
 def test_nothing_to_train_on_gives_no_dictionary() -> None:

@@ -1,0 +1,282 @@
+"""PREDICT (thesis chapter 5): dictionaries whose size, history and life follow the stream, with nothing to configure.
+
+    few messages seen      a dictionary from the first `first` messages; a new look whenever the next history size
+                           (HS, eq. 5.3.10) has been seen, until the longest has
+    afterwards             a look whenever MC messages have passed: the dictionary is probed on recent messages, and
+                           what that says against what it promised decides (eq. 5.3.8):
+                             better by I.min (1%) or more   MC doubles, the expectation rises
+                             worse by I.min or more         MC/2 is recorded, a new dictionary is made
+                             about the same                 MC is recorded and doubles, the dictionary is one look older
+                           after AGE_MAX such looks (eq. 5.3.6) a new dictionary is made in any case
+    a new dictionary       is announced when it pays (`maintenance.Due`); its MC is MC.base (eq. 5.3.4) until six
+                           observations exist, then predicted from the substring repository (`regression`)
+
+**Where this leaves the thesis, and why** (figures: `bench.compression`):
+
+- The first dictionary comes after 30 messages, not 500: what is sent before it is most of the overhead of a short
+  stream. Hence the looks that follow soon.
+- Size and codec are chosen by cost, the packed dictionary and the number of links it crosses included, where the
+  thesis fits a parabola through the reduction alone (`sizing`; PREDICT(sizing="polynomial") does that).
+- A new dictionary that would not pay is not announced. With many publishers this is what keeps the result above
+  DEFLATE: an announcement crosses P + S links, a message 1 + S. How long will it serve? A stream is expected to go on
+  for half as long as it has lasted, and a family is presumed to carry 8 messages a publisher (at least HORIZON_MIN, at
+  most PRESUMED_MAX).
+- What a dictionary promises is measured on the first messages after it, not on those it was made of: the latter
+  promise too much, and every probe would find it "worse".
+- MC never exceeds three times what was seen: MC.base can be millions of messages.
+- Two printed formulas contradict the text: MC.base (`Base`) and eq. 5.3.7/5.3.8 (`Reading`). Both forms are here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Literal
+
+from .codecs import DEFLATE_PRESET, ZSTD_DENSE
+from .contents import COVERING, RECENT, SUBSTRINGS
+from .dictionary import NEVER_US, Dictionary
+from .maintenance import Candidate, Due, Maintenance, Samples, split_by_thirds
+from .regression import MessageCountModel
+from .repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
+from .sizing import MULTIPLIERS
+from .substrings import ranked
+
+HISTORY: Final = (50, 100, 200, 300, 500)
+"""HS, equation 5.3.10: how many messages a dictionary is made of."""
+
+AGE_MAX: Final = 6
+"""Equation 5.3.6: looks that a dictionary may outlive unchanged."""
+
+OVERHEAD_FACTOR: Final = 1000
+"""The overhead of a dictionary is to be 1/1000 of the bytes (thesis section 5.3.2)."""
+
+HORIZON_MIN: Final = 500
+PRESUMED_A_PUBLISHER: Final = 8
+PRESUMED_MAX: Final = 8_000
+PROBE_MESSAGES: Final = 100
+
+_FIRST: Final = 30
+_FIRST_FRUGAL: Final = 200
+_LARGER_MULTIPLIERS: Final = (34, 55, 91)
+_SMALL_MULTIPLIERS: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16)
+_FRUGAL_HORIZON: Final = 500
+_HELD_OUT_MAX: Final = 100
+_SIZE_MAX: Final = 64 * 1024
+_GROWTH_MAX: Final = 3
+
+
+class Base(Enum):
+    """Equation 5.3.4, as printed and as its text needs it."""
+
+    PAPER = "paper"
+    """MC.base = oh (100 - BR) / (mean 100) * 1000: the better a dictionary, the sooner it is looked at."""
+    DERIVED = "derived"
+    """MC.base = 1000 oh / (mean (1 - BR/100)): as many messages as make oh 1/1000 of the compressed bytes."""
+
+    def messages(self, overhead_bytes: float, mean_bytes: float, reduction_percent: float) -> float:
+        """MC.base. `overhead_bytes`: oh = |DC| (|P| + |S|); a reduction of 100% counts as 99%."""
+        share = max(0.01, 1 - reduction_percent / 100)
+        count = OVERHEAD_FACTOR * overhead_bytes / mean_bytes
+        return count * share if self is Base.PAPER else count / share
+
+
+class Outcome(Enum):
+    """Equation 5.3.8."""
+
+    BETTER = "a"
+    WORSE = "b"
+    SAME = "c"
+
+
+class Reading(Enum):
+    """How 5.3.7 and 5.3.8 are read."""
+
+    TEXT = "text"
+    """Measured against what the dictionary promised, by I.min = 1% of it: the text of section 5.3.2."""
+    PRINTED = "printed"
+    """BR.imp = max(BR.avg, BR.curr) - BR.curr, never negative, against I.min: "the same" cannot happen."""
+
+    def outcome(self, promised: float, average: float, current: float) -> Outcome:
+        """What a probe that measured `current` percent means."""
+        least = abs(promised if self is Reading.TEXT else current) / 100
+        if self is Reading.PRINTED:
+            return Outcome.BETTER if max(average, current) - current >= least else Outcome.WORSE
+        if current - promised >= least:
+            return Outcome.BETTER
+        return Outcome.WORSE if promised - current >= least else Outcome.SAME
+
+
+class Predict(Maintenance):
+    """PREDICT for one family. Memory: 500 messages (4 MiB at most), 512 substrings, 64 observations."""
+
+    def __init__(
+        self,
+        *,
+        base: Base = Base.DERIVED,
+        reading: Reading = Reading.TEXT,
+        sizing: Literal["cost", "polynomial"] = "cost",
+        first: int = _FIRST,
+        margin_percent: float = 1.0,
+        life_us: int = NEVER_US,
+    ) -> None:
+        if not 4 <= first <= HISTORY[-1]:
+            raise ValueError(f"the first dictionary takes 4 to {HISTORY[-1]} messages, not {first}")
+        if margin_percent < 0 or life_us < 1:
+            raise ValueError("margin_percent >= 0 and life_us >= 1")
+        self._base = base
+        self._reading = reading
+        self._polynomial = sizing == "polynomial"
+        self._margin_percent = margin_percent
+        self._life_us = life_us
+        self._samples = Samples(HISTORY[-1])
+        self._repository = SubstringRepository()
+        self._model = MessageCountModel()
+        self._current: Dictionary | None = None
+        self._step = 0
+        self._look_at = first
+        self._count = float(first)
+        self._wanted = False
+        self._age = 0
+        self._recorded = False
+        self._promised: float | None = None
+        self._promise_at = 0
+        self._average = 0.0
+        self._probes = 0
+
+    @property
+    def current(self) -> Dictionary | None:
+        """The dictionary last adopted."""
+        return self._current
+
+    @property
+    def messages_until_look(self) -> int:
+        """How many more messages until the next look; 0: now."""
+        return max(0, self._look_at - self._samples.seen)
+
+    def observe(self, message: bytes, time_us: int) -> None:
+        self._samples.add(message)
+        if self._promised is None and self._current is not None and self._samples.seen >= self._promise_at:
+            self._promised = self._probe()
+
+    def due(self) -> Due | None:
+        least = _FIRST_FRUGAL if self._frugal else 4
+        if self._samples.seen < max(self._look_at, least) or len(self._samples) < 4:
+            return None
+        if not self._wanted:
+            self._wanted = self._decide()
+        return self._due() if self._wanted else None
+
+    def adopt(self, dictionary: Dictionary | None) -> None:
+        self._wanted = False
+        self._step += 1
+        if dictionary is None:
+            self._age = 0
+            self._schedule(self._count * 2)
+            return
+        self._current = dictionary
+        self._promised = None
+        self._promise_at = self._samples.seen + PROBE_MESSAGES
+        self._age = self._probes = 0
+        self._recorded = False
+        if self._samples.seen >= HISTORY[-1]:
+            history = self._samples.last(HISTORY[-1])
+            self._repository.observe(ranked(history, SUBSTRINGS_A_ROUND_MAX), len(history))
+        self._schedule(self._first_count(dictionary))
+
+    def _decide(self) -> bool:
+        """Whether a new dictionary is to be made now; else the next look is set."""
+        if self._current is None or self._samples.seen <= HISTORY[-1] or self._promised is None:
+            return True
+        current = self._probe()
+        self._probes += 1
+        self._average += (current - self._average) / self._probes
+        outcome = self._reading.outcome(self._promised, self._average, current)
+        if outcome is Outcome.WORSE:
+            self._record(self._count / 2)
+            return True
+        if outcome is Outcome.BETTER:
+            self._record(self._count * 2)
+            self._promised = current
+        else:
+            self._record(self._count)
+            self._age += 1
+            if self._age >= AGE_MAX:
+                return True
+        self._schedule(self._count * 2)
+        return False
+
+    def _record(self, count: float) -> None:
+        """One observation a dictionary, corrected by later probes of it."""
+        if self._recorded:
+            self._model.correct(count)
+        else:
+            self._model.record(self._repository.features(), count)
+        self._recorded = True
+
+    def _first_count(self, dictionary: Dictionary) -> float:
+        """MC of a new dictionary, equation 5.3.5."""
+        predicted = self._model.predict(self._repository.features())
+        if predicted is not None:
+            return predicted
+        overhead = len(dictionary.pack()) * (self.publishers + self.subscribers)
+        return self._base.messages(overhead, self._samples.mean_bytes, self._probe())
+
+    def _schedule(self, count: float) -> None:
+        """The next look: after `count` messages, sooner while the longest history has not been seen."""
+        seen = self._samples.seen
+        self._count = min(max(count, float(PROBE_MESSAGES)), float(_GROWTH_MAX * seen))
+        self._look_at = seen + max(1, int(self._count))
+        longer = [size for size in HISTORY if size > seen]
+        if longer:
+            self._look_at = longer[0]
+
+    def _probe(self) -> float:
+        """The current dictionary's reduction in percent on the newest messages."""
+        messages = self._samples.last(PROBE_MESSAGES)
+        if self._current is None or not messages:
+            return 0.0
+        codec = self._current.build()
+        sent = sum(1 + len(codec.encode(message)[1]) for message in messages)
+        return 100 - 100 * sent / sum(map(len, messages))
+
+    def _due(self) -> Due:
+        history = self._samples.last(HISTORY[-1])
+        training, held_out = split_by_thirds(history)
+        return Due(
+            training,
+            held_out[-_HELD_OUT_MAX:],
+            self._candidates(sum(map(len, training))),
+            self._horizon(),
+            self._margin_percent,
+            self._current,
+            self._life_us,
+            polynomial=self._polynomial,
+        )
+
+    def _horizon(self) -> int:
+        """For how many messages on one link a dictionary is expected to serve; a link's share with many publishers."""
+        presumed = min(max(HORIZON_MIN, PRESUMED_A_PUBLISHER * self.publishers), PRESUMED_MAX)
+        expected = max(presumed, self._samples.seen // 2)
+        return max(1, expected * (1 + self.subscribers) // (self.publishers + self.subscribers))
+
+    def _candidates(self, training_bytes: int) -> tuple[Candidate, ...]:
+        """Sizes from DM (eq. 5.3.9) and beyond, for each codec; and finer ones where bytes are dear."""
+        steps: tuple[float, ...] = (*MULTIPLIERS, *_LARGER_MULTIPLIERS)
+        sources: tuple[str, ...] = (RECENT,)
+        if self._polynomial:
+            steps = MULTIPLIERS
+        elif self._frugal:
+            steps, sources = _SMALL_MULTIPLIERS, (RECENT, COVERING, SUBSTRINGS)
+        mean = self._samples.mean_bytes
+        sizes = sorted({max(1, int(min(step * mean, training_bytes, _SIZE_MAX))) for step in steps})
+        return tuple(
+            Candidate(codec, size, source)
+            for source in sources
+            for codec in (ZSTD_DENSE, DEFLATE_PRESET)
+            for size in sizes
+        )
+
+    @property
+    def _frugal(self) -> bool:
+        """Whether each byte of a dictionary weighs so much that more CPU and patience pay."""
+        return self._horizon() < _FRUGAL_HORIZON

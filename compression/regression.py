@@ -1,0 +1,47 @@
+"""PREDICT's model of MC: ordinary least squares on two features (thesis equation 5.3.5 and section 5.3.2)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from .repository import Features
+
+OBSERVATIONS_MIN: Final = 6
+OBSERVATIONS_MAX: Final = 64
+
+
+class MessageCountModel:
+    """Learns after how many messages (MC) dictionaries of this family had to be looked at again.
+
+    Silent until OBSERVATIONS_MIN observations exist. A prediction never leaves the observed range by more than a
+    factor of two: with few points the fitted plane soon points anywhere. Only the newest OBSERVATIONS_MAX are kept.
+    """
+
+    def __init__(self) -> None:
+        self._observations: list[tuple[Features, float]] = []
+
+    def __len__(self) -> int:
+        return len(self._observations)
+
+    def record(self, features: Features, messages: float) -> None:
+        """A new observation."""
+        self._observations.append((features, messages))
+        del self._observations[:-OBSERVATIONS_MAX]
+
+    def correct(self, messages: float) -> None:
+        """The newest observation turned out to be `messages`. Raises ValueError when there is none."""
+        if not self._observations:
+            raise ValueError("no observation to correct")
+        self._observations[-1] = (self._observations[-1][0], messages)
+
+    def predict(self, features: Features) -> float | None:
+        """MC for these features; None while there are too few observations."""
+        if len(self._observations) < OBSERVATIONS_MIN:
+            return None
+        rows = np.array([(1.0, *seen) for seen, _ in self._observations])
+        counts = np.array([messages for _, messages in self._observations])
+        solution, *_ = np.linalg.lstsq(rows, counts, rcond=None)
+        predicted = float(np.array((1.0, *features)) @ solution)
+        return min(max(predicted, float(counts.min()) / 2), 2 * float(counts.max()))
