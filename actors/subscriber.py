@@ -91,7 +91,8 @@ class Subscriber:
 
     def _send(self, view: BlockView, grants: Grants, encoded: Encoded | None, live: bool) -> bool:
         if encoded is not None:
-            self.write_tagged(encoded)
+            if encoded.data:  # empty when all that this subscriber wants has expired or lies before its cursor
+                self.write_tagged(encoded)
             return True
         stopped = self.deliver_with_ids(view, grants)
         if stopped is None:
