@@ -138,8 +138,13 @@ class CatchingUp:
                     self._take(subscriber, result)
             except LexicastError as bad:
                 error = bad
-            if not answered.done():
-                answered.set_result(None) if error is None else answered.set_exception(error)
+            except Exception as bad:
+                error = UnavailableError(f"an answer could not be taken: {bad!r}")
+                raise
+            finally:
+                # Whatever happens: nobody else would ever bring this subscriber up.
+                if not answered.done():
+                    answered.set_result(None) if error is None else answered.set_exception(error)
 
         pipeline.call(done, "fetch", cursor, filters, FETCH_BYTES)
         await answered
