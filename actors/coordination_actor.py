@@ -13,8 +13,8 @@ from lexicast.storage.registry import Registry
 
 from .coordination import CoordinationServer
 from .handles import ClusterInfo, Member, Members
+from .launch_stores import COORDINATION_FOLDER
 
-FOLDER: Final = "coordination"
 # After a crash the old process may hold the registry's lock for a moment.
 OPEN_TRIES: Final = 20
 OPEN_PAUSE_S: Final = 0.25
@@ -49,7 +49,7 @@ class CoordinationActor:
 
     async def _open(self) -> CoordinationServer:
         cluster = self._config["cluster"]
-        registry = await _open_registry(Path(self._config["node"]["data_dir"]) / FOLDER)
+        registry = await _open_registry(Path(self._config["node"]["data_dir"]) / COORDINATION_FOLDER)
         try:
             # min_copies 0 means automatic: 1, until groups have followers
             copies = max(1, cluster["min_copies"])

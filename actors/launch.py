@@ -1,9 +1,9 @@
 """`lexicast up`: start the actors of a cluster, wait till they serve, keep `run.json` true, stop them in order.
 
-Order of a start: data folder locked; MQTT port looked at (so that a busy one is told at once); Ray; the coordination
-server, which knows how many coordinators this cluster has; coordinators and brokers at once, since brokers wait for
-the cluster's id by themselves; the sampling broker, their client. Order of a stop: brokers (no publication comes in
-any more), sampling, coordinators (flush, close their stores), coordination server, Ray.
+Order of a start: data folder locked; its stores looked at; MQTT port looked at (so that a busy one is told at once);
+Ray; the coordination server, which knows how many coordinators this cluster has; coordinators and brokers at once,
+since brokers wait for the cluster's id by themselves; the sampling broker, their client. Order of a stop: brokers (no
+publication comes in any more), sampling, coordinators (flush, close their stores), coordination server, Ray.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from .coordination_actor import CoordinationActor
 from .handles import COORDINATION, NAMESPACE, ActorReference, ClusterInfo, Members, RayCoordination, find_actor, spawn
 from .launch_files import Run, lock_data_dir, remove_run, write_run
 from .launch_gcs import RayWatch
-from .launch_processes import children, end_processes, forget_processes, note_processes
+from .launch_processes import children, end_leftovers, end_processes, forget_processes, note_processes
 from .launch_ray import ACTOR_CPUS, RayNodes, disconnect, join, start_embedded, worker_environment
+from .launch_stores import check_stores
 from .ports import PortClaim, claim_port
 
 START_TIMEOUT_S: Final = 120.0
@@ -87,7 +88,10 @@ class ClusterLauncher:
     def connect(self, address: str | None) -> None:
         """Take the data folder and connect to Ray; None: an own one. Main thread. Raises LexicastError."""
         self._lock = lock_data_dir(self._folder)
+        end_leftovers(self._folder)
         remove_run(self._folder)
+        if address is None:
+            check_stores(self._config, all_here=True)
         # Nobody of this cluster runs now, so whoever holds the port is a stranger; a free one for 0 is fixed here.
         with closing(claim_port(self._config.node.host, self._config.mqtt.port, uuid.uuid4().hex)) as claim:
             self._config = self._config.replaced(mqtt__port=claim.port)
@@ -101,6 +105,7 @@ class ClusterLauncher:
             self._progress(f"joining Ray at {address}")
             self._nodes = join(address)
             self._check_alone()
+            check_stores(self._config, all_here=False)  # not before: those of a cluster that runs are in use
 
     def _check_alone(self) -> None:
         try:

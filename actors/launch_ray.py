@@ -19,7 +19,6 @@ import ray.exceptions
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .handles import NAMESPACE
-from .launch_processes import end_leftovers
 from .ray_address import RAY_CLIENT, check_ray
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
@@ -53,7 +52,6 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     if ray.is_initialized():
         raise UsageError("this process is connected to a Ray already: give its address instead")
     store = data_dir / GCS_FOLDER
-    end_leftovers(data_dir)
     shutil.rmtree(store, ignore_errors=True)  # names and actors of a run that has ended
     store.mkdir(mode=0o700, parents=True)
     os.environ.update(QUIET)
@@ -92,7 +90,8 @@ def _init(**options: Any) -> None:
     except (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
-        raise UnavailableError(f"cannot {what}: {reason}") from None
+        hint = "; its files are below RAY_TMPDIR, else /tmp" if options["address"] == "local" else ""
+        raise UnavailableError(f"cannot {what}: {reason}{hint}") from None
 
 
 def _nodes(embedded: bool) -> RayNodes:
