@@ -81,7 +81,6 @@ class Mqtt(_Table):
     port: int = knob(1883, 0, 65_535)
     allow_anonymous: str = knob("loopback", choices=("loopback", "never", "always"))
     packet_bytes_max: int = knob(MIB, KIB, 268_435_460)
-    read_bytes_max: int = knob(256 * KIB, 4 * KIB, 16 * MIB)
     output_bytes_max: int = knob(4 * MIB, 64 * KIB, GIB)
     connect_timeout_s: float = knob(10.0, 0.1, 3_600)
     connections_max: int = knob(18_000, 1, 1_000_000)
