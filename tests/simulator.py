@@ -1,8 +1,8 @@
 """A whole cluster in one thread and in no time: a seed decides every delay, crash and cut, so that a failure replays.
 
 Real: coordinators (sequencer, committer, routing, requests), pipelines, links, engines, fan-out, subscribers, caches.
-Simulated: the event loop's clock (`SimLoop`: time passes when nothing is left to do), disks (`Gate`, `MemoryStore`: slow,
-sometimes full, and a crash loses what was not committed), the wire (`Wire`: delays, pieces, cuts). No sockets, no
+Simulated: the clock (`virtual.SimLoop`: time passes when nothing is left to do), disks (`Gate` and `MemoryStore`: slow,
+sometimes full, and a crash loses what was not committed), wires (`virtual.Wire`: delays, pieces, cuts). No sockets, no
 threads, no real time.
 
 `run(seed)` plays one story and raises `Violation` when a guarantee of DESIGN section 3 is broken:
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -43,66 +42,19 @@ from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics import matches
 
 from .memory_store import MemoryStore
+from .virtual import SimLoop, Wire
 
 GROUPS = 3
 TOPICS = [b"a", b"b/1", b"b/2", b"c"]
 FILTERS = [b"#", b"b/+", b"a", b"c", b"b/1"]
-WIRE_BYTES_MAX = 4_096
 STORY_S = 3.0
 HEAL_S = 120.0
+PATIENCE_S = 0.05
 KEY, CLUSTER_ID = b"k" * 32, "simulated"
 
 
 class Violation(AssertionError):
     """A guarantee that did not hold."""
-
-
-class SimLoop(asyncio.BaseEventLoop):
-    """An event loop whose time passes only when nothing is left to do now; work for threads is done here, later."""
-
-    def __init__(self, choose: random.Random) -> None:
-        super().__init__()
-        self._now = 0.0
-        self._choose = choose
-        self._selector = self
-        self.calls: dict[Any, tuple[asyncio.TimerHandle, Callable[..., Any], tuple[Any, ...]]] = {}
-        self.errors: list[str] = []
-        self.set_exception_handler(lambda _, context: self.errors.append(repr(context)))
-
-    def time(self) -> float:
-        return self._now
-
-    def select(self, timeout: float | None) -> list[Any]:
-        """What a selector would do: wait."""
-        if timeout is None:
-            raise Violation("nothing will ever happen any more")
-        self._now += timeout
-        return []
-
-    def _process_events(self, events: list[Any]) -> None:
-        """There are none."""
-
-    def _write_to_self(self) -> None:
-        """No other thread is to be woken by."""
-
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # of a future that is a coroutine's too
-        """Do it after a disk's delay."""
-        future = self.create_future()
-
-        def work() -> None:
-            self.calls.pop(future, None)
-            if future.done():
-                return  # given up
-            try:
-                result = func(*arguments)
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        delay = self._choose.choice([0.0005, 0.002, 0.01, 0.1]) * self._choose.random()
-        self.calls[future] = (self.call_later(delay, work), func, arguments)
-        return future
 
 
 class Gate:
@@ -124,81 +76,6 @@ class Gate:
             raise StoreFullError("full")
         self._store.commit(blocks)
         self._world.stored(blocks)
-
-
-class Wire(asyncio.Transport):
-    """One side of a link: what is written arrives later, in order, in pieces; or never, once a side is cut."""
-
-    def __init__(self, loop: SimLoop, choose: random.Random, link: Link) -> None:
-        super().__init__()
-        self._loop, self._choose, self._link = loop, choose, link
-        self.peer: Wire = self
-        self._clear_at = 0.0
-        self._on_way = 0
-        self._line: deque[bytes] = deque()  # timers of the same time go off in any order, bytes must not
-        self._held: list[bytes] = []
-        self._reading, self._paused, self.cut = True, False, False
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are ever written
-        if self.cut:
-            return
-        at = self._choose.randint(0, len(data))
-        for piece in (data[:at], data[at:]):
-            delay = self._choose.choice([0.0, 0.0001, 0.001, 0.02]) * self._choose.random()
-            self._clear_at = max(self._clear_at, self._loop.time() + delay)
-            self._on_way += len(piece)
-            self._line.append(piece)
-            self._loop.call_at(self._clear_at, lambda: self.peer.arrive(self._line.popleft()))
-        if self._on_way > WIRE_BYTES_MAX and not self._paused:
-            self._paused = True
-            self._link.pause_writing()
-
-    def arrive(self, piece: bytes) -> None:
-        """Bytes of the peer are here."""
-        self._held.append(piece)
-        while self._held and self._reading and not self.cut:
-            taken = self._held.pop(0)
-            self.peer.taken(len(taken))
-            self._link.data_received(taken)
-
-    def taken(self, size: int) -> None:
-        """The peer has taken bytes."""
-        self._on_way -= size
-        if self._paused and self._on_way <= WIRE_BYTES_MAX // 4 and not self.cut:
-            self._paused = False
-            self._link.resume_writing()
-
-    def pause_reading(self) -> None:
-        self._reading = False
-
-    def resume_reading(self) -> None:
-        self._reading = True
-        self._loop.call_soon(self.arrive, b"")
-
-    def is_reading(self) -> bool:
-        return self._reading
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """WIRE_BYTES_MAX holds."""
-
-    def get_write_buffer_size(self) -> int:
-        return self._on_way
-
-    def abort(self) -> None:
-        """Cut: this side knows at once; the other a little later, and may still get what is on the way, or not."""
-        if not self.cut:
-            self.cut = True
-            self._loop.call_soon(self._link.connection_lost, None)
-            late = self._clear_at if self._choose.random() < 0.5 else 0.0
-            self._loop.call_at(max(late, self._loop.time() + 0.03 * self._choose.random()), self.peer.lost)
-
-    close = abort
-
-    def lost(self) -> None:
-        """The other side was cut."""
-        if not self.cut:
-            self.cut = True
-            self._link.connection_lost(None)
 
 
 class Reader:
@@ -439,8 +316,10 @@ class World:
                 self.readers.append(reader)
             stream.unblock()
             until = self.loop.time() + self.choose.random() * 4
-            while self.engines[engine.name] is engine and (self.loop.time() < until or self.loop.time() > STORY_S):
-                await asyncio.sleep(0.05)
+            for _ in range(round((STORY_S + HEAL_S) / PATIENCE_S)):
+                await asyncio.sleep(PATIENCE_S)
+                if self.engines[engine.name] is not engine or until < self.loop.time() < STORY_S:
+                    break
             engine.leave(stream)
             start = dict(stream.cursor)
 
@@ -470,7 +349,11 @@ class World:
 
     async def play(self) -> None:
         """The whole story."""
-        choose, at = self.choose, lambda: self.choose.random() * STORY_S
+        choose = self.choose
+
+        def at() -> float:
+            return choose.random() * STORY_S
+
         for name in self.names:
             await self.open(name)
         for i in range(choose.randint(1, 3)):

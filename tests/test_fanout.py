@@ -264,6 +264,17 @@ def test_the_cache_has_all_or_says_so() -> None:
     assert cache.since(0, 8) == blocks[8:]
 
 
+def test_nothing_is_written_when_nothing_of_a_block_is_left() -> None:
+    late = Taker(Kind(LINK))
+    late.set_filter(b"a", Grant())
+    late.lag(0, 1, live=False)
+    assert late.take(block_of([b"a", b"b"]))
+    assert late.blocks == []
+    assert late.lagging == {0: 2}
+    assert late.take(block_of([b"a", b"b"], 2))
+    assert late.got == [b"2"]
+
+
 def test_a_subscriber_that_drops_loses_only_qos0_while_blocked() -> None:
     drops = Taker(Kind(LINK), drops=True)
     drops.set_filter(b"a", Grant())

@@ -48,7 +48,7 @@ class Side:
         if method == "stale":
             raise StaleEpochError("too old")
         if method == "broken":
-            return {}["missing"]
+            raise ZeroDivisionError("a defect")
         if method == "never":
             await asyncio.get_running_loop().create_future()
         return list(arguments)
@@ -211,7 +211,7 @@ async def stranger(*messages: Any) -> AsyncIterator[str]:
 
 
 async def test_a_listener_without_the_key_is_found_out() -> None:
-    lies = (CHALLENGE, bytes(32), CLUSTER, PROTOCOL_VERSION), (WELCOME, bytes(32), {})
+    lies: tuple[Any, ...] = (CHALLENGE, bytes(32), CLUSTER, PROTOCOL_VERSION), (WELCOME, bytes(32), {})
     async with stranger(*lies) as address:
         with pytest.raises(AuthenticationError):
             await dial(address, KEY, CLUSTER, HELLO_OF, Side().opened)

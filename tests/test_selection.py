@@ -134,7 +134,9 @@ ADDED = st.fixed_dictionaries(
 @given(st.lists(ADDED, min_size=1, max_size=8))
 def test_an_entry_holds_what_was_added_in_order(added: list[dict[str, Any]]) -> None:
     builder = EntryBuilder(2)
-    wanted, marks, grown = [], [], 0
+    wanted: list[tuple[Any, ...]] = []
+    marks: list[tuple[int, int]] = []
+    grown = 0
     for what in added:
         what = dict(what)
         marked = what.pop("marked")
