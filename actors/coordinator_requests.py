@@ -59,7 +59,6 @@ class CoordinatorRequests:
             "resume": self.resume,
             "subscribe": self.subscribe,
             "unsubscribe": self.unsubscribe,
-            "retained": self.retained,
             "offsets_at": self.offsets_at,
             "first_kept": self.first_kept,
             "records": self.records,
@@ -70,6 +69,7 @@ class CoordinatorRequests:
         }
         self._later: dict[str, Callable[..., Any]] = {
             "fetch": self.fetch,
+            "retained": self.retained,
             "session_open": self.session_open,
             "session_save": self.session_save,
             "session_end": self.session_end,
@@ -170,7 +170,7 @@ class CoordinatorRequests:
     # -- subscriptions
 
     def subscribe(self, peer: BrokerPeer, filters: Iterable[bytes], retained: bool) -> dict[str, Any]:
-        """Back-end subscriptions. Returns "cut": group -> first live offset; "retained": current retained records;
+        """Back-end subscriptions. Returns "cut": group -> first live offset; "retained": those of exact filters;
         "behind": the groups in which older blocks are still to come on this link, before the cut.
         """
         filters = list(filters)
@@ -209,30 +209,35 @@ class CoordinatorRequests:
             groups.add(topic_group(topic_filter, self._server.store.groups))
         return [group for group in groups if group in led]
 
-    def retained(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[Any]:
-        """Current retained records of topics that match."""
-        return [block.to_wire() for block in self._retained(list(filters))]
+    async def retained(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[Any]:
+        """Retained records of topics that match, each current at some time since the question."""
+        filters = list(filters)
+        wild = [name for name in filters if is_wildcard(name)]
+        found = self._retained([name for name in filters if not is_wildcard(name)])
+        if wild:
+            groups, wanted, store = self._groups_of(wild), _matcher(wild), self._server.store
+            # What is not in the store yet is looked at first: what is committed meanwhile is then in one of both.
+            waiting = {group: self._waiting_retained(group, wanted) for group in groups}
+            stored = await asyncio.to_thread(lambda: {group: store.retained(group, wanted) for group in groups})
+            for group in groups:
+                found += _newest(stored[group], waiting[group])
+        return [block.to_wire() for block in found]
 
-    def _retained(self, filters: list[bytes]) -> list[Block]:
+    def _retained(self, names: list[bytes]) -> list[Block]:
+        """The same at once, for exact filters."""
         found: list[Block] = []
-        for group in self._groups_of(filters):
-
-            def wanted(topic: bytes) -> bool:
-                return any(matches(topic_filter, topic) for topic_filter in filters)
-
-            stored = self._stored(group, filters, wanted)
-            latest = {block.meta.topics[block.meta.runs[0].topic]: block for block in stored}
-            for block in self._server.sequencer.waiting(group, 0):
-                latest.update(_retained_records(block, wanted))
-            found += [block for block in latest.values() if block.body]
+        for name in names:
+            for group in self._groups_of([name]):
+                block = self._server.store.retained_topic(group, name)
+                stored = [] if block is None else [block]
+                found += _newest(stored, self._waiting_retained(group, name.__eq__))
         return found
 
-    def _stored(self, group: int, filters: list[bytes], wanted: Callable[[bytes], bool]) -> list[Block]:
-        store = self._server.store
-        if len(filters) == 1 and not is_wildcard(filters[0]):
-            block = store.retained_topic(group, filters[0])
-            return [] if block is None else [block]
-        return store.retained(group, wanted)
+    def _waiting_retained(self, group: int, wanted: Callable[[bytes], bool]) -> dict[bytes, Block]:
+        latest: dict[bytes, Block] = {}
+        for block in self._server.sequencer.waiting(group, 0):
+            latest.update(_retained_records(block, wanted))
+        return latest
 
     # -- the past
 
@@ -426,6 +431,15 @@ def _matcher(filters: list[bytes]) -> Callable[[bytes], bool]:
         return found
 
     return wanted
+
+
+def _newest(stored: Iterable[Block], waiting: dict[bytes, Block]) -> list[Block]:
+    """One retained record a topic, the one with the higher offset; cleared ones are left out."""
+    latest = {block.meta.topics[block.meta.runs[0].topic]: block for block in stored}
+    for topic, block in waiting.items():
+        if topic not in latest or latest[topic].last < block.first:
+            latest[topic] = block
+    return [block for block in latest.values() if block.body]
 
 
 def _retained_records(block: Block, wanted: Callable[[bytes], bool]) -> dict[bytes, Block]:

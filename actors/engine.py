@@ -56,8 +56,9 @@ class Engine:
         self.delivered_records = 0
         self.recoder = Recoder(payload_bytes_max=max(config.mqtt.packet_bytes_max, 1024 * 1024) * 4)
         self.aliases = AliasTable()
-        self.dictionaries = DictionaryKeeper(self.recoder, clock)
-        self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest)
+        opted_out = [name.encode() for name in config.compression.optout]
+        self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
+        self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
         self.fanout = Fanout(config.broker.routes_max)
         self._cache = BlockCache(config.broker.cache_bytes_max)
         self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._missing_in)
@@ -266,7 +267,10 @@ class Engine:
         self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
     ) -> list[Block]:
         found: list[Block] = []
+        cuts: dict[int, int] = {}
         first = start is None and not subscriber.subscriptions
+        # Many retained records take a coordinator a while: it looks them up beside its work, after the cut.
+        later = retained and is_wildcard(topic_filter)
 
         def cut(result: dict[str, Any]) -> None:
             for group, offset in result["cut"].items():
@@ -274,16 +278,22 @@ class Engine:
                     self.heads[group] = max(self.heads.get(group, 0), offset)
             # In those groups a new subscriber begins at its cut, not with what is still to come before it.
             begin = {group: result["cut"][group] for group in result["behind"]} if first else start
+            cuts.update(result["cut"])
             self._insert(subscriber, topic_filter, grant, begin, result["behind"])
-            found.extend(Block.from_wire(wire) for wire in result["retained"])
+            take(result["retained"])
+
+        def take(result: Any) -> None:
+            found.extend(Block.from_wire(wire) for wire in result)
 
         try:
-            await self._ask_all(topic_filter, cut, "subscribe", [topic_filter], retained)
+            await self._ask_all(topic_filter, cut, "subscribe", [topic_filter], retained and not later)
+            if later:
+                await self._ask_all(topic_filter, take, "retained", [topic_filter])
         except BaseException:
             self.fanout.remove(topic_filter, subscriber)
             subscriber.drop_filter(topic_filter)
             raise
-        return found
+        return [block for block in found if block.last < cuts.get(block.group, 0)]
 
     async def _subscribe_again(
         self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
