@@ -25,6 +25,14 @@ ORANGE: Final = "#d97706"
 BLUE: Final = "#1d4ed8"
 GREEN: Final = "#059669"
 
+LEARNING_S: Final = 5.0
+FOOTNOTE: Final = (
+    "measured: all bytes of the connection, both ways, counted at the socket (headers, acknowledgements and the "
+    "dictionaries themselves included).  computed: the same events as MQTT 5 packets, QoS 1, with\nacknowledgements.  "
+    "Dotted lines: the first dictionary of a topic family has been learned from its messages and published: from there "
+    "on its publishers and dictionary-aware subscribers use it."
+)
+
 
 class Curve:
     """Cumulative bytes over seconds since the start."""
@@ -43,38 +51,24 @@ class Curve:
 
 def draw(report: Report, file: Path) -> None:
     """Writes the PNG."""
-    figure = Figure(figsize=(14, 9), dpi=110, facecolor="white")
-    axes = figure.subplots(2, 2, sharex=True)
-    outcome, replay = report.outcome, report.replay
-    figure.suptitle(
-        f"{replay.flights:,} flights and {len(replay.events) - replay.flights:,} weather reports as JSON over MQTT: "
-        "bytes with and without learned dictionaries",
-        x=0.06,
-        ha="left",
-        fontsize=15,
-        fontweight="bold",
+    figure = Figure(figsize=(18, 9), dpi=100, facecolor="white")
+    replay, outcome = report.replay, report.outcome
+    weather = len(replay.events) - replay.flights
+    title = (
+        f"{replay.flights:,} flights and {weather:,} weather reports as JSON over MQTT: "
+        "bytes with and without learned dictionaries"
     )
+    figure.suptitle(title, x=0.045, ha="left", fontsize=16, fontweight="bold")
     end_s = (outcome.end_ns - outcome.start_ns) / 1e9
     rows = [("To one subscriber", _to_subscribers(report)), ("From the three airports", _from_publishers(report))]
-    for (cumulative, rate), (where, curves) in zip(axes, rows, strict=True):
-        _cumulative(cumulative, where, curves, end_s)
-        _per_second(rate, where, curves, end_s)
-        _mark_dictionaries(cumulative, report, text=False)
-        _mark_dictionaries(rate, report, text=True)
-    for axis in axes[1]:
-        axis.set_xlabel("seconds since the replay began")
-    figure.text(
-        0.06,
-        0.012,
-        "measured: all bytes of the connection, both ways, counted at the socket (headers, acknowledgements and the "
-        "dictionaries themselves included).  computed: the same events as MQTT 5 packets,\n"
-        "QoS 1, with acknowledgements.  Dotted lines: "
-        "a topic family's dictionary has been learned from its first messages and published.",
-        fontsize=9,
-        color=GREY,
-        va="bottom",
-    )
-    figure.subplots_adjust(left=0.06, right=0.985, top=0.9, bottom=0.12, hspace=0.22, wspace=0.16)
+    for axes, (where, curves) in zip(figure.subplots(2, 3), rows, strict=True):
+        _cumulative(axes[0], where, curves, end_s)
+        _learning(axes[1], where, curves, min(LEARNING_S, end_s), _first_dictionaries(report))
+        _per_second(axes[2], where, curves, end_s)
+        for axis in axes:
+            axis.set_xlabel("seconds since the replay began")
+    figure.text(0.045, 0.012, FOOTNOTE, fontsize=9.5, color=GREY, va="bottom")
+    figure.subplots_adjust(left=0.045, right=0.99, top=0.895, bottom=0.125, hspace=0.32, wspace=0.16)
     figure.savefig(file)
 
 
@@ -90,7 +84,7 @@ def _computed(at_ns: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], start_
 
 
 def _to_subscribers(report: Report) -> list[Curve]:
-    account = report.outcome.accounts[AWARE]
+    account = report.outcome.accounts[PLAIN]
     ours = account.numbers >= 0
     sizes = report.sizes.deflated[account.numbers[ours]]
     deflate = _computed(account.at_ns[ours], sizes, report.outcome.start_ns)
@@ -119,25 +113,41 @@ def _from_publishers(report: Report) -> list[Curve]:
 
 
 def _cumulative(axis: Axes, where: str, curves: list[Curve], end_s: float) -> None:
-    when = np.linspace(0, end_s, 400)
-    whole = curves[0].at(np.array([end_s]))[0]
+    end = np.array([end_s])
+    whole = curves[0].at(end)[0]
     for curve in curves:
-        total = curve.at(when) / 1e6
-        saved = 100 - 100 * curve.at(np.array([end_s]))[0] / whole
-        label = f"{curve.label}: {total[-1]:.1f} MB" + ("" if curve is curves[0] else f", {saved:.0f}% less")
-        axis.plot(when, total, color=curve.colour, lw=2, ls="--" if curve.dashed else "-", label=label)
+        total = curve.at(end)[0]
+        saved = "" if curve is curves[0] else f", {100 - 100 * total / whole:.0f}% less"
+        _plot(axis, curve, end_s, 1e6, f"{curve.label}: {total / 1e6:.1f} MB{saved}")
     _dress(axis, f"{where}: megabytes so far", "MB", end_s)
     axis.legend(loc="upper left", frameon=False, fontsize=10)
+    axis.set_ylim(top=1.15 * whole / 1e6)
+
+
+def _learning(axis: Axes, where: str, curves: list[Curve], end_s: float, learned: list[tuple[float, str]]) -> None:
+    for curve in curves:
+        _plot(axis, curve, end_s, 1e3, "")
+    _dress(axis, f"{where}: kilobytes so far, the first {end_s:.0f} seconds", "kB", end_s)
+    place = axis.get_xaxis_transform()
+    for number, (at_s, family) in enumerate(one for one in learned if one[0] < end_s):
+        axis.axvline(at_s, color=BLUE, lw=0.8, ls=":")
+        # One below the other: they are often learned at the same moment.
+        height = 0.99 - 0.055 * number
+        axis.text(at_s, height, f" {family}", color=BLUE, fontsize=9, transform=place, va="top")
 
 
 def _per_second(axis: Axes, where: str, curves: list[Curve], end_s: float) -> None:
-    # Whole seconds; of a very short run, tenths.
-    step = 1.0 if end_s >= 8 else 0.25
+    step = 1.0 if end_s >= 8 else 0.25  # the links are looked at four times a second
     edges = np.arange(0, end_s + step / 2, step)
     for curve in curves:
         rate = np.diff(curve.at(edges)) / step / 1e3
-        axis.stairs(rate, edges, color=curve.colour, lw=2, ls="--" if curve.dashed else "-", baseline=None)
+        axis.stairs(rate, edges, color=curve.colour, lw=1.8, ls="--" if curve.dashed else "-", baseline=None)
     _dress(axis, f"{where}: kilobytes a second", "kB/s", end_s)
+
+
+def _plot(axis: Axes, curve: Curve, end_s: float, unit: float, label: str) -> None:
+    when = np.linspace(0, end_s, 400)
+    axis.plot(when, curve.at(when) / unit, color=curve.colour, lw=2, ls="--" if curve.dashed else "-", label=label)
 
 
 def _dress(axis: Axes, heading: str, unit: str, end_s: float) -> None:
@@ -145,20 +155,16 @@ def _dress(axis: Axes, heading: str, unit: str, end_s: float) -> None:
     axis.set_ylabel(unit)
     axis.set_ylim(bottom=0)
     axis.set_xlim(0, end_s)
+    axis.set_axisbelow(True)
     axis.grid(axis="y", color="#e5e7eb")
-    axis.tick_params(labelbottom=True)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
 
 
-def _mark_dictionaries(axis: Axes, report: Report, *, text: bool) -> None:
-    start_us = report.outcome.start_us
-    seen = dict[bytes, float]()
+def _first_dictionaries(report: Report) -> list[tuple[float, str]]:
+    """When each family's first one was published (seconds since the start), and the family."""
+    first = dict[str, float]()
     for one in sorted(report.learned, key=lambda one: one.time_us):
-        seen.setdefault(one.dictionary.family, (one.time_us - start_us) / 1e6)
-    for at_s in seen.values():
-        axis.axvline(at_s, color=BLUE, lw=0.8, ls=":")
-    if text and seen:
-        first = min(seen.values())
-        place = axis.get_xaxis_transform()
-        axis.text(first, 1.0, " first dictionaries", color=BLUE, fontsize=9, transform=place, va="top")
+        at_s = (one.time_us - report.outcome.start_us) / 1e6
+        first.setdefault(one.dictionary.family.decode(errors="replace"), at_s)
+    return sorted((at_s, family) for family, at_s in first.items())
