@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 from typing import TYPE_CHECKING
 
+from lexicast.compression.optout import OPTOUT_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from .encoding import Kind
@@ -211,7 +212,10 @@ class Connecting:
             properties[SESSION_EXPIRY_S] = self._expiry_s()
         if self._keep_alive_s() != self._connect.keep_alive_s:
             properties[SERVER_KEEP_ALIVE_S] = self._keep_alive_s()
-        told = [SDC] if self._aware else []
+        told: list[tuple[str, str]] = []
+        if self._aware:
+            opted_out = self._engine.dictionaries.opted_out.filters
+            told = [SDC, *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out]]
         if discarded:
             told.append((DISCARDED_PROPERTY, str(discarded)))
         if told:

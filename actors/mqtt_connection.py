@@ -217,12 +217,15 @@ class MqttConnection(asyncio.Protocol):
     # -- what the client sends
 
     def _handle(self, items: list[Received]) -> None:
+        pings = 0
         try:
             for item in items:
                 if self._state != OPEN:
                     return
                 if type(item) is PublishRun:
                     self.publishing.publish(item)
+                elif type(item) is PingReq:
+                    pings += 1
                 elif type(item) is AckRun:
                     self._acks_in(item.kind, item.packet_ids)
                 else:
@@ -232,6 +235,8 @@ class MqttConnection(asyncio.Protocol):
         except UnavailableError as error:
             log.warning("client %r: %s", self.client_id, error)
             self.disconnect(SERVER_UNAVAILABLE)
+        if pings and self._state == OPEN:
+            self.transport.write(PINGRESP * pings)
 
     @property
     def publishing(self) -> Publishing:
@@ -310,6 +315,10 @@ class MqttConnection(asyncio.Protocol):
         if self._publishing is not None:
             self._publishing.new_dictionary(dictionary)
 
+    def publishes_to(self, family: bytes) -> bool:
+        """Whether it gets dictionaries of the family because it publishes to it."""
+        return self._publishing is not None and self._publishing.publishes_to(family)
+
     # -- other packets
 
     def _change(self, packet: Subscribe | Unsubscribe) -> None:
@@ -328,9 +337,6 @@ class MqttConnection(asyncio.Protocol):
             changes.popleft()
         self._changes = None
         self._resume(BUSY)
-
-    def _ping(self, packet: PingReq) -> None:
-        self.transport.write(PINGRESP)
 
     def _disconnect_in(self, packet: Disconnect) -> None:
         expiry = (packet.properties or {}).get(SESSION_EXPIRY_S)
@@ -470,7 +476,6 @@ _HANDLERS: dict[type, Any] = {
     PubComp: MqttConnection._on_ack,
     Subscribe: MqttConnection._change,
     Unsubscribe: MqttConnection._change,
-    PingReq: MqttConnection._ping,
     Disconnect: MqttConnection._disconnect_in,
     Auth: MqttConnection._auth,
     Connect: MqttConnection._again,

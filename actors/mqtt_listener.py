@@ -99,6 +99,10 @@ class MqttListener:
         for connection in self.connections:
             connection.new_dictionary(dictionary)
 
+    def publishers_of(self, family: bytes) -> int:
+        """How many connections get dictionaries of the family because they publish to it."""
+        return sum([connection.publishes_to(family) for connection in self.connections])
+
     # -- periodic
 
     async def _sweep(self) -> None:

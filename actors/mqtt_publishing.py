@@ -69,6 +69,7 @@ class Publishing:
         "_engine",
         "_listener",
         "_releases",
+        "_releases_waiting",
         "_releasing",
         "_session",
         "_slots",
@@ -85,6 +86,7 @@ class Publishing:
         self._aliases = Bindings() if aware else None
         self._topics: set[bytes] = set()
         self._releases: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
+        self._releases_waiting = 0
         self._releasing = False
 
     # -- publications
@@ -169,8 +171,12 @@ class Publishing:
     def new_dictionary(self, dictionary: Dictionary) -> None:
         """A family has a new dictionary; a publisher of that family gets it."""
         subscriber = self._connection.subscriber
-        if subscriber is not None and any(matches(dictionary.family, topic) for topic in self._topics):
+        if subscriber is not None and self.publishes_to(dictionary.family):
             subscriber.introduce(dictionary)
+
+    def publishes_to(self, family: bytes) -> bool:
+        """Whether it gets dictionaries of the family."""
+        return any(matches(family, topic) for topic in self._topics)
 
     def _publish_dollar(self, run: PublishRun) -> None:
         """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish."""
@@ -240,7 +246,8 @@ class Publishing:
             # Of an earlier connection, perhaps to another broker: whichever group remembers them.
             wanted[None] = unknown
         self._releases.append((wanted, released.replies))
-        if len(self._releases) >= RELEASES_MAX:
+        self._releases_waiting += len(ids)
+        if self._releases_waiting >= RELEASES_MAX:
             self._connection.hold_back()
         if not self._releasing:
             self._releasing = True
@@ -249,7 +256,7 @@ class Publishing:
     async def _release_all(self) -> None:
         try:
             while self._releases and self._connection.is_open:
-                releases, self._releases = self._releases, []
+                releases, self._releases, self._releases_waiting = self._releases, [], 0
                 wanted: dict[int | None, list[int]] = {}
                 for listed, _ in releases:
                     for group, ids in listed.items():

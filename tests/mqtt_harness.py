@@ -1,11 +1,12 @@
-"""For MQTT tests: a served cluster in a thread of its own, so that blocking clients can be used, and a client that sends
-exactly the packets it is told to and shows exactly those it gets."""
+"""For MQTT tests: a served cluster in a thread of its own, so that blocking clients can be used, and a client that
+sends exactly the packets it is told to and shows exactly those it gets."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
+import socket
 import tempfile
 import threading
 from collections import deque
@@ -171,13 +172,20 @@ class Raw:
         self._writer = writer
         self._reader = PacketReader(268_435_460, from_client=False, version=version)
         self._packets: deque[Any] = deque()
+        self._kept: deque[Message] = deque()
         self._ids = itertools.cycle(range(1, 65_536))
         _opened.append(self)
 
     @classmethod
-    async def open(cls, port: int, version: int = V5) -> Self:
-        """A bare connection."""
-        return cls(*await asyncio.open_connection(HOST, port), version)
+    async def open(cls, port: int, version: int = V5, receive_bytes: int = 0) -> Self:
+        """A bare connection; `receive_bytes`: what the kernel keeps for it at most (0: as usual)."""
+        if not receive_bytes:
+            return cls(*await asyncio.open_connection(HOST, port), version)
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        await asyncio.get_running_loop().sock_connect(sock, (HOST, port))
+        return cls(*await asyncio.open_connection(sock=sock), version)
 
     @classmethod
     async def connect(
@@ -188,10 +196,11 @@ class Raw:
         clean: bool = True,
         keep_alive_s: int = 0,
         will: Will | None = None,
+        receive_bytes: int = 0,
         **properties: Any,
     ) -> Self:
         """CONNECT, and CONNACK in `connack`. Properties by number: `_17=60` asks for a session expiry of 60 s."""
-        client = await cls.open(port, version)
+        client = await cls.open(port, version, receive_bytes)
         found = {int(name[1:]): value for name, value in properties.items()} or None
         client_id = unique() if client_id is None else client_id
         client.send(Connect(version, client_id, clean, keep_alive_s, will, properties=found))
@@ -228,11 +237,15 @@ class Raw:
         return packet
 
     async def expect(self, kind: type[T]) -> T:
-        """The next packet of `kind`; those of other kinds before it are dropped."""
+        """The next packet of `kind`. Publications before it are kept for later, what else there is is dropped."""
+        if kind is Message and self._kept:
+            return self._kept.popleft()  # type: ignore[return-value]  # T is Message
         while True:
             packet = await self.packet()
             if isinstance(packet, kind):
                 return packet
+            if isinstance(packet, Message):
+                self._kept.append(packet)
 
     async def messages(self, count: int) -> list[Message]:
         """The next publications."""
@@ -269,7 +282,8 @@ class Raw:
     async def ping(self) -> list[Any]:
         """What arrives before the answer to a PINGREQ."""
         self.send(PingReq())
-        before = []
+        before: list[Any] = list(self._kept)
+        self._kept.clear()
         while not isinstance(packet := await self.packet(), PingResp):
             before.append(packet)
         return before
@@ -303,3 +317,21 @@ class Raw:
     async def wait_closed(self) -> None:
         """Return when the socket is closed."""
         await self._writer.wait_closed()
+
+    async def drain(self) -> None:
+        """Return when the socket takes more."""
+        await self._writer.drain()
+
+    def stop_reading(self) -> None:
+        """Read nothing from now on; the kernel's buffer fills."""
+        self._read_transport.pause_reading()
+
+    def start_reading(self) -> None:
+        """Read again."""
+        self._read_transport.resume_reading()
+
+    @property
+    def _read_transport(self) -> asyncio.ReadTransport:
+        transport = self._writer.transport
+        assert isinstance(transport, asyncio.ReadTransport)
+        return transport
