@@ -36,7 +36,6 @@ START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 GONE_TIMEOUT_S: Final = 5.0
 WATCH_WAIT_S: Final = 30.0
-SAMPLERS: Final = 1
 INTERRUPTED: Final = 130
 
 
@@ -98,7 +97,7 @@ class ClusterLauncher:
         if address is None:
             self._progress("starting Ray")
             node = self._config.node
-            self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + SAMPLERS + 1)
+            self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + 1)
             self._note()
             self._ray = RayWatch(self._nodes.address, self._progress, self._note)
         else:
@@ -155,8 +154,9 @@ class ClusterLauncher:
             self._actors["brokers"].append(self._spawn(self._classes.broker, f"broker-{i}", nodes[i // node.brokers]))
         ready = await self._all_ready("coordinators", "brokers")
         self._progress("starting the sampling broker")  # after the brokers: it is a client of theirs
-        for i in range(SAMPLERS):
-            self._actors["sampling"].append(self._spawn(self._classes.sampling, f"sampling-{i}", nodes[0]))
+        for i in range(node.sampling):
+            home = nodes[i % len(nodes)]
+            self._actors["sampling"].append(self._spawn(self._classes.sampling, f"sampling-{i}", home))
         return {**ready, **await self._all_ready("sampling")}
 
     async def _all_ready(self, *roles: str) -> dict[str, list[dict[str, Any]]]:
@@ -170,7 +170,15 @@ class ClusterLauncher:
         return ready
 
     async def _ready(self, actor: ActorReference) -> dict[str, Any]:
-        answer: dict[str, Any] = await actor.call("ready", timeout_s=START_TIMEOUT_S)
+        try:
+            answer: dict[str, Any] = await actor.call("ready", timeout_s=START_TIMEOUT_S)
+        except LexicastError:
+            raise
+        except Exception as error:  # whatever it was: an operator gets the actor's name and one line, not our stack
+            raise LexicastError(
+                f"{actor.name} cannot start ({type(error).__name__}: {error}): see its log below "
+                "/tmp/ray/session_latest/logs; if that names its store, restore it or move it away"
+            ) from None
         self._progress(f"{actor.name} serves")
         return answer
 
