@@ -50,7 +50,9 @@ class Engine:
         self.heads: dict[int, int] = {}
         self.pipelines: dict[str, Pipeline] = {}
         self.requests: dict[str, Callable[..., Awaitable[Any]]] = {}
-        self.orphans: Callable[[Pipeline, Any], None] = lambda pipeline, orphans: None
+        # Sessions without an owner that coordinators told of, until somebody adopts them: links stand before listeners.
+        self._orphans: list[Any] = []
+        self._adopt: Callable[[Any], None] = self._orphans.append
         self.room: Callable[[], None] = lambda: None
         self.published_records = 0
         self.delivered_records = 0
@@ -183,7 +185,13 @@ class Engine:
     def on_resumed(self, pipeline: Pipeline, orphans: Any) -> None:
         """A link stands (again)."""
         if orphans:
-            self.orphans(pipeline, orphans)
+            self._adopt(orphans)
+
+    def adopt_orphans(self, adopt: Callable[[Any], None]) -> None:
+        """Who takes sessions that an earlier incarnation of this broker left, those told of so far included."""
+        self._adopt = adopt
+        while self._orphans:
+            adopt(self._orphans.pop(0))
 
     def dictionary_content(self, dictionary: int) -> tuple[str, bytes] | None:
         """(family, packed) of a dictionary that is held."""

@@ -30,6 +30,7 @@ from .mqtt_packets import (
     PUBCOMP,
     PUBREC,
     PUBREL,
+    SERVER_BUSY,
     SERVER_SHUTTING_DOWN,
     SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
@@ -234,7 +235,7 @@ class MqttConnection(asyncio.Protocol):
             self.fail(error)
         except UnavailableError as error:
             log.warning("client %r: %s", self.client_id, error)
-            self.disconnect(SERVER_UNAVAILABLE)
+            self.disconnect(SERVER_BUSY)
         if pings and self._state == OPEN:
             self.transport.write(PINGRESP * pings)
 
@@ -357,8 +358,9 @@ class MqttConnection(asyncio.Protocol):
     # -- sending again after a reconnect
 
     def _send_again(self) -> None:
-        if self.session.pending and not self._resending and self._state == OPEN:
+        if self.session.pending and not self._resending and self._state == OPEN and self.subscriber is not None:
             self._resending = True
+            self.subscriber.resending(True)
             self._listener.spawn(self._resend())
 
     async def _resend(self) -> None:
@@ -373,10 +375,11 @@ class MqttConnection(asyncio.Protocol):
                 subscriber.send_again(again, blocks)
         except (LexicastError, TimeoutError) as error:
             log.warning("client %r: %s", self.client_id, error)
-            self.disconnect(SERVER_UNAVAILABLE)
+            self.disconnect(SERVER_BUSY)
             return
         finally:
             self._resending = False
+            subscriber.resending(False)
         subscriber.acknowledged()
 
     # -- the end
@@ -405,7 +408,7 @@ class MqttConnection(asyncio.Protocol):
         self._end()
 
     def disconnect(self, reason_code: int, with_will: bool = True) -> None:
-        """The server ends the connection."""
+        """The server ends the connection (SERVER_BUSY where CONNACK would say SERVER_UNAVAILABLE)."""
         if self._state == CLOSED:
             return
         if self._state == OPEN and self.version == V5:

@@ -8,10 +8,12 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config import Mqtt
+from lexicast.cluster.errors import UnavailableError
 from lexicast.compression.dictionary import Dictionary
 
 from .mqtt_connection import MqttConnection
-from .mqtt_sessions import Sessions
+from .mqtt_sessions import RETRY_S, Sessions
+from .pipeline import Pipeline
 from .ports import PortClaim, claim_port, reuse_port_socket
 
 if TYPE_CHECKING:
@@ -85,15 +87,27 @@ class MqttListener:
             connection.make_room()
 
     async def release(self, uid: bytes, wanted: Mapping[int | None, list[int]]) -> None:
-        """Have groups (None: all) forget QoS 2 packet ids; returns when that is durable."""
+        """Have groups (None: all) forget QoS 2 packet ids; returns when that is durable.
+
+        Raises LexicastError, TimeoutError.
+        """
+        engine = self.engine
         work = []
         for group, ids in wanted.items():
             if group is None:
-                work += [p.request("release", None, uid, ids) for p in self.engine.pipelines.values()]
-            elif (pipeline := self.engine.pipeline_of(group)) is not None:
-                work.append(pipeline.request("release", [group], uid, ids))
-        async with asyncio.timeout(self.engine.config.link.request_timeout_s):
+                work += [self._release(pipeline, None, uid, ids) for pipeline in engine.pipelines.values()]
+            elif (pipeline := engine.pipeline_of(group)) is not None:
+                work.append(self._release(pipeline, [group], uid, ids))
+        async with asyncio.timeout(engine.config.link.request_timeout_s):
             await asyncio.gather(*work)
+
+    async def _release(self, pipeline: Pipeline, groups: list[int] | None, uid: bytes, ids: list[int]) -> None:
+        while True:
+            try:
+                await pipeline.request("release", groups, uid, ids)
+                return
+            except UnavailableError:
+                await asyncio.sleep(RETRY_S)  # its link broke: what it had not done it does now
 
     def _new_dictionary(self, dictionary: Dictionary) -> None:
         for connection in self.connections:

@@ -27,7 +27,7 @@ from .mqtt_packets import (
     PUBACK,
     PUBREC,
     QUOTA_EXCEEDED,
-    SERVER_UNAVAILABLE,
+    SERVER_BUSY,
     V5,
     MqttProtocolError,
     PubAck,
@@ -268,6 +268,6 @@ class Publishing:
                 self._connection.hold_back(False)
         except (LexicastError, TimeoutError) as error:
             log.warning("client %r: PUBREL: %s", self._session.client_id, error)
-            self._connection.disconnect(SERVER_UNAVAILABLE)
+            self._connection.disconnect(SERVER_BUSY)
         finally:
             self._releasing = False

@@ -77,7 +77,7 @@ class Sessions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_round: list[str] = []
         engine.requests["session_yield"] = self._yield
-        engine.orphans = self._adopt_orphans
+        engine.adopt_orphans(self._adopt_orphans)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -285,7 +285,7 @@ class Sessions:
         except UnavailableError as error:
             log.error("the will of %r could not be published: %s", client_id, error)
 
-    def _adopt_orphans(self, pipeline: Pipeline, orphans: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
+    def _adopt_orphans(self, orphans: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
         """Sessions that an earlier incarnation of this broker died with: they have no owner, their wills are due."""
         for _, fields in orphans:
             saved = SessionSaved(*fields)

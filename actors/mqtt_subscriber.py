@@ -37,6 +37,7 @@ class MqttSubscriber(Subscriber):
     __slots__ = (
         "_engine",
         "_introductions",
+        "_resending",
         "_retained",
         "_socket_full",
         "_window_full",
@@ -54,6 +55,7 @@ class MqttSubscriber(Subscriber):
         self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
         self._introductions = Introductions() if kind.aware else None
         self._retained: deque[tuple[Block, Grant]] | None = None
+        self._resending = False
         self._socket_full = False
         self._window_full = False
         self.discarded_records = 0
@@ -79,6 +81,14 @@ class MqttSubscriber(Subscriber):
         self._socket_full = False
         self._go_on()
 
+    def resending(self, under_way: bool) -> None:
+        """Publications of an earlier connection are on their way, and new ones stay behind them [MQTT-4.6.0-1]."""
+        self._resending = under_way
+        if under_way:
+            self.block()
+        else:
+            self._go_on()
+
     def acknowledged(self) -> None:
         """Acknowledgements came in: go on when half of the window is free."""
         if self._window_full or self._retained:
@@ -88,7 +98,7 @@ class MqttSubscriber(Subscriber):
                 self._go_on()
 
     def _go_on(self) -> None:
-        if self._socket_full or self._window_full:
+        if self._socket_full or self._window_full or self._resending:
             return
         if self._retained and not self._send_retained():
             return

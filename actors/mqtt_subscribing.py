@@ -15,7 +15,7 @@ from .mqtt_encode import encode_packet
 from .mqtt_packets import (
     NO_SUBSCRIPTION_EXISTED,
     PROTOCOL_ERROR,
-    SERVER_UNAVAILABLE,
+    SERVER_BUSY,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
@@ -68,7 +68,7 @@ async def change_subscriptions(
             await listener.sessions.save_now(connection.client_id, connection)
         except (LexicastError, TimeoutError) as error:
             log.warning("client %r: its subscriptions could not be saved: %s", connection.client_id, error)
-            connection.disconnect(SERVER_UNAVAILABLE)
+            connection.disconnect(SERVER_BUSY)
         if not connection.is_open:
             return
     connection.transport.write(answer)
