@@ -1,0 +1,274 @@
+"""Reading the history: Ray tasks on the nodes of the stores, each some slices of the log as Arrow.
+
+1. *Where*: each coordinator says where its store lies, on which node, and how far each group that it leads is
+   committed. A group is read from its leader up to there: nothing twice, and nothing that is not committed.
+2. *Plan*: a task a store looks at the heads of its blocks and cuts the wanted offsets into slices.
+3. *Read*: a task a slice, on the store's node, as many at a time as the node has CPUs. Filters on topic, time and
+   position are applied there. A slice becomes one Arrow stream in Ray's object store (which spills to disk).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from lexicast.actors.client_messages import FOREVER_US, Since, Until, parse_since, parse_time
+from lexicast.actors.handles import COORDINATION, find_actor, unwrap
+from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.errors import DictionaryError, UnavailableError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics import check_filter, is_wildcard, matches
+from lexicast.compression.dictionary import unpack
+from lexicast.compression.wire import Recoder
+from lexicast.storage.scan import Extent, LogScanner
+
+from .columns import BlocksToArrow, Wanted, check_columns, schema_of
+
+# A slice is one Spark partition and one object in Ray's store; a task holds one at a time.
+SLICE_RECORDS: Final = 100_000
+SLICE_BYTES: Final = 8 << 20
+CALL_TIMEOUT_S: Final = 60.0
+TOPICS_REMEMBERED: Final = 100_000
+
+Progress = Callable[[int, int, int], None]
+"""Called with slices read, slices in all, and rows so far."""
+
+
+class Place(NamedTuple):
+    """A coordinator's store: its folder, its Ray node, and group -> first offset not committed, of groups it leads."""
+
+    directory: str
+    node: str
+    committed: dict[int, int]
+
+
+class Query(NamedTuple):
+    """What is asked for, as tasks get it. `start`: group -> first offset, None: from the beginning of each."""
+
+    filter: bytes
+    start: dict[int, int] | None
+    since_us: int
+    until_us: int
+    now_us: int
+    columns: tuple[str, ...]
+
+    def wanted(self) -> Wanted:
+        """The filters, with matching remembered by topic."""
+        return Wanted(matcher(self.filter), self.since_us, self.until_us, self.now_us)
+
+
+class Slice(NamedTuple):
+    """What one task reads: extents of one store."""
+
+    place: Place
+    extents: tuple[Extent, ...]
+
+
+class Blocks(NamedTuple):
+    """The history as it lies in Ray's object store: one Arrow stream (bytes) a slice; rows of each."""
+
+    refs: list[Any]
+    rows: list[int]
+    schema: pa.Schema
+
+
+def matcher(filter: bytes) -> Callable[[bytes], bool]:
+    """Whether a topic matches `filter`; answers are remembered."""
+    known: dict[bytes, bool] = {}
+
+    def wanted(topic: bytes) -> bool:
+        found = known.get(topic)
+        if found is None:
+            if len(known) >= TOPICS_REMEMBERED:
+                known.clear()
+            found = known[topic] = matches(filter, topic)
+        return found
+
+    return wanted
+
+
+def places() -> list[Place]:
+    """The stores of the cluster in the Ray that this process is connected to. Raises UnavailableError."""
+    coordination = find_actor(COORDINATION).handle
+    names = _get(coordination.status.remote())["coordinators"]
+    handles = [find_actor(name).handle for name in names]
+    return [_get(handle.__ray_call__.remote(_place)) for handle in handles]
+
+
+def _place(actor: Any) -> Place:
+    # Runs inside the coordinator's actor, between two of its turns: these are its own values.
+    groups = actor._server.sequencer.groups
+    directory = str(actor.config.node.data_path() / actor.name)
+    committed = {number: group.committed for number, group in groups.items()}
+    return Place(directory, ray.get_runtime_context().get_node_id(), committed)
+
+
+def _get(ref: Any) -> Any:
+    """A result, out of Ray's wrappings. Raises what the task raised, or UnavailableError."""
+    try:
+        return ray.get(ref, timeout=CALL_TIMEOUT_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        cause = unwrap(error)
+        if isinstance(cause, AttributeError):
+            raise UnavailableError("a coordinator is starting: try again in a moment") from None
+        raise cause from None
+
+
+def make_query(
+    filter: str,
+    since: Since,
+    until: Until,
+    columns: Sequence[str] | None,
+    expired: bool,
+    groups: int,
+) -> Query:
+    """Checks what the user gave. Raises TopicError, UsageError."""
+    name = filter.encode()
+    check_filter(name)
+    now_us = SystemClock().time_us()
+    exact = None if is_wildcard(name) else topic_group(name, groups)
+    parsed = parse_since(since, now_us, exact)
+    start = dict(parsed[1]) if parsed is not None and isinstance(parsed[1], Mapping) else None
+    since_us = parsed[1] if parsed is not None and isinstance(parsed[1], int) else 0
+    until_us = FOREVER_US if until is None else parse_time(until, now_us)
+    if exact is not None:
+        start = {exact: (start or {}).get(exact, 0)}
+    return Query(name, start, since_us, until_us, 0 if expired else now_us, check_columns(columns))
+
+
+def read(
+    filter: str = "#",
+    since: Since = "beginning",
+    until: Until = None,
+    columns: Sequence[str] | None = None,
+    *,
+    expired: bool = False,
+    progress: Progress | None = None,
+) -> Blocks:
+    """Read the history into Ray's object store; see `history` for the arguments and what is raised."""
+    found = places()
+    query = make_query(filter, since, until, columns, expired, groups=sum(len(place.committed) for place in found))
+    slices = _planned(found, query)
+    return _read_all(slices, query, progress or _silent)
+
+
+def _silent(done: int, total: int, rows: int) -> None:
+    """Nobody looks."""
+
+
+def _planned(found: Iterable[Place], query: Query) -> list[Slice]:
+    remote = ray.remote(num_cpus=0, max_retries=1)(plan)
+    refs = [remote.options(scheduling_strategy=_on(place)).remote(place, query) for place in found]
+    return [each for ref in refs for each in _get(ref)]
+
+
+def _on(place: Place) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(place.node, soft=False)
+
+
+def plan(place: Place, query: Query) -> list[Slice]:
+    """The slices of one store; runs on its node."""
+    slices: list[Slice] = []
+    extents: list[Extent] = []
+    with LogScanner(Path(place.directory)) as scanner:
+        for group, end in sorted(place.committed.items()):
+            if query.start is not None and group not in query.start:
+                continue
+            first = 0 if query.start is None else query.start[group]
+            times = (query.since_us, query.until_us)
+            for extent in scanner.extents(group, first, end, *times, SLICE_RECORDS, SLICE_BYTES):
+                extents.append(extent)
+                if _full(extents):
+                    slices.append(Slice(place, tuple(extents)))
+                    extents = []
+    return [*slices, Slice(place, tuple(extents))] if extents else slices
+
+
+def _full(extents: Sequence[Extent]) -> bool:
+    return (
+        sum(extent.records for extent in extents) >= SLICE_RECORDS
+        or sum(extent.stored_bytes for extent in extents) >= SLICE_BYTES
+    )
+
+
+def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Blocks:
+    """Every slice, as many at a time on each node as it has CPUs."""
+    remote = ray.remote(num_cpus=0, num_returns=2, max_retries=3)(read_slice)
+    cpus = _cpus_by_node()
+    waiting: dict[str, deque[int]] = {}
+    for at, each in enumerate(slices):
+        waiting.setdefault(each.place.node, deque()).append(at)
+    data: dict[int, Any] = {}
+    counted: dict[Any, int] = {}
+    rows = [0] * len(slices)
+
+    def submit(node: str) -> None:
+        if waiting[node]:
+            at = waiting[node].popleft()
+            each = slices[at]
+            bare = Slice(each.place._replace(committed={}), each.extents)
+            data[at], count = remote.options(scheduling_strategy=_on(each.place)).remote(bare, query)
+            counted[count] = at
+
+    for node in waiting:
+        for _ in range(cpus.get(node, 1)):
+            submit(node)
+    done = 0
+    while counted:
+        ready, _ = ray.wait(list(counted), num_returns=1)
+        for count in ready:
+            at = counted.pop(count)
+            rows[at] = _get(count)
+            done += 1
+            submit(slices[at].place.node)
+            progress(done, len(slices), sum(rows))
+    kept = [at for at in range(len(slices)) if rows[at]]
+    return Blocks([data[at] for at in kept], [rows[at] for at in kept], schema_of(query.columns))
+
+
+def _cpus_by_node() -> dict[str, int]:
+    list_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
+    return {node["NodeID"]: max(1, int(node["Resources"].get("CPU", 1))) for node in list_nodes() if node["Alive"]}
+
+
+def read_slice(each: Slice, query: Query) -> tuple[bytes, int]:
+    """One slice as an Arrow stream, and its rows; runs on the store's node."""
+    wanted = query.wanted()
+    recoder = Recoder(payload_bytes_max=(1 << 31) - 1)
+    sink = pa.BufferOutputStream()
+    rows = 0
+    with LogScanner(Path(each.place.directory)) as scanner:
+        decoder = BlocksToArrow(query.columns, wanted, recoder)
+        with pa.ipc.new_stream(sink, decoder.schema) as writer:
+            for extent in each.extents:
+                blocks = scanner.blocks(
+                    extent.group, extent.first, extent.end, query.since_us, query.until_us, wanted.topic
+                )
+                for batch in decoder.batches(_held(blocks, scanner, recoder), extent.first, extent.end):
+                    rows += batch.num_rows
+                    writer.write_batch(batch)
+            for batch in decoder.rest():
+                rows += batch.num_rows
+                writer.write_batch(batch)
+    return sink.getvalue().to_pybytes(), rows
+
+
+def _held(blocks: Iterable[Any], scanner: LogScanner, recoder: Recoder) -> Iterable[Any]:
+    """The blocks, each with its dictionaries held. Raises DictionaryError."""
+    for block in blocks:
+        for id in block.meta.dictionaries:
+            if id not in recoder:
+                packed = scanner.dictionary(block.group, id)
+                if packed is None:
+                    raise DictionaryError(
+                        f"dictionary {id:016x} is not in the log of group {block.group}, whose records at offset "
+                        f"{block.first} refer to it: check the store with `lexicast store check`"
+                    )
+                recoder.add(unpack(packed))
+        yield block

@@ -1,0 +1,171 @@
+"""Scanning a store beside its owner: for jobs that read much of the log and must not slow the writer.
+
+Every read transaction is short (READ_S, BYTES_A_STEP): an old one would keep LMDB from reusing pages, and the file
+would grow for good. What a transaction finds is copied out of it; the caller works on the copies. Retention may take
+blocks between two transactions: they are missing then, as they would be a moment later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
+from lexicast.cluster.errors import PeerError
+
+from .environment import open_read_only
+from .format import HEAD_BYTES, DamageError, Head, decode_block, group_prefix, meta_of, peek_head, verified_head
+from .log import Log
+from .state import dictionary_of, subscription_of
+from .table import ReadTransaction
+
+READ_S: Final = 0.1
+BYTES_A_STEP: Final = 4 << 20
+HEADS_A_STEP: Final = 5_000
+# LMDB lays larger values out on pages of their own; this is what a block's row costs beside its content.
+_ROW_BYTES: Final = 64
+_DICTIONARY_BYTES: Final = 8
+
+
+class Extent(NamedTuple):
+    """Neighbouring blocks of one group: offsets from `first` to before `end`, and what they hold."""
+
+    group: int
+    first: int
+    end: int
+    records: int
+    stored_bytes: int
+
+
+class LogScanner:
+    """A store, opened read-only; use it as a context manager, in one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises StoreFormatError when there is no store in `directory`."""
+        self._lmdb, self._databases = open_read_only(directory)
+        # take over the owner's map size: with its own, LMDB refuses to read once the file has outgrown it
+        self._lmdb.set_mapsize(0)
+        self._log = Log(self._databases.log)
+
+    def __enter__(self) -> LogScanner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lmdb.close()
+
+    def extents(
+        self, group: int, first: int, end: int, since_us: int, until_us: int, records: int, stored_bytes: int
+    ) -> Iterator[Extent]:
+        """The blocks of publications from offset `first` to before `end`, stored from `since_us` to before `until_us`.
+
+        Cut into extents of whole blocks that hold about `records` records or `stored_bytes` bytes, one block more at
+        most. Looks at heads alone.
+        """
+        found: Extent | None = None
+        for head in self._heads(group, self._start(group, first, end, since_us), end):
+            if head.time_us >= until_us:
+                break  # times ascend with offsets
+            if head.kind != PUBLICATIONS or head.time_us < since_us:
+                continue
+            size = HEAD_BYTES + head.meta_bytes + head.body_bytes + 2 * 4 * head.records + _ROW_BYTES
+            last = min(head.last + 1, end)
+            if found is None:
+                found = Extent(group, max(head.first, first), last, head.records, size)
+            else:
+                found = found._replace(
+                    end=last, records=found.records + head.records, stored_bytes=found.stored_bytes + size
+                )
+            if found.records >= records or found.stored_bytes >= stored_bytes:
+                yield found
+                found = None
+        if found is not None:
+            yield found
+
+    def _start(self, group: int, first: int, end: int, since_us: int) -> int:
+        if since_us <= 0 or end <= first:
+            return first
+        with self._lmdb.begin(buffers=True) as txn:
+            return self._log.offset_at(txn, group, since_us, first, end - 1)
+
+    def _heads(self, group: int, first: int, end: int) -> Iterator[Head]:
+        at = first
+        while at < end:
+            heads: list[Head] = []
+            with self._lmdb.begin(buffers=True) as txn:
+                for last, value in self._log.from_offset(txn, group, at):
+                    head = peek_head(value, group, last)
+                    if head.first >= end:
+                        break
+                    heads.append(head)
+                    if len(heads) >= HEADS_A_STEP:
+                        break
+            yield from heads
+            if len(heads) < HEADS_A_STEP:
+                return
+            at = heads[-1].last + 1
+
+    def blocks(
+        self, group: int, first: int, end: int, since_us: int, until_us: int, wanted: Callable[[bytes], bool]
+    ) -> Iterator[Block]:
+        """The whole blocks that hold wanted publications between these offsets and times, verified.
+
+        The first and the last one may hold records beyond `first` and `end`, and of other topics: the caller leaves
+        them out. Raises DamageError naming the first damaged record.
+        """
+        at = first
+        while at < end:
+            with self._lmdb.begin(buffers=True) as txn:
+                found, at = self._step(txn, group, at, end, (since_us, until_us), wanted)
+            yield from found
+
+    def _step(
+        self,
+        txn: ReadTransaction,
+        group: int,
+        at: int,
+        end: int,
+        times: tuple[int, int],
+        wanted: Callable[[bytes], bool],
+    ) -> tuple[list[Block], int]:
+        found: list[Block] = []
+        size = 0
+        until = time.monotonic() + READ_S
+        for last, value in self._log.from_offset(txn, group, at):
+            head = peek_head(value, group, last)
+            if head.first >= end or head.time_us >= times[1]:
+                return found, end
+            at = last + 1
+            if head.kind == PUBLICATIONS and head.time_us >= times[0]:
+                head = verified_head(value, group, last)
+                if any(map(wanted, _topics(value, head))):
+                    block = decode_block(value, head)
+                    found.append(block)
+                    size += block.size_bytes
+            if size >= BYTES_A_STEP or time.monotonic() >= until:
+                return found, at
+        return found, end
+
+    def dictionary(self, group: int, dictionary: int) -> bytes | None:
+        """The packed dictionary that records of the group refer to by this id; None when it is not there."""
+        key = group_prefix(group) + dictionary.to_bytes(_DICTIONARY_BYTES, "big")
+        with self._lmdb.begin(buffers=True) as txn:
+            row = self._databases.dictionaries.get(txn, key)
+        return None if row is None else dictionary_of(row).content
+
+    def subscriptions(self, group: int) -> list[str]:
+        """The filters to which brokers are subscribed in the group, each once."""
+        with self._lmdb.begin(buffers=True) as txn:
+            rows = self._databases.subscriptions.rows(txn, group_prefix(group), None, 1 << 20)
+        return sorted({subscription_of(row)[0].filter for _, row in rows})
+
+
+def _topics(value: memoryview, head: Head) -> tuple[bytes, ...]:
+    try:
+        return unpack_meta(meta_of(value, head)).topics
+    except PeerError as error:
+        raise DamageError("log", head.group, head.first, str(error)) from None
