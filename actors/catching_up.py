@@ -31,10 +31,12 @@ class BlockCache:
         self._order: deque[Block] = deque()
         self._blocks: dict[int, deque[Block]] = {}
         self._complete_from: dict[int, int] = {}
+        self._complete_to: dict[int, int] = {}
 
     def add(self, block: Block, head_before: int) -> None:
         """A block was delivered; until now the group's head was `head_before`."""
         self._complete_from.setdefault(block.group, head_before)
+        self._complete_to[block.group] = block.last + 1
         self._blocks.setdefault(block.group, deque()).append(block)
         self._order.append(block)
         self._bytes += block.size_bytes
@@ -45,8 +47,12 @@ class BlockCache:
             self._bytes -= oldest.size_bytes
 
     def since(self, group: int, offset: int) -> list[Block] | None:
-        """All blocks delivered that hold something at or after `offset`; None when older ones are gone."""
-        if offset < self._complete_from.get(group, 1 << 63):
+        """All blocks delivered that hold something at or after `offset`.
+
+        None when older ones are gone, and when none was delivered up to there: a subscriber that was brought up from
+        the store may be ahead of a broker that is itself being brought up, and would get again what still comes.
+        """
+        if not self._complete_from.get(group, 1 << 63) <= offset <= self._complete_to.get(group, -1):
             return None
         found: list[Block] = []
         for block in reversed(self._blocks.get(group, ())):
