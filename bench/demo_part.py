@@ -71,8 +71,17 @@ class Part:
 
     async def start(self) -> None:
         """Starts the process, in a session of its own: a Ctrl-C at the terminal is the demo's alone."""
+        creating = asyncio.ensure_future(self._create())
+        try:
+            self._process = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            self._process = await creating  # so that `stop` knows what it has to end
+            raise
+        self._reading = asyncio.create_task(self._read())
+
+    async def _create(self) -> asyncio.subprocess.Process:
         with self._log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -81,7 +90,6 @@ class Part:
                 limit=LINE_BYTES_MAX,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
-        self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         assert self._process is not None
