@@ -7,7 +7,7 @@ the first one and exits 0). Ray is loaded by `up` and `status` alone.
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 import time
 from contextlib import suppress
@@ -193,7 +193,8 @@ def _toml(plain: dict[str, dict[str, Any]]) -> str:
 @reported
 def demo(context: typer.Context) -> None:
     """Replay real flight events through a cluster and show what arrived and in how many bytes (--help: options)."""
-    raise typer.Exit(subprocess.call([sys.executable, "-m", "lexicast.bench.demo", *context.args]))
+    # In this process's place, so that Ctrl-C and SIGTERM reach it and it can stop what it has started.
+    os.execv(sys.executable, [sys.executable, "-m", "lexicast.bench.demo", *context.args])
 
 
 app.command()(status)
