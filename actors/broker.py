@@ -58,6 +58,7 @@ class BrokerServer:
             "broker": self.name,
             "cluster_id": info.cluster_id,
             "payload_bytes_max": payload_max,
+            "optout": list(self.config.compression.optout),
         }
         host = self.config.node.host
         for address in (f"unix:{self._run_dir}/{self.name}.sock", f"tcp:{host}:0"):
@@ -73,6 +74,7 @@ class BrokerServer:
         self.mqtt = MqttListener(
             self.engine, self.config.mqtt, self.config.compression.enabled, self.config.broker.session_save_s
         )
+        self.clients.mqtt_publishers = self.mqtt.publishers_of
         await self.mqtt.start(host, self.config.mqtt.port, info.cluster_id)
 
     async def _reach_coordinators(self) -> None:

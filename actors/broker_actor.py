@@ -45,6 +45,11 @@ class BrokerActor(ServingActor):
         self._calls.close_all()
         await self._server.stop()
 
+    async def audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        """See `ClientPort.audience`. Raises UnavailableError while it starts."""
+        await self.status()
+        return self._server.clients.audience(family, topics)
+
     async def client_open(self, name: str) -> str:
         """See `CallLinks.open`."""
         return self._calls.open(name)

@@ -27,6 +27,7 @@ from lexicast.cluster.errors import (
     DictionaryError,
     LexicastError,
     PeerError,
+    TopicError,
     UnavailableError,
     UsageError,
 )
@@ -216,7 +217,7 @@ class Client:
         until: Until = None,
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
-        sample_bytes_per_s: int | None = None,
+        sample_records_per_s: int | None = None,
     ) -> Subscription:
         """The messages whose topic matches `filter`: to be iterated, or entered (`async with`) and iterated.
 
@@ -225,8 +226,9 @@ class Client:
         subscription's `cursor`, a datetime, seconds since 1970, a duration ("10m", timedelta), "beginning".
         `until`: the time at which it ends. `qos`: the highest the subscriber asks for; with `slow="drop"` what
         does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
-        storage. `sample_bytes_per_s`: the broker sends about so much and leaves the rest out: for those who want to
-        look at a stream rather than have it. Raises TopicError, UsageError.
+        storage. `sample_records_per_s`: of what is published from now on the broker sends about so many, each topic
+        family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
+        retained messages have no part in it). Raises TopicError, UsageError.
         """
         name, group = self._filter(filter)
         now_us = self.clock.time_us()
@@ -239,7 +241,7 @@ class Client:
             name,
             parse_since(since, now_us, group),
             None if until is None else parse_time(until, now_us),
-            {"slow": slow, "qos": qos, "sample_bytes_per_s": sample_bytes_per_s},
+            {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s},
             buffer_bytes,
         )
         self._subscriptions.add(subscription)
@@ -386,7 +388,8 @@ class Client:
         try:
             groups, cluster_id = int(link.info["groups"]), str(link.info["cluster_id"])
             payload_bytes_max = int(link.info["payload_bytes_max"])
-        except (KeyError, TypeError, ValueError) as error:
+            self._dictionaries.opt_out([str(topic_filter).encode() for topic_filter in link.info.get("optout", ())])
+        except (KeyError, TypeError, ValueError, TopicError) as error:
             raise PeerError(f"the broker's welcome cannot be read: {error!r}") from None
         if self._groups and (groups, cluster_id) != (self._groups, self._cluster_id):
             raise PeerError("another cluster answers at this cluster's address: connect anew")

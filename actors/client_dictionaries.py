@@ -7,6 +7,7 @@ by id. A payload whose dictionary cannot be had is an error, never wrong bytes.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from lexicast.cluster.clock import Clock, SystemClock
@@ -14,6 +15,7 @@ from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import Codec
 from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.families import FamilyMap
+from lexicast.compression.optout import OptedOut
 from lexicast.compression.wire import Recoder
 
 from .client_entries import Compress
@@ -32,6 +34,7 @@ class Dictionaries:
         self._recoder = Recoder(dictionaries_max=DICTIONARIES_MAX, coders_max=COMPRESSORS_MAX)
         self._compressors: OrderedDict[int, Codec] = OrderedDict()
         self._announced = False
+        self._opted_out = OptedOut()
         self.bytes_saved = 0
 
     def __contains__(self, dictionary: int) -> bool:
@@ -46,6 +49,10 @@ class Dictionaries:
         self._families.add(dictionary)
         self._announced = True
         return dictionary
+
+    def opt_out(self, filters: Iterable[bytes]) -> None:
+        """Topics that the cluster wants nobody to compress. Raises TopicError when a filter is none."""
+        self._opted_out = OptedOut(filters)
 
     def announced(self) -> tuple[Dictionary, ...]:
         """The newest dictionary of each family that the broker has announced."""
@@ -70,7 +77,8 @@ class Dictionaries:
 
         def compress(topic: bytes, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
             if topic not in chosen:
-                chosen[topic] = self._families.dictionary_for(topic, now_us)
+                opted_out = self._opted_out(topic)
+                chosen[topic] = None if opted_out else self._families.dictionary_for(topic, now_us)
             dictionary = chosen[topic]
             return (None, payloads) if dictionary is None else self._compress(dictionary, payloads)
 

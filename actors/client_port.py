@@ -7,7 +7,7 @@ the records that its filter wants. What is spoken is in `cluster.messages`; how 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,13 @@ from lexicast.compression.dictionary import Dictionary
 from .encoding import LINK, Grant, Kind
 from .entries import Entry
 from .link import Link
+from .sampling_stream import SampleStream
 from .subscriber import Subscriber
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 STREAMS_MAX = 10_000
-REFILL_S = 0.1
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 TOPICS_CHECKED_MAX = 100_000
 LINK_KIND = Kind(LINK)
@@ -40,14 +40,10 @@ PACK = msgpack.Packer(autoreset=True).pack
 class LinkStream(Subscriber):
     """One subscription of a Python client."""
 
-    __slots__ = ("_budget", "_client", "_prefix", "_refill_bytes", "number")
+    __slots__ = ("_client", "_prefix", "number")
 
-    def __init__(
-        self, engine: Engine, client: ClientSession, number: int, drops: bool, sample_bytes_per_s: int | None = None
-    ) -> None:
-        super().__init__(engine, LINK_KIND, drops or sample_bytes_per_s is not None)
-        self._refill_bytes = None if sample_bytes_per_s is None else max(1, int(sample_bytes_per_s * REFILL_S))
-        self._budget = self._refill_bytes or 0
+    def __init__(self, engine: Engine, client: ClientSession, number: int, drops: bool) -> None:
+        super().__init__(engine, LINK_KIND, drops)
         self._client = client
         self.number = number
         # (DELIVER, number, [block]): everything but the block, which is packed once for all.
@@ -56,18 +52,6 @@ class LinkStream(Subscriber):
     def write(self, data: bytes) -> None:
         """Send one packed block."""
         self._client.send_packed(self._prefix + data)
-        if self._refill_bytes is not None:
-            self._budget -= len(data)
-            if self._budget <= 0:
-                # A sampler: what comes until the budget is made good again is left out.
-                self.block()
-                pause_s = REFILL_S * (1 + -self._budget // self._refill_bytes)
-                asyncio.get_running_loop().call_later(pause_s, self._refill)
-
-    def _refill(self) -> None:
-        self._budget = self._refill_bytes or 0
-        if not self.closed and self._client.writable:
-            self.unblock()
 
 
 class ClientSession:
@@ -77,11 +61,12 @@ class ClientSession:
         self._port = port
         self._engine = port.engine
         self._link = link
-        self._streams: dict[int, LinkStream] = {}
+        self._streams: dict[int, LinkStream | SampleStream] = {}
         self._requests: dict[str, Callable[..., Awaitable[Any]]] = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
             "dictionary": self._dictionary,
+            "audience": self._audience,
             "history": self._history,
             "status": self._status,
         }
@@ -126,6 +111,15 @@ class ClientSession:
     def writable(self) -> bool:
         """Whether the socket takes more."""
         return self._link.writable and not self._link.closed
+
+    @property
+    def samples(self) -> bool:
+        """Whether this is a sampling broker's client."""
+        return any(stream.samples for stream in self._streams.values())
+
+    def shares(self, subscribers: Collection[Subscriber]) -> bool:
+        """Whether one of these is a subscription of this client."""
+        return any(stream in subscribers for stream in self._streams.values())
 
     def send_packed(self, data: bytes) -> None:
         """Send a packed message; a full socket puts all streams of this link behind."""
@@ -183,16 +177,15 @@ class ClientSession:
         check_filter(topic_filter)
         if number in self._streams or len(self._streams) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
-        stream = LinkStream(
-            self._engine, self, number, options.get("slow") == "drop", options.get("sample_bytes_per_s")
-        )
+        stream = self._stream(number, options)
         # Nothing goes out before the reply; what comes meanwhile is caught up with.
         stream.block()
         self._streams[number] = stream
         try:
-            start = await self._start(topic_filter, since)
+            # A sample begins now, also after a broken link.
+            start = None if stream.samples else await self._start(topic_filter, since)
             grant = Grant(qos=0)
-            want_retained = since is None and bool(options.get("retained", True))
+            want_retained = since is None and not stream.samples
             found = await self._engine.subscribe(stream, topic_filter, grant, retained=want_retained, start=start)
         except BaseException:
             del self._streams[number]
@@ -202,7 +195,15 @@ class ClientSession:
         asyncio.get_running_loop().call_soon(self._go, stream)
         return {"cursor": self._engine.cursor_of(stream), "retained": [block.to_wire() for block in found]}
 
-    def _go(self, stream: LinkStream) -> None:
+    def _stream(self, number: int, options: dict[str, Any]) -> LinkStream | SampleStream:
+        records_per_s = options.get("sample_records_per_s")
+        if records_per_s is None:
+            return LinkStream(self._engine, self, number, options.get("slow") == "drop")
+        if not isinstance(records_per_s, int) or records_per_s < 1:
+            raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
+        return SampleStream(self._engine, self, number, records_per_s, self._engine.dictionaries.opted_out)
+
+    def _go(self, stream: LinkStream | SampleStream) -> None:
         """After the reply."""
         if not stream.closed and self._link.writable:
             stream.unblock()
@@ -225,6 +226,9 @@ class ClientSession:
 
     async def _dictionary(self, dictionary: int) -> bytes:
         return (await self._engine.fetch_dictionary(dictionary)).pack()
+
+    async def _audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        return self._port.audience(family, topics)
 
     async def _status(self) -> dict[str, Any]:
         return self._port.status()
@@ -279,6 +283,7 @@ class ClientPort:
         self.payload_bytes_max = payload_bytes_max
         self.status = status
         self.sessions: set[ClientSession] = set()
+        self.mqtt_publishers: Callable[[bytes], int] = lambda family: 0
         self._checked: dict[bytes, int] = {}
 
     def opened(self, link: Link) -> ClientSession | None:
@@ -293,6 +298,16 @@ class ClientPort:
     def closed(self, session: ClientSession) -> None:
         """A client has gone."""
         self.sessions.discard(session)
+
+    def audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        """(publishers, subscribers) of this broker to which a dictionary of the family goes; `topics`: some of its own.
+
+        A Python client that subscribes to none of them counts as a publisher: every one is told of dictionaries.
+        """
+        reached = [{s for s, _ in self.engine.fanout.fan(topic) if s.takes_dictionaries} for topic in topics]
+        subscribers = set().union(*reached)
+        silent = [session for session in self.sessions if not session.samples and not session.shares(subscribers)]
+        return self.mqtt_publishers(family) + len(silent), len(subscribers)
 
     def room(self) -> None:
         """The pipelines have room again."""

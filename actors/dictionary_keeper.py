@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.families import FamilyMap
+from lexicast.compression.optout import OptedOut
 from lexicast.compression.wire import ALIAS_TOPIC, Recoder
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,10 @@ GIVEN_UP_MAX = 10_000
 class DictionaryKeeper:
     """Newest dictionaries by family, and who wants to hear of a new one (`listeners`)."""
 
-    def __init__(self, recoder: Recoder, clock: Clock) -> None:
+    def __init__(self, recoder: Recoder, clock: Clock, opted_out: Iterable[bytes] = ()) -> None:
+        """`opted_out`: filters of the topics that are never sampled nor compressed."""
         self._recoder = recoder
+        self.opted_out = OptedOut(opted_out)
         self._clock = clock
         self.families = FamilyMap()
         self.listeners: set[Callable[[Dictionary], None]] = set()
@@ -48,7 +51,9 @@ class DictionaryKeeper:
         return dictionary
 
     def newest(self, topic: bytes) -> Dictionary | None:
-        """The newest unexpired dictionary of the topic's family."""
+        """The newest unexpired dictionary of the topic's family; None for an opted-out topic."""
+        if self.opted_out(topic):
+            return None
         return self.families.dictionary_for(topic, self._clock.time_us())
 
     def settled(self, dictionary: int) -> bool:

@@ -7,19 +7,27 @@ most once: its payloads as stored, raw, and tagged.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgpack
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import select
+from lexicast.cluster.topics import DICTIONARY_PREFIX
+from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import AliasTable, Recoder
+from lexicast.compression.wire import Encoded as Stored
 
 from .mqtt_encode import encode_qos0_run, publish_size
 from .mqtt_packets import V5
 from .mqtt_properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
+
+# A topic's newest dictionary; whether a topic is opted out.
+Newest = Callable[[bytes], Dictionary | None]
+OptedOut = Callable[[bytes], bool]
 
 LINK = 0  # `Kind.version` of Python clients on links
 
@@ -89,20 +97,18 @@ class BlockView:
                     self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count])
         return self._raw
 
-    def tagged(self, recoder: Recoder, aliases: AliasTable, newest: Any) -> tuple[list[bytes | None], list[int]]:
-        """(payloads with their tag byte, the tags). What is stored raw is compressed with the family's newest
-        dictionary (`newest(topic)`), what is stored compressed passes through untouched."""
+    def tagged(self, tagging: _Tagging) -> tuple[list[bytes | None], list[int]]:
+        """(payloads with their tag byte, the tags). What is stored raw, or deflated by a publisher that had no
+        dictionary yet, is compressed with the family's newest; what a dictionary has compressed passes untouched."""
         if self._tagged is None:
             meta, stored = self.block.meta, self.stored()
             payloads: list[bytes | None] = []
             tags: list[int] = []
             for run in meta.runs:
                 at = len(payloads)
-                topic = meta.topics[run.topic]
-                for payload in stored[at : at + run.count]:
-                    tag, data = _tagged(recoder, aliases, newest, topic, run, meta.dictionaries, payload)
-                    payloads.append(data)
-                    tags.append(tag)
+                made, used = tagging.run(meta.topics[run.topic], run, meta.dictionaries, stored[at : at + run.count])
+                payloads += made
+                tags += used
             self._tagged = payloads, tags
         return self._tagged
 
@@ -124,29 +130,51 @@ def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: 
     return raw
 
 
-def _tagged(
-    recoder: Recoder,
-    aliases: AliasTable,
-    newest: Any,
-    topic: bytes,
-    run: Run,
-    dictionaries: tuple[int, ...],
-    payload: bytes,
-) -> tuple[int, bytes | None]:
-    try:
-        if topic.startswith(b"$sdc/"):
-            return RAW, payload
+class _Tagging(NamedTuple):
+    """What a run's payloads are tagged with."""
+
+    recoder: Recoder
+    aliases: AliasTable
+    newest: Newest
+    opted_out: OptedOut
+
+    def run(
+        self, topic: bytes, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]
+    ) -> tuple[list[bytes | None], list[int]]:
+        """(payloads, tags) of a run."""
+        if topic.startswith(DICTIONARY_PREFIX):
+            return list(stored), [RAW] * len(stored)
+        if run.encoding == RAW and self.opted_out(topic):
+            return _with_tag(RAW, stored)
         if run.encoding >= FIRST_DICTIONARY:
-            encoding: int = FIRST_DICTIONARY
-            dictionary: int | None = dictionaries[run.encoding - FIRST_DICTIONARY]
-        elif run.encoding == RAW:
-            encoding, dictionary, payload = recoder.encode(payload, newest(topic))
+            named = dictionaries[run.encoding - FIRST_DICTIONARY]
+            alias = self.aliases.alias_for(named)
+            if alias != RAW:
+                return _with_tag(alias, stored)
+            tagged = [self._one(Stored(FIRST_DICTIONARY, named, payload), None) for payload in stored]
         else:
-            encoding, dictionary = run.encoding, None
-        tag, data = recoder.to_aware(encoding, dictionary, payload, aliases)
-    except DictionaryError:
-        return RAW, None
-    return tag, bytes((tag,)) + data
+            newest = self.newest(topic)
+            tagged = [self._one(Stored(run.encoding, None, payload), newest) for payload in stored]
+        return [payload for _, payload in tagged], [tag for tag, _ in tagged]
+
+    def _one(self, stored: Stored, newest: Dictionary | None) -> tuple[int, bytes | None]:
+        """(tag, tagged payload); None for one that cannot be decoded."""
+        recoder = self.recoder
+        try:
+            if stored.encoding == RAW:
+                stored = recoder.encode(stored.data, newest)
+            elif stored.encoding == DEFLATE and newest is not None:
+                recoded = recoder.encode(recoder.to_raw(*stored), newest)
+                stored = recoded if len(recoded.data) < len(stored.data) else stored
+            tag, data = recoder.to_aware(*stored, self.aliases)
+        except DictionaryError:
+            return RAW, None
+        return tag, bytes((tag,)) + data
+
+
+def _with_tag(tag: int, stored: list[bytes]) -> tuple[list[bytes | None], list[int]]:
+    head = bytes((tag,))
+    return [head + payload for payload in stored], [tag] * len(stored)
 
 
 def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes:
@@ -167,16 +195,17 @@ def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes
 class Encoder:
     """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries."""
 
-    def __init__(self, recoder: Recoder, aliases: AliasTable, newest: Any) -> None:
+    def __init__(
+        self, recoder: Recoder, aliases: AliasTable, newest: Newest, opted_out: OptedOut = lambda topic: False
+    ) -> None:
         self._recoder = recoder
-        self._aliases = aliases
-        self._newest = newest
+        self._tagging = _Tagging(recoder, aliases, newest, opted_out)
         self._pack = msgpack.Packer(autoreset=True).pack
 
     def payloads(self, kind: Kind, view: BlockView) -> tuple[list[bytes | None], list[int]]:
         """What subscribers of `kind` get as payloads (None: cannot be decoded), and the tags (empty for plain ones)."""
         if kind.aware:
-            return view.tagged(self._recoder, self._aliases, self._newest)
+            return view.tagged(self._tagging)
         return view.raw(self._recoder), []
 
     def shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:

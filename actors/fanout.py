@@ -28,7 +28,7 @@ class Shared(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Who gets a block. `own`: subscribers that need packet ids, with their grants."""
+    """Who gets a block. `own`: subscribers that need packet ids, or take a part of it, with their grants."""
 
     shared: tuple[Shared, ...]
     own: tuple[tuple[Subscriber, Grants], ...]
@@ -100,7 +100,7 @@ class Fanout:
         sent = 0
         for kind, grants, subscribers in plan.shared:
             if len(subscribers) == 1 and not subscribers[0].ready and subscribers[0].drops:
-                continue  # a sampler or a slow subscriber that misses this one: nothing to encode
+                continue  # a slow subscriber that misses this one: nothing to encode
             encoded = encoder.shared(kind, view, grants)
             data = encoded.data
             if not data:
@@ -120,7 +120,8 @@ class Fanout:
                         subscriber.offer(view, grants, encoded)
         for subscriber, grants in plan.own:
             subscriber.offer(view, grants, None)
-            sent += view.block.count
+            if not subscriber.samples:
+                sent += view.block.count
         return sent
 
 
@@ -137,7 +138,7 @@ def make_plan(fans: list[Fan], highest_qos: int) -> Plan:
     own: list[tuple[Subscriber, Grants]] = []
     for subscriber, listed in wanted.items():
         grants_of = tuple(listed)
-        if needs_ids(highest_qos, grants_of):
+        if subscriber.samples or needs_ids(highest_qos, grants_of):
             own.append((subscriber, grants_of))
         else:
             # What differs only in the QoS granted is sent alike.

@@ -35,6 +35,7 @@ from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
+from lexicast.compression.optout import OPTOUT_PROPERTY
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
 from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY
 
@@ -160,9 +161,10 @@ class Client(paho.Client):
 
     def _sdc_on_connect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
         if not reason.is_failure:
-            aware = USER_PROPERTY in getattr(properties, "UserProperty", ())
+            told = getattr(properties, "UserProperty", ())
+            opted_out = [value.encode() for name, value in told if name == OPTOUT_PROPERTY]
             with self._sdc_lock:
-                steps = self._sdc.connected(aware)
+                steps = self._sdc.connected(USER_PROPERTY in told, opted_out)
                 self._sdc_accepted = True
                 held, self._sdc_held = self._sdc_held, deque()
                 for one in held:

@@ -1,18 +1,32 @@
 """The sampling broker: learns dictionaries from the stream and publishes them (DESIGN.md, "Sampling broker").
 
-It is a Python client like any other: subscribes (with the policy `drop`, so it never holds anybody up), looks at no
-more than a budget of messages a second, feeds the maintenance algorithm of each family, trains in a thread, and
-publishes each new dictionary, retained, on its family's `$sdc/` topic. After a restart it takes up the dictionaries
-that are retained there.
+It is a Python client like any other, but takes a *sample*: of what is published, the broker sends it at most
+`compression.sampling_records_per_s` messages, each family its fair share (`sampling_stream`). Every family that the
+ring (`sampling_ring`) gives to this sampling broker has a maintenance algorithm, which is fed and asked; what it wants
+is trained in a thread, one family at a time within a budget of CPU (`sampling_budget`), and published, retained, on
+the family's `$sdc/` topic.
+
+All sampling brokers look at the same stream, so all learn the same families from it, and dividing the families among
+them needs no talk. Where they disagree for a while, a family is learned twice or not yet; its newest dictionary counts.
+
+**What a successor goes on from**: the dictionary, retained on `$sdc/<family>`, and what the algorithm has learned, a
+few hundred bytes retained on `$sampling/<family>` (`sampling_state`). Samples of messages are not kept: they are
+payloads, and a new sample is there in seconds.
+
+**Who may read**: there are no read permissions yet. When there are, a family must not cross one (`Families` is given
+the borders) and `$sdc/<family>` must be readable to exactly those who may read the family; both belong here and in the
+broker's SUBSCRIBE, nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config import Compression
@@ -21,17 +35,28 @@ from lexicast.cluster.topics import dictionary_topic
 from lexicast.compression.accounting import TrafficCounters
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.families import Families
-from lexicast.compression.maintenance import FirstSamples, Maintenance
+from lexicast.compression.maintenance import Due, FirstSamples, Maintenance
 from lexicast.compression.training import fulfil
 from lexicast.compression.wire import Recoder
 
 from .client import Client
 from .client_messages import Message
+from .sampling_budget import CpuBudget
+from .sampling_ring import Ring
+from .sampling_state import SAVE_S, States
 
 log = logging.getLogger(__name__)
 
-# What a message may cost of the budget of bytes, before the budget of messages is spent.
-SAMPLE_BYTES = 512
+T = TypeVar("T")
+
+TOPICS_KEPT: Final = 8
+# Messages of a family that wait while its dictionary is trained: as many as the algorithms look at.
+PENDING_MAX: Final = 500
+# One message in so many is compressed to know what the family saves: the others would only cost CPU.
+ACCOUNTED: Final = 4
+
+# (family, some of its topics) -> (publishers, subscribers) that its dictionaries go to
+Audience = Callable[[bytes, tuple[bytes, ...]], Awaitable[tuple[int, int]]]
 
 
 def default_maintenance() -> Maintenance:
@@ -39,8 +64,43 @@ def default_maintenance() -> Maintenance:
     return FirstSamples()
 
 
+class Family:
+    """One family as its sampling broker knows it."""
+
+    __slots__ = ("current", "maintenance", "pending", "queued", "topics")
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self.maintenance = maintenance
+        self.current: Dictionary | None = None
+        self.queued = False
+        # While a thread works on the algorithm, what is observed waits here.
+        self.pending: deque[tuple[bytes, int]] | None = None
+        self.topics: OrderedDict[bytes, None] = OrderedDict()
+
+    def observe(self, topic: bytes, message: bytes, time_us: int) -> None:
+        """One message."""
+        if topic not in self.topics:
+            self.topics[topic] = None
+            if len(self.topics) > TOPICS_KEPT:
+                self.topics.popitem(last=False)
+        if self.pending is None:
+            self.maintenance.observe(message, time_us)
+        else:
+            self.pending.append((message, time_us))
+
+    def hold(self) -> None:
+        """A thread is about to work on the algorithm."""
+        self.pending = deque(maxlen=PENDING_MAX)
+
+    def let_go(self) -> None:
+        """The thread is done: the algorithm gets what has come meanwhile."""
+        pending, self.pending = self.pending or (), None
+        for message, time_us in pending:
+            self.maintenance.observe(message, time_us)
+
+
 class SamplingServer:
-    """Runs over an open client until cancelled."""
+    """Runs over an open client until cancelled; the client's id is this sampling broker's name in the ring."""
 
     def __init__(
         self,
@@ -48,99 +108,195 @@ class SamplingServer:
         config: Compression,
         clock: Clock,
         maintenance: Callable[[], Maintenance] = default_maintenance,
+        audience: Audience | None = None,
     ) -> None:
+        """`audience`: asks all brokers; None: the one that the client is linked to."""
         self._client = client
         self._config = config
         self._clock = clock
         self._make = maintenance
+        self._audience = audience or self._ask_broker
         self._families = Families(
             [name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout]
         )
-        self._maintained: OrderedDict[bytes, Maintenance] = OrderedDict()
-        self._current: dict[bytes, Dictionary] = {}
-        self._training: set[bytes] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ring = Ring([client.client_id])
+        self._mine: dict[bytes, bool] = {}
+        self._kept: OrderedDict[bytes, Family] = OrderedDict()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._budget = CpuBudget(config.sampling_cpu_percent, clock.monotonic())
         self._recoder = Recoder()
-        self.counters = TrafficCounters()
+        self._states = States(client)
+        self.counters = TrafficCounters(config.families_max)
         self.observed = 0
         self.published = 0
 
+    # -- what is looked after
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The sampling brokers that share the families."""
+        return self._ring.members
+
+    def set_members(self, names: set[str]) -> None:
+        """The sampling brokers that there are now, this one included; families change hands accordingly."""
+        ring = Ring(names | {self._client.client_id})
+        if ring.members == self._ring.members:
+            return
+        self._ring = ring
+        self._mine.clear()
+        for family in [family for family in self._kept if not self.looks_after(family)]:
+            del self._kept[family]
+
+    def looks_after(self, family: bytes) -> bool:
+        """Whether the ring gives the family to this sampling broker."""
+        mine = self._mine.get(family)
+        if mine is None:
+            if len(self._mine) > 10 * self._config.families_max:
+                self._mine.clear()
+            mine = self._mine[family] = self._ring.owner(family) == self._client.client_id
+        return mine
+
+    def maintenance_of(self, family: bytes) -> Maintenance | None:
+        """The algorithm of a family that is looked after; None when it is not, or nothing of it was seen yet."""
+        kept = self._kept.get(family)
+        return None if kept is None else kept.maintenance
+
+    def _family(self, name: bytes) -> Family:
+        kept = self._kept.get(name)
+        if kept is None:
+            kept = self._kept[name] = Family(self._make())
+            self._take_up(name, kept)
+            if len(self._kept) > self._config.families_max:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return kept
+
+    def _take_up(self, name: bytes, kept: Family) -> None:
+        """Go on from what a predecessor left."""
+        announced = [dictionary for dictionary in self._client.dictionaries() if dictionary.family == name]
+        if announced:
+            kept.current = announced[0]
+        if not self._states.restore(name, kept.maintenance, kept.current) and kept.current is not None:
+            kept.maintenance.adopt(kept.current)
+
+    # -- running
+
     async def run(self) -> None:
         """Sample until cancelled."""
-        await self._take_up()
-        budget = self._config.sampling_records_per_s * SAMPLE_BYTES
-        # "0s": from now on, without what is retained.
-        subscription = self._client.subscribe("#", "0s", slow="drop", sample_bytes_per_s=budget)
-        spent, second = 0, 0
+        await self._client.status()  # the broker has announced the dictionaries that there are when it answers
+        await self._states.open()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._states.follow())
+            tasks.create_task(self._train())
+            tasks.create_task(self._save())
+            tasks.create_task(self._look())
+
+    async def _look(self) -> None:
+        subscription = self._client.subscribe("#", sample_records_per_s=self._config.sampling_records_per_s)
         async with subscription:
-            async for message in subscription:
-                now = int(self._clock.monotonic())
-                if now != second:
-                    second, spent = now, 0
-                spent += 1
-                if spent <= self._config.sampling_records_per_s:
-                    self._observe(message)
+            while True:
+                for message in await subscription.next_batch():
+                    self.observe(message)
 
-    async def _take_up(self) -> None:
-        """Go on with the dictionaries that an earlier sampling broker left: the broker announces them at once."""
-        await self._client.status()
-        for dictionary in self._client.dictionaries():
-            self._current[dictionary.family] = dictionary
-            self._maintenance_of(dictionary.family).adopt(dictionary)
-
-    def _maintenance_of(self, family: bytes) -> Maintenance:
-        maintained = self._maintained.get(family)
-        if maintained is None:
-            maintained = self._maintained[family] = self._make()
-            if len(self._maintained) > self._config.families_max:
-                self._maintained.popitem(last=False)
-        return maintained
-
-    def _observe(self, message: Message) -> None:
+    def observe(self, message: Message) -> None:
+        """One sampled message."""
         topic = message.topic.encode()
-        family = self._families.family_of(topic)
-        if family is None:
+        name = self._families.family_of(topic)
+        if name is None or not self.looks_after(name):
             return
+        kept = self._family(name)
         self.observed += 1
-        self._account(family, message)
-        maintained = self._maintenance_of(family)
-        maintained.observe(message.payload, self._clock.time_us())
-        if family not in self._training and maintained.due() is not None:
-            self._training.add(family)
-            task = asyncio.create_task(self._train(family, maintained))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self.observed % ACCOUNTED == 0:
+            encoded = self._recoder.encode(message.payload, kept.current)
+            self.counters.add(name, len(message.payload), len(encoded.data) + 1)
+        kept.observe(topic, message.payload, self._clock.time_us())
+        if not kept.queued and kept.maintenance.due() is not None:
+            kept.queued = True
+            self._waiting.put_nowait(name)
 
-    def _account(self, family: bytes, message: Message) -> None:
-        """What the family costs with its dictionary, on a dictionary-aware link (tag byte included)."""
-        encoded = self._recoder.encode(message.payload, self._current.get(family))
-        self.counters.add(family, len(message.payload), len(encoded.data) + 1)
+    # -- training
 
-    async def _train(self, family: bytes, maintained: Maintenance) -> None:
+    async def _train(self) -> None:
+        """Families whose dictionary is due, one after the other."""
+        while True:
+            name = await self._waiting.get()
+            await asyncio.sleep(self._budget.wait_s(self._clock.monotonic()))
+            kept = self._kept.get(name)
+            if kept is None or not kept.queued:
+                continue
+            try:
+                await self._renew(name, kept)
+            except LexicastError as error:
+                log.warning("family %s: no new dictionary: %s", name.decode(), error)
+            except Exception:
+                # One family whose messages nobody thought of must not end the learning of all others.
+                log.exception("family %s: no new dictionary", name.decode())
+            finally:
+                kept.queued = False
+
+    async def _renew(self, name: bytes, kept: Family) -> None:
+        publishers, subscribers = await self._audience(name, tuple(kept.topics))
+        kept.maintenance.audience(max(1, publishers), max(1, subscribers))
+        due = kept.maintenance.due()
+        if due is None:
+            return  # with so many links to cross it can wait
+        kept.hold()
+        made: Dictionary | None = None
         try:
-            due = maintained.due()
-            assert due is not None
-            now_us = self._clock.time_us()
-            made = await asyncio.to_thread(lambda: fulfil(due, family=family, now_us=now_us))
-            if made is not None and len(made.content) <= self._config.dictionary_bytes_max:
-                packed = made.pack()
-                await self._client.publish(dictionary_topic(family).decode(), packed, qos=1, retain=True)
-                self._current[family] = made
-                self.counters.add_dictionary(family, len(packed))
-                self.published += 1
-            maintained.adopt(made)
-        except LexicastError as error:
-            log.warning("family %s: no new dictionary: %s", family.decode(), error)
-            maintained.adopt(None)
+            made = await self._publish(name, due)
+            kept.current = made or kept.current
         finally:
-            self._training.discard(family)
+            try:
+                await self._in_thread(lambda: kept.maintenance.adopt(made))
+            finally:
+                kept.let_go()
+        await self._states.save(name, kept.maintenance, kept.current)
+
+    async def _publish(self, name: bytes, due: Due) -> Dictionary | None:
+        """Train and announce what is due; None when nothing pays."""
+        most, now_us = self._config.dictionary_bytes_max, self._clock.time_us()
+        due = due._replace(candidates=tuple([one for one in due.candidates if one.size <= most]))
+        made = await self._in_thread(lambda: fulfil(due, family=name, now_us=now_us)) if due.candidates else None
+        if made is None or len(made.content) > most:
+            return None
+        packed = made.pack()
+        await self._client.publish(dictionary_topic(name).decode(), packed, qos=1, retain=True)
+        self.counters.add_dictionary(name, len(packed))
+        self.published += 1
+        return made
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run it in a thread, its CPU charged to the budget."""
+
+        def timed() -> T:
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                self._budget.charge(time.thread_time() - began, self._clock.monotonic())
+
+        return await asyncio.to_thread(timed)
+
+    async def _ask_broker(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        publishers, subscribers = await self._client.request("audience", family, topics)
+        return publishers, subscribers
+
+    async def _save(self) -> None:
+        """Now and then what the algorithms have learned between two dictionaries."""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            for name, kept in list(self._kept.items()):
+                if not kept.queued:
+                    with suppress(LexicastError):  # the next round saves it
+                        await self._states.save(name, kept.maintenance, kept.current)
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`: bytes saved for each family, of the messages looked at."""
         families = {}
-        for family, traffic in self.counters.snapshot().items():
-            current = self._current.get(family)
-            families[family.decode()] = {
+        for name, traffic in self.counters.snapshot().items():
+            kept = self._kept.get(name)
+            current = kept.current if kept else None
+            families[name.decode()] = {
                 "messages": traffic.messages,
                 "raw_bytes": traffic.raw_bytes,
                 "sent_bytes": traffic.sent_bytes,
@@ -148,5 +304,14 @@ class SamplingServer:
                 "reduction_percent": round(traffic.reduction_percent(), 2),
                 "codec": current.codec if current else None,
                 "dictionary": f"{current.id:016x}" if current else None,
+                "publishers": kept.maintenance.publishers if kept else None,
+                "subscribers": kept.maintenance.subscribers if kept else None,
             }
-        return {"observed": self.observed, "dictionaries_published": self.published, "families": families}
+        return {
+            "observed": self.observed,
+            "dictionaries_published": self.published,
+            "looked_after": len(self._kept),
+            "waiting": self._waiting.qsize(),
+            "members": sorted(self.members),
+            "families": families,
+        }

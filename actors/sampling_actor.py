@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from contextlib import suppress
 from typing import Any
@@ -12,10 +13,13 @@ from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from .client import Client
 from .client_address import resolver
-from .handles import SAMPLER, Member, RayCoordination
+from .handles import SAMPLER, Member, RayCoordination, find_actor
 from .sampling import SamplingServer
 from .serving import ServingActor
 
+log = logging.getLogger(__name__)
+
+MEMBERS_WAIT_S = 5.0
 # Brokers start at the same time.
 BROKER_TIMEOUT_S = 60.0
 RETRY_S = 0.2
@@ -27,10 +31,42 @@ class SamplingActor(ServingActor):
     async def start(self) -> None:
         """Begin to serve."""
         self._coordination = RayCoordination()
+        self._brokers: frozenset[str] = frozenset()
         self._client = await self._connected()
-        self._server = SamplingServer(self._client, self.config.compression, SystemClock())
-        self._sampling = asyncio.create_task(self._server.run())
+        self._server = SamplingServer(self._client, self.config.compression, SystemClock(), audience=self._audience)
+        self._tasks = [asyncio.create_task(self._follow_members())]
+        if self.config.compression.enabled:
+            self._tasks.append(asyncio.create_task(self._sample()))
         await self._coordination.register(SAMPLER, Member(self.name, 0, (), os.uname().nodename, os.getpid()))
+
+    async def _sample(self) -> None:
+        """Sample; what ends it is told, and it is begun again."""
+        while True:
+            try:
+                await self._server.run()
+            except* LexicastError as errors:
+                log.warning("%s: sampling begins again: %s", self.name, errors.exceptions[0])
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow_members(self) -> None:
+        """Who shares the families, and which brokers' audiences count."""
+        version = -1
+        while True:
+            try:
+                members = await self._coordination.members(version, MEMBERS_WAIT_S)
+            except LexicastError as error:
+                log.debug("membership: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            version = members.version
+            self._brokers = frozenset(members.brokers)
+            self._server.set_members(set(members.samplers))
+
+    async def _audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        """Over all brokers; one that does not answer has no audience now."""
+        calls = [find_actor(name).call("audience", family, topics) for name in self._brokers]
+        told = [answer for answer in await asyncio.gather(*calls, return_exceptions=True) if isinstance(answer, tuple)]
+        return sum(publishers for publishers, _ in told), sum(subscribers for _, subscribers in told)
 
     async def _connected(self) -> Client:
         """A client, as soon as a broker serves. Raises TimeoutError."""
@@ -52,9 +88,9 @@ class SamplingActor(ServingActor):
 
     async def end(self) -> None:
         """Stop sampling."""
-        self._sampling.cancel()
-        with suppress(asyncio.CancelledError, LexicastError):
-            await self._sampling
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
         with suppress(LexicastError):
             await self._coordination.leave(SAMPLER, self.name)

@@ -8,13 +8,13 @@ the hot path: live everywhere and nothing in the way.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.selection import select_from
 from lexicast.cluster.topics import matches
 
-from .encoding import BlockView, Encoded, Encoder, Grant, Grants, Kind
+from .encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
 
 TOPICS_REMEMBERED = 1_024
 
@@ -33,6 +33,9 @@ class CatchUp(Protocol):
 
 class Subscriber:
     """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
+
+    # Whether it takes a part of each block, which nobody else gets (`sampling_stream`).
+    samples: ClassVar[bool] = False
 
     __slots__ = (
         "_granted",
@@ -61,6 +64,11 @@ class Subscriber:
         self.missed_live: set[int] = set()
         self.subscriptions: dict[bytes, Grant] = {}
         self._granted: dict[bytes, Grant | None] = {}
+
+    @property
+    def takes_dictionaries(self) -> bool:
+        """Whether dictionaries are sent to it: a dictionary-aware MQTT session, or a Python client's stream."""
+        return (self.kind.aware or self.kind.version == LINK) and not self.samples
 
     # -- what a kind of subscriber provides
 

@@ -64,6 +64,7 @@ class Node(_Table):
     host: str = knob("127.0.0.1")
     brokers: int = knob(1, 1, 256)
     coordinators: int = knob(1, 1, 256)
+    sampling: int = knob(1, 1, 64)
 
     def data_path(self) -> Path:
         """`data_dir`, or the user's data folder when it is empty."""
@@ -143,9 +144,9 @@ class Compression(_Table):
     families: tuple[str, ...] = knob(())
     optout: tuple[str, ...] = knob(())
     families_max: int = knob(1_000, 1, 1_000_000)
-    samples: int = knob(500, 10, 100_000)
-    dictionary_bytes_max: int = knob(16 * KIB, 256, MIB)
-    sampling_records_per_s: int = knob(2_000, 1, 10_000_000)
+    dictionary_bytes_max: int = knob(64 * KIB, 256, 256 * KIB)
+    sampling_records_per_s: int = knob(500, 4, 10_000_000)
+    sampling_cpu_percent: int = knob(5, 1, 100_000)
 
 
 @dataclass(frozen=True)
