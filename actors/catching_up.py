@@ -95,13 +95,13 @@ class CatchingUp:
             task.add_done_callback(self._tasks.discard)
 
     def _from_cache(self, subscriber: Subscriber) -> None:
-        for group in list(subscriber.missed_live):
-            start = subscriber.lagging.get(group)
-            blocks = None if start is None else self._cache.since(group, start)
+        for group, start in list(subscriber.lagging.items()):
+            blocks = self._cache.since(group, start) if group in subscriber.missed_live else None
             if blocks is None:
                 continue
             for block in blocks:
                 if not subscriber.take(block):
+                    subscriber.yield_turn(group)
                     return
             subscriber.caught_up(group)
 
@@ -164,6 +164,7 @@ class CatchingUp:
             subscriber.discarded(group, first)
         for block in blocks:
             if not subscriber.take(block):
+                subscriber.yield_turn(block.group)
                 return
         for group, offset in result["cursor"].items():
             if group in subscriber.lagging:

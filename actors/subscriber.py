@@ -144,6 +144,11 @@ class Subscriber:
     def discarded(self, group: int, first: int) -> None:
         """Retention has left nothing of `group` before `first`, and this subscriber's cursor was before it."""
 
+    def yield_turn(self, group: int) -> None:
+        """The group used up what could be sent: the others that lag come first the next time."""
+        if group in self.lagging:
+            self.lagging[group] = self.lagging.pop(group)
+
     def caught_up(self, group: int) -> None:
         """The group is live again."""
         self.lagging.pop(group, None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lexicast.actors import fanout as fanout_module
-from lexicast.actors.catching_up import BlockCache
+from lexicast.actors.catching_up import BlockCache, CatchingUp
 from lexicast.actors.encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
 from lexicast.actors.fanout import Fanout
 from lexicast.actors.mqtt_packets import V5
@@ -259,6 +259,7 @@ def test_the_cache_has_all_or_says_so() -> None:
     assert cache.since(0, 6) is None
     assert cache.since(0, 7) == blocks[7:]
     assert cache.since(0, 10) == []
+    assert cache.since(0, 11) is None
     cache.add(block_of([b"a"], 0, group=1), 0)
     assert cache.since(0, 7) is None
     assert cache.since(0, 8) == blocks[8:]
@@ -284,3 +285,26 @@ def test_a_subscriber_that_drops_loses_only_qos0_while_blocked() -> None:
     assert not drops.lagging
     drops.offer(view, (Grant(qos=1),), None)
     assert drops.lagging == {0: 0}
+
+
+def test_a_subscriber_that_cannot_keep_up_neglects_no_group() -> None:
+    """In a fixed order the first groups used up every window, and the others got nothing until the load ended."""
+    cache = BlockCache(1 << 20)
+    catching_up = CatchingUp(cache, lambda group: None, lambda blocks: False)
+    slow = Taker(Kind(V5))
+    slow.set_filter(b"a", Grant(qos=1))
+    slow.window = 0
+    groups, waiting = range(5), {}
+    for turn in range(20):
+        for group in groups:
+            block = block_of([b"a"] * 4, 4 * turn, qos=1, group=group)
+            cache.add(block, block.first)
+            waiting[group] = block.last + 1
+            slow.offer(BlockView(block, 0), (Grant(qos=1),), None)
+        slow.window = 2
+        slow.blocked = False
+        catching_up.start(slow)
+    # Two of twenty publications a turn: every group has had its share of them.
+    served = {group: slow.lagging.get(group, waiting[group]) for group in groups}
+    assert min(served.values()) >= 6
+    assert sum(served.values()) == len(slow.got) == 40
