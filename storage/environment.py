@@ -75,12 +75,12 @@ class Environment:
     def __init__(self, directory: Path, options: StoreOptions) -> None:
         """Raises StoreError (in use, no permission, poisoned) or StoreFormatError (damaged, not a store)."""
         self.directory = directory
-        self._lock = _own(directory)
+        self._lock = own(directory)
         try:
-            _refuse_poisoned(directory)
+            refuse_poisoned(directory)
             self.lmdb = _open_lmdb(directory, options)
             try:
-                _complete_file(self.lmdb, directory)
+                complete_file(self.lmdb, directory / DATA_FILE)
                 self.databases = _open_databases(self.lmdb)
             except BaseException:
                 self.lmdb.close()
@@ -135,7 +135,8 @@ def raw_database(databases: Databases, name: str) -> Database:
     return found.database if isinstance(found, Table) else found
 
 
-def _own(directory: Path) -> int:
+def own(directory: Path) -> int:
+    """Lock `directory` (made when missing) for this process: the lock's descriptor. Raises StoreError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -153,7 +154,8 @@ def _own(directory: Path) -> int:
     return descriptor
 
 
-def _refuse_poisoned(directory: Path) -> None:
+def refuse_poisoned(directory: Path) -> None:
+    """Raise StorePoisonedError when an I/O error has left its mark in `directory`."""
     marker = directory / POISON_FILE
     if marker.exists():
         raise StorePoisonedError(
@@ -207,10 +209,9 @@ def _open_lmdb(directory: Path, options: StoreOptions) -> lmdb.Environment:
             ) from None
 
 
-def _complete_file(environment: lmdb.Environment, directory: Path) -> None:
+def complete_file(environment: lmdb.Environment, data: Path) -> None:
     """Lengthen a file that was cut short, so that looking at the lost pages is an error and not a SIGBUS."""
-    info, data = environment.info(), directory / DATA_FILE
-    expected = (info["last_pgno"] + 1) * environment.stat()["psize"]
+    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if data.stat().st_size < expected:
         os.truncate(data, expected)
 

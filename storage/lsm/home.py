@@ -1,0 +1,181 @@
+"""Where a stand-alone DualDB lives: one LMDB environment, and the manifest that says which runs count.
+
+    batches     first operation u64 -> a batch (`batches`): the log, and the payloads
+    runs        run u32, number u32 -> a segment (`segments`)
+    meta        "manifest", "graves", each sealed
+
+The rules of `environment` hold here as well: one owner a directory, NOSYNC and WRITEMAP off, a mark after an I/O error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+import msgpack
+
+from lexicast.cluster.errors import ConfigError, StoreError, StoreFormatError
+
+from ..environment import POISON_FILE, complete_file, map_bytes_possible, own, refuse_poisoned
+from ..format import DamageError, seal, unseal
+from ..options import GIB, MIB
+from ..table import AnyTransaction, Database, ReadTransaction, WriteTransaction
+
+DUAL_VERSION: Final = 1
+DUAL_FILE: Final = "dual.mdb"
+MANIFEST: Final = b"manifest"
+GRAVES: Final = b"graves"
+
+
+@dataclass(frozen=True, slots=True)
+class DualOptions:
+    """A stand-alone DualDB's knobs. Raises ConfigError."""
+
+    # Address space of the map; sparse, as in StoreOptions.
+    map_bytes: int = 64 * GIB
+
+    # Rows of the memory table: 40 bytes each, twice while a full one is written, and once more while it is sorted:
+    # 120 MiB at worst. Rows that expire before it is full are never written to a run.
+    memory_rows_max: int = 1_000_000
+
+    # Rows of one value of a run: 720 KB, about 1 ms to write. Smaller ones cost more calls a look-up, larger ones hold
+    # up a commit for longer.
+    segment_rows: int = 16_384
+
+    # Runs of a level that are merged into one of the next: fewer make look-ups cheaper and merges more frequent.
+    runs_fanout: int = 4
+
+    # Graves (unsubscribed or renewed subscriptions) remembered before a merge of all runs: 48 bytes each.
+    graves_max: int = 262_144
+
+    # Bytes kept free on the disk: batches are refused, unsubscribing and expiry go on.
+    reserve_bytes: int = 64 * MIB
+
+    def __post_init__(self) -> None:
+        if min(self.map_bytes, self.memory_rows_max, self.segment_rows, self.graves_max) < 1 or self.runs_fanout < 2:
+            raise ConfigError(
+                "map_bytes, memory_rows_max, segment_rows and graves_max must be above 0, runs_fanout at least 2"
+            )
+        if self.reserve_bytes < 0:
+            raise ConfigError(f"reserve_bytes {self.reserve_bytes} must not be negative")
+
+
+class RunRow(NamedTuple):
+    """A run as the manifest names it."""
+
+    number: int
+    level: int
+    segments: int
+
+
+@dataclass
+class Manifest:
+    """What counts besides the batches: operations before `flushed` lie in `runs`, or had expired."""
+
+    flushed: int = 0
+    now_us: int = -(2**63)
+    until_us: int = -(2**63)
+    next_run: int = 1
+    runs: list[RunRow] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+
+class Home:
+    """The open environment, and the lock that makes this process its only owner."""
+
+    def __init__(self, directory: Path, map_bytes: int) -> None:
+        """Raises StoreError (in use, no permission, poisoned) or StoreFormatError (damaged, not a DualDB)."""
+        self.directory = directory
+        self._lock = own(directory)
+        try:
+            refuse_poisoned(directory)
+            self.lmdb = open_lmdb(directory, map_size=map_bytes_possible(directory, map_bytes))
+            try:
+                complete_file(self.lmdb, directory / DUAL_FILE)
+                self.batches, self.runs, self.meta = open_tables(self.lmdb, directory)
+            except BaseException:
+                self.lmdb.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.page_bytes: int = self.lmdb.stat()["psize"]
+
+    def begin(self) -> WriteTransaction:
+        """A write transaction; the caller commits or aborts it."""
+        return self.lmdb.begin(write=True)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[ReadTransaction]:
+        """A short read transaction that reads in place."""
+        with self.lmdb.begin(buffers=True) as txn:
+            yield txn
+
+    def file_bytes(self) -> int:
+        """Bytes of the file that were ever used; freed pages are used again, the file does not shrink."""
+        return int((self.lmdb.info()["last_pgno"] + 1) * self.page_bytes)
+
+    def leave_poison(self, reason: str) -> None:
+        """Write the file that keeps this store from being opened before somebody has looked at the disk."""
+        with suppress(OSError):
+            (self.directory / POISON_FILE).write_text(reason + "\n")
+
+    def close(self) -> None:
+        """Close LMDB and let go of the directory."""
+        self.lmdb.close()
+        os.close(self._lock)
+
+
+def open_lmdb(directory: Path, **options: Any) -> lmdb.Environment:
+    """The LMDB environment of the DualDB in `directory`. Raises StoreFormatError, StoreError."""
+    try:
+        return lmdb.open(
+            str(directory / DUAL_FILE),
+            subdir=False,
+            max_dbs=3,
+            readahead=False,
+            max_spare_txns=4,
+            mode=0o600,
+            **options,
+        )
+    except lmdb.MemoryError:
+        raise StoreError(f"cannot map the store {directory}: raise the limit on address space (ulimit -v)") from None
+    except lmdb.Error as error:
+        raise StoreFormatError(f"{directory} is not a DualDB that can be opened ({error}): restore a backup") from None
+
+
+def open_tables(environment: lmdb.Environment, directory: Path, create: bool = True) -> tuple[Database, ...]:
+    """The tables batches, runs and meta. Raises StoreFormatError."""
+    try:
+        return tuple([environment.open_db(name, create=create) for name in (b"batches", b"runs", b"meta")])
+    except lmdb.Error as error:
+        raise StoreFormatError(f"the DualDB {directory} is damaged ({error}): repair it or restore a backup") from None
+
+
+def read_manifest(txn: AnyTransaction, meta: Database, directory: Path) -> Manifest:
+    """The manifest; a fresh one in an empty store. Raises StoreFormatError."""
+    row = txn.get(MANIFEST, None, meta)
+    if row is None:
+        return Manifest()
+    try:
+        version, flushed, now_us, until_us, next_run, runs, dropped = msgpack.unpackb(unseal("meta", MANIFEST, row))
+        if version > DUAL_VERSION:
+            raise StoreFormatError(
+                f"the DualDB {directory} has format {version}, this lexicast reads up to {DUAL_VERSION}: use the "
+                "lexicast that wrote it, or a newer one"
+            )
+        return Manifest(flushed, now_us, until_us, next_run, [RunRow(*run) for run in runs], list(dropped))
+    except (DamageError, ValueError, TypeError) as error:
+        raise StoreFormatError(f"the manifest of the DualDB {directory} is damaged ({error}): repair it") from None
+
+
+def write_manifest(txn: WriteTransaction, meta: Database, manifest: Manifest) -> None:
+    """Store the manifest."""
+    m = manifest
+    fields = (DUAL_VERSION, m.flushed, m.now_us, m.until_us, m.next_run, [tuple(run) for run in m.runs], m.dropped)
+    txn.put(MANIFEST, seal(MANIFEST, msgpack.packb(fields)), db=meta)

@@ -1,0 +1,104 @@
+"""Work behind the commits, a segment a step: writing the frozen memory table, and merging runs.
+
+Both make a new run out of sorted rows; expired rows and rows under graves are left out on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ..table import AnyTransaction, Database, WriteTransaction
+from .rows import Rows, joined, merged
+from .runs import Run
+
+Cleaned = Callable[[Rows], Rows]
+
+
+class Job(Protocol):
+    """One run in the making."""
+
+    target: Run
+    replaced: Sequence[Run]
+
+    def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
+        """Write up to a segment; True when the run is complete."""
+        ...
+
+
+class Flush:
+    """The frozen memory table, already sorted and cleaned, to a run of level 0."""
+
+    def __init__(self, target: Run, rows: Rows, segment_rows: int) -> None:
+        self.target = target
+        self.replaced: Sequence[Run] = ()
+        self._rows = rows
+        self._segment_rows = segment_rows
+        self._at = 0
+
+    def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
+        """See `Job`."""
+        del now_us
+        part = self._rows.slice(self._at, self._at + self._segment_rows)
+        if part.size:
+            self.target.append(txn, database, part)
+        self._at += self._segment_rows
+        return self._at >= self._rows.size
+
+
+class _Input:
+    """A run being merged: its current segment from row `at` on."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.number = 0
+        self.at = 0
+
+    @property
+    def left(self) -> bool:
+        return self.number < self.run.segments
+
+
+class Merge:
+    """Several runs to one of a higher level, in key order, so many rows a step as make about one segment."""
+
+    def __init__(self, target: Run, replaced: Sequence[Run], cleaned: Cleaned, segment_rows: int) -> None:
+        self.target = target
+        self.replaced = replaced
+        self._cleaned = cleaned
+        self._segment_rows = segment_rows
+        self._inputs = [_Input(run) for run in replaced]
+        self._pending: list[Rows] = []
+        self._pending_rows = 0
+
+    def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
+        """See `Job`."""
+        while self._pending_rows < self._segment_rows and any([each.left for each in self._inputs]):
+            self._take(txn, database, now_us)
+        rows = joined(self._pending)
+        if rows.size:
+            self.target.append(txn, database, rows.slice(0, self._segment_rows))
+        rest = rows.slice(self._segment_rows, rows.size)
+        self._pending, self._pending_rows = [rest], rest.size
+        return not rest.size and not any([each.left for each in self._inputs])
+
+    def _take(self, txn: AnyTransaction, database: Database, now_us: int) -> None:
+        """Move all rows up to the first end of a current segment: after it every input is at or beyond that key."""
+        current = [
+            (each, each.run.segment(txn, database, each.number).from_row(each.at)) for each in self._inputs if each.left
+        ]
+        bound = min([rows.key[-1] for _, rows in current])
+        parts = []
+        for each, rows in current:
+            taken = int(np.searchsorted(rows.key, bound, "right"))
+            parts.append(rows.slice(0, taken))
+            each.at += taken
+            if taken == rows.size:
+                each.number, each.at = each.number + 1, 0
+        # merged() copies: what it was taken from lies in the map and does not outlive the transaction.
+        found = self._cleaned(merged(parts, now_us))
+        if found.size:
+            self._pending.append(found)
+            self._pending_rows += found.size

@@ -1,0 +1,182 @@
+"""Rows in columns, and the one join that both look-ups of the paper are.
+
+A row is an item of an ID's list: a publication or a subscription. Its key is the ID with a last bit that says which,
+so that the two lists of an ID lie side by side (section 4.1: ID^P, ID^S).
+
+    key    ID << 1 | kind
+    seq    the operation's number in the whole store: what was before and what after
+    low    T_P of a publication, T_min of a subscription
+    high   T_max, when it expires
+    tag    Pid or Sid
+
+`GetData(ID^P, T_S, T_min)` and `GetSubscribers(ID^S, T_P)` are the same question with other bounds: rows of one key
+with `low_min <= row.low <= low_max` and `row.high >= valid_at`. A batch asks all of its questions at once, sorted by
+key, of each sorted tier or run: two searches and a few passes over columns, no Python a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64: TypeAlias = NDArray[np.uint64]
+I64: TypeAlias = NDArray[np.int64]
+Index: TypeAlias = NDArray[np.intp]
+
+PUBLICATION: Final = 0
+SUBSCRIPTION: Final = 1
+
+# IDs are numbers below this: one bit of the key is taken. A name becomes an ID by `dualdb.id_of`.
+ID_LIMIT: Final = 2**63
+
+NEVER_US: Final = 2**63 - 1
+EVER_US: Final = -(2**63)
+
+
+class Rows(NamedTuple):
+    """Columns of equal length. `sorted_rows` and everything stored has them in the order of their keys."""
+
+    key: U64
+    seq: U64
+    low: I64
+    high: I64
+    tag: U64
+
+    @property
+    def size(self) -> int:
+        """How many rows."""
+        return len(self.key)
+
+    def take(self, chosen: Index | NDArray[np.bool_]) -> Rows:
+        """The rows at these places, or where the mask is true."""
+        return Rows._make([column[chosen] for column in self])
+
+    def slice(self, start: int, end: int) -> Rows:
+        """Rows from `start` to before `end`, without a copy."""
+        return Rows._make([column[start:end] for column in self])
+
+    def from_row(self, start: int) -> Rows:
+        """Rows from `start` on, without a copy."""
+        return self.slice(start, self.size)
+
+    def alive(self, now_us: int) -> Rows:
+        """The rows that have not expired; itself when that is all."""
+        mask = self.high >= now_us
+        return self if mask.all() else self.take(mask)
+
+
+ROW_BYTES: Final = 40
+
+
+def empty() -> Rows:
+    """No rows."""
+    return Rows(
+        np.empty(0, np.uint64),
+        np.empty(0, np.uint64),
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        np.empty(0, np.uint64),
+    )
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows._make([np.concatenate(columns) for columns in zip(*parts, strict=True)]) if parts else empty()
+
+
+def sorted_rows(rows: Rows) -> Rows:
+    """The rows in the order of their keys; the order within a key is no one's concern (`seq` says it)."""
+    return rows.take(np.argsort(rows.key))
+
+
+def merged(parts: Sequence[Rows], now_us: int) -> Rows:
+    """The unexpired rows of all parts in one order: expiry is applied before anything is sorted."""
+    return sorted_rows(joined([part.alive(now_us) for part in parts]))
+
+
+class Queries(NamedTuple):
+    """Questions sorted by key; `op` is the place of each one's operation in its batch."""
+
+    op: Index
+    key: U64
+    low_min: I64
+    low_max: I64
+    valid_at: I64
+    seq: U64
+
+    @property
+    def size(self) -> int:
+        """How many questions."""
+        return len(self.key)
+
+    def slice(self, start: int, end: int) -> Queries:
+        """Questions from `start` to before `end`, without a copy."""
+        return Queries._make([column[start:end] for column in self])
+
+
+def ordered(queries: Queries) -> Queries:
+    """The questions sorted by key."""
+    order = np.argsort(queries.key)
+    return Queries._make([column[order] for column in queries])
+
+
+class Matches(NamedTuple):
+    """Answers: row (seq, low, high, tag) answers the operation at `op` of the batch. In no particular order."""
+
+    op: Index
+    key: U64
+    seq: U64
+    low: I64
+    high: I64
+    tag: U64
+
+    @property
+    def size(self) -> int:
+        """How many answers."""
+        return len(self.op)
+
+    def of(self, op: int) -> Matches:
+        """The answers of one operation, in the order in which their items were stored."""
+        chosen = np.flatnonzero(self.op == op)
+        return self.take(chosen[np.argsort(self.seq[chosen])])
+
+    def take(self, chosen: Index | NDArray[np.bool_]) -> Matches:
+        """The answers at these places, or where the mask is true."""
+        return Matches._make([column[chosen] for column in self])
+
+
+def joined_matches(parts: Sequence[Matches]) -> Matches:
+    """All answers."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        none = empty()
+        return Matches(np.empty(0, np.intp), none.key, none.seq, none.low, none.high, none.tag)
+    return Matches._make([np.concatenate(columns) for columns in zip(*parts, strict=True)])
+
+
+def probe(rows: Rows, queries: Queries) -> Matches | None:
+    """The answers that sorted `rows` hold, stored before the operation that asks; None when there are none."""
+    starts = np.searchsorted(rows.key, queries.key, "left")
+    counts = np.searchsorted(rows.key, queries.key, "right") - starts
+    total = int(counts.sum())
+    if total == 0:
+        return None
+    asking = np.repeat(np.arange(queries.size), counts)
+    at = np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    low = rows.low[at]
+    good = low <= queries.low_max[asking]
+    good &= low >= queries.low_min[asking]
+    good &= rows.high[at] >= queries.valid_at[asking]
+    seq = rows.seq[at]
+    good &= seq < queries.seq[asking]
+    if not good.all():
+        asking, at, low, seq = asking[good], at[good], low[good], seq[good]
+        if not len(at):
+            return None
+    return Matches(queries.op[asking], queries.key[asking], seq, low, rows.high[at], rows.tag[at])

@@ -1,0 +1,128 @@
+"""Sorted runs on LMDB: segments under (run u32, number u32), so a run is appended in order and read in order.
+
+A run is written in bounded steps (one segment a step) and comes to life in the transaction that stores its last
+segment and the manifest that names it; what a crash leaves of an unfinished one is deleted at the next opening. A run
+that has expired as a whole is dropped unread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from ..format import DamageError
+from ..table import AnyTransaction, Database, WriteTransaction
+from .rows import I64, U64, Matches, Queries, Rows, probe
+from .segments import encode_segment, segment_head, segment_rows
+
+_KEY: Final = struct.Struct(">II")
+
+
+def segment_key(run: int, number: int) -> bytes:
+    """The key of a segment."""
+    return _KEY.pack(run, number)
+
+
+def parse_segment_key(key: bytes | memoryview) -> tuple[int, int]:
+    """(run, number) of a segment's key."""
+    run, number = _KEY.unpack(key)
+    return run, number
+
+
+class Run:
+    """A run on disk and, in memory, where its segments begin: 24 bytes a segment of 16,384 rows."""
+
+    def __init__(self, number: int, level: int) -> None:
+        self.number = number
+        self.level = level
+        self.rows = 0
+        self.segments = 0
+        self._first: list[int] = []
+        self._last: list[int] = []
+        self._high_max: list[int] = []
+        self._verified: set[int] = set()
+        self._fences: tuple[U64, U64, I64] | None = None
+
+    def append(self, txn: WriteTransaction, database: Database, rows: Rows) -> None:
+        """Write the next segment."""
+        key = segment_key(self.number, self.segments)
+        # A run that a younger one has overtaken (a flush during a merge) is no longer last, and MDB_APPEND refuses.
+        if not txn.put(key, value := encode_segment(rows), db=database, append=_is_last(txn, database, key)):
+            raise DamageError("runs", -1, -1, f"segment {self.segments} of run {self.number} is already there")
+        del value
+        self._verified.add(self.segments)
+        self._note(int(rows.key[0]), int(rows.key[-1]), int(rows.high.max()), rows.size)
+
+    def _note(self, first: int, last: int, high_max: int, rows: int) -> None:
+        self._first.append(first)
+        self._last.append(last)
+        self._high_max.append(high_max)
+        self.rows += rows
+        self.segments += 1
+        self._fences = None
+
+    def load(self, txn: AnyTransaction, database: Database, segments: int) -> None:
+        """Note the segments of a run that the manifest names. Raises DamageError when one is missing or torn."""
+        for number in range(segments):
+            rows = segment_rows(self._value(txn, database, number), verify=False)
+            high_max = segment_head(self._value(txn, database, number)).high_max
+            self._note(int(rows.key[0]), int(rows.key[-1]), high_max, rows.size)
+
+    def _value(self, txn: AnyTransaction, database: Database, number: int) -> memoryview:
+        value = txn.get(segment_key(self.number, number), None, database)
+        if value is None:
+            raise DamageError("runs", -1, -1, f"segment {number} of run {self.number} is missing")
+        return memoryview(value)
+
+    def segment(self, txn: AnyTransaction, database: Database, number: int) -> Rows:
+        """The rows of a segment, in place; its checksum is compared the first time. Raises DamageError."""
+        try:
+            rows = segment_rows(self._value(txn, database, number), number not in self._verified)
+        except DamageError as error:
+            raise DamageError("runs", self.number, number, error.what) from None
+        self._verified.add(number)
+        return rows
+
+    @property
+    def high_max(self) -> int:
+        """When the last of its rows expires."""
+        return max(self._high_max)
+
+    def fences(self) -> tuple[U64, U64, I64]:
+        """First key, last key and last expiry of each segment."""
+        if self._fences is None:
+            self._fences = (
+                np.array(self._first, np.uint64),
+                np.array(self._last, np.uint64),
+                np.array(self._high_max, np.int64),
+            )
+        return self._fences
+
+    def probe(self, txn: AnyTransaction, database: Database, queries: Queries) -> Iterator[Matches]:
+        """The answers that this run holds; only segments that may hold one are touched."""
+        first, last, high_max = self.fences()
+        start = np.searchsorted(queries.key, first, "left")
+        end = np.searchsorted(queries.key, last, "right")
+        for number in np.flatnonzero((start < end) & (high_max >= int(queries.valid_at.min()))):
+            asked = queries.slice(int(start[number]), int(end[number]))
+            found = probe(self.segment(txn, database, int(number)), asked)
+            if found is not None:
+                yield found
+
+
+def _is_last(txn: WriteTransaction, database: Database, key: bytes) -> bool:
+    with txn.cursor(database) as cursor:
+        return not cursor.last() or bytes(cursor.key()) < key
+
+
+def delete_some(txn: WriteTransaction, database: Database, run: int, limit: int) -> bool:
+    """Delete up to `limit` segments of a run; True when none is left."""
+    with txn.cursor(database) as cursor:
+        for _ in range(limit):
+            if not cursor.set_range(segment_key(run, 0)) or parse_segment_key(bytes(cursor.key()))[0] != run:
+                return True
+            cursor.delete()
+    return False

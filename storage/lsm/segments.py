@@ -1,0 +1,75 @@
+"""A segment: a few thousand sorted rows as one LMDB value, read in place.
+
+Little-endian: crc u32 over all that follows, version u16, spare u16, rows u32, spare u32, least and greatest `high`
+(so that a run that has expired as a whole is dropped unread), then the columns key, seq, low, high, tag (8 bytes a row
+each) and a check a row (u32, `checks`). The columns start at a multiple of 8, so NumPy reads them from the map.
+
+The checksum over the whole is compared when a segment is first touched after it was written or opened; the checks a row
+say which rows a damaged one has lost.
+"""
+
+from __future__ import annotations
+
+import struct
+from binascii import crc32
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..format import DamageError
+from .checks import row_checks
+from .rows import ROW_BYTES, Rows
+
+SEGMENT_VERSION: Final = 1
+
+_CRC = struct.Struct("<I")
+_HEAD = struct.Struct("<HHIIqq")
+_START: Final = 32
+_CHECK_BYTES: Final = 4
+
+
+class SegmentHead(NamedTuple):
+    """The fixed part of a segment."""
+
+    version: int
+    spare: int
+    rows: int
+    spare_2: int
+    high_min: int
+    high_max: int
+
+
+def encode_segment(rows: Rows) -> bytes:
+    """Sorted rows as the value that is stored."""
+    head = _HEAD.pack(SEGMENT_VERSION, 0, rows.size, 0, int(rows.high.min()), int(rows.high.max()))
+    covered = b"".join((head, *[np.ascontiguousarray(column).data for column in rows], row_checks(*rows).data))
+    return _CRC.pack(crc32(covered)) + covered
+
+
+def segment_head(value: memoryview) -> SegmentHead:
+    """The fixed part, unverified but for its length. Raises DamageError."""
+    if len(value) < _START:
+        raise DamageError("runs", -1, -1, "the segment is cut short")
+    head = SegmentHead(*_HEAD.unpack_from(value, _CRC.size))
+    if head.version != SEGMENT_VERSION or len(value) != _START + head.rows * (ROW_BYTES + _CHECK_BYTES):
+        raise DamageError("runs", -1, -1, f"a segment of version {head.version} with {head.rows} rows was expected")
+    return head
+
+
+def segment_rows(value: memoryview, verify: bool) -> Rows:
+    """The rows, in place: valid as long as `value` is. Raises DamageError."""
+    count = segment_head(value).rows
+    if verify and crc32(value[_CRC.size :]) != _CRC.unpack_from(value)[0]:
+        raise DamageError("runs", -1, -1, "the segment does not match its checksum")
+    columns = np.frombuffer(value, np.uint64, 5 * count, _START).reshape(5, count)
+    return Rows(columns[0], columns[1], columns[2].view(np.int64), columns[3].view(np.int64), columns[4])
+
+
+def salvaged_rows(value: memoryview) -> Rows:
+    """The undamaged rows of a segment whose checksum disagrees, sorted anew; those that its length says are there."""
+    count = max(0, len(value) - _START) // (ROW_BYTES + _CHECK_BYTES)
+    columns = np.frombuffer(value, np.uint64, 5 * count, _START).reshape(5, count)
+    rows = Rows(columns[0], columns[1], columns[2].view(np.int64), columns[3].view(np.int64), columns[4])
+    stored = np.frombuffer(value, np.uint32, count, _START + count * ROW_BYTES)
+    kept = rows.take(row_checks(*rows) == stored)
+    return kept.take(np.argsort(kept.key))

@@ -1,0 +1,57 @@
+"""The memory table: a few sorted tiers, each FANOUT times the size of the one before.
+
+A batch becomes a small tier; FANOUT tiers of a size become one of the next size, and what has expired meanwhile is
+dropped on the way (section 4: "efficiently remove the expired items ... during background compaction"). So a row is
+moved log(rows) times and a question is asked of at most FANOUT - 1 tiers a size.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .rows import Matches, Queries, Rows, merged, probe
+
+FANOUT: Final = 8
+
+
+class Tiers:
+    """Sorted rows in memory, asked as one."""
+
+    __slots__ = ("_levels", "rows")
+
+    def __init__(self) -> None:
+        self._levels: list[list[Rows]] = [[]]
+        self.rows = 0
+
+    @classmethod
+    def of(cls, rows: Rows) -> Tiers:
+        """One tier of sorted rows."""
+        made = cls()
+        made._levels[0].append(rows)
+        made.rows = rows.size
+        return made
+
+    def add(self, rows: Rows, now_us: int) -> None:
+        """Take in sorted rows; merges tiers when FANOUT of one size have come together."""
+        self.rows += rows.size
+        level = 0
+        while True:
+            self._levels[level].append(rows)
+            tiers = self._levels[level]
+            if len(tiers) < FANOUT:
+                return
+            rows = merged(tiers, now_us)
+            self.rows += rows.size - sum([tier.size for tier in tiers])
+            self._levels[level] = []
+            level += 1
+            if level == len(self._levels):
+                self._levels.append([])
+
+    def probe(self, queries: Queries) -> list[Matches]:
+        """The answers that these tiers hold."""
+        found = [probe(tier, queries) for tiers in self._levels for tier in tiers]
+        return [matches for matches in found if matches is not None]
+
+    def all_rows(self, now_us: int) -> Rows:
+        """Everything unexpired, sorted."""
+        return merged([tier for tiers in self._levels for tier in tiers], now_us)
