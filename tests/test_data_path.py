@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import pytest
 
 from lexicast.actors import coordinator_requests, peers
 from lexicast.actors.encoding import Grant
-from lexicast.cluster.blocks import RETAIN
+from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.config import Config
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.positions import topic_group
 
-from .harness import GROUPS, Cluster, EngineNode, Received, Stream, eventually
+from .harness import GROUPS, WAIT_S, Cluster, EngineNode, Received, Stream, eventually
 
 
 def numbered(start: int, count: int) -> list[bytes]:
@@ -300,6 +301,51 @@ async def test_a_broker_whose_link_is_full_falls_behind_and_is_brought_up(
         await eventually(lambda: not peer.behind, "being live again")
         await late.result().arrived(10)
         assert in_order(late.result().received)
+
+
+async def test_heads_never_overtake_the_blocks_they_speak_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster(tmp_path) as cluster:
+        server = (await cluster.start_coordinator()).server
+        reader = await cluster.start_engine("reader")
+        stream = await reader.subscribe(b"a")
+        offer = peers.BrokerPeer.offer
+
+        def offer_and_tell(peer: peers.BrokerPeer, block: Block) -> None:
+            offer(peer, block)
+            server.tell_heads(peer)  # at the worst moment: offered, not sent yet
+
+        monkeypatch.setattr(peers.BrokerPeer, "offer", offer_and_tell)
+        await reader.publish(b"a", [b"1"])
+        await stream.arrived(1)
+
+
+async def test_a_broker_that_comes_back_while_it_is_being_served_is_served_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_requests, "TAIL_RECORDS_MAX", 0)
+    async with Cluster(tmp_path) as cluster:
+        server = (await cluster.start_coordinator()).server
+        writer, reader = await cluster.start_engine("writer"), await cluster.start_engine("reader")
+        stream = await reader.subscribe(b"a")
+        read, reading, go_on = server.store.read, threading.Event(), threading.Event()
+
+        def slow(*arguments: Any, **more: Any) -> Any:
+            reading.set()
+            go_on.wait(WAIT_S)
+            return read(*arguments, **more)
+
+        server.store.read = slow  # type: ignore[method-assign]  # a disk that takes its time
+        reader.engine.heads[topic_group(b"a", GROUPS)] = 0  # so that it has something to be told
+        reader.cut_links()
+        await eventually(reading.is_set, "a read for the broker that came back")
+        await writer.publish(b"a", [b"1"])
+        served = server.routing.peers["reader"]
+        reader.cut_links()
+        await eventually(lambda: server.routing.peers["reader"] is not served, "the next link")
+        go_on.set()
+        await stream.arrived(1)
+        assert stream.payloads() == [b"1"]
+        await eventually(lambda: not server.routing.peers["reader"].behind, "being live again")
 
 
 async def test_retained_publications_come_at_the_cut(tmp_path: Path) -> None:
