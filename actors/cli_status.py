@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
-import time
 from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from .cli_common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 from .client_address import read_run
-from .ray_token import use_own_token
 
 RATE_S: Final = 1.0
-CALL_TIMEOUT_S: Final = 10.0
-KIB: Final = 1024
+FAMILIES_SHOWN: Final = 20
 
 
 @reported
@@ -31,22 +28,18 @@ def status(
     data_dir: DataDirOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Show actors, groups, epochs, sessions, rates and the bytes that dictionaries have saved.
+    """Show what is wrong, actors, topic groups, stores, sessions, rates and the bytes that dictionaries have saved.
 
     lexicast status --watch
 
-    lexicast status --json | jq .rates
+    lexicast status --json | jq .warnings
     """
     if watch and as_json:
         raise UsageError("--watch is for people, --json for programs: give one of them")
     found = find_cluster(address, data_dir)
     target = str(found.get("address") or read_run(found["data_dir"])["ray_address"])
-    if address is None:
-        use_own_token()
     from .launch_ray import disconnect, join  # loads Ray, which takes a second: only here
 
-    if target.startswith("ray://"):
-        raise UsageError("run `lexicast status` on a node of the Ray cluster, with --address auto")
     join(target)
     try:
         run_async(_watch() if watch else _once(as_json))
@@ -55,6 +48,8 @@ def status(
 
 
 async def _once(as_json: bool) -> None:
+    from .status import snapshot, with_rates
+
     before = await snapshot()
     await asyncio.sleep(RATE_S)
     now = with_rates(before, await snapshot())
@@ -65,77 +60,34 @@ async def _once(as_json: bool) -> None:
 
 
 async def _watch() -> None:
+    from .status import snapshot, with_rates
+
     before = await snapshot()
-    with Live(auto_refresh=False) as live:
+    with Live(auto_refresh=False, screen=Console().is_terminal) as live:
         while True:
             await asyncio.sleep(2 * RATE_S)
-            now = await snapshot()
+            try:
+                now = await snapshot()
+            except LexicastError as error:  # it may come back: whoever watches wants to see that
+                live.update(Text(f"! {one_line(error)}", style="bold red"), refresh=True)
+                continue
             live.update(render(with_rates(before, now)), refresh=True)
             before = now
 
 
-async def snapshot() -> dict[str, Any]:
-    """{"time", "coordination", "coordinators", "brokers", "sampling"}; an actor that does not answer says why."""
-    from .handles import COORDINATION, find_actor
-
-    coordination = await asyncio.to_thread(find_actor, COORDINATION)
-    said = await coordination.call_retried("status", retry_s=CALL_TIMEOUT_S)
-    roles = {"coordinators": "coordinator", "brokers": "broker", "sampling": "sampler"}
-    result: dict[str, Any] = {"time": time.time(), "coordination": said}
-    for role, kind in roles.items():
-        names = sorted({*said["members"][kind], *(said["coordinators"] if kind == "coordinator" else ())})
-        answers = await asyncio.gather(*[_ask(name) for name in names])
-        result[role] = dict(zip(names, answers, strict=True))
-    return result
-
-
-async def _ask(name: str) -> dict[str, Any]:
-    from .handles import find_actor
-
-    try:
-        actor = await asyncio.to_thread(find_actor, name)
-        answer: dict[str, Any] = await actor.call("status", timeout_s=CALL_TIMEOUT_S)
-    except LexicastError as error:
-        return {"error": one_line(error)}
-    return {key: _plain(value) for key, value in answer.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Records of fields as dicts, so that all of it is JSON."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain(dataclasses.asdict(value))
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def with_rates(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """`now`, and what each actor's counters grew by, a second."""
-    seconds = max(now["time"] - before["time"], 1e-3)
-    rates: dict[str, float] = {}
-    for role, counter, key in (
-        ("coordinators", "published_records", "stored_per_s"),
-        ("brokers", "published_records", "published_per_s"),
-        ("brokers", "delivered_records", "delivered_per_s"),
-    ):
-        # an actor that restarted counts from 0: its rate is 0 once, never negative
-        grown = [
-            max(0, actor.get(counter, 0) - before[role].get(name, {}).get(counter, 0))
-            for name, actor in now[role].items()
-            if counter in before[role].get(name, {})
-        ]
-        rates[key] = round(sum(grown) / seconds, 1)
-    return {**now, "rates": rates}
-
-
 def render(now: dict[str, Any]) -> Group:
-    """The tables."""
-    said = now["coordination"]
-    rates = "  ".join(f"{key.removesuffix('_per_s')} {value:,.0f}/s" for key, value in now["rates"].items())
-    head = f"cluster {said['cluster_id'][:8]}  {said['groups']} topic groups  {rates}"
-    parts: list[Any] = [head, _actors(now), _groups(now), _traffic(now)]
+    """Everything, what is wrong first."""
+    from .status import span
+
+    said, rates = now["coordination"], now["rates"]
+    up_s = now["time"] - said["started_us"] / 1_000_000
+    head = Text.assemble(
+        ("lexicast ", "bold"),
+        f"cluster {said['cluster_id'][:8]}, {said['groups']} topic groups, coordination up {span(up_s)}   ",
+        (f"stored {rates['stored_per_s']:,.0f}/s  delivered {rates['delivered_per_s']:,.0f}/s", "bold"),
+    )
+    warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
+    parts: list[Any] = [head, *warned, _actors(now), _groups(now), _brokers(now)]
     families = [item for actor in now["sampling"].values() for item in actor.get("families", {}).items()]
     if families:
         parts.append(_families(families))
@@ -143,79 +95,90 @@ def render(now: dict[str, Any]) -> Group:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+        table.add_column(column, justify="left" if i == 0 else "right", header_style="dim", overflow="fold")
     return table
 
 
 def _actors(now: dict[str, Any]) -> Table:
-    table = _table("actors", "name", "pid", "node", "incarnation", "state")
+    from .status import ROLES
+
+    table = _table("actors", "name", "state", "pid", "starts", "node")
     said = now["coordination"]
-    table.add_row("coordination", str(said["pid"]), "", "", "serves")
-    for role, kind in (("coordinators", "coordinator"), ("brokers", "broker"), ("sampling", "sampler")):
+    table.add_row("coordination", Text("serves", style="green"), str(said["pid"]), "", "")
+    for role, kind in ROLES.items():
         for name, actor in now[role].items():
             member = said["members"][kind].get(name, {})
-            state = actor.get("error") or actor.get("failure") or "serves"
-            row = [str(member.get(key, "")) for key in ("pid", "node", "incarnation")]
-            table.add_row(name, row[0], row[1][:16], row[2], state)
+            wrong = "does not answer" if "error" in actor else "gave up" if actor.get("failure") else ""
+            state = Text(wrong, style="red") if wrong else Text("serves", style="green")
+            start = str(member["incarnation"]) if "incarnation" in member else ""
+            table.add_row(name, state, str(member.get("pid", "")), start, str(member.get("node", ""))[:16])
     return table
 
 
 def _groups(now: dict[str, Any]) -> Table:
-    table = _table("topic groups", "leader", "groups", "epochs", "records stored", "waiting for the disk", "store")
-    led: dict[str, list[int]] = {}
-    for epoch, leader, _ in now["coordination"]["group_states"].values():
-        led.setdefault(leader, []).append(epoch)
-    for leader, epochs in sorted(led.items()):
+    from .status import size, span
+
+    columns = ("groups", "epochs", "copies", "stored/s", "to disk", "used", "room", "kept for", "topics", "sessions")
+    table = _table("topic groups and stores", "leader", *columns)
+    led: dict[str, list[tuple[int, int]]] = {}
+    for epoch, leader, in_sync in now["coordination"]["group_states"].values():
+        led.setdefault(leader, []).append((epoch, len(in_sync)))
+    for leader, states in sorted(led.items()):
         actor = now["coordinators"].get(leader, {})
-        span = str(min(epochs)) if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
-        used = actor.get("store", {}).get("used_bytes")
-        table.add_row(
-            leader,
-            str(len(epochs)),
-            span,
-            f"{actor.get('published_records', 0):,}",
-            size(actor.get("uncommitted_bytes", 0)),
-            "" if used is None else size(used),
-        )
+        store = actor.get("store", {})
+        row = [str(len(states)), _range([e for e, _ in states]), _range([c for _, c in states])]
+        row += [f"{actor.get('rates', {}).get('stored_per_s', 0):,.0f}", size(actor.get("uncommitted_bytes", 0))]
+        if store:
+            kept = now["time"] - store["oldest_us"] / 1_000_000 if store["oldest_us"] else 0
+            room = Text("full", style="bold red") if store["full"] else Text(size(store["free_bytes"]))
+            row += [size(store["used_bytes"])]
+            table.add_row(leader, *row, room, span(kept), f"{store['topics']:,}", f"{store['sessions']:,}")
+        else:
+            table.add_row(leader, *row)
     return table
 
 
-def _traffic(now: dict[str, Any]) -> Table:
-    table = _table(
-        "brokers", "name", "MQTT connections", "sessions", "Python clients", "published", "delivered", "behind"
+def _range(numbers: list[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _brokers(now: dict[str, Any]) -> Table:
+    columns = (
+        "MQTT",
+        "sessions",
+        "Python",
+        "filters",
+        "published/s",
+        "delivered/s",
+        "published",
+        "delivered",
+        "behind",
     )
+    table = _table("brokers", "name", *columns)
     for name, actor in now["brokers"].items():
-        mqtt = actor.get("mqtt", {})
-        table.add_row(
-            name,
-            *[f"{mqtt.get(key, 0):,}" for key in ("connections", "sessions")],
-            *[f"{actor.get(key, 0):,}" for key in ("clients", "published_records", "delivered_records", "catching_up")],
-        )
+        mqtt, rates = actor.get("mqtt", {}), actor.get("rates", {})
+        row = [f"{mqtt.get(key, 0):,}" for key in ("connections", "sessions")]
+        row += [f"{actor.get(key, 0):,}" for key in ("clients", "filters")]
+        row += [f"{rates.get(key, 0):,.0f}" for key in ("published_per_s", "delivered_per_s")]
+        row += [f"{actor.get(key, 0):,}" for key in ("published_records", "delivered_records", "catching_up")]
+        table.add_row(name, *row)
     return table
 
 
 def _families(families: list[tuple[str, dict[str, Any]]]) -> Table:
-    table = _table("families (of the messages sampled)", "family", "messages", "raw", "sent", "saved", "codec")
-    for name, family in sorted(families, key=lambda item: -item[1]["raw_bytes"]):
+    from .status import size
+
+    shown = sorted(families, key=lambda item: -item[1]["raw_bytes"])[:FAMILIES_SHOWN]
+    more = f", {FAMILIES_SHOWN} of {len(families)}" if len(families) > FAMILIES_SHOWN else ""
+    columns = ("messages", "raw", "sent", "dictionaries", "saved", "", "codec")
+    table = _table(f"families (of the messages sampled{more})", "family", *columns)
+    for name, family in shown:
         sent = family["sent_bytes"] + family["dictionary_bytes"]
-        saved = 100 - 100 * sent / max(family["raw_bytes"], 1)
-        table.add_row(
-            name,
-            f"{family['messages']:,}",
-            size(family["raw_bytes"]),
-            size(sent),
-            f"{saved:.1f}%",
-            str(family["codec"] or ""),
-        )
+        saved = family["raw_bytes"] - sent
+        row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(family["sent_bytes"])]
+        row += [size(family["dictionary_bytes"]), size(saved), f"{100 * saved / max(family['raw_bytes'], 1):.1f}%"]
+        table.add_row(Text(name), *row, str(family["codec"] or ""))
     return table
-
-
-def size(count: float) -> str:
-    """Bytes for people: 12,345,678 -> "11.8 MiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < KIB:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= KIB
-    return f"{count:,.1f} TiB"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 import uuid
@@ -31,12 +32,14 @@ from .launch_processes import children, end_leftovers, end_processes, forget_pro
 from .launch_ray import ACTOR_CPUS, RayNodes, disconnect, join, start_embedded, worker_environment
 from .launch_stores import check_stores
 from .ports import PortClaim, claim_port
+from .status import snapshot
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 GONE_TIMEOUT_S: Final = 5.0
 WATCH_WAIT_S: Final = 30.0
 INTERRUPTED: Final = 130
+HEALTH_PERIOD_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,21 @@ class ClusterLauncher:
         else:
             await self._ray.watch()
 
+    async def watch_health(self) -> None:
+        """Say what goes wrong, when it begins and when it is over. Runs until cancelled."""
+        known: set[str] = set()
+        while True:
+            await asyncio.sleep(HEALTH_PERIOD_S)
+            try:
+                found = {_without_numbers(warning): warning for warning in (await snapshot())["warnings"]}
+            except LexicastError:
+                continue  # `watch` says it
+            for key in sorted(found.keys() - known):
+                self._progress(found[key])
+            for key in sorted(known - found.keys()):
+                self._progress(f"no longer: {key}")
+            known = set(found)
+
     async def watch(self) -> None:
         """Follow the membership, so that run.json names the actors that serve now. Runs until cancelled."""
         assert self._coordination is not None
@@ -347,7 +365,9 @@ async def _serve(launcher: ClusterLauncher, progress: Callable[[str], None], ser
             await _cancel(starting)
             return
         serving(starting.result())
-        watching = [asyncio.create_task(work) for work in (launcher.watch(), launcher.watch_ray())]
+        watching = [
+            asyncio.create_task(work) for work in (launcher.watch(), launcher.watch_ray(), launcher.watch_health())
+        ]
         await asyncio.wait([*watching, stopping], return_when=asyncio.FIRST_COMPLETED)
         for task in watching:
             if task.done():
@@ -380,6 +400,11 @@ async def _all_or_first_error(calls: list[Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _without_numbers(warning: str) -> str:
+    """What stays the same of a warning while its figures move: to its first colon, and what kind it is."""
+    return re.sub(r"[\d,.]+ (?=[A-Za-z])", "", warning.partition(";")[0])
 
 
 @asynccontextmanager

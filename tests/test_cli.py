@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from lexicast.actors.cli import app
-from lexicast.actors.cli_status import render, size, with_rates
+from lexicast.actors.cli_status import render
+from lexicast.actors.status import size, span, warnings, with_rates
 from lexicast.cluster.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -238,22 +242,53 @@ def test_a_damaged_store_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
 # -- pieces
 
 
-def test_rates_are_never_negative_and_tables_show_errors() -> None:
+def told(time: float, stored: int, **coordinator: Any) -> dict[str, Any]:
+    """A snapshot of two coordinators, one of them gone."""
     said = {
         "cluster_id": "c" * 32,
         "groups": 1,
         "pid": 1,
+        "started_us": 0,
         "group_states": {0: [3, "coordinator-0", ["coordinator-0"]]},
         "members": {"coordinator": {}, "broker": {}, "sampler": {}},
     }
+    coordinators = {"coordinator-0": {"published_records": stored, **coordinator}, "coordinator-1": {"error": "gone"}}
+    now = {"time": time, "coordination": said, "coordinators": coordinators, "brokers": {}, "sampling": {}}
+    return {**now, "warnings": list(warnings(now))}
 
-    def at(time: float, stored: int) -> dict[str, Any]:
-        coordinators = {"coordinator-0": {"published_records": stored}, "coordinator-1": {"error": "it is gone"}}
-        return {"time": time, "coordination": said, "coordinators": coordinators, "brokers": {}, "sampling": {}}
 
-    assert with_rates(at(0, 100), at(2, 300))["rates"]["stored_per_s"] == 100
-    assert with_rates(at(0, 100), at(2, 0))["rates"]["stored_per_s"] == 0
-    assert len(render(with_rates(at(0, 0), at(1, 1))).renderables) == 4
+def shown(now: dict[str, Any]) -> str:
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(render(with_rates(now, now)))
+    return console.export_text()
+
+
+def test_rates_are_never_negative() -> None:
+    assert with_rates(told(0, 100), told(2, 300))["rates"]["stored_per_s"] == 100
+    assert with_rates(told(0, 100), told(2, 0))["rates"]["stored_per_s"] == 0
+
+
+def test_status_tells_what_is_wrong_first() -> None:
+    lines = shown(told(0, 0)).splitlines()
+    assert lines[1].startswith("! coordinator-1 does not serve (gone)")
+    assert any(line.split()[:2] == ["coordinator-1", "does"] for line in lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "words"),
+    [
+        ({"store": {"full": True, "free_bytes": 5 << 20}}, "publishing is refused, 5.0 MiB are left"),
+        ({"failure": "EIO"}, "gave up|given up after an I/O error \\(EIO\\)"),
+        ({"uncommitted_bytes": 40 << 20}, "40.0 MiB wait for the disk"),
+        ({"brokers": {"broker-7": {"groups_behind": 3}}}, "broker-7 is behind coordinator-0 in 3 topic groups"),
+    ],
+)
+def test_warnings_are_sentences(coordinator: dict[str, Any], words: str) -> None:
+    assert any(re.search(words, warning) for warning in told(0, 0, **coordinator)["warnings"])
+
+
+def test_times_are_for_people() -> None:
+    assert [span(s) for s in (0, 59, 60, 5_000, 3 * 86_400)] == ["0 s", "59 s", "1 min", "1 h 23 min", "3 days"]
 
 
 def test_sizes_are_for_people() -> None:
