@@ -71,11 +71,14 @@ class CatchingUp:
         cache: BlockCache,
         pipeline_of: Callable[[int], Pipeline | None],
         missing: Callable[[Iterable[Any]], bool],
+        stalled: Callable[[int], bool],
     ) -> None:
         self._cache = cache
         self._pipeline_of = pipeline_of
         # Whether dictionaries that blocks refer to are missing; asks for them.
         self._missing = missing
+        # Whether blocks of a group have come and wait for a dictionary: the coordinator takes them for delivered.
+        self._stalled = stalled
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -169,5 +172,9 @@ class CatchingUp:
         for group, offset in result["cursor"].items():
             if group in subscriber.lagging:
                 subscriber.lagging[group] = max(subscriber.lagging[group], offset)
+        waits = [group for group in result["live"] if self._stalled(group)]
         for group in result["live"]:
-            subscriber.caught_up(group)
+            if group not in waits:
+                subscriber.caught_up(group)
+        if waits:
+            raise UnavailableError("live blocks wait for a dictionary")

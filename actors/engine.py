@@ -63,12 +63,12 @@ class Engine:
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
         self.fanout = Fanout(config.broker.routes_max)
         self._cache = BlockCache(config.broker.cache_bytes_max)
-        self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._missing_in)
+        self._stalled: dict[int, list[Block]] = {}
+        self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._missing_in, self._stalled.__contains__)
         self._filters: dict[bytes, int] = {DICTIONARIES_FILTER: 1}
         self._subscribing: dict[bytes, asyncio.Future[None]] = {}
         self._by_group: dict[int, Pipeline] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
-        self._stalled: dict[int, list[Block]] = {}
         self._fetching: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -281,13 +281,15 @@ class Engine:
         later = retained and is_wildcard(topic_filter)
 
         def cut(result: dict[str, Any]) -> None:
+            # Groups of which blocks before the cut are still to come, or have come and wait for a dictionary.
+            behind = [g for g in result["cut"] if g in result["behind"] or g in self._stalled]
             for group, offset in result["cut"].items():
-                if group not in result["behind"]:
+                if group not in behind:
                     self.heads[group] = max(self.heads.get(group, 0), offset)
             # In those groups a new subscriber begins at its cut, not with what is still to come before it.
-            begin = {group: result["cut"][group] for group in result["behind"]} if first else start
+            begin = {group: result["cut"][group] for group in behind} if first else start
             cuts.update(result["cut"])
-            self._insert(subscriber, topic_filter, grant, begin, result["behind"])
+            self._insert(subscriber, topic_filter, grant, begin, behind)
             take(result["retained"])
 
         def take(result: Any) -> None:
