@@ -214,6 +214,8 @@ class Engine:
             stalled = self._stalled.get(block.group)
             if stalled is not None:
                 stalled.append(block)
+                if len(stalled) > STALLED_BLOCKS_MAX:
+                    self._give_up(stalled[0].meta.dictionaries, f"{STALLED_BLOCKS_MAX} blocks wait for it")
             elif block.meta.dictionaries and self._missing_in([block]):
                 self._stalled[block.group] = [block]
             else:
@@ -456,10 +458,21 @@ class Engine:
                 with suppress(UnavailableError):
                     await self.fetch_dictionary(dictionary)
         except DictionaryError as error:
-            log.error("dictionary %016x: %s", dictionary, error)
-            self.dictionaries.give_up(dictionary)
+            self._give_up([dictionary], str(error))
         finally:
             self._fetching.discard(dictionary)
+        self._go_on()
+
+    def _give_up(self, dictionaries: Iterable[int], why: str) -> None:
+        """Deliver what waits for these without them: plain sessions do not get those records."""
+        for dictionary in dictionaries:
+            if not self.dictionaries.settled(dictionary):
+                log.error("dictionary %016x is given up: %s", dictionary, why)
+                self.dictionaries.give_up(dictionary)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Deliver what waited and need not any more."""
         now_us = self.clock.time_us()
         for group, blocks in list(self._stalled.items()):
             while blocks and not (blocks[0].meta.dictionaries and self._missing_in(blocks[:1])):
@@ -471,7 +484,8 @@ class Engine:
         """A dictionary by id, held or asked of the coordinators. Raises DictionaryError when none has it."""
         held = self.recoder.get(dictionary)
         found: list[bytes] = []
-        for pipeline in () if held is not None else self.pipelines.values():
+        # Those that can be reached first: whoever sent a record that needs it has it.
+        for pipeline in () if held is not None else sorted(self.pipelines.values(), key=lambda p: p.link is None):
 
             def take(result: bytes | None) -> None:
                 if result is not None:
