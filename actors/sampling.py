@@ -35,7 +35,8 @@ from lexicast.cluster.topics import dictionary_topic
 from lexicast.compression.accounting import TrafficCounters
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.families import Families
-from lexicast.compression.maintenance import Due, FirstSamples, Maintenance
+from lexicast.compression.maintenance import Due, Maintenance
+from lexicast.compression.predict import Predict
 from lexicast.compression.training import fulfil
 from lexicast.compression.wire import Recoder
 
@@ -60,8 +61,8 @@ Audience = Callable[[bytes, tuple[bytes, ...]], Awaitable[tuple[int, int]]]
 
 
 def default_maintenance() -> Maintenance:
-    """The algorithm of each family."""
-    return FirstSamples()
+    """The algorithm of each family: PREDICT, with nothing to configure."""
+    return Predict()
 
 
 class Family:

@@ -30,7 +30,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal
+from math import inf, isfinite
+from typing import Any, Final, Literal
 
 from .codecs import DEFLATE_PRESET, ZSTD_DENSE
 from .contents import COVERING, RECENT, SUBSTRINGS
@@ -183,6 +184,42 @@ class Predict(Maintenance):
             self._repository.observe(ranked(history, SUBSTRINGS_A_ROUND_MAX), len(history))
         self._schedule(self._first_count(dictionary))
 
+    def state(self) -> dict[str, Any]:
+        """What a successor needs to go on: counts and measurements, nothing of any message."""
+        return {
+            "seen": self._samples.seen,
+            "look_at": self._look_at,
+            "count": self._count,
+            "step": self._step,
+            "age": self._age,
+            "recorded": self._recorded,
+            "promised": self._promised,
+            "promise_at": self._promise_at,
+            "average": self._average,
+            "probes": self._probes,
+            "model": self._model.state(),
+        }
+
+    def restore(self, state: dict[str, Any], dictionary: Dictionary | None) -> None:
+        """Go on from a predecessor's `state`, `dictionary` being announced; the next look waits for new samples.
+
+        Raises ValueError, TypeError or KeyError, nothing changed, for what is no state.
+        """
+        seen, look_at, step, age, promise_at, probes = (
+            int(state[key]) for key in ("seen", "look_at", "step", "age", "promise_at", "probes")
+        )
+        count, average = float(state["count"]), float(state["average"])
+        promised = None if state["promised"] is None else float(state["promised"])
+        if min(seen, look_at, step, age, promise_at, probes) < 0 or not 0 <= count < inf or not isfinite(average):
+            raise ValueError("a number is out of range")
+        self._model.restore(state["model"])
+        self._samples.seen = seen
+        self._look_at = max(look_at, seen + PROBE_MESSAGES)
+        self._count, self._step, self._age, self._recorded = count, step, age, bool(state["recorded"])
+        self._promised, self._promise_at = promised, max(promise_at, seen + PROBE_MESSAGES)
+        self._average, self._probes = average, probes
+        self._current = dictionary
+
     def _decide(self) -> bool:
         """Whether a new dictionary is to be made now; else the next look is set."""
         if self._current is None or self._samples.seen <= HISTORY[-1] or self._promised is None:
@@ -218,6 +255,8 @@ class Predict(Maintenance):
         predicted = self._model.predict(self._repository.features())
         if predicted is not None:
             return predicted
+        if not self._samples.mean_bytes:
+            return float(PROBE_MESSAGES)  # a predecessor's dictionary, and no message seen yet
         overhead = len(dictionary.pack()) * (self.publishers + self.subscribers)
         return self._base.messages(overhead, self._samples.mean_bytes, self._probe())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final
 
 import numpy as np
@@ -35,6 +36,17 @@ class MessageCountModel:
         if not self._observations:
             raise ValueError("no observation to correct")
         self._observations[-1] = (self._observations[-1][0], messages)
+
+    def state(self) -> list[list[float]]:
+        """The observations, for a successor."""
+        return [[*seen, messages] for seen, messages in self._observations]
+
+    def restore(self, state: list[list[float]]) -> None:
+        """Go on from a predecessor's `state`. Raises ValueError or TypeError, nothing changed, when it is none."""
+        rows = [[float(number) for number in row] for row in state]
+        if any(len(row) != 1 + len(Features._fields) or not all(map(isfinite, row)) for row in rows):
+            raise ValueError("observations have a number a feature and a count")
+        self._observations = [(Features(*row[:-1]), row[-1]) for row in rows][-OBSERVATIONS_MAX:]
 
     def predict(self, features: Features) -> float | None:
         """MC for these features; None while there are too few observations."""

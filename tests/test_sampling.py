@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,8 @@ from lexicast.cluster.selection import offsets_of, select
 from lexicast.cluster.topics import dictionary_topic
 from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.maintenance import FirstSamples, Maintenance
+from lexicast.compression.predict import Predict
+from lexicast.compression.training import fulfil
 
 from .harness import Cluster, eventually
 
@@ -179,11 +182,12 @@ class Sampled:
         self, name: str = "sampling-0", make: Callable[[], Maintenance] = default_maintenance, others: str = ""
     ) -> AsyncIterator[SamplingServer]:
         """A sampling broker, sampling; killed at the end (nothing is saved or said)."""
+        before = self._sampling()
         async with self.client(name) as client:
             server = SamplingServer(client, self.cluster.config.compression, SystemClock(), make)
             server.set_members({name, *others.split()})
             task = asyncio.create_task(server.run())
-            await eventually(lambda: any(session.samples for session in self.broker.clients.sessions))
+            await eventually(lambda: self._sampling() > before)
             try:
                 yield server
             finally:
@@ -191,6 +195,9 @@ class Sampled:
                 await asyncio.wait([task])
                 if not task.cancelled():
                     task.result()
+
+    def _sampling(self) -> int:
+        return sum(subscriber.samples for subscriber, _ in self.broker.engine.fanout.fan(b"any"))
 
     def dictionary(self, topic: bytes) -> Dictionary | None:
         """What the broker has for a topic."""
@@ -426,3 +433,58 @@ async def test_a_family_that_cannot_be_trained_does_not_end_the_others(tmp_path:
         await bus.publish_many([("bad/x", b"broken %d" % n) for n in range(50)])
         await publish(bus, "devices/{}/telemetry", 60)
         await eventually(lambda: there.dictionary(b"devices/1000001/telemetry") is not None)
+
+
+# -- PREDICT's state
+
+
+def seen_by(messages: int) -> Predict:
+    """PREDICT after so many messages of one language, its dictionaries made."""
+    algorithm = Predict()
+    for number in range(messages):
+        algorithm.observe(reading(number % 5, number), number)
+        due = algorithm.due()
+        if due is not None:
+            algorithm.adopt(fulfil(due, family=b"f", now_us=number))
+    return algorithm
+
+
+def test_predict_goes_on_from_its_state_and_asks_for_nothing_before_it_has_new_samples() -> None:
+    before = seen_by(700)
+    assert before.current is not None
+    after = Predict()
+    after.restore(msgpack.unpackb(msgpack.packb(before.state())), before.current)
+    assert {k: v for k, v in after.state().items() if k not in ("look_at", "promise_at")} == {
+        k: v for k, v in before.state().items() if k not in ("look_at", "promise_at")
+    }
+    assert after.messages_until_look >= 100
+    for number in range(99):
+        after.observe(reading(1, number), number)
+        assert after.due() is None
+
+
+def test_predict_takes_up_a_dictionary_without_a_state() -> None:
+    current = seen_by(100).current
+    assert current is not None
+    algorithm = Predict()
+    algorithm.adopt(current)
+    assert algorithm.current == current
+    for number in range(99):
+        algorithm.observe(reading(1, number), number)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seen": -1}, {"count": "x"}, {"average": float("nan")}, {"model": [[1.0]]}, {"model": 3}, {"promised": "high"}],
+)
+def test_predict_refuses_what_is_no_state(change: dict[str, Any]) -> None:
+    algorithm = Predict()
+    with pytest.raises((ValueError, TypeError)):
+        algorithm.restore(seen_by(40).state() | change, None)
+    assert algorithm.state() == Predict().state()
+
+
+def test_a_state_is_small_and_holds_nothing_of_any_message() -> None:
+    packed = msgpack.packb(seen_by(700).state())
+    assert len(packed) < 400
+    assert b"telemetry" not in packed
