@@ -45,8 +45,9 @@ from lexicast.actors.mqtt_packets import (
     Will,
 )
 from lexicast.cluster.config import Config
+from lexicast.storage.options import StoreOptions
 
-from .harness import Cluster
+from .harness import STORE, Cluster
 
 T = TypeVar("T")
 WAIT_S = 20.0
@@ -73,7 +74,8 @@ def unique(prefix: str = "t") -> str:
 class Served:
     """A cluster with one coordinator and brokers in a thread of its own."""
 
-    def __init__(self, folder: Path, brokers: int = 1, config: Config | None = None) -> None:
+    def __init__(self, folder: Path, brokers: int, config: Config, options: StoreOptions) -> None:
+        self._options = options
         self._folder = folder
         self._names = [f"broker-{i}" for i in range(brokers)]
         self._config = config
@@ -88,7 +90,7 @@ class Served:
         return self
 
     async def _start(self) -> None:
-        self.cluster = Cluster(self._folder, config=self._config)
+        self.cluster = Cluster(self._folder, config=self._config, options=self._options)
         await self.cluster.start_coordinator()
         for name in self._names:
             await self.cluster.start_broker(name)
@@ -117,10 +119,10 @@ class Served:
 
 
 @contextmanager
-def served(brokers: int = 1, **knobs: Any) -> Iterator[Served]:
+def served(brokers: int = 1, options: StoreOptions = STORE, **knobs: Any) -> Iterator[Served]:
     """A running cluster; `knobs` as for `Config.replaced`."""
     with tempfile.TemporaryDirectory(prefix="lexicast-test-") as folder:
-        running = Served(Path(folder), brokers, Config().replaced(**knobs)).start()
+        running = Served(Path(folder), brokers, Config().replaced(**knobs), options).start()
         try:
             yield running
         finally:
