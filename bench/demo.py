@@ -145,7 +145,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=100_000,
         help=f"flights to replay, at most {FLIGHTS_MAX:,} (default %(default)s)",
     )
-    parser.add_argument("--rate", type=float, default=2_000.0, help="events a second (default %(default)s)")
+    parser.add_argument("--rate", type=float, default=1_500.0, help="events a second (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave the cluster's data, to start it again")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=f"where {PICTURE} goes (default: here)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
