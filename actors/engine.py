@@ -127,7 +127,7 @@ class Engine:
         if route is None:
             route = self._route(topic)
         group, pipeline = route
-        builder = pipeline.builder(group)
+        builder = pipeline.builder(group, sum(map(len, payloads)) if len(payloads) > 1 else len(payloads[0]))
         size = builder.add(topic, flags, payloads, origin, **run)
         if mark is not None:
             builder.mark(*mark)

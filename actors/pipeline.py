@@ -96,12 +96,12 @@ class Pipeline:
 
     # -- publishing
 
-    def builder(self, group: int) -> EntryBuilder:
-        """Where publications of `group` gather; call `added` after adding to it."""
+    def builder(self, group: int, size_bytes: int) -> EntryBuilder:
+        """Where publications of `group`, of `size_bytes` payload, are to gather; call `added` after adding to it."""
         builder = self._builders.get(group)
         if builder is None:
             builder = self._builders[group] = EntryBuilder(group)
-        elif builder.size_bytes > ENTRY_BYTES_MAX or builder.count > ENTRY_RECORDS_MAX:
+        elif builder.size_bytes + size_bytes > ENTRY_BYTES_MAX or builder.count > ENTRY_RECORDS_MAX:
             self._seal(group, builder)
             builder = self._builders[group] = EntryBuilder(group)
         return builder
