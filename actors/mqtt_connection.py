@@ -334,8 +334,10 @@ class MqttConnection(asyncio.Protocol):
 
     async def _change_all(self, changes: deque[Subscribe | Unsubscribe]) -> None:
         while changes and self._state == OPEN:
-            await change_subscriptions(self._listener, self, changes[0])
-            changes.popleft()
+            packets = list(changes)
+            await change_subscriptions(self._listener, self, packets)
+            for _ in packets:
+                changes.popleft()
         self._changes = None
         self._resume(BUSY)
 

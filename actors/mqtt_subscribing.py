@@ -48,32 +48,37 @@ def grant_of(subscription: Subscription) -> Grant:
 
 
 async def change_subscriptions(
-    listener: MqttListener, connection: MqttConnection, packet: Subscribe | Unsubscribe
+    listener: MqttListener, connection: MqttConnection, packets: list[Subscribe | Unsubscribe]
 ) -> None:
-    """Place or remove every filter and answer. A session that outlives its connection is saved first, so that what is
-    acknowledged survives this broker."""
-    if isinstance(packet, Unsubscribe):
-        answer, retained = _unsubscribe(listener, connection, packet), None
-    else:
-        placed = await asyncio.gather(
-            *[_one(listener, connection, name, options, packet.subscription_id) for name, options in packet.filters]
-        )
-        codes = [code for code, _, _ in placed]
-        answer = encode_packet(SubAck(packet.packet_id, codes), connection.version)
-        retained = [(grant, blocks) for code, grant, blocks in placed if blocks and code < UNSPECIFIED_ERROR]
-    if not connection.is_open or connection.subscriber is None:
-        return
-    if connection.session.expiry_s:
+    """Place or remove every filter of `packets` in their order, and answer each. A session that outlives its connection
+    is saved first, once for all of them, so that what is acknowledged survives this broker."""
+    answers = [await _change(listener, connection, packet) for packet in packets]
+    if connection.is_open and connection.session.expiry_s:
         try:
             await listener.sessions.save_now(connection.client_id, connection)
         except (LexicastError, TimeoutError) as error:
             log.warning("client %r: its subscriptions could not be saved: %s", connection.client_id, error)
             connection.disconnect(SERVER_BUSY)
-        if not connection.is_open:
+    for answer, retained in answers:
+        if not connection.is_open or connection.subscriber is None:
             return
-    connection.transport.write(answer)
-    for grant, blocks in retained or ():
-        connection.subscriber.send_retained(blocks, grant)
+        connection.transport.write(answer)
+        for grant, blocks in retained:
+            connection.subscriber.send_retained(blocks, grant)
+
+
+async def _change(
+    listener: MqttListener, connection: MqttConnection, packet: Subscribe | Unsubscribe
+) -> tuple[bytes, list[tuple[Grant, list[Block]]]]:
+    """(the answer, what is retained for the new subscriptions)."""
+    if isinstance(packet, Unsubscribe):
+        return _unsubscribe(listener, connection, packet), []
+    placed = await asyncio.gather(
+        *[_one(listener, connection, name, options, packet.subscription_id) for name, options in packet.filters]
+    )
+    retained = [(grant, blocks) for code, grant, blocks in placed if blocks and code < UNSPECIFIED_ERROR]
+    codes = [code for code, _, _ in placed]
+    return encode_packet(SubAck(packet.packet_id, codes), connection.version), retained
 
 
 async def _one(
