@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lexicast.actors import coordinator_requests, peers
+from lexicast.actors import coordinator_requests, engine, peers
 from lexicast.actors.encoding import Grant
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.config import Config
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.positions import topic_group
+from lexicast.compression.codecs import ZSTD
+from lexicast.compression.dictionary import Dictionary
 
-from .harness import GROUPS, WAIT_S, Cluster, EngineNode, Received, Stream, eventually
+from .harness import GROUPS, MIB, STORE, WAIT_S, Cluster, EngineNode, Received, Stream, eventually
 
 
 def numbered(start: int, count: int) -> list[bytes]:
@@ -348,6 +351,64 @@ async def test_a_broker_that_comes_back_while_it_is_being_served_is_served_anew(
         await eventually(lambda: not server.routing.peers["reader"].behind, "being live again")
 
 
+async def test_while_a_dictionary_is_fetched_nothing_is_lost_doubled_or_overtaken(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        server = (await cluster.start_coordinator()).server
+        writer, reader = await cluster.start_engine("writer"), await cluster.start_engine("reader")
+        held = writer.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"the words of this topic " * 20).pack())
+        streams = [await reader.subscribe(b"a")]
+        await writer.publish(b"a", [b"before"])
+        await streams[0].arrived(1)
+        fetched = server.requests._now["dictionary"]
+        server.requests._now["dictionary"] = unavailable
+        encoded = writer.engine.recoder.encode(b"the words of this topic", held)
+        assert encoded.dictionary == held.id
+        await writer.publish(b"a", [encoded.data], dictionary=held.id)
+        await writer.publish(b"a", [b"behind"])
+        group = topic_group(b"a", GROUPS)
+        await eventually(lambda: len(reader.engine._stalled.get(group, ())) == 2, "two blocks that wait")
+        assert streams[0].payloads() == [b"before"]
+        streams.append(await reader.subscribe(b"a", start={group: 0}))
+        streams.append(await reader.subscribe(b"a", b"#", start={group: 0}))
+        fresh = await reader.subscribe(b"+")
+        await writer.publish(b"a", [b"last"])
+        server.requests._now["dictionary"] = fetched
+        wanted = [b"before", encoded.data, b"behind", b"last"]
+        for stream in streams:
+            await stream.arrived(4)
+        await fresh.arrived(1)
+        await writer.publish(b"a", [b"end"])
+        for stream in streams:
+            await stream.arrived(5)
+            assert stream.payloads() == [*wanted, b"end"]
+        await fresh.arrived(2)
+        assert fresh.payloads() == [b"last", b"end"]
+
+
+def unavailable(*arguments: Any) -> Any:
+    raise UnavailableError("not now")
+
+
+async def test_a_dictionary_that_nobody_has_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster(tmp_path) as cluster:
+        server = (await cluster.start_coordinator()).server
+        writer, reader = await cluster.start_engine("writer"), await cluster.start_engine("reader")
+        held = writer.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"the words of this topic " * 20).pack())
+        stream = await reader.subscribe(b"a")
+        server.requests._now["dictionary"] = lambda *arguments: None
+        await writer.publish(b"a", [writer.engine.recoder.encode(b"the words", held).data], dictionary=held.id)
+        await writer.publish(b"a", [b"behind"])
+        assert (await stream.arrived(2))[1].payload == b"behind"
+        other = writer.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"other words of this topic " * 20).pack())
+        monkeypatch.setattr(engine, "STALLED_BLOCKS_MAX", 3)
+        server.requests._now["dictionary"] = unavailable
+        await writer.publish(b"a", [b"x"], dictionary=other.id)
+        for i in range(3):
+            await writer.publish(b"a", [b"%d" % i])
+        await stream.arrived(6)
+        assert stream.payloads()[2:] == [b"x", b"0", b"1", b"2"]
+
+
 async def test_retained_publications_come_at_the_cut(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         coordinator = await cluster.start_coordinator()
@@ -381,6 +442,40 @@ async def test_a_full_store_refuses_and_says_so_and_goes_on_when_there_is_room(t
         assert isinstance(await broker.publish(b"a", [b"stored"]), tuple)
         await stream.arrived(1)
         assert stream.payloads() == [b"stored"]
+
+
+async def test_what_is_beyond_the_stores_limits_is_refused_or_split(tmp_path: Path) -> None:
+    options = replace(STORE, block_bytes_max=2 * MIB, commit_bytes_max=5 * MIB // 2)
+    async with Cluster(tmp_path, options=options) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"t/#")
+        assert "stored as one" in await broker.publish(b"t/1", [bytes(MIB), bytes(MIB)])
+        coordinator.disk.hold()
+        acks = []
+        for i in range(12):
+            acks.append(broker.publish_later(b"t/%d" % (i % 3), [b"%d" % i + bytes(900_000)]))
+        coordinator.disk.release()
+        await asyncio.gather(*acks)
+        await stream.arrived(12)
+        assert coordinator.server.failure is None
+
+
+async def test_a_coordinator_whose_store_failed_answers_nothing_and_its_successor_everything(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"a")
+        coordinator.disk.hold()
+        acks = [broker.publish_later(b"a", [b"%d" % i]) for i in range(3)]
+        await eventually(lambda: coordinator.disk.waiting > 0, "the commit")
+        coordinator.disk.die()
+        await eventually(lambda: coordinator.server.failure is not None, "the failure")
+        assert not any(ack.done() for ack in acks)
+        await cluster.restart_coordinator()
+        assert all(isinstance(result, tuple) for result in await asyncio.gather(*acks))
+        await stream.arrived(3)
+        assert stream.payloads() == [b"0", b"1", b"2"]
 
 
 async def test_a_group_whose_last_blocks_have_expired_is_read_to_its_end(tmp_path: Path) -> None:
