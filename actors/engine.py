@@ -279,6 +279,10 @@ class Engine:
         found: list[Block] = []
         cuts: dict[int, int] = {}
         first = start is None and not subscriber.subscriptions
+        # A new subscriber of several coordinators' groups would get, of those that have not answered yet, what others
+        # here subscribed to, from before its cut: it begins when all have, and catches up from the cuts.
+        together = first and len(self.pipelines_of(topic_filter)) > 1
+        late: set[int] = set()
         # Many retained records take a coordinator a while: it looks them up beside its work, after the cut.
         later = retained and is_wildcard(topic_filter)
 
@@ -288,10 +292,12 @@ class Engine:
             for group, offset in result["cut"].items():
                 if group not in behind:
                     self.heads[group] = max(self.heads.get(group, 0), offset)
-            # In those groups a new subscriber begins at its cut, not with what is still to come before it.
-            begin = {group: result["cut"][group] for group in behind} if first else start
             cuts.update(result["cut"])
-            self._insert(subscriber, topic_filter, grant, begin, behind)
+            late.update(behind)
+            if not together:
+                # Where it is behind a new subscriber begins at its cut, not with what is still to come before it.
+                begin = {group: result["cut"][group] for group in behind} if first else start
+                self._insert(subscriber, topic_filter, grant, begin, behind)
             take(result["retained"])
 
         def take(result: Any) -> None:
@@ -299,6 +305,8 @@ class Engine:
 
         try:
             await self._ask_all(topic_filter, cut, "subscribe", [topic_filter], retained and not later)
+            if together:
+                self._insert(subscriber, topic_filter, grant, cuts, late)
             if later:
                 await self._ask_all(topic_filter, take, "retained", [topic_filter])
         except BaseException:
