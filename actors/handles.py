@@ -11,6 +11,7 @@ import asyncio
 import random
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -34,6 +35,7 @@ RETRY_S = 60.0
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 1.0
 CALL_TIMEOUT_S = 60.0
+END_TIMEOUT_S: Final = 30.0
 # An async actor runs this many calls at once; long polls hold one each.
 CONCURRENCY_MAX = 1_000
 
@@ -187,6 +189,23 @@ def find_actor(name: str) -> ActorReference:
         raise UnavailableError(
             f"there is no lexicast actor {name!r} in this Ray: start the cluster with `lexicast up`"
         ) from None
+
+
+def named_actors() -> list[str]:
+    """The names of all lexicast actors in the Ray that this process is connected to, restarting ones included."""
+    return [str(a["name"]) for a in ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE]
+
+
+def end_actors(names: list[str]) -> None:
+    """End these actors for good. Blocking. Raises UnavailableError when one is still there after END_TIMEOUT_S."""
+    for name in names:
+        with suppress(UnavailableError):
+            find_actor(name).kill()
+    until = time.monotonic() + END_TIMEOUT_S
+    while left := sorted(set(names) & set(named_actors())):
+        if time.monotonic() > until:
+            raise UnavailableError(f"{', '.join(left)} cannot be ended: see `ray list actors`, or restart that Ray")
+        time.sleep(RETRY_FIRST_S)
 
 
 def spawn(

@@ -25,8 +25,18 @@ from lexicast.cluster.config import Config
 from lexicast.cluster.errors import ConfigError, LexicastError, UnavailableError
 
 from .coordination_actor import CoordinationActor
-from .handles import COORDINATION, NAMESPACE, ActorReference, ClusterInfo, Members, RayCoordination, find_actor, spawn
-from .launch_files import Run, lock_data_dir, remove_run, write_run
+from .handles import (
+    COORDINATION,
+    NAMESPACE,
+    ActorReference,
+    ClusterInfo,
+    Members,
+    RayCoordination,
+    end_actors,
+    named_actors,
+    spawn,
+)
+from .launch_files import Run, left_run, lock_data_dir, remove_run, write_run
 from .launch_gcs import RayWatch
 from .launch_processes import children, end_leftovers, end_processes, forget_processes, note_processes
 from .launch_ray import ACTOR_CPUS, RayNodes, disconnect, join, start_embedded, worker_environment
@@ -77,6 +87,7 @@ class ClusterLauncher:
         self._progress = progress
         self._ready_file = ready_file
         self._lock = -1
+        self._files_are_ours = False
         self._claim: PortClaim | None = None
         self._nodes: RayNodes | None = None
         self._ray: RayWatch | None = None
@@ -91,30 +102,54 @@ class ClusterLauncher:
         """Take the data folder and connect to Ray; None: an own one. Main thread. Raises LexicastError."""
         self._lock = lock_data_dir(self._folder)
         end_leftovers(self._folder)
-        remove_run(self._folder)
         if address is None:
-            check_stores(self._config, all_here=True)
-        # Nobody of this cluster runs now, so whoever holds the port is a stranger; a free one for 0 is fixed here.
+            self._start_ray()
+        else:
+            self._join_ray(address)
+
+    def _start_ray(self) -> None:
+        self._take_files()
+        check_stores(self._config, all_here=True)
+        self._look_at_port()
+        self._progress("starting Ray")
+        node = self._config.node
+        self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + 1)
+        self._note()
+        self._ray = RayWatch(self._nodes.address, self._progress, self._note)
+
+    def _join_ray(self, address: str) -> None:
+        self._progress(f"joining Ray at {address}")
+        self._nodes = join(address)
+        self._check_alone(left_run(self._folder))
+        self._take_files()
+        # Not before: what a killed `up` left in that Ray had the stores and the port.
+        check_stores(self._config, all_here=False, wait_s=STOP_TIMEOUT_S)
+        self._look_at_port()
+
+    def _take_files(self) -> None:
+        """From here on what tells of a running cluster is ours; before, it may tell what a killed `up` left."""
+        remove_run(self._folder)
+        self._files_are_ours = True
+
+    def _look_at_port(self) -> None:
+        """Nobody of this cluster runs now, so whoever holds the port is a stranger; a free one for 0 is fixed here."""
         with closing(claim_port(self._config.node.host, self._config.mqtt.port, uuid.uuid4().hex)) as claim:
             self._config = self._config.replaced(mqtt__port=claim.port)
-        if address is None:
-            self._progress("starting Ray")
-            node = self._config.node
-            self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + 1)
-            self._note()
-            self._ray = RayWatch(self._nodes.address, self._progress, self._note)
-        else:
-            self._progress(f"joining Ray at {address}")
-            self._nodes = join(address)
-            self._check_alone()
-            check_stores(self._config, all_here=False)  # not before: those of a cluster that runs are in use
 
-    def _check_alone(self) -> None:
-        try:
-            find_actor(COORDINATION)
-        except UnavailableError:
-            return
-        raise UnavailableError("a lexicast cluster runs in this Ray already: stop that one first (`lexicast down`)")
+    def _check_alone(self, killed: str) -> None:
+        """Nobody else's actors are in this Ray; ours may be, where an `up` of this folder was killed.
+
+        `killed`: the Ray of such an `up`, whose actors are ended; "" when it stopped cleanly.
+        """
+        assert self._nodes is not None
+        names = named_actors()
+        if names and self._nodes.address != killed:
+            raise UnavailableError(
+                "a lexicast cluster runs in this Ray already: stop that one first (`lexicast down` with its --data-dir)"
+            )
+        if names:
+            self._progress("ending what a killed `lexicast up` left")
+            end_actors(names)
 
     async def start(self) -> Run:
         """Start the actors; returns when all serve. Raises the reason why one does not."""
@@ -304,14 +339,16 @@ class ClusterLauncher:
             forget_processes(self._folder)
         if self._claim is not None:
             self._claim.close()
-        if self._lock >= 0:  # else the folder and its files are another one's
+        if self._files_are_ours:
             remove_run(self._folder)
+        if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def kill(self) -> None:
         """The second Ctrl-C: end the processes that this `up` started, now."""
-        remove_run(self._folder)
+        if self._files_are_ours:
+            remove_run(self._folder)
         if self._ray is not None:
             end_processes(children(), 0.0)
         os._exit(INTERRUPTED)

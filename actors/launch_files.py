@@ -22,7 +22,7 @@ from typing import Any, Final
 from lexicast.cluster.errors import StoreError, UnavailableError
 
 from .client_address import KEY_FILE, RUN_FILE
-from .launch_processes import end_leftovers
+from .launch_processes import PROCESSES_FILE, end_leftovers
 
 LOCK_FILE: Final = "up.lock"
 DOWN_PAUSE_S: Final = 0.05
@@ -52,6 +52,14 @@ def write_run(run: Run, key: bytes, ready_file: Path | None) -> None:
     _write(folder / RUN_FILE, text)
     if ready_file is not None:
         _write(ready_file, text)
+
+
+def left_run(folder: Path) -> str:
+    """The Ray address of an `up` that was killed here; "" without one. Call it only with the folder's lock held."""
+    try:
+        return str(json.loads((folder / RUN_FILE).read_text())["ray_address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def remove_run(folder: Path) -> None:
@@ -88,9 +96,7 @@ def stop_up(folder: Path, timeout_s: float) -> int:
         raise UnavailableError(f"no cluster runs on {folder}: nothing to stop") from None
     try:
         if _try_lock(descriptor):
-            remove_run(folder)  # an `up` that was killed left them
-            if left := end_leftovers(folder):
-                raise UnavailableError(f"`lexicast up` was killed here before: ended the {left} processes that it left")
+            _tell_killed(folder)
             raise UnavailableError(f"no cluster runs on {folder}: nothing to stop")
         pid = _read_pid(descriptor)
         _ask_to_stop(pid, folder)
@@ -102,6 +108,20 @@ def stop_up(folder: Path, timeout_s: float) -> int:
         return pid
     finally:
         os.close(descriptor)
+
+
+def _tell_killed(folder: Path) -> None:
+    """Where `up` was killed, end what it left and raise what was done, or what else is to do."""
+    embedded, address = (folder / PROCESSES_FILE).exists(), left_run(folder)
+    if embedded:
+        remove_run(folder)
+        left = end_leftovers(folder)
+        raise UnavailableError(f"`lexicast up` was killed on {folder}: ended the {left} processes that it had left")
+    if address:
+        raise UnavailableError(
+            f"`lexicast up` was killed on {folder}, its actors serve on in the Ray at {address}: run "
+            f"`lexicast up --address {address}` again, then `lexicast down`"
+        )
 
 
 def _ask_to_stop(pid: int, folder: Path) -> None:

@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 from lexicast.cluster.config import Config
-from lexicast.cluster.errors import StoreError, StoreFormatError
+from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
 from lexicast.storage.environment import DATA_FILE
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.peek import peek_cluster_id
@@ -26,14 +27,28 @@ COORDINATION_FOLDER: Final = "coordination"
 COORDINATOR: Final = "coordinator"
 COORDINATORS: Final = f"{COORDINATOR}-*"
 LOOK_TIMEOUT_S: Final = 60.0
-FOUND: Final = 3
+# The exit codes of the process: something is wrong with a store; it cannot be looked at now.
+FOUND, CANNOT = 3, 4
 
 
-def check_stores(config: Config, all_here: bool) -> None:
+def check_stores(config: Config, all_here: bool, wait_s: float = 0.0) -> None:
     """Look at all stores below `node.data_dir`. Raises StoreError with what is wrong and what to do.
 
-    `all_here`: no coordinator of this cluster is on another node, so that none may be missing. Blocking, about 0.3 s.
+    `all_here`: no coordinator of this cluster is on another node, so that none may be missing. `wait_s`: how long
+    stores may still be in use, by actors that are ending. Blocking, about 0.3 s.
     """
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return _check(config, all_here)
+        except StoreFormatError:
+            raise
+        except StoreError:
+            if time.monotonic() > until:
+                raise
+
+
+def _check(config: Config, all_here: bool) -> None:
     folder = config.node.data_path()
     if not (folder / COORDINATION_FOLDER).exists() and not any(folder.glob(COORDINATORS)):
         return  # a new cluster
@@ -44,6 +59,8 @@ def check_stores(config: Config, all_here: bool) -> None:
         raise StoreError(f"the disk of {folder} does not answer: look at it, or choose another --data-dir") from None
     if ended.returncode == FOUND:
         raise StoreFormatError(ended.stderr.strip())
+    if ended.returncode == CANNOT:
+        raise StoreError(ended.stderr.strip())
     if ended.returncode < 0:
         raise StoreFormatError(
             f"a store below {folder} is damaged (looking at it ended in {signal.Signals(-ended.returncode).name}): "
@@ -102,7 +119,7 @@ def main() -> None:
         look(Config.from_dict(json.loads(sys.argv[1])), sys.argv[2] == "all")
     except StoreError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
-        sys.exit(FOUND)
+        sys.exit(FOUND if isinstance(error, StoreFormatError | StorePoisonedError) else CANNOT)
 
 
 if __name__ == "__main__":
