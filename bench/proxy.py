@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -67,6 +68,10 @@ class _Direction(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from asyncio's classes
+        if self._proxy.queue_bytes_max < QUEUE_BYTES_MAX:
+            # What the kernel holds back is the link's queue too.
+            raw = self.transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._proxy.queue_bytes_max)
         self._proxy.directions.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -134,7 +139,7 @@ class _Direction(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Reads from the sender only while the queue and the receiver have room."""
-        full = self._peer_is_full or self._queued_bytes >= QUEUE_BYTES_MAX
+        full = self._peer_is_full or self._queued_bytes >= self._proxy.queue_bytes_max
         if full == self._paused or self.transport is None or self.transport.is_closing():
             return
         self._paused = full
@@ -197,8 +202,18 @@ class Proxy:
     and hold for what is read from then on.
     """
 
-    def __init__(self, host: str, port: int, *, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        delay_s: float = 0.0,
+        bytes_per_s: float | None = None,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+    ) -> None:
+        """`queue_bytes_max`: what a direction holds back; a real link's queue is tens of KiB, not MiB."""
         self.counters = Counters()
+        self.queue_bytes_max = queue_bytes_max
         self.directions: set[_Direction] = set()
         self._server_address = (host, port)
         self._listener: asyncio.Server | None = None
