@@ -16,10 +16,11 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 import ray
 
 from lexicast.actors import launch_ray
@@ -27,6 +28,8 @@ from lexicast.actors.client_address import read_run
 from lexicast.actors.spark_environment import JAVA_OPTIONS, prepare
 from lexicast.cluster.config import Node
 from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
+
+from .reading import warm_up, yield_cpu
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +40,7 @@ EXECUTOR_MEMORY: Final = "1g"
 DRIVER_MEMORY: Final = "768m"  # the JVM beside this Python; results are collected through it
 # Spark's start takes 13 to 35 s on two cores; one that hangs (no Java on a node) would be waited for for ever.
 START_TIMEOUT_S: Final = 180.0
+STDERR: Final = 2
 
 _OPTIONS: Final = " ".join(JAVA_OPTIONS)
 
@@ -91,8 +95,8 @@ def spark_session(
     join(address, data_dir)
     try:
         _check_room(executors, executor_cores)
-        with quiet():
-            spark = _start(executors, executor_cores, executor_memory, configs or {})
+        warm_up()
+        spark = _start(executors, executor_cores, executor_memory, configs or {})
         try:
             yield spark
         finally:
@@ -119,21 +123,31 @@ def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> 
     settings = {**configuration(shuffle_partitions=max(2, 2 * executors * cores)), **configs}
     # Spark's actors have names in Ray: two jobs at a time need two
     name = f"lexicast-{uuid.uuid4().hex[:8]}"
-    watch = threading.Timer(START_TIMEOUT_S, _give_up)
+    watch = threading.Timer(START_TIMEOUT_S, _give_up, [os.dup(STDERR)])
     watch.daemon = True
     watch.start()
     try:
-        spark: SparkSession = raydp.init_spark(name, executors, cores, memory, configs=settings)
+        with quiet():
+            spark: SparkSession = raydp.init_spark(name, executors, cores, memory, configs=settings)
     except Exception as error:
         raise UnavailableError(f"Spark does not start: {first_line(error)}") from error
     finally:
         watch.cancel()
     spark.sparkContext.setLogLevel("OFF")
+    for java in driver_processes():
+        yield_cpu(java.pid)
     return spark
 
 
-def _give_up() -> None:
-    sys.stderr.write(f"lexicast: Spark has not started within {START_TIMEOUT_S:.0f} s: is Java on every node's PATH?\n")
+def driver_processes() -> list[psutil.Process]:
+    """The Java processes that this one has started: Spark's driver."""
+    return [child for child in psutil.Process().children() if child.name() == "java"]
+
+
+def _give_up(stderr: int) -> None:
+    """The main thread waits inside Ray and cannot be told: the one way out is the process's end."""
+    text = f"lexicast: Spark has not started within {START_TIMEOUT_S:.0f} s: is Java 17 on the PATH of every node?\n"
+    os.write(stderr, text.encode())
     os._exit(1)
 
 
@@ -146,19 +160,27 @@ def _stop() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Spark's processes write to our stderr from outside Python: point the descriptor itself elsewhere meanwhile."""
+    """Spark's processes write to our descriptors from outside Python: these lead nowhere meanwhile.
+
+    A process that is started within goes on writing there, for all its life. Python's own output goes on.
+    """
+    for name in ("py4j", "raydp", "pyspark"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    sys.stdout.flush()
     sys.stderr.flush()
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger("raydp").setLevel(logging.CRITICAL)
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere, redirect_stderr(os.fdopen(os.dup(kept), "w")):  # noqa: PTH123 - a device
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+    kept = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for descriptor in (*kept, nowhere):
+            os.close(descriptor)
 
 
 def first_line(error: BaseException) -> str:
