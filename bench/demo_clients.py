@@ -23,9 +23,9 @@ import paho.mqtt.client as plain
 import uvloop
 from paho.mqtt.enums import CallbackAPIVersion
 
-import lexicast.mqtt as aware
 from lexicast.actors.client import Client as PythonClient
 from lexicast.actors.client_connection import Endpoint, Resolve
+from lexicast.actors.mqtt_client import Client as AwareClient
 from lexicast.actors.ray_token import use_own_token
 from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError
 
@@ -45,7 +45,7 @@ SETTLE_S: Final = 0.5
 
 def mqtt_client(name: str, is_aware: bool, version: int) -> plain.Client:
     """A paho client or a dictionary-aware one, not yet connected."""
-    make = aware.Client if is_aware else plain.Client
+    make = AwareClient if is_aware else plain.Client
     protocol = plain.MQTTv5 if version == 5 else plain.MQTTv311
     client = make(CallbackAPIVersion.VERSION2, client_id=f"demo-{name}", protocol=protocol)
 
@@ -176,7 +176,7 @@ def subscribe_mqtt(options: argparse.Namespace, orders: Orders) -> None:
 
     client.on_message = on_message
     client.on_subscribe = lambda *unused: subscribed.set()
-    if isinstance(client, aware.Client):
+    if isinstance(client, AwareClient):
         client.on_sdc_error = on_lost
     connect(client, options.port, lambda: client.subscribe("#", qos=1) and None)
     if not subscribed.wait(CONNECT_TIMEOUT_S):

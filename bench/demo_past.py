@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lexicast
+from lexicast.actors.client import Client
+from lexicast.actors.client_connect import connect
 from lexicast.compression.dictionary import Dictionary, unpack
 
 from .demo_data import Event, Replay
@@ -39,7 +40,7 @@ class Learned:
 
 async def ask(data_dir: Path, replay: Replay, last_hour_us: int) -> tuple[Answer, list[Learned]]:
     """Asks the cluster on `data_dir`. `last_hour_us`: when the data's last hour began to be published."""
-    async with lexicast.connect(data_dir=data_dir, client_id="demo-past") as bus:
+    async with connect(data_dir=data_dir, client_id="demo-past") as bus:
         return await _flights(bus, replay, last_hour_us), await _dictionaries(bus)
 
 
@@ -49,7 +50,7 @@ def busiest(events: Sequence[Event]) -> str:
     return Counter(flights).most_common(1)[0][0]
 
 
-async def _flights(bus: lexicast.Client, replay: Replay, last_hour_us: int) -> Answer:
+async def _flights(bus: Client, replay: Replay, last_hour_us: int) -> Answer:
     hour = replay.events[replay.last_hour :]
     dest = busiest(hour)
     started = time.perf_counter()
@@ -70,7 +71,7 @@ async def _flights(bus: lexicast.Client, replay: Replay, last_hour_us: int) -> A
     )
 
 
-async def _dictionaries(bus: lexicast.Client) -> list[Learned]:
+async def _dictionaries(bus: Client) -> list[Learned]:
     """All that were ever announced: they are publications like any other."""
     return [
         Learned(round(message.time.timestamp() * 1e6), unpack(message.payload), len(message.payload))
