@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from .pipeline import Pipeline
+from .stalled import Stalled
 from .subscriber import Subscriber
 
 FETCH_BYTES = 1024 * 1024
@@ -70,14 +71,10 @@ class CatchingUp:
         self,
         cache: BlockCache,
         pipeline_of: Callable[[int], Pipeline | None],
-        missing: Callable[[Iterable[Any]], bool],
-        stalled: Callable[[int], bool],
+        stalled: Stalled,
     ) -> None:
         self._cache = cache
         self._pipeline_of = pipeline_of
-        # Whether dictionaries that blocks refer to are missing; asks for them.
-        self._missing = missing
-        # Whether blocks of a group have come and wait for a dictionary: the coordinator takes them for delivered.
         self._stalled = stalled
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,6 +104,11 @@ class CatchingUp:
                     subscriber.yield_turn(group)
                     return
             subscriber.caught_up(group)
+
+    def close(self) -> None:
+        """Bring nobody up any more."""
+        for task in list(self._tasks):
+            task.cancel()
 
     async def _bring_up(self, subscriber: Subscriber) -> None:
         try:
@@ -161,7 +163,7 @@ class CatchingUp:
     def _take(self, subscriber: Subscriber, result: dict[str, Any]) -> None:
         """An answer to `fetch`, while it is taken off the link. Raises UnavailableError when it must be asked again."""
         blocks = [Block.from_wire(wire) for wire in result["blocks"]]
-        if self._missing(blocks):
+        if self._stalled.missing(blocks):
             raise UnavailableError("a dictionary has to be fetched first")
         for group, first in result["first"].items():
             subscriber.discarded(group, first)
@@ -172,7 +174,7 @@ class CatchingUp:
         for group, offset in result["cursor"].items():
             if group in subscriber.lagging:
                 subscriber.lagging[group] = max(subscriber.lagging[group], offset)
-        waits = [group for group in result["live"] if self._stalled(group)]
+        waits = [group for group in result["live"] if group in self._stalled]
         for group in result["live"]:
             if group not in waits:
                 subscriber.caught_up(group)

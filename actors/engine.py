@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from lexicast.cluster.blocks import Block
@@ -30,12 +29,10 @@ from .entries import Done, Entry
 from .fanout import Fanout
 from .handles import Member
 from .pipeline import Pipeline
+from .stalled import Stalled
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
-
-# Blocks of a group that may wait for a dictionary that is being fetched; beyond it they go out without (see below).
-STALLED_BLOCKS_MAX = 1_000
 
 
 class Engine:
@@ -63,14 +60,14 @@ class Engine:
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
         self.fanout = Fanout(config.broker.routes_max)
         self._cache = BlockCache(config.broker.cache_bytes_max)
-        self._stalled: dict[int, list[Block]] = {}
-        self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._missing_in, self._stalled.__contains__)
+        self._stalled = Stalled(
+            self.dictionaries, self.fetch_dictionary, lambda block: self._deliver(block, self.clock.time_us())
+        )
+        self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._stalled)
         self._filters: dict[bytes, int] = {DICTIONARIES_FILTER: 1}
         self._subscribing: dict[bytes, asyncio.Future[None]] = {}
         self._by_group: dict[int, Pipeline] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
-        self._fetching: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- coordinators
 
@@ -211,14 +208,7 @@ class Engine:
         self.aliases.next_turn()
         for wire in wires:
             block = Block.from_wire(wire)
-            stalled = self._stalled.get(block.group)
-            if stalled is not None:
-                stalled.append(block)
-                if len(stalled) > STALLED_BLOCKS_MAX:
-                    self._give_up(stalled[0].meta.dictionaries, f"{STALLED_BLOCKS_MAX} blocks wait for it")
-            elif block.meta.dictionaries and self._missing_in([block]):
-                self._stalled[block.group] = [block]
-            else:
+            if not self._stalled.takes(block):
                 self._deliver(block, now_us)
 
     def _deliver(self, block: Block, now_us: int) -> None:
@@ -448,46 +438,6 @@ class Engine:
 
     # -- dictionaries
 
-    def _missing_in(self, blocks: Iterable[Block]) -> bool:
-        """Whether a block needs a dictionary that is not held; it is fetched then."""
-        missing = {d for block in blocks for d in block.meta.dictionaries if not self.dictionaries.settled(d)}
-        for dictionary in missing - self._fetching:
-            self._fetching.add(dictionary)
-            task = asyncio.get_running_loop().create_task(self._fetch_dictionary(dictionary))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return bool(missing)
-
-    async def _fetch_dictionary(self, dictionary: int) -> None:
-        """Fetch it from whoever holds it, then deliver what waited. If nobody does, those records cannot be read:
-        plain sessions do not get them, and that is logged."""
-        try:
-            while not self.dictionaries.settled(dictionary):
-                with suppress(UnavailableError):
-                    await self.fetch_dictionary(dictionary)
-        except DictionaryError as error:
-            self._give_up([dictionary], str(error))
-        finally:
-            self._fetching.discard(dictionary)
-        self._go_on()
-
-    def _give_up(self, dictionaries: Iterable[int], why: str) -> None:
-        """Deliver what waits for these without them: plain sessions do not get those records."""
-        for dictionary in dictionaries:
-            if not self.dictionaries.settled(dictionary):
-                log.error("dictionary %016x is given up: %s", dictionary, why)
-                self.dictionaries.give_up(dictionary)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Deliver what waited and need not any more."""
-        now_us = self.clock.time_us()
-        for group, blocks in list(self._stalled.items()):
-            while blocks and not (blocks[0].meta.dictionaries and self._missing_in(blocks[:1])):
-                self._deliver(blocks.pop(0), now_us)
-            if not blocks:
-                del self._stalled[group]
-
     async def fetch_dictionary(self, dictionary: int) -> Dictionary:
         """A dictionary by id, held or asked of the coordinators. Raises DictionaryError when none has it."""
         held = self.recoder.get(dictionary)
@@ -509,6 +459,6 @@ class Engine:
 
     async def close(self) -> None:
         """End all links."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._stalled.close()
+        self.catching_up.close()
         await asyncio.gather(*[pipeline.close() for pipeline in self.pipelines.values()])

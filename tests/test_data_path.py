@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors import coordinator_requests, engine, peers
+from lexicast.actors import coordinator_requests, peers, stalled
 from lexicast.actors.encoding import Grant
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
@@ -366,7 +366,7 @@ async def test_while_a_dictionary_is_fetched_nothing_is_lost_doubled_or_overtake
         await writer.publish(b"a", [encoded.data], dictionary=held.id)
         await writer.publish(b"a", [b"behind"])
         group = topic_group(b"a", GROUPS)
-        await eventually(lambda: len(reader.engine._stalled.get(group, ())) == 2, "two blocks that wait")
+        await eventually(lambda: len(reader.engine._stalled._blocks.get(group, ())) == 2, "two blocks that wait")
         assert streams[0].payloads() == [b"before"]
         streams.append(await reader.subscribe(b"a", start={group: 0}))
         streams.append(await reader.subscribe(b"a", b"#", start={group: 0}))
@@ -400,7 +400,7 @@ async def test_a_dictionary_that_nobody_has_holds_nothing_up(tmp_path: Path, mon
         await writer.publish(b"a", [b"behind"])
         assert (await stream.arrived(2))[1].payload == b"behind"
         other = writer.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"other words of this topic " * 20).pack())
-        monkeypatch.setattr(engine, "STALLED_BLOCKS_MAX", 3)
+        monkeypatch.setattr(stalled, "BLOCKS_MAX", 3)
         server.requests._now["dictionary"] = unavailable
         await writer.publish(b"a", [b"x"], dictionary=other.id)
         for i in range(3):

@@ -15,6 +15,7 @@ from lexicast.actors.catching_up import BlockCache, CatchingUp
 from lexicast.actors.encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
 from lexicast.actors.fanout import Fanout
 from lexicast.actors.mqtt_packets import V5
+from lexicast.actors.stalled import Stalled
 from lexicast.actors.subscriber import Subscriber, join_grants, needs_ids
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.topics import matches
@@ -290,7 +291,8 @@ def test_a_subscriber_that_drops_loses_only_qos0_while_blocked() -> None:
 def test_a_subscriber_that_cannot_keep_up_neglects_no_group() -> None:
     """In a fixed order the first groups used up every window, and the others got nothing until the load ended."""
     cache = BlockCache(1 << 20)
-    catching_up = CatchingUp(cache, lambda group: None, lambda blocks: False)
+    nothing: Any = None
+    catching_up = CatchingUp(cache, lambda group: None, Stalled(nothing, nothing, nothing))
     slow = Taker(Kind(V5))
     slow.set_filter(b"a", Grant(qos=1))
     slow.window = 0
