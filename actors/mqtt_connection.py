@@ -69,6 +69,8 @@ NO_ROOM, BUSY, UNREAD = 1, 2, 4
 CHANGES_MAX = 16
 # Publications of an earlier connection fetched at a time, to be sent again.
 RESEND_RECORDS = 16
+# How long a client may go on sending, unread, after its farewell.
+LINGER_S = 2.0
 PINGRESP = encode_packet(PingResp(), V5)
 
 NEW, OPENING, OPEN, CLOSED = range(4)
@@ -133,12 +135,16 @@ class MqttConnection(asyncio.Protocol):
         self._listener.made(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._state == CLOSED:
+            return  # see `_hang_up`
         self.heard = True
         items = self._reader.feed(data)
         if self._state == OPEN:
             self._handle(items)
-            if self.subscriber is not None and self.subscriber.is_socket_full:
-                self._check_output()
+            # Deliveries stop at a full socket; answers do not, so that a client that takes none is not read.
+            full = self.subscriber is not None and self.subscriber.is_socket_full
+            if full and self.transport.get_write_buffer_size() > 2 * self._listener.config.output_bytes_max:
+                self._pause(UNREAD)
         elif self._held is not None:
             self._held += items
         elif self._state == NEW and items:
@@ -146,17 +152,12 @@ class MqttConnection(asyncio.Protocol):
         if self._reader.error is not None and self._state != OPENING:
             self.fail(self._reader.error)
 
-    def _check_output(self) -> None:
-        """Deliveries stop at a full socket; answers do not, so that a client that takes none is not read."""
-        if self.transport.get_write_buffer_size() > 2 * self._listener.config.output_bytes_max:
-            self._pause(UNREAD)
-
     def pause_writing(self) -> None:
         if self.subscriber is not None:
             self.subscriber.socket_full()
 
     def resume_writing(self) -> None:
-        if self.subscriber is not None:
+        if self.subscriber is not None and self._state == OPEN:
             self._resume(UNREAD)
             self.subscriber.socket_drained()
             self._send_again()
@@ -212,7 +213,7 @@ class MqttConnection(asyncio.Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the client has left meanwhile."""
+        """Whether the client has left."""
         return self._state == CLOSED
 
     # -- what the client sends
@@ -312,7 +313,7 @@ class MqttConnection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def new_dictionary(self, dictionary: Dictionary) -> None:
-        """A family has a new dictionary; a publisher of that family gets it."""
+        """A family has a new dictionary."""
         if self._publishing is not None:
             self._publishing.new_dictionary(dictionary)
 
@@ -349,13 +350,10 @@ class MqttConnection(asyncio.Protocol):
                     PROTOCOL_ERROR, "MQTT-3.14.2-2", "a session that was to end with its connection cannot be kept now"
                 )
             self.session.expiry_s = min(expiry, self._listener.config.session_expiry_s_max)
-        self._end(with_will=packet.reason_code == DISCONNECT_WITH_WILL)
+        self._end(with_will=packet.reason_code == DISCONNECT_WITH_WILL, linger=False)
 
     def _auth(self, packet: Auth) -> None:
         raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-4.12.0-7", "no authentication method was agreed")
-
-    def _again(self, packet: Connect) -> None:
-        raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-3.1.0-2", "a second CONNECT")
 
     # -- sending again after a reconnect
 
@@ -406,35 +404,46 @@ class MqttConnection(asyncio.Protocol):
         if self._state == CLOSED:
             return
         log.info("client %r: %s", self.client_id, error)
-        self.transport.write(farewell(error, self.version, connected=self._state == OPEN))
-        self._end()
+        words = farewell(error, self.version, connected=self._state == OPEN)
+        self.transport.write(words)
+        self._end(linger=bool(words))
 
     def disconnect(self, reason_code: int, with_will: bool = True) -> None:
         """The server ends the connection (SERVER_BUSY where CONNACK would say SERVER_UNAVAILABLE)."""
         if self._state == CLOSED:
             return
-        if self._state == OPEN and self.version == V5:
+        if told := self._state == OPEN and self.version == V5:
             self.transport.write(encode_packet(Disconnect(reason_code), V5))
-        self._end(with_will)
+        self._end(with_will, linger=told)
 
-    def _end(self, with_will: bool = True) -> None:
+    def _end(self, with_will: bool = True, linger: bool = True) -> None:
+        paused = bool(self._pauses) or self._state == OPENING
         self._close(with_will)
-        self._hang_up()
+        self._hang_up(linger, paused)
 
-    def _hang_up(self) -> None:
-        """Close the socket when what was written is out; a peer that never reads would hold its buffer for ever."""
-        if not self.transport.is_closing():
-            self.transport.close()
-            asyncio.get_running_loop().call_later(self._listener.config.connect_timeout_s, self.transport.abort)
+    def _hang_up(self, linger: bool, paused: bool) -> None:
+        """End the socket. `linger`: a client that is still sending when its farewell comes would lose it with the
+        connection's reset, so it is heard out for a moment, unread."""
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if linger:
+            transport.write_eof()
+            if paused:
+                transport.resume_reading()
+        else:
+            transport.close()
+        # A peer that never reads would hold its buffer for ever.
+        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def shut_down(self) -> None:
-        """The broker stops: wills are not due, sessions are saved."""
+        """The broker stops."""
         self.disconnect(SERVER_SHUTTING_DOWN, with_will=False)
 
     def snapshot(self) -> Session:
         """The session with its cursor as it stands."""
-        if self.subscriber is not None:
-            self.session.cursor = self._listener.engine.cursor_of(self.subscriber)
+        assert self.subscriber is not None
+        self.session.cursor = self._listener.engine.cursor_of(self.subscriber)
         return self.session
 
     def taken_over(self, clean: bool) -> bytes:
@@ -444,7 +453,7 @@ class MqttConnection(asyncio.Protocol):
         self._leave()
         if self.version == V5 and not self.transport.is_closing():
             self.transport.write(encode_packet(Disconnect(SESSION_TAKEN_OVER), V5))
-        self._hang_up()
+        self._hang_up(self.version == V5, bool(self._pauses))
         if will is not None:
             self._listener.sessions.will_of_taken(self.session, will, clean)
         return state
@@ -458,6 +467,7 @@ class MqttConnection(asyncio.Protocol):
         self._publishing = None  # it refers to this connection
         if self.subscriber is not None:
             self._listener.engine.leave(self.subscriber)
+            self.subscriber.write = _unheard  # type: ignore[method-assign]  # what is being fetched for it goes nowhere
         if self._listener.sessions.owners.get(self.client_id) is self:
             del self._listener.sessions.owners[self.client_id]
 
@@ -474,6 +484,10 @@ class MqttConnection(asyncio.Protocol):
         self._listener.sessions.let_go(self.session)
 
 
+def _unheard(data: bytes) -> None:
+    """`write` of a connection that has ended."""
+
+
 _HANDLERS: dict[type, Any] = {
     PubAck: MqttConnection._on_ack,
     PubRec: MqttConnection._on_ack,
@@ -483,5 +497,4 @@ _HANDLERS: dict[type, Any] = {
     Unsubscribe: MqttConnection._change,
     Disconnect: MqttConnection._disconnect_in,
     Auth: MqttConnection._auth,
-    Connect: MqttConnection._again,
 }

@@ -66,7 +66,7 @@ async def crash(broker: BrokerServer) -> None:
         if server is not None:
             server.close()
     broker.mqtt.sessions.let_go = lambda session: None  # type: ignore[method-assign]  # nor saves anything
-    broker.mqtt.sessions.publish_will = lambda session, will: None  # type: ignore[method-assign]
+    broker.mqtt.sessions.publish_will = lambda session, will: None  # type: ignore[method-assign]  # nor that
     for connection in list(broker.mqtt.connections):
         connection.transport.abort()
     await eventually(lambda: not broker.mqtt.connections)
