@@ -25,8 +25,8 @@ from backports import zstd as finalizer
 
 from lexicast.cluster.errors import DictionaryError
 
-from .codecs import CODECS, DEFLATE_PRESET, ZSTD, ZSTD_DENSE, DenseZstd, DictionaryZstd
-from .substrings import Substring, packed, ranked
+from .codecs import CODECS, DEFLATE_PRESET
+from .substrings import SAMPLE_BYTES_MAX, Substring, packed, ranked
 
 RECENT: Final = "recent"
 COVERING: Final = "covering"
@@ -37,8 +37,9 @@ SOURCES: Final = (RECENT, COVERING, SUBSTRINGS, TRAINED)
 TABLES_BYTES_MAX: Final = 400
 """Room for the entropy tables before finalized content."""
 
-_LEVELS: Final = {ZSTD: DictionaryZstd.level, ZSTD_DENSE: DenseZstd.level}
-_FINALIZING_SAMPLES_MAX: Final = 100
+# Level 3 saves half the CPU, but chooses tables that cost 2 points on long streams of flights.
+_FINALIZING_LEVEL: Final = 13
+_FINALIZING_SAMPLES_MAX: Final = 40
 _ZSTD_DICTIONARY_MAGIC: Final = bytes.fromhex("37a430ec")
 _ZSTD_DICTIONARY_BYTES_MIN: Final = 256
 
@@ -52,11 +53,12 @@ _RANKED_MAX: Final = 2_000
 class Material:
     """Samples, and what is found out about them once for all sizes."""
 
-    def __init__(self, samples: Sequence[bytes]) -> None:
-        """Raises DictionaryError when the samples are empty."""
+    def __init__(self, samples: Sequence[bytes], *, substrings_of_bytes_max: int = SAMPLE_BYTES_MAX) -> None:
+        """Raises DictionaryError when the samples are empty. Substrings are ranked in the newest so many bytes."""
         if not any(samples):
             raise DictionaryError("there is nothing to train a dictionary on: the samples are empty")
         self._samples = samples
+        self._substrings_of_bytes_max = substrings_of_bytes_max
 
     def content(self, size: int, codec: str, source: str) -> bytes:
         """Content of about `size` bytes (entropy tables not counted; the codec may allow less).
@@ -73,20 +75,21 @@ class Material:
         if source == TRAINED:
             return _trained(self._samples, size)
         size = min(size, CODECS[codec].content_bytes_max - TABLES_BYTES_MAX)
-        return _finalized(self._raw(size, source), self._samples, codec)
+        return _finalized(self._raw(size, source), self._samples)
 
     def _raw(self, size: int, source: str) -> bytes:
         if source == COVERING:
             content = covering(self._covering, size)
         elif source == SUBSTRINGS:
-            content = packed(self._ranked, size)
+            content = packed(self.substrings, size)
         else:
             content = b""
         return content or recent(self._samples, size)
 
     @cached_property
-    def _ranked(self) -> list[Substring]:
-        return ranked(self._samples, _RANKED_MAX)
+    def substrings(self) -> list[Substring]:
+        """The best common substrings."""
+        return ranked(self._samples, _RANKED_MAX, bytes_max=self._substrings_of_bytes_max)
 
     @cached_property
     def _covering(self) -> list[bytes]:
@@ -153,13 +156,13 @@ def _trained(samples: Sequence[bytes], size: int) -> bytes:
         return _unmarked(recent(samples, size))
 
 
-def _finalized(content: bytes, samples: Sequence[bytes], codec: str) -> bytes:
+def _finalized(content: bytes, samples: Sequence[bytes]) -> bytes:
     """`content` behind the entropy tables of `samples`; as it is where zstd can make none (tiny or equal samples)."""
     content = _unmarked(content)
     chosen = [sample for sample in _spread(samples, _FINALIZING_SAMPLES_MAX) if sample]
     try:
         raw = finalizer.ZstdDict(content, is_raw=True)
-        return finalizer.finalize_dict(raw, chosen, len(content) + TABLES_BYTES_MAX, _LEVELS[codec]).dict_content
+        return finalizer.finalize_dict(raw, chosen, len(content) + TABLES_BYTES_MAX, _FINALIZING_LEVEL).dict_content
     except (finalizer.ZstdError, ValueError):
         return content
 

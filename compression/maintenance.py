@@ -102,6 +102,17 @@ class Samples:
             self._kept_bytes -= len(self._kept.popleft())
 
 
+def split_by_time(messages: tuple[bytes, ...], held_out_max: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """(training, held out): the oldest 70% and `held_out_max` of the newest 30%, spread over them.
+
+    A trial on messages that lie between those trained on flatters contents that match neighbours in time: by it,
+    flights chose DEFLATE with 28 KiB, which then was 2 points worse than zstd on the flights that followed.
+    """
+    cut = len(messages) * 7 // 10
+    newest = messages[cut:]
+    return messages[:cut], newest[:: max(1, len(newest) // held_out_max)][-held_out_max:]
+
+
 def split_by_thirds(messages: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """(training, held out): every third message is held out, so both see the same mixture, and the newest."""
     return tuple(m for at, m in enumerate(messages) if at % 3 != 2), messages[2::3]

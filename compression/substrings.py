@@ -58,12 +58,14 @@ class _Suffixes(NamedTuple):
     """The last suffix (in suffix order) before this one that begins in the same message; -1: none."""
 
 
-def ranked(messages: Sequence[bytes], count: int, *, occurrences_min: int = 2) -> list[Substring]:
+def ranked(
+    messages: Sequence[bytes], count: int, *, occurrences_min: int = 2, bytes_max: int = SAMPLE_BYTES_MAX
+) -> list[Substring]:
     """The `count` best substrings of the messages, the best first; equal scores by length, then by content.
 
-    Only the last SAMPLE_BYTES_MAX bytes of messages are looked at.
+    Only the last `bytes_max` bytes of messages are looked at.
     """
-    messages = _newest(messages)
+    messages = _newest(messages, bytes_max)
     if not messages:
         return []
     suffixes = _suffixes(messages)
@@ -83,9 +85,8 @@ def ranked(messages: Sequence[bytes], count: int, *, occurrences_min: int = 2) -
     return ordered[:count]
 
 
-def _newest(messages: Sequence[bytes]) -> list[bytes]:
+def _newest(messages: Sequence[bytes], room: int) -> list[bytes]:
     kept: list[bytes] = []
-    room = SAMPLE_BYTES_MAX
     for message in reversed(messages):
         if len(message) > room:
             break

