@@ -110,7 +110,7 @@ class MqttConnection(asyncio.Protocol):
         self._pauses = 0
         self.client_id = ""
         self.heard = False
-        self.heard_at = listener.now_s
+        self.heard_at = asyncio.get_running_loop().time()
         self.keep_alive_s = 0
         self.resumed = False
         self.session: Session = None  # type: ignore[assignment]  # set before OPEN

@@ -35,7 +35,6 @@ class MqttListener:
         self.sessions = Sessions(engine)
         self.connections: set[MqttConnection] = set()
         self.waiting: set[MqttConnection] = set()
-        self.now_s = asyncio.get_running_loop().time()
         self.port = 0
         self._session_save_s = session_save_s
         self._server: asyncio.AbstractServer | None = None
@@ -123,9 +122,9 @@ class MqttListener:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.now_s = loop.time()
+            now_s = loop.time()
             for connection in list(self.connections):
-                connection.check_keep_alive(self.now_s)
+                connection.check_keep_alive(now_s)
 
     async def _save(self) -> None:
         while True:
