@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from lexicast.cluster.config import Config, default_text, load
-from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.errors import LexicastError, UsageError
 
 from .cli_bus import history, pub, sub
 from .cli_common import INTERRUPTED, ConfigOption, DataDirOption, SetOption, overrides, reported
@@ -82,6 +82,9 @@ def up(
     address: Annotated[
         str | None, typer.Option(help="Join this Ray (auto, or HOST:PORT) instead of starting one.")
     ] = None,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="With --address: wait till that Ray has so many nodes; each gets its share.")
+    ] = 1,
     config: ConfigOption = None,
     settings: SetOption = None,
     ready_file: Annotated[
@@ -101,6 +104,8 @@ def up(
     if installed():
         with suppress(LexicastError):  # without a Java for it there is no Spark, and a cluster all the same
             prepare()
+    if nodes > 1 and address is None:
+        raise UsageError("--nodes needs --address: a Ray of its own has one node")
     given = overrides(data_dir, settings)
     for key, value in (
         ("mqtt.port", mqtt_port),
@@ -126,7 +131,7 @@ def up(
             spinner.stop()
             console.print(_where(run), soft_wrap=True, markup=False)
 
-        launch_up(load(config, overrides=given), address, progress, serving, ready_file)
+        launch_up(load(config, overrides=given), address, progress, serving, ready_file, nodes=nodes)
 
 
 def _where(run: Any) -> str:

@@ -98,14 +98,17 @@ class ClusterLauncher:
 
     # -- start
 
-    def connect(self, address: str | None) -> None:
-        """Take the data folder and connect to Ray; None: an own one. Main thread. Raises LexicastError."""
+    def connect(self, address: str | None, nodes: int) -> None:
+        """Take the data folder and connect to Ray (None: an own one) of so many nodes. Main thread.
+
+        Raises LexicastError.
+        """
         self._lock = lock_data_dir(self._folder)
         end_leftovers(self._folder)
         if address is None:
             self._start_ray()
         else:
-            self._join_ray(address)
+            self._join_ray(address, nodes)
 
     def _start_ray(self) -> None:
         self._take_files()
@@ -117,9 +120,9 @@ class ClusterLauncher:
         self._note()
         self._ray = RayWatch(self._nodes.address, self._progress, self._note)
 
-    def _join_ray(self, address: str) -> None:
+    def _join_ray(self, address: str, nodes: int) -> None:
         self._progress(f"joining Ray at {address}")
-        self._nodes = join(address)
+        self._nodes = join(address, nodes)
         self._check_alone(left_run(self._folder))
         self._take_files()
         # Not before: what a killed `up` left in that Ray had the stores and the port.
@@ -361,17 +364,19 @@ def up(
     serving: Callable[[Run], None],
     ready_file: Path | None = None,
     classes: ActorClasses | None = None,
+    nodes: int = 1,
 ) -> None:
     """Run a cluster until SIGINT or SIGTERM; returns after a clean stop. Main thread.
 
-    `serving` is called once, when everything serves. Raises LexicastError with the one reason why it did not start;
-    by then everything that had started is stopped.
+    `nodes`: how many the Ray at `address` must have first; those that join later get no brokers and coordinators before
+    the next `up`. `serving` is called once, when everything serves. Raises LexicastError with the one reason why it did
+    not start; by then everything that had started is stopped.
     """
     launcher = ClusterLauncher(config, classes or actor_classes(), progress, ready_file)
     previous = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        launcher.connect(address)
+        launcher.connect(address, nodes)
         asyncio.run(_serve(launcher, progress, serving))
     except KeyboardInterrupt:
         pass  # it came while Ray started: nothing serves yet

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from .ray_address import RAY_CLIENT, check_ray
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
+# Machines of a `ray up` come one after the other; each installs before it starts.
+NODES_TIMEOUT_S: Final = 300.0
+NODES_PAUSE_S: Final = 0.5
 GCS_FOLDER: Final = "ray"
 # Read by Ray's processes when they start (FACTS.md): no reports home, quiet, and a GCS that survives its own end.
 QUIET: Final[Mapping[str, str]] = {
@@ -66,13 +70,24 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     return _nodes(embedded=True)
 
 
-def join(address: str) -> RayNodes:
-    """Connect to the Ray at `address` ("auto", "HOST:PORT"). Raises UnavailableError, UsageError."""
+def join(address: str, nodes: int = 1) -> RayNodes:
+    """Connect to the Ray at `address` ("auto", "HOST:PORT"); wait till it has so many nodes, NODES_TIMEOUT_S at most.
+
+    Raises UnavailableError, UsageError.
+    """
     if address.startswith(RAY_CLIENT):
         raise UsageError("run this on a node of the Ray cluster, with --address auto")
     os.environ.update(QUIET)
     _init(address=check_ray(address))
-    return _nodes(embedded=False)
+    until = time.monotonic() + NODES_TIMEOUT_S
+    while len((found := _nodes(embedded=False)).nodes) < nodes:
+        if time.monotonic() > until:
+            raise UnavailableError(
+                f"the Ray at {found.address} has {len(found.nodes)} of {nodes} nodes after {NODES_TIMEOUT_S:.0f} s: "
+                "start Ray on the others, or give a smaller --nodes"
+            )
+        time.sleep(NODES_PAUSE_S)
+    return found
 
 
 def disconnect() -> None:

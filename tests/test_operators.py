@@ -309,6 +309,7 @@ def test_ray_that_cannot_start(tmp_path: Path) -> None:
         (("up", "--set", "mqtt.prot=1"), "unknown key mqtt.prot (command line): did you mean mqtt.port?"),
         (("up", "--config", "none.toml"), "cannot read the configuration none.toml"),
         (("up", "--brokers", "300"), "node.brokers"),
+        (("up", "--nodes", "2"), "--nodes needs --address"),
     ],
 )
 def test_wrong_usage(fails: Fails, arguments: tuple[str, ...], words: str) -> None:

@@ -64,10 +64,10 @@ def up(folder: Path, address: str, port: int, end: int = signal.SIGINT) -> Itera
     """`lexicast up` in that Ray; what its ready file says. At the end it gets the signal `end`."""
     ready = folder / "ready.json"
     ready.unlink(missing_ok=True)
-    files = ["--data-dir", str(folder / "data"), "--ready-file", str(ready)]
+    more = ["--mqtt-port", str(port), "--data-dir", str(folder / "data"), "--ready-file", str(ready)]
     with (folder / "up.log").open("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lexicast.actors.cli", "up", "--address", address, "--mqtt-port", str(port), *files],
+            [sys.executable, "-m", "lexicast.actors.cli", "up", "--address", address, "--nodes", "2", *more],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
