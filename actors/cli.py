@@ -24,6 +24,7 @@ from lexicast.cluster.errors import LexicastError, UsageError
 
 from .cli_bus import history, pub, sub
 from .cli_common import INTERRUPTED, ConfigOption, DataDirOption, SetOption, overrides, reported
+from .cli_spark import add_jobs
 from .cli_status import status
 from .spark_environment import installed, prepare
 
@@ -206,6 +207,7 @@ app.command()(status)
 app.command()(pub)
 app.command()(sub)
 app.command()(history)
+add_jobs(app)
 
 
 def main() -> None:

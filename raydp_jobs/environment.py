@@ -17,8 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import ray
@@ -27,8 +26,9 @@ from lexicast.actors import launch_ray
 from lexicast.actors.client_address import read_run
 from lexicast.actors.spark_environment import JAVA_OPTIONS, prepare
 from lexicast.cluster.config import Node
-from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
+from lexicast.cluster.errors import UnavailableError, UsageError
 
+from .failures import first_line
 from .reading import warm_up, yield_cpu
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def configuration(shuffle_partitions: int) -> dict[str, str]:
     }
 
 
-def join(address: str | None, data_dir: str | os.PathLike[str] | None) -> None:
-    """Connect this process to the Ray of a running cluster, unless it is connected. Raises LexicastError."""
-    prepare()
+def join_ray(address: str | None, data_dir: str | os.PathLike[str] | None) -> bool:
+    """Connect this process to the Ray of a running cluster; False when it was connected. Raises LexicastError."""
     if ray.is_initialized():
-        return
+        return False
     if address is None:
         address = str(read_run(Node(data_dir=os.fspath(data_dir or "")).data_path())["ray_address"])
     launch_ray.join(address)
+    return True
 
 
 @contextmanager
@@ -91,8 +91,8 @@ def spark_session(
         raise UsageError("give an address or a data_dir, not both")
     if executors < 1 or executor_cores < 1:
         raise UsageError(f"executors={executors}, executor_cores={executor_cores}: at least 1 each")
-    connected = ray.is_initialized()
-    join(address, data_dir)
+    prepare()
+    joined = join_ray(address, data_dir)
     try:
         _check_room(executors, executor_cores)
         warm_up()
@@ -103,7 +103,7 @@ def spark_session(
             with quiet():
                 _stop()
     finally:
-        if not connected:
+        if joined:
             launch_ray.disconnect()
 
 
@@ -181,18 +181,3 @@ def quiet() -> Iterator[None]:
         os.dup2(kept[1], 2)
         for descriptor in (*kept, nowhere):
             os.close(descriptor)
-
-
-def first_line(error: BaseException) -> str:
-    """What went wrong, in one line: out of Java's or Ray's pages where it is one of theirs."""
-    if isinstance(error, LexicastError):
-        return " ".join(str(error).split())
-    java: Any = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else str(getattr(error, "desc", None) or error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(iter(lines), type(error).__name__)
-
-
-def data_path(data_dir: str | os.PathLike[str] | None) -> Path:
-    """The data folder that a command names, or the default one."""
-    return Node(data_dir=os.fspath(data_dir or "")).data_path()

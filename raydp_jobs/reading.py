@@ -155,10 +155,23 @@ def read(
     progress: Progress | None = None,
 ) -> Blocks:
     """Read the history into Ray's object store; see `history` for the arguments and what is raised."""
+    query, slices = _plan(filter, since, until, columns, expired)
+    return _read_all(slices, query, progress or _silent)
+
+
+def planned(filter: str, since: Since, until: Until) -> tuple[int, int]:
+    """How many records, and bytes as stored, the blocks hold that a read would look through."""
+    _, slices = _plan(filter, since, until, None, False)
+    extents = [extent for each in slices for extent in each.extents]
+    return sum(extent.records for extent in extents), sum(extent.stored_bytes for extent in extents)
+
+
+def _plan(
+    filter: str, since: Since, until: Until, columns: Sequence[str] | None, expired: bool
+) -> tuple[Query, list[Slice]]:
     found = places()
     query = make_query(filter, since, until, columns, expired, groups=sum(len(place.committed) for place in found))
-    slices = _planned(found, query)
-    return _read_all(slices, query, progress or _silent)
+    return query, _planned(found, query)
 
 
 def _silent(done: int, total: int, rows: int) -> None:

@@ -1,0 +1,151 @@
+"""`lexicast spark ...`, `lexicast channel ...` and `lexicast export`: run as `python -m lexicast.raydp_jobs.cli`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+from rich.console import Console
+
+from lexicast.actors.cli_common import (
+    AddressOption,
+    ConfigOption,
+    DataDirOption,
+    SetOption,
+    find_cluster,
+    overrides,
+    reported,
+)
+from lexicast.actors.spark_environment import installed
+from lexicast.cluster.config import load
+from lexicast.cluster.errors import UnavailableError, UsageError
+
+FilterOption: TypeAlias = Annotated[str, typer.Option("--filter", "-f", help="Topics: + one level, # all below.")]
+SinceOption: TypeAlias = Annotated[str, typer.Option(help="A duration (1h), a time, or 'beginning'.")]
+UntilOption: TypeAlias = Annotated[str | None, typer.Option(help="Up to this time.", show_default=False)]
+ExecutorsOption: TypeAlias = Annotated[int, typer.Option(min=1, help="Spark executors, one CPU and 1 GB each.")]
+DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+PictureOption: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Draw it into this file (PNG, SVG, PDF).", show_default=False)
+]
+
+WIDTH: Final = 120
+
+app = typer.Typer(
+    name="lexicast",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
+)
+spark_app = typer.Typer(help="Jobs over the history, in Spark on the cluster's Ray.", no_args_is_help=True)
+app.add_typer(spark_app, name="spark")
+
+
+def console() -> Console:
+    """Tables go to stdout; a file or pipe has no width of its own."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+
+def connection(address: str | None, data_dir: Path | None) -> dict[str, Any]:
+    """The arguments of `spark_session` and of `lexicast.connect`. Raises UnavailableError without Spark."""
+    if not installed():
+        from lexicast.actors.spark_environment import NO_SPARK
+
+        raise UnavailableError(NO_SPARK)
+    return find_cluster(address, data_dir)
+
+
+@spark_app.command("train-dictionaries")
+@reported
+def train_dictionaries(
+    filter: FilterOption = "#",
+    since: SinceOption = "beginning",
+    until: UntilOption = None,
+    subscribers: Annotated[int, typer.Option(min=1, help="Subscribers that a dictionary has to reach.")] = 1,
+    picture: PictureOption = None,
+    dry_run: DryRunOption = False,
+    executors: ExecutorsOption = 1,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Train every family's dictionary on its history; publish those that beat the current ones by more than they cost.
+
+    lexicast spark train-dictionaries --dry-run --picture families.png
+    """
+    from .job_dictionaries import run
+
+    found = connection(address, data_dir)
+    compression = load(config, overrides=overrides(None, settings)).compression
+    run(console(), found, compression, filter, since, until, subscribers, executors, picture, dry_run)
+
+
+@spark_app.command("sql")
+@reported
+def sql(
+    query: Annotated[str, typer.Argument(help="Spark SQL over the table `history`.")],
+    filter: FilterOption = "#",
+    since: SinceOption = "beginning",
+    until: UntilOption = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(help="Payloads as columns: 'json', or such as 'carrier STRING, delay INT'.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    dry_run: DryRunOption = False,
+    executors: ExecutorsOption = 1,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Answer a question in SQL about the past.
+
+    lexicast spark sql 'SELECT topic, count(*) n FROM history GROUP BY topic ORDER BY n DESC'
+
+    lexicast spark sql 'SELECT carrier, avg(delay) FROM history GROUP BY carrier' -f 'flights/#' --schema json
+    """
+    from .job_sql import run
+
+    found = connection(address, data_dir)
+    run(console(), found, query, filter, since, until, schema, limit, as_json, executors, dry_run)
+
+
+@app.command()
+@reported
+def export(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder; gets parquet files.")],
+    filter: FilterOption = "#",
+    since: SinceOption = "beginning",
+    until: UntilOption = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Comma-separated; all by default: topic,time,payload,...", show_default=False)
+    ] = None,
+    expired: Annotated[bool, typer.Option(help="Also publications whose expiry has passed.")] = False,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Write the history as parquet files (needs neither Spark nor Java, only pyarrow).
+
+    lexicast export flights/ --filter 'flights/#' --since 1d
+    """
+    try:
+        from .job_export import run
+    except ImportError as error:
+        raise UnavailableError(f"{error.name} is not installed: pip install 'lexicast[spark]'") from None
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    if names is not None and not all(names):
+        raise UsageError("--columns: names with commas between them, such as topic,time,payload")
+    run(console(), find_cluster(address, data_dir), folder, filter, since, until, names, expired)
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="lexicast")
+
+
+if __name__ == "__main__":
+    main()
