@@ -249,7 +249,7 @@ class DualDB:
         if not queries.size:
             return joined_matches([])
         with self._guard():
-            return self._lists.graves.apply_to_matches(self._lists.probe(queries), first)
+            return self._lists.graves.apply_to_matches(self._lists.probe(queries), queries, first)
 
     def payloads(self, positions: Sequence[int]) -> list[bytes]:
         """The payloads of publications. Raises UsageError where there is none any more, DamageError (a damaged one)."""

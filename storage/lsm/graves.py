@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .rows import I64, U64, Matches, Rows, empty, joined
+from .rows import I64, U64, Matches, Queries, Rows, empty, joined
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
@@ -90,11 +90,13 @@ class Graves:
         keep[gone] = False
         return rows.take(keep)
 
-    def apply_to_matches(self, matches: Matches, first: int) -> Matches:
+    def apply_to_matches(self, matches: Matches, queries: Queries, first: int) -> Matches:
         """`matches` without what lay under a grave when its operation (the batch begins with `first`) asked."""
         if not self.size or not matches.size:
             return matches
-        covered = self._covered(matches.key, matches.tag)
+        key_of = np.zeros(int(queries.op.max()) + 1, np.uint64)
+        key_of[queries.op] = queries.key
+        covered = self._covered(key_of[matches.op], matches.tag)
         asked = (matches.op[covered.at] + first).astype(np.uint64)
         gone = covered.at[(matches.seq[covered.at] < covered.seq) & (covered.seq < asked)]
         if not len(gone):

@@ -23,7 +23,7 @@ from ..table import AnyTransaction, WriteTransaction
 from .graves import Graves
 from .home import GRAVES, DualOptions, Home, Manifest, RunRow, write_manifest
 from .jobs import Flush, Job, Merge
-from .rows import I64, ROW_BYTES, Matches, Queries, Rows, joined_matches
+from .rows import I64, ROW_BYTES, Matches, Queries, Rows, asked, joined_matches
 from .runs import Run, delete_some
 from .tiers import Tiers
 
@@ -39,7 +39,7 @@ class Lists:
         self._options = options
         self._manifest = manifest
         self._active = Tiers()
-        self._frozen: Rows | None = None
+        self._frozen: Tiers | None = None
         self._frozen_below = 0
         # Rows and graves since the last freeze, those that have expired included: what a crash costs to enter again.
         self._entered = 0
@@ -74,7 +74,7 @@ class Lists:
     @property
     def memory_rows(self) -> int:
         """Rows in memory, those being written included."""
-        return self._active.rows + (0 if self._frozen is None else self._frozen.size)
+        return self._active.rows + (0 if self._frozen is None else self._frozen.rows)
 
     @property
     def run_rows(self) -> int:
@@ -106,11 +106,12 @@ class Lists:
 
     def freeze(self, flushed: int, now_us: int) -> None:
         """Begin to write the memory table; operations before `flushed` are in it or in runs."""
-        self._frozen = self.graves.apply(self._active.all_rows(now_us))
+        rows = self.graves.apply(self._active.all_rows(now_us))
+        self._frozen = Tiers.of(rows)
         self._frozen_below = flushed
         self._active = Tiers()
         self._entered = 0
-        self._job = Flush(self._new_run(0), self._frozen, self._options.segment_rows)
+        self._job = Flush(self._new_run(0), rows, self._options.segment_rows)
 
     def _new_run(self, level: int) -> Run:
         self._manifest.next_run += 1
@@ -119,15 +120,16 @@ class Lists:
     # look-up
 
     def probe(self, queries: Queries) -> Matches:
-        """All answers; graves not yet applied."""
+        """All answers to one question or more; graves not yet applied."""
+        asking = asked(queries)
         found: list[Matches] = []
         if self._runs:
             with self._home.snapshot() as txn:
                 for run in self._runs:
-                    found += run.probe(txn, self._home.runs, queries)
+                    found += run.probe(txn, self._home.runs, asking)
         if self._frozen is not None:
-            found += Tiers.of(self._frozen).probe(queries)
-        found += self._active.probe(queries)
+            found += self._frozen.probe(asking)
+        found += self._active.probe(asking)
         return joined_matches(found)
 
     # work behind

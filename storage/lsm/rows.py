@@ -118,6 +118,10 @@ class Queries(NamedTuple):
         """Questions from `start` to before `end`, without a copy."""
         return Queries._make([column[start:end] for column in self])
 
+    def where(self, chosen: NDArray[np.bool_]) -> Queries:
+        """The questions where the mask is true."""
+        return Queries._make([column[chosen] for column in self])
+
 
 def ordered(queries: Queries) -> Queries:
     """The questions sorted by key."""
@@ -129,7 +133,6 @@ class Matches(NamedTuple):
     """Answers: row (seq, low, high, tag) answers the operation at `op` of the batch. In no particular order."""
 
     op: Index
-    key: U64
     seq: U64
     low: I64
     high: I64
@@ -156,27 +159,64 @@ def joined_matches(parts: Sequence[Matches]) -> Matches:
         return parts[0]
     if not parts:
         none = empty()
-        return Matches(np.empty(0, np.intp), none.key, none.seq, none.low, none.high, none.tag)
+        return Matches(np.empty(0, np.intp), none.seq, none.low, none.high, none.tag)
     return Matches._make([np.concatenate(columns) for columns in zip(*parts, strict=True)])
 
 
-def probe(rows: Rows, queries: Queries) -> Matches | None:
+class Bounds(NamedTuple):
+    """Of rows: the greatest `seq` and `low`, the least and greatest `high`. They make most comparisons needless."""
+
+    seq_max: int
+    low_max: int
+    high_min: int
+    high_max: int
+
+
+def bounds_of(rows: Rows) -> Bounds:
+    """The bounds of one row or more."""
+    return Bounds(int(rows.seq.max()), int(rows.low.max()), int(rows.high.min()), int(rows.high.max()))
+
+
+class Asked(NamedTuple):
+    """Queries, and what all of them have in common."""
+
+    queries: Queries
+    seq_min: int
+    low_max_min: int
+    valid_at_min: int
+    valid_at_max: int
+
+
+def asked(queries: Queries) -> Asked:
+    """One query or more, with their bounds."""
+    valid = queries.valid_at
+    return Asked(queries, int(queries.seq.min()), int(queries.low_max.min()), int(valid.min()), int(valid.max()))
+
+
+def probe(rows: Rows, bounds: Bounds, asking: Asked) -> Matches | None:
     """The answers that sorted `rows` hold, stored before the operation that asks; None when there are none."""
+    queries = asking.queries
+    if bounds.high_max < asking.valid_at_min:
+        return None
     starts = np.searchsorted(rows.key, queries.key, "left")
     counts = np.searchsorted(rows.key, queries.key, "right") - starts
     total = int(counts.sum())
     if total == 0:
         return None
-    asking = np.repeat(np.arange(queries.size), counts)
-    at = np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
-    low = rows.low[at]
-    good = low <= queries.low_max[asking]
-    good &= low >= queries.low_min[asking]
-    good &= rows.high[at] >= queries.valid_at[asking]
-    seq = rows.seq[at]
-    good &= seq < queries.seq[asking]
+    at = np.arange(total)
+    at += np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    low = rows.low.take(at)
+    good = low >= np.repeat(queries.low_min, counts)
+    if bounds.low_max > asking.low_max_min:
+        good &= low <= np.repeat(queries.low_max, counts)
+    if bounds.high_min < asking.valid_at_max:
+        good &= rows.high.take(at) >= np.repeat(queries.valid_at, counts)
+    if bounds.seq_max >= asking.seq_min:
+        good &= rows.seq.take(at) < np.repeat(queries.seq, counts)
+    op = np.repeat(queries.op, counts)
     if not good.all():
-        asking, at, low, seq = asking[good], at[good], low[good], seq[good]
-        if not len(at):
+        chosen = np.flatnonzero(good)
+        if not len(chosen):
             return None
-    return Matches(queries.op[asking], queries.key[asking], seq, low, rows.high[at], rows.tag[at])
+        op, at, low = op.take(chosen), at.take(chosen), low.take(chosen)
+    return Matches(op, rows.seq.take(at), low, rows.high.take(at), rows.tag.take(at))

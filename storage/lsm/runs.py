@@ -15,7 +15,7 @@ import numpy as np
 
 from ..format import DamageError
 from ..table import AnyTransaction, Database, WriteTransaction
-from .rows import I64, U64, Matches, Queries, Rows, probe
+from .rows import I64, U64, Asked, Bounds, Matches, Rows, bounds_of, probe
 from .segments import encode_segment, segment_head, segment_rows
 
 _KEY: Final = struct.Struct(">II")
@@ -42,7 +42,7 @@ class Run:
         self.segments = 0
         self._first: list[int] = []
         self._last: list[int] = []
-        self._high_max: list[int] = []
+        self._bounds: list[Bounds] = []
         self._verified: set[int] = set()
         self._fences: tuple[U64, U64, I64] | None = None
 
@@ -54,13 +54,13 @@ class Run:
             raise DamageError("runs", -1, -1, f"segment {self.segments} of run {self.number} is already there")
         del value
         self._verified.add(self.segments)
-        self._note(int(rows.key[0]), int(rows.key[-1]), int(rows.high.max()), rows.size)
+        self._note(rows, bounds_of(rows))
 
-    def _note(self, first: int, last: int, high_max: int, rows: int) -> None:
-        self._first.append(first)
-        self._last.append(last)
-        self._high_max.append(high_max)
-        self.rows += rows
+    def _note(self, rows: Rows, bounds: Bounds) -> None:
+        self._first.append(int(rows.key[0]))
+        self._last.append(int(rows.key[-1]))
+        self._bounds.append(bounds)
+        self.rows += rows.size
         self.segments += 1
         self._fences = None
 
@@ -68,8 +68,7 @@ class Run:
         """Note the segments of a run that the manifest names. Raises DamageError when one is missing or torn."""
         for number in range(segments):
             rows = segment_rows(self._value(txn, database, number), verify=False)
-            high_max = segment_head(self._value(txn, database, number)).high_max
-            self._note(int(rows.key[0]), int(rows.key[-1]), high_max, rows.size)
+            self._note(rows, segment_head(self._value(txn, database, number)).bounds)
 
     def _value(self, txn: AnyTransaction, database: Database, number: int) -> memoryview:
         value = txn.get(segment_key(self.number, number), None, database)
@@ -89,7 +88,7 @@ class Run:
     @property
     def high_max(self) -> int:
         """When the last of its rows expires."""
-        return max(self._high_max)
+        return max([bounds.high_max for bounds in self._bounds])
 
     def fences(self) -> tuple[U64, U64, I64]:
         """First key, last key and last expiry of each segment."""
@@ -97,18 +96,19 @@ class Run:
             self._fences = (
                 np.array(self._first, np.uint64),
                 np.array(self._last, np.uint64),
-                np.array(self._high_max, np.int64),
+                np.array([bounds.high_max for bounds in self._bounds], np.int64),
             )
         return self._fences
 
-    def probe(self, txn: AnyTransaction, database: Database, queries: Queries) -> Iterator[Matches]:
+    def probe(self, txn: AnyTransaction, database: Database, asking: Asked) -> Iterator[Matches]:
         """The answers that this run holds; only segments that may hold one are touched."""
+        queries = asking.queries
         first, last, high_max = self.fences()
         start = np.searchsorted(queries.key, first, "left")
         end = np.searchsorted(queries.key, last, "right")
-        for number in np.flatnonzero((start < end) & (high_max >= int(queries.valid_at.min()))):
-            asked = queries.slice(int(start[number]), int(end[number]))
-            found = probe(self.segment(txn, database, int(number)), asked)
+        for number in np.flatnonzero((start < end) & (high_max >= asking.valid_at_min)):
+            own = asking._replace(queries=queries.slice(int(start[number]), int(end[number])))
+            found = probe(self.segment(txn, database, int(number)), self._bounds[number], own)
             if found is not None:
                 yield found
 

@@ -1,8 +1,8 @@
 """A segment: a few thousand sorted rows as one LMDB value, read in place.
 
-Little-endian: crc u32 over all that follows, version u16, spare u16, rows u32, spare u32, least and greatest `high`
-(so that a run that has expired as a whole is dropped unread), then the columns key, seq, low, high, tag (8 bytes a row
-each) and a check a row (u32, `checks`). The columns start at a multiple of 8, so NumPy reads them from the map.
+Little-endian: crc u32 over all that follows, version u16, spare u16, rows u32, spare u32, the rows' bounds (i64 a
+number; so a run that has expired as a whole is dropped unread), then the columns key, seq, low, high, tag (8 bytes a
+row each) and a check a row (u32, `checks`). The columns start at a multiple of 8, so NumPy reads them from the map.
 
 The checksum over the whole is compared when a segment is first touched after it was written or opened; the checks a row
 say which rows a damaged one has lost.
@@ -18,13 +18,13 @@ import numpy as np
 
 from ..format import DamageError
 from .checks import row_checks
-from .rows import ROW_BYTES, Rows
+from .rows import ROW_BYTES, Bounds, Rows, bounds_of
 
 SEGMENT_VERSION: Final = 1
 
 _CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<HHIIqq")
-_START: Final = 32
+_HEAD = struct.Struct("<HHIIQqqq")
+_START: Final = 48
 _CHECK_BYTES: Final = 4
 
 
@@ -35,13 +35,20 @@ class SegmentHead(NamedTuple):
     spare: int
     rows: int
     spare_2: int
+    seq_max: int
+    low_max: int
     high_min: int
     high_max: int
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds of the rows."""
+        return Bounds(self.seq_max, self.low_max, self.high_min, self.high_max)
 
 
 def encode_segment(rows: Rows) -> bytes:
     """Sorted rows as the value that is stored."""
-    head = _HEAD.pack(SEGMENT_VERSION, 0, rows.size, 0, int(rows.high.min()), int(rows.high.max()))
+    head = _HEAD.pack(SEGMENT_VERSION, 0, rows.size, 0, *bounds_of(rows))
     covered = b"".join((head, *[np.ascontiguousarray(column).data for column in rows], row_checks(*rows).data))
     return _CRC.pack(crc32(covered)) + covered
 

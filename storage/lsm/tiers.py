@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .rows import Matches, Queries, Rows, merged, probe
+from .rows import Asked, Bounds, Matches, Rows, bounds_of, merged, probe
 
 FANOUT: Final = 8
 
@@ -20,38 +20,40 @@ class Tiers:
     __slots__ = ("_levels", "rows")
 
     def __init__(self) -> None:
-        self._levels: list[list[Rows]] = [[]]
+        self._levels: list[list[tuple[Rows, Bounds]]] = [[]]
         self.rows = 0
 
     @classmethod
     def of(cls, rows: Rows) -> Tiers:
         """One tier of sorted rows."""
         made = cls()
-        made._levels[0].append(rows)
+        if rows.size:
+            made._levels[0].append((rows, bounds_of(rows)))
         made.rows = rows.size
         return made
 
     def add(self, rows: Rows, now_us: int) -> None:
-        """Take in sorted rows; merges tiers when FANOUT of one size have come together."""
+        """Take in sorted rows, at least one; merges tiers when FANOUT of one size have come together."""
         self.rows += rows.size
         level = 0
         while True:
-            self._levels[level].append(rows)
+            if rows.size:
+                self._levels[level].append((rows, bounds_of(rows)))
             tiers = self._levels[level]
             if len(tiers) < FANOUT:
                 return
-            rows = merged(tiers, now_us)
-            self.rows += rows.size - sum([tier.size for tier in tiers])
+            rows = merged([tier for tier, _ in tiers], now_us)
+            self.rows += rows.size - sum([tier.size for tier, _ in tiers])
             self._levels[level] = []
             level += 1
             if level == len(self._levels):
                 self._levels.append([])
 
-    def probe(self, queries: Queries) -> list[Matches]:
+    def probe(self, asking: Asked) -> list[Matches]:
         """The answers that these tiers hold."""
-        found = [probe(tier, queries) for tiers in self._levels for tier in tiers]
+        found = [probe(tier, bounds, asking) for tiers in self._levels for tier, bounds in tiers]
         return [matches for matches in found if matches is not None]
 
     def all_rows(self, now_us: int) -> Rows:
         """Everything unexpired, sorted."""
-        return merged([tier for tiers in self._levels for tier in tiers], now_us)
+        return merged([tier for tiers in self._levels for tier, _ in tiers], now_us)
