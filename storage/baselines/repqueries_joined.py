@@ -1,8 +1,8 @@
 """RepQueries with all queries of a batch asked together, on DualDB's own engine: more than section 4.2 has.
 
 As `repqueries`, but somebody gathers what all clients are due to ask, and publications go to a DualDB that holds
-nothing else; so the queries of a batch are one join, sorted by key, like DualDB's own. The queries to come are kept
-a batch together in columns. Ten queries and one for each subscription of DualDB's one: where every look-up costs the same and
+nothing else; so the queries of a batch are one join, sorted by key, like DualDB's own. Queries to come are kept a batch
+together in columns. Ten queries and one for each subscription of DualDB's one: where every look-up costs the same and
 writing nothing, DualDB would be 33/4 = 8.25 times as fast at 3:1 and 11/4 = 2.75 times at 1:3.
 """
 
