@@ -302,7 +302,7 @@ def test_ray_that_cannot_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("up", "--nonsense"), "No such option: --nonsense (see `lexicast up --help`)"),
+        (("up", "--xyz"), "No such option: --xyz (see `lexicast up --help`)"),
         (("nonsense",), "No such command 'nonsense' (see `lexicast --help`)"),
         (("up", "--mqtt-port", "x"), "'--mqtt-port'"),
         (("pub",), "Missing argument 'topic'"),
