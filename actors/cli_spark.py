@@ -1,4 +1,4 @@
-"""`lexicast spark`, `lexicast channel` and `lexicast export`: the jobs of `lexicast.raydp_jobs`, a program of their own.
+"""`lexicast spark`, `channel` and `export`: the jobs of `lexicast.raydp_jobs`, each a program of its own.
 
 They stand above the actors, which therefore cannot import them: the job's process takes this one's place, so that
 Ctrl-C and SIGTERM reach it.

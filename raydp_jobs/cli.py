@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lexicast.actors.cli_common import (
     AddressOption,
@@ -18,20 +16,21 @@ from lexicast.actors.cli_common import (
     overrides,
     reported,
 )
-from lexicast.actors.spark_environment import installed
 from lexicast.cluster.config import load
 from lexicast.cluster.errors import UnavailableError, UsageError
 
-FilterOption: TypeAlias = Annotated[str, typer.Option("--filter", "-f", help="Topics: + one level, # all below.")]
-SinceOption: TypeAlias = Annotated[str, typer.Option(help="A duration (1h), a time, or 'beginning'.")]
-UntilOption: TypeAlias = Annotated[str | None, typer.Option(help="Up to this time.", show_default=False)]
-ExecutorsOption: TypeAlias = Annotated[int, typer.Option(min=1, help="Spark executors, one CPU and 1 GB each.")]
-DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-PictureOption: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Draw it into this file (PNG, SVG, PDF).", show_default=False)
-]
-
-WIDTH: Final = 120
+from .cli_channel import channel_app
+from .cli_common import (
+    WIDTH,
+    DryRunOption,
+    ExecutorsOption,
+    FilterOption,
+    PictureOption,
+    SinceOption,
+    UntilOption,
+    connection,
+    console,
+)
 
 app = typer.Typer(
     name="lexicast",
@@ -42,20 +41,7 @@ app = typer.Typer(
 )
 spark_app = typer.Typer(help="Jobs over the history, in Spark on the cluster's Ray.", no_args_is_help=True)
 app.add_typer(spark_app, name="spark")
-
-
-def console() -> Console:
-    """Tables go to stdout; a file or pipe has no width of its own."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-
-
-def connection(address: str | None, data_dir: Path | None) -> dict[str, Any]:
-    """The arguments of `spark_session` and of `lexicast.connect`. Raises UnavailableError without Spark."""
-    if not installed():
-        from lexicast.actors.spark_environment import NO_SPARK
-
-        raise UnavailableError(NO_SPARK)
-    return find_cluster(address, data_dir)
+app.add_typer(channel_app, name="channel")
 
 
 @spark_app.command("train-dictionaries")

@@ -99,9 +99,9 @@ def matcher(filter: bytes) -> Callable[[bytes], bool]:
 def places() -> list[Place]:
     """The stores of the cluster in the Ray that this process is connected to. Raises UnavailableError."""
     coordination = find_actor(COORDINATION).handle
-    names = _get(coordination.status.remote())["coordinators"]
+    names = get(coordination.status.remote())["coordinators"]
     handles = [find_actor(name).handle for name in names]
-    return [_get(handle.__ray_call__.remote(_place)) for handle in handles]
+    return [get(handle.__ray_call__.remote(_place)) for handle in handles]
 
 
 def _place(actor: Any) -> Place:
@@ -112,7 +112,7 @@ def _place(actor: Any) -> Place:
     return Place(directory, ray.get_runtime_context().get_node_id(), committed)
 
 
-def _get(ref: Any) -> Any:
+def get(ref: Any) -> Any:
     """A result, out of Ray's wrappings. Raises what the task raised, or UnavailableError."""
     try:
         return ray.get(ref, timeout=CALL_TIMEOUT_S)
@@ -180,11 +180,12 @@ def _silent(done: int, total: int, rows: int) -> None:
 
 def _planned(found: Iterable[Place], query: Query) -> list[Slice]:
     remote = ray.remote(num_cpus=0, max_retries=1)(plan)
-    refs = [remote.options(scheduling_strategy=_on(place)).remote(place, query) for place in found]
-    return [each for ref in refs for each in _get(ref)]
+    refs = [remote.options(scheduling_strategy=on_node_of(place)).remote(place, query) for place in found]
+    return [each for ref in refs for each in get(ref)]
 
 
-def _on(place: Place) -> NodeAffinitySchedulingStrategy:
+def on_node_of(place: Place) -> NodeAffinitySchedulingStrategy:
+    """Where tasks about a store run."""
     return NodeAffinitySchedulingStrategy(place.node, soft=False)
 
 
@@ -229,7 +230,7 @@ def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Bloc
             at = waiting[node].popleft()
             each = slices[at]
             bare = Slice(each.place._replace(committed={}), each.extents)
-            data[at], count = remote.options(scheduling_strategy=_on(each.place)).remote(bare, query)
+            data[at], count = remote.options(scheduling_strategy=on_node_of(each.place)).remote(bare, query)
             counted[count] = at
 
     for node in waiting:
@@ -240,7 +241,7 @@ def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Bloc
         ready, _ = ray.wait(list(counted), num_returns=1)
         for count in ready:
             at = counted.pop(count)
-            rows[at] = _get(count)
+            rows[at] = get(count)
             done += 1
             submit(slices[at].place.node)
             progress(done, len(slices), sum(rows))
