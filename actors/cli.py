@@ -116,23 +116,37 @@ def up(
     ):
         if value is not None:
             given[key] = value
-    console = Console(highlight=False)
-    with console.status("") as spinner:
-        serves = False
+    with _Screen() as screen:
+        launch_up(load(config, overrides=given), address, screen.progress, screen.serving, ready_file, nodes=nodes)
 
-        def progress(text: str) -> None:
-            if serves:
-                console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
-            else:
-                spinner.update(text)
 
-        def serving(run: Any) -> None:
-            nonlocal serves
-            serves = True
-            spinner.stop()
-            console.print(_where(run), soft_wrap=True, markup=False)
+class _Screen:
+    """What `up` shows: a spinner while it starts, then where to connect, then a line with its time for each event."""
 
-        launch_up(load(config, overrides=given), address, progress, serving, ready_file, nodes=nodes)
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._spinner = self._console.status("")
+        self._serves = False
+
+    def __enter__(self) -> _Screen:
+        self._spinner.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spinner.stop()
+
+    def progress(self, text: str) -> None:
+        """One step of the start, or one event."""
+        if self._serves:
+            self._console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
+        else:
+            self._spinner.update(text)
+
+    def serving(self, run: Any) -> None:
+        """Everything serves."""
+        self._serves = True
+        self._spinner.stop()
+        self._console.print(_where(run), soft_wrap=True, markup=False)
 
 
 def _where(run: Any) -> str:
