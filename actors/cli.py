@@ -26,6 +26,7 @@ from .cli_bus import history, pub, sub
 from .cli_common import INTERRUPTED, ConfigOption, DataDirOption, SetOption, overrides, reported
 from .cli_spark import add_jobs
 from .cli_status import status
+from .cli_store import store
 from .spark_environment import installed, prepare
 
 DOWN_TIMEOUT_S: Final = 60.0
@@ -222,6 +223,7 @@ app.command()(pub)
 app.command()(sub)
 app.command()(history)
 add_jobs(app)
+app.add_typer(store)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -83,6 +83,10 @@ class _End(NamedTuple):
     time_us: int
 
 
+def _nobody(name: str) -> None:
+    """Nobody wants to know."""
+
+
 Snapshot = Callable[[], "lmdb.Transaction[memoryview]"]
 
 
@@ -96,15 +100,21 @@ class Checker:
         self._damages: list[Damage] = []
         self._blocks = self._records = self._rows = 0
 
-    def run(self) -> Report:
-        """Walk everything."""
-        self._walk("log", self._check_block, _End(-1, 0, -1, 0))
-        self._walk("kept", self._check_kept, None)
+    def run(self, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()) -> Report:
+        """Walk everything but the tables `skip`; `begun` is told each before it is walked."""
+        walks: list[tuple[str, Callable[..., object], object]] = [
+            ("log", self._check_block, _End(-1, 0, -1, 0)),
+            ("kept", self._check_kept, None),
+        ]
         for name in Databases._fields:
             found = getattr(self._databases, name)
             if isinstance(found, Table):
-                self._walk(name, self._row_check(found), None)
-        self._walk("dual", self._check_index, None)
+                walks.append((name, self._row_check(found), None))
+        walks.append(("dual", self._check_index, None))
+        for name, look, carried in walks:
+            if name not in skip:
+                begun(name)
+                self._walk(name, look, carried)
         return Report(self._blocks, self._records, self._rows, self._damages)
 
     def _note(self, table: str, group: int, offset: int, what: str) -> None:
@@ -246,10 +256,11 @@ def _opened(directory: Path) -> Iterator[tuple[lmdb.Environment, Databases]]:
         environment.close()
 
 
-def check(directory: Path) -> Report:
+def check(directory: Path, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()) -> Report:
     """Walk the store in `directory`, which another process may have open (in this one: `check_store`).
 
-    Raises StoreFormatError when it cannot be opened at all.
+    Damaged pages of LMDB's own may end the process: `care.check` walks in a child. Raises StoreFormatError when the
+    store cannot be opened at all.
     """
     with _opened(directory) as (environment, databases):
         expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
@@ -257,7 +268,7 @@ def check(directory: Path) -> Report:
         if found < expected:
             # Walking on would touch pages that are not there, which the kernel answers with SIGBUS.
             return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
-        return Checker(databases, lambda: environment.begin(buffers=True)).run()
+        return Checker(databases, lambda: environment.begin(buffers=True)).run(begun, skip)
 
 
 def check_store(store: Store) -> Report:

@@ -235,7 +235,7 @@ class DualDB:
         subscribing = (batch.kind == SUBSCRIBE) | (batch.kind == RENEW)
         if subscribing.any():
             self._manifest.until_us = max(self._manifest.until_us, int(batch.high[subscribing].max()))
-        digging = batch.kind >= RENEW
+        digging = (batch.kind == RENEW) | (batch.kind == UNSUBSCRIBE)
         if digging.any():
             seq = np.flatnonzero(digging).astype(np.uint64) + np.uint64(first)
             key = (batch.id[digging] << _ONE) | np.uint64(SUBSCRIPTION)
@@ -369,7 +369,7 @@ def one(kind: int, id: int, time_us: int, low_us: int, high_us: int, tag: int, p
 
 def rows_of(batch: Batch, first: int) -> Rows:
     """What a batch adds to the lists, in the order of its operations."""
-    adding = np.flatnonzero(batch.kind != UNSUBSCRIBE)
+    adding = np.flatnonzero(batch.kind <= RENEW)
     kind = np.where(batch.kind[adding] == PUBLISH, np.uint64(PUBLICATION), np.uint64(SUBSCRIPTION))
     low = np.where(batch.kind == PUBLISH, batch.time, batch.low)[adding]
     seq = adding.astype(np.uint64) + np.uint64(first)

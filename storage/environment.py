@@ -81,7 +81,7 @@ class Environment:
             self.lmdb = _open_lmdb(directory, options)
             try:
                 complete_file(self.lmdb, directory / DATA_FILE)
-                self.databases = _open_databases(self.lmdb)
+                self.databases = open_databases(self.lmdb)
             except BaseException:
                 self.lmdb.close()
                 raise
@@ -216,7 +216,9 @@ def complete_file(environment: lmdb.Environment, data: Path) -> None:
         os.truncate(data, expected)
 
 
-def _open_databases(environment: lmdb.Environment, create: bool = True) -> Databases:
+def open_databases(environment: lmdb.Environment, create: bool = True) -> Databases:
+    """Every database of the store. Raises StoreFormatError."""
+
     def opened(name: str) -> Database | Table:
         database = environment.open_db(name.encode(), create=create)
         return database if name in PLAIN else Table(name, database)
@@ -242,7 +244,7 @@ def open_read_only(directory: Path) -> tuple[lmdb.Environment, Databases]:
     except lmdb.Error as error:
         raise StoreFormatError(f"the store {directory} cannot be opened ({error}): restore it from a backup") from None
     try:
-        return environment, _open_databases(environment, create=False)
+        return environment, open_databases(environment, create=False)
     except StoreFormatError:
         environment.close()
         raise

@@ -72,6 +72,16 @@ def load(databases: Databases, txn: AnyTransaction) -> dict[int, GroupRow]:
     return {int.from_bytes(key, "big"): GroupRow(*_ROW.unpack(row)) for key, row in rows}
 
 
+def unpack(data: bytes) -> GroupRow:
+    """A row of the groups table."""
+    return GroupRow(*_ROW.unpack(data))
+
+
+def pack(row: GroupRow) -> bytes:
+    """The inverse of `unpack`."""
+    return _ROW.pack(*row)
+
+
 def store(databases: Databases, txn: WriteTransaction, group: int, row: GroupRow) -> None:
     """Write a row."""
     databases.groups.put(txn, group_prefix(group), _ROW.pack(*row))

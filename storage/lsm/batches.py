@@ -29,6 +29,8 @@ PUBLISH: Final = 0
 SUBSCRIBE: Final = 1
 RENEW: Final = 2
 UNSUBSCRIBE: Final = 3
+# What a repair leaves of a damaged operation: the number, so that the others keep theirs.
+LOST: Final = 4
 
 BATCH_VERSION: Final = 1
 # One value and one transaction; an operation takes 45 bytes and its payload.
@@ -109,6 +111,8 @@ def encode_batch(batch: Batch, first: int, now_us: int) -> bytes:
 
 def _checks(batch: Batch, publications: NDArray[np.bool_]) -> U32:
     crcs = np.zeros(batch.size, np.uint64)
+    if int(publications.sum()) != len(batch.payloads):
+        return np.zeros(batch.size, np.uint32)  # a kind is damaged: whose payload is whose cannot be told
     crcs[publications] = np.fromiter(map(crc32, batch.payloads), np.uint32, len(batch.payloads))
     return row_checks(batch.id, batch.time, batch.low, batch.high, batch.tag, batch.kind, crcs)
 
@@ -168,6 +172,31 @@ def undamaged(value: memoryview, head: BatchHead, batch: Batch) -> NDArray[np.bo
     ends = _ends(head)
     stored = np.frombuffer(value[ends.kind : ends.checks], np.uint32)
     return np.asarray(_checks(batch, batch.kind == PUBLISH) == stored)
+
+
+def salvaged(value: memoryview, first: int) -> tuple[bytes | None, list[int]]:
+    """A stored batch with its damaged operations LOST, and their numbers; no batch where nothing of it can be told."""
+    try:
+        head = batch_head(value, first)
+    except DamageError:
+        if len(value) < _START:
+            return None, []
+        head = BatchHead(*_HEAD.unpack_from(value, _CRC.size))
+        if head.version != BATCH_VERSION or head.first != first or _ends(head).body != len(value):
+            return None, []
+    batch = decode_batch(value, head)
+    if sum(map(len, batch.payloads)) != head.body_bytes:
+        return None, []
+    good = undamaged(value, head, batch)
+    if good.all():
+        return bytes(value), []
+    publications = np.flatnonzero(batch.kind == PUBLISH)
+    if len(publications) != len(batch.payloads):
+        return None, []
+    kept = [payload for payload, ok in zip(batch.payloads, good[publications].tolist(), strict=True) if ok]
+    kind = np.where(good, batch.kind, np.uint8(LOST)).astype(np.uint8)
+    lost = (np.flatnonzero(~good) + first).tolist()
+    return encode_batch(batch._replace(kind=kind, payloads=kept), first, head.now_us), lost
 
 
 def payloads_at(value: memoryview, head: BatchHead, places: Sequence[int]) -> list[bytes]:
