@@ -20,6 +20,7 @@ from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreF
 from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
+from lexicast.storage.format import DamageError
 from lexicast.storage.store import Store
 
 from .committer import Committer
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 # The same in records: well below `RECORDS_PENDING_MAX`, where publications are refused.
 UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
+DAMAGED_NOTED_MAX = 1_000
 HEADS_PERIOD_S = 1.0
 SWEEP_PERIOD_S = 0.1
 
@@ -72,6 +74,7 @@ class CoordinatorServer:
         self.requests = CoordinatorRequests(self)
         self.failure: StoreError | None = None
         self.published_records = 0
+        self.damaged: set[tuple[int, int]] = set()
         self._committer = Committer(store, clock, self._committed, self._refused, self._failed)
         self._commit_waiters: dict[int, deque[tuple[int, Callable[[Exception | None], None]]]] = {}
         self._control: dict[int, list[tuple[ControlRecord, Callable[[Exception | None], None]]]] = {}
@@ -169,7 +172,9 @@ class CoordinatorServer:
     ) -> None:
         size = len(meta) + len(lengths) + len(body)
         if size > self.store.options.block_bytes_max:
-            raise UsageError(f"an entry of {size} bytes: at most {self.store.options.block_bytes_max} are stored as one")
+            raise UsageError(
+                f"an entry of {size} bytes: at most {self.store.options.block_bytes_max} are stored as one"
+            )
         if not self.sequencer.room(group, len(lengths) // 4):
             raise UnavailableError(f"group {group}: too many publications wait for the disk")
 
@@ -283,6 +288,13 @@ class CoordinatorServer:
             for _, done in queue:
                 done(error)
 
+    def note_damage(self, error: DamageError) -> None:
+        """A record that cannot be read any more: told once in the log, and by `status` for as long as this runs."""
+        known = (error.group, error.offset)
+        if known not in self.damaged and len(self.damaged) < DAMAGED_NOTED_MAX:
+            self.damaged.add(known)
+            log.error("%s", error)
+
     # -- periodic
 
     async def _tell_heads(self) -> None:
@@ -323,6 +335,7 @@ class CoordinatorServer:
             "offsets": {number: group.next for number, group in groups.items()},
             "published_records": self.published_records,
             "uncommitted_bytes": self._committer.waiting_bytes,
+            "damaged": sorted(self.damaged),
             "failure": str(self.failure) if self.failure else None,
             "brokers": self.routing.status(),
             "store": self.store.stats(),

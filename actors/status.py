@@ -104,6 +104,12 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f"{name}: publishing is refused, {size(store['free_bytes'])} are left to its store; reading goes on. Free "
             "disk space, lower storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )
+    if damaged := actor.get("damaged"):
+        group, offset = damaged[0]
+        yield (
+            f"{name}: {len(damaged):,} damaged places in its store were passed over by readers, the first in group "
+            f"{group} at offset {offset}: stop the cluster and check the store (`python -m lexicast.storage.check`)"
+        )
     if actor.get("uncommitted_bytes", 0) > SLOW_DISK_BYTES:
         yield f"{name}: {size(actor['uncommitted_bytes'])} wait for the disk: it is slower than what is published"
     for broker, peer in actor.get("brokers", {}).items():
