@@ -12,8 +12,9 @@ Every tag byte, every dictionary byte and the messages before the first dictiona
   predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
   sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all corpora
 
-The permutations are searched on the first --grid-messages of a corpus, each dictionary made in full, every n-th message
-compressed, so that --grid-encoded are. FIXEDRATE and ADAPTIVE run with ranked substrings (as in the thesis) and with
+The permutations are searched on the first --grid-messages of a corpus: a coarse lattice of them, then uphill from the
+best (--all-permutations: all, hours). Each dictionary is made in full, every n-th message compressed, so that
+--grid-encoded are. FIXEDRATE and ADAPTIVE run with ranked substrings (as in the thesis) and with
 recent messages as content, with DEFLATE and with zstd; sb_cpu_ratio is to FIXEDRATE as in the thesis.
 """
 
@@ -24,11 +25,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Final
 
+from lexicast.cluster.errors import UsageError
 from lexicast.compression import batching
 from lexicast.compression.baselines import (
     HISTORIES,
@@ -62,6 +63,10 @@ _CODECS: Final = (DEFLATE_PRESET, ZSTD_DENSE)
 _VCDIFF_MESSAGES: Final = 2_000
 _CPU_MESSAGES: Final = 1_000
 _BATCH_MESSAGES: Final = 5_000
+
+
+Point = tuple[int, ...]
+"""Which value of each axis of a grid."""
 
 
 @dataclass(frozen=True)
@@ -118,67 +123,103 @@ def _measure_corpus(report: Report, progress: reports.Steps, corpus: Corpus, of_
     progress.step(f"{corpus.name}: permutations of the other algorithms")
     grid = corpus.first(options.grid_messages)
     stride = max(1, len(grid.messages) // options.grid_encoded)
-    best = {name: _best(name, grid, stride, options.quick) for name in _GRIDS}
+    best = {name: _best(name, grid, stride, options) for name in _GRIDS}
     again = simulate(grid.messages, Predict())
     return Measured(corpus, of_data, runs, deflate_reduction(corpus.messages), best, again)
 
 
-Permutation = tuple[str, Callable[[], Maintenance]]
+@dataclass(frozen=True)
+class Grid:
+    """The permutations of one algorithm: values an axis, and what they make."""
+
+    axes: tuple[tuple[float | str, ...], ...]
+    make: Callable[..., Maintenance | None]
+    source: str
+
+    def at(self, point: Point, length: int) -> Maintenance | None:
+        """The algorithm at a point of the grid; None where a corpus of `length` messages is too short for it."""
+        values = [axis[index] for axis, index in zip(self.axes, point, strict=True)]
+        return self.make(*values, source=self.source, length=length)
+
+    def name(self, point: Point) -> str:
+        """The permutation for people."""
+        return ", ".join(f"{axis[index]}" for axis, index in zip(self.axes, point, strict=True))
 
 
-def _fixed_rates(source: str, length: int, quick: bool) -> Iterator[Permutation]:
-    multipliers, histories, intervals = (
-        (MULTIPLIERS[3::3], HISTORIES[:6:3], INTERVALS[:2])
-        if quick
-        else (
-            MULTIPLIERS,
-            HISTORIES,
-            INTERVALS,
-        )
-    )
-    for multiplier, history, interval, codec in product(multipliers, histories, intervals, _CODECS):
-        # intervals beyond the end of the corpus give the same single dictionary
-        if history < length and (interval < length or interval == intervals[0]):
-            yield (
-                f"DM {multiplier:g}, BS {history}, MC {interval}, {codec}",
-                partial(FixedRate, multiplier, history, interval, codec=codec, source=source),
-            )
+def _fixed_rate(
+    multiplier: float, history: int, interval: int, codec: str, *, source: str, length: int
+) -> Maintenance | None:
+    return FixedRate(multiplier, history, interval, codec=codec, source=source) if history < length else None
 
 
-def _adaptives(source: str, length: int, quick: bool) -> Iterator[Permutation]:
-    for improvement, codec in product(IMPROVEMENTS[::4] if quick else IMPROVEMENTS, _CODECS):
-        yield (
-            f"MI {improvement}, {codec}",
-            partial(Adaptive, improvement, codec=codec, source=source),
-        )
+def _adaptive(improvement: float, codec: str, *, source: str, length: int) -> Maintenance:
+    return Adaptive(improvement, codec=codec, source=source)
 
 
-def _single_dicts(source: str, length: int, quick: bool) -> Iterator[Permutation]:
-    samples = min(10_000, max(30, length // 10))
-    for multiplier, codec in product(SINGLEDICT_MULTIPLIERS[::4] if quick else SINGLEDICT_MULTIPLIERS, _CODECS):
-        yield (
-            f"DM {multiplier:g}, {codec}",
-            partial(SingleDict, multiplier, samples=samples, codec=codec, source=source),
-        )
+def _single_dict(multiplier: float, codec: str, *, source: str, length: int) -> Maintenance:
+    return SingleDict(multiplier, samples=min(10_000, max(30, length // 10)), codec=codec, source=source)
 
+
+_FIXED_RATE_AXES: Final = (MULTIPLIERS, HISTORIES, INTERVALS, _CODECS)
+_ADAPTIVE_AXES: Final = (IMPROVEMENTS, _CODECS)
 
 _GRIDS: Final = {
-    "FIXEDRATE": (_fixed_rates, SUBSTRINGS),
-    "FIXEDRATE recent": (_fixed_rates, RECENT),
-    "ADAPTIVE": (_adaptives, SUBSTRINGS),
-    "ADAPTIVE recent": (_adaptives, RECENT),
-    "SINGLEDICT": (_single_dicts, SUBSTRINGS),
+    "FIXEDRATE": Grid(_FIXED_RATE_AXES, _fixed_rate, SUBSTRINGS),
+    "FIXEDRATE recent": Grid(_FIXED_RATE_AXES, _fixed_rate, RECENT),
+    "ADAPTIVE": Grid(_ADAPTIVE_AXES, _adaptive, SUBSTRINGS),
+    "ADAPTIVE recent": Grid(_ADAPTIVE_AXES, _adaptive, RECENT),
+    "SINGLEDICT": Grid((SINGLEDICT_MULTIPLIERS, _CODECS), _single_dict, SUBSTRINGS),
 }
 
 
-def _best(name: str, corpus: Corpus, stride: int, quick: bool) -> Best:
-    permutations, source = _GRIDS[name]
-    trainer = SharedTrainer()
-    runs = (
-        Best(label, simulate(corpus.messages, make(), trainer=trainer, stride=stride))
-        for label, make in permutations(source, len(corpus.messages), quick)
-    )
-    return max(runs, key=lambda best: best.reduction)
+class _Search:
+    """The best point of a grid on one corpus: all of them, or a coarse lattice and from its best uphill."""
+
+    def __init__(self, grid: Grid, corpus: Corpus, stride: int) -> None:
+        self._grid = grid
+        self._corpus = corpus
+        self._stride = stride
+        self._trainer = SharedTrainer()
+        self._runs: dict[Point, Run] = {}
+
+    def best(self, *, lattice: int, climb: bool) -> Best:
+        """`lattice`: every so many-th value of each axis is tried first."""
+        for point in product(*(range(0, len(axis), lattice if len(axis) > 2 else 1) for axis in self._grid.axes)):
+            self._run(point)
+        if not self._runs:
+            # a corpus too short for all of the lattice has its smallest values at least
+            raise UsageError(f"{self._corpus.name}: {len(self._corpus.messages)} messages are too few to compare on")
+        best = max(self._runs, key=self._reduction)
+        while climb:
+            for point in self._neighbours(best):
+                self._run(point)
+            higher = max(self._runs, key=self._reduction)
+            if higher == best:
+                break
+            best = higher
+        return Best(self._grid.name(best), self._runs[best])
+
+    def _reduction(self, point: Point) -> float:
+        return self._runs[point].reduction()
+
+    def _run(self, point: Point) -> None:
+        messages = self._corpus.messages
+        algorithm = self._grid.at(point, len(messages)) if point not in self._runs else None
+        if algorithm is not None:
+            self._runs[point] = simulate(messages, algorithm, trainer=self._trainer, stride=self._stride)
+
+    def _neighbours(self, point: Point) -> Iterator[Point]:
+        for axis, values in enumerate(self._grid.axes):
+            for index in (point[axis] - 1, point[axis] + 1):
+                if 0 <= index < len(values):
+                    yield (*point[:axis], index, *point[axis + 1 :])
+
+
+def _best(name: str, corpus: Corpus, stride: int, options: argparse.Namespace) -> Best:
+    search = _Search(_GRIDS[name], corpus, stride)
+    if options.all_permutations:
+        return search.best(lattice=1, climb=False)
+    return search.best(lattice=4, climb=not options.quick)
 
 
 def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
@@ -336,12 +377,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, metavar="DIR", help="more corpora: files whose lines are messages")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw figures 4.3.1, 5.4.4 and 5.5.1 there")
     parser.add_argument("--messages", type=reports.positive, help="first messages of a corpus (quick: 2,000)")
-    parser.add_argument("--grid-messages", type=reports.positive, help="for permutations (default 40,000; quick 2,000)")
-    parser.add_argument("--grid-encoded", type=reports.positive, help="of them compressed (default 2,000; quick 500)")
+    parser.add_argument("--grid-messages", type=reports.positive, help="for permutations (default 20,000; quick 2,000)")
+    parser.add_argument("--all-permutations", action="store_true", help="search them all")
+    parser.add_argument("--grid-encoded", type=reports.positive, help="of them compressed (default 1,000; quick 500)")
     options = parser.parse_args(argv)
     options.messages = options.messages or (2_000 if options.quick else None)
-    options.grid_messages = options.grid_messages or (2_000 if options.quick else 40_000)
-    options.grid_encoded = options.grid_encoded or (500 if options.quick else 2_000)
+    options.grid_messages = options.grid_messages or (2_000 if options.quick else 20_000)
+    options.grid_encoded = options.grid_encoded or (500 if options.quick else 1_000)
     options.large = min(LARGE, options.messages or LARGE)
     options.variant_stride = 1 if options.quick else 5
     if options.pictures:

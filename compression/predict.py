@@ -64,6 +64,7 @@ _LARGER_MULTIPLIERS: Final = (34, 55, 91)
 _SMALL_MULTIPLIERS: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16)
 _FRUGAL_HORIZON: Final = 500
 _HELD_OUT_MAX: Final = 50
+_HELD_OUT_LATE_MAX: Final = 100
 _SIZE_MAX: Final = 64 * 1024
 _GROWTH_MAX: Final = 1
 
@@ -135,7 +136,8 @@ class Predict(Maintenance):
         self._repository = SubstringRepository()
         self._model = MessageCountModel()
         self._current: Dictionary | None = None
-        self._step = 0
+        self._changed = False
+        self._refusals = 0
         self._look_at = first
         self._count = float(first)
         self._wanted = False
@@ -170,12 +172,14 @@ class Predict(Maintenance):
         return self._due() if self._wanted else None
 
     def adopt(self, dictionary: Dictionary | None) -> None:
-        self._wanted = False
-        self._step += 1
+        changed, self._wanted, self._changed = self._changed, False, False
         if dictionary is None:
             self._age = 0
-            self._schedule(self._count * 2)
+            # worse, and still nothing better: the history may yet be of both languages
+            self._schedule(HISTORY[-1] * 2.0**self._refusals if changed else self._count * 2)
+            self._refusals += changed
             return
+        self._refusals = 0
         self._current = dictionary
         self._promised = None
         self._promise_at = self._samples.seen + PROBE_MESSAGES
@@ -192,7 +196,6 @@ class Predict(Maintenance):
             "seen": self._samples.seen,
             "look_at": self._look_at,
             "count": self._count,
-            "step": self._step,
             "age": self._age,
             "recorded": self._recorded,
             "promised": self._promised,
@@ -207,17 +210,17 @@ class Predict(Maintenance):
 
         Raises ValueError, TypeError or KeyError, nothing changed, for what is no state.
         """
-        seen, look_at, step, age, promise_at, probes = (
-            int(state[key]) for key in ("seen", "look_at", "step", "age", "promise_at", "probes")
+        seen, look_at, age, promise_at, probes = (
+            int(state[key]) for key in ("seen", "look_at", "age", "promise_at", "probes")
         )
         count, average = float(state["count"]), float(state["average"])
         promised = None if state["promised"] is None else float(state["promised"])
-        if min(seen, look_at, step, age, promise_at, probes) < 0 or not 0 <= count < inf or not isfinite(average):
+        if min(seen, look_at, age, promise_at, probes) < 0 or not 0 <= count < inf or not isfinite(average):
             raise ValueError("a number is out of range")
         self._model.restore(state["model"])
         self._samples.seen = seen
         self._look_at = max(look_at, seen + PROBE_MESSAGES)
-        self._count, self._step, self._age, self._recorded = count, step, age, bool(state["recorded"])
+        self._count, self._age, self._recorded = count, age, bool(state["recorded"])
         self._promised, self._promise_at = promised, max(promise_at, seen + PROBE_MESSAGES)
         self._average, self._probes = average, probes
         self._current = dictionary
@@ -232,6 +235,7 @@ class Predict(Maintenance):
         outcome = self._reading.outcome(self._promised, self._average, current)
         if outcome is Outcome.WORSE:
             self._record(self._count / 2)
+            self._changed = True
             return True
         if outcome is Outcome.BETTER:
             self._record(self._count * 2)
@@ -285,7 +289,9 @@ class Predict(Maintenance):
         if len(history) < _FIRST_FRUGAL:
             training, held_out = split_by_thirds(history)
         else:
-            training, held_out = split_by_time(history, _HELD_OUT_MAX)
+            training, held_out = split_by_time(
+                history, _HELD_OUT_MAX if self._samples.seen <= HISTORY[-1] else _HELD_OUT_LATE_MAX
+            )
         return Due(
             training,
             held_out,

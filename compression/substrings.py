@@ -97,18 +97,28 @@ def _newest(messages: Sequence[bytes], room: int) -> list[bytes]:
 
 
 def _suffixes(messages: Sequence[bytes]) -> _Suffixes:
-    text = b"".join(messages)
-    lengths = np.array([len(message) for message in messages])
+    separator = _separator(messages)
+    text = b"".join([message + separator for message in messages])
+    lengths = np.array([len(message) + 1 for message in messages])
     message_of = np.repeat(np.arange(len(messages)), lengths)
     # a copy: divsufsort wants an array that may be written to
     array = np.frombuffer(text, np.uint8).copy()
     order = pydivsufsort.divsufsort(array)
     equal = pydivsufsort.kasai(array, order).astype(np.int64)
-    left = (np.cumsum(lengths)[message_of] - np.arange(len(text)))[order]
+    left = (np.cumsum(lengths)[message_of] - 1 - np.arange(len(text)))[order]
     common = np.zeros(len(text), np.int64)
     common[:-1] = np.minimum(equal[: len(text) - 1], np.minimum(left[:-1], left[1:]))
     owner = message_of[order]
     return _Suffixes(text, order.astype(np.int64), common, _same_before(owner))
+
+
+def _separator(messages: Sequence[bytes]) -> bytes:
+    """A byte that is in no message, else the rarest.
+
+    Without one between them, suffixes that end early would stand among longer equal ones and cut their runs in two.
+    """
+    counts = np.bincount(np.frombuffer(b"".join(messages), np.uint8), minlength=256)
+    return bytes((int(counts.argmin()),))
 
 
 def _same_before(owner: _Ints) -> _Ints:
