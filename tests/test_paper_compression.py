@@ -213,7 +213,6 @@ class TestPredictSection53:
         assert b"windspeed-and-direction" in algorithm.current.content
         # the first look after the change may find half of its history in the old language: the next comes soon
         assert any(answer for seen, _, answer in looks if 1_000 < seen <= 1_700)
-        assert next(answer for seen, _, answer in looks if seen > 1_000) is not None
 
     def test_a_stable_language_is_probed_not_trained(self) -> None:
         algorithm = Predict()
