@@ -127,9 +127,11 @@ class CoordinatorRequests:
                 peer.behind[number] = head
         if peer.behind:
             self.bring_up(peer)
+        # A broker that only had to dial again still serves its sessions.
+        orphans = self._orphans(peer) if old is None or old.incarnation < peer.incarnation else []
         groups = server.sequencer.groups
         fresh = {n: (g.epoch, g.delivered) for n, g in groups.items() if n not in peer.behind}
-        return {"heads": fresh, "orphans": self._orphans(peer)}
+        return {"heads": fresh, "orphans": orphans}
 
     def _orphans(self, peer: BrokerPeer) -> list[tuple[int, tuple[Any, ...]]]:
         store = self._server.store
@@ -268,13 +270,13 @@ class CoordinatorRequests:
             if live:
                 read.append(group)
         self._server.routing.flush()
-        groups = self._server.sequencer.groups
+        groups, store = self._server.sequencer.groups, self._server.store
         return {
             "blocks": [block.to_wire() for block in blocks],
             "cursor": after,
             # What was read to its end before another group's read gave way to other work may have grown since.
             "live": [g for g in read if g not in peer.behind and after[g] >= groups[g].delivered],
-            "first": {g: first for g in after if (first := self._first(g)) > cursor[g]},
+            "first": {g: first for g in after if (first := store.first_kept(g)) > cursor[g]},
         }
 
     async def _read(
@@ -331,11 +333,7 @@ class CoordinatorRequests:
 
     def first_kept(self, peer: BrokerPeer, groups: Iterable[int]) -> dict[int, int]:
         """The first offset that retention has left in each group."""
-        return {group: self._first(group) for group in groups if group in self._server.sequencer.groups}
-
-    def _first(self, group: int) -> int:
-        tail = self._server.store.tails().get(group)
-        return 0 if tail is None else tail.first
+        return {group: self._server.store.first_kept(group) for group in groups if group in self._server.sequencer.groups}
 
     def records(self, peer: BrokerPeer, group: int, offsets: Iterable[int]) -> list[Any]:
         """Single records by offset, each as a block of its own; those no longer kept are left out."""

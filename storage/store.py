@@ -366,6 +366,11 @@ class Store:
         with self._reading() as txn:
             return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired, tail)
 
+    def first_kept(self, group: int) -> int:
+        """The first offset that retention has not discarded (expiry does not move it)."""
+        self._usable()
+        return self._reader.first_kept(group)
+
     def past(
         self, group: int, topic: bytes, since_us: int, until_us: int, *, limit: int, first: int = 0
     ) -> list[Block]:

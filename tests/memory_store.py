@@ -88,6 +88,10 @@ class MemoryStore:
         logs = {group: log for group, log in self.blocks.items() if log}
         return {g: Tail(log[-1].epoch, log[0].first, log[-1].last, log[-1].time_us) for g, log in logs.items()}
 
+    def first_kept(self, group: int) -> int:
+        """As `Store.first_kept`: nothing is ever discarded here."""
+        return 0
+
     def read(
         self,
         group: int,
