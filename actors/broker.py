@@ -70,6 +70,7 @@ class BrokerServer:
         self.engine = Engine(self.name, self.incarnation, info.groups, self.config, self._clock)
         self.engine.room = self._room
         await self._reach_coordinators()
+        await self.engine.learn_dictionaries()
         self.clients = ClientPort(self.engine, payload_max, self.status)
         self.mqtt = MqttListener(
             self.engine, self.config.mqtt, self.config.compression.enabled, self.config.broker.session_save_s

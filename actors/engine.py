@@ -438,6 +438,18 @@ class Engine:
 
     # -- dictionaries
 
+    async def learn_dictionaries(self) -> None:
+        """Take the newest dictionary of every family, as retained, from all coordinators: a broker's start.
+
+        Raises UnavailableError as `subscribe`.
+        """
+
+        def take(result: Any) -> None:
+            for wire in result:
+                self.dictionaries.learn(Block.from_wire(wire))
+
+        await self._ask_all(DICTIONARIES_FILTER, take, "retained", [DICTIONARIES_FILTER])
+
     async def fetch_dictionary(self, dictionary: int) -> Dictionary:
         """A dictionary by id, held or asked of the coordinators. Raises DictionaryError when none has it."""
         held = self.recoder.get(dictionary)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.errors import DictionaryError, LexicastError, UnavailableError
 from lexicast.compression.dictionary import Dictionary
 
 from .mqtt_codec import PacketReader, encode_acks, encode_packet, farewell
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_ROOM, BUSY, UNREAD = 1, 2, 4
+NO_ROOM, BUSY, UNREAD, FETCHING = 1, 2, 4, 8
 # SUBSCRIBEs and UNSUBSCRIBEs that may wait for the one before them.
 CHANGES_MAX = 16
 # Publications of an earlier connection fetched at a time, to be sent again.
@@ -219,11 +220,17 @@ class MqttConnection(asyncio.Protocol):
     # -- what the client sends
 
     def _handle(self, items: list[Received]) -> None:
+        if self._held is not None:
+            self._held += items
+            return
         pings = 0
         try:
-            for item in items:
+            for at, item in enumerate(items):
                 if self._state != OPEN:
                     return
+                if self._pauses & FETCHING:
+                    self._held = items[at:]
+                    break
                 if type(item) is PublishRun:
                     self.publishing.publish(item)
                 elif type(item) is PingReq:
@@ -300,6 +307,22 @@ class MqttConnection(asyncio.Protocol):
             self._pause(BUSY)
         else:
             self._resume(BUSY)
+
+    def fetch(self, dictionaries: list[int]) -> None:
+        """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
+        that it was told of): they are fetched before anything further is taken from the client."""
+        self._pause(FETCHING)
+        self._listener.spawn(self._fetch(dictionaries))
+
+    async def _fetch(self, dictionaries: list[int]) -> None:
+        for dictionary in dictionaries:
+            # Where nobody has it, the first payload that needs it is refused.
+            with suppress(DictionaryError, UnavailableError):
+                await self._listener.engine.fetch_dictionary(dictionary)
+        self._resume(FETCHING)
+        held, self._held = self._held or [], None
+        if self._state == OPEN:
+            self._handle(held)
 
     def _pause(self, reason: int) -> None:
         if not self._pauses and self._state == OPEN:

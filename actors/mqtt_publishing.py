@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 TOPICS_PUBLISHED_MAX = 1_000
 RELEASES_MAX = 1_000
+# Unknown dictionaries that are fetched for one binding message; more are no honest client's.
+FETCHED_MAX = 8
 
 
 class Slot:
@@ -182,10 +184,12 @@ class Publishing:
         """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish."""
         if self._aliases is not None and run.topic == ALIAS_TOPIC and run.qos == 0:
             try:
-                for payload in run.payloads:
-                    self._aliases.bind(payload)
+                bound = [dictionary for payload in run.payloads for dictionary in self._aliases.bind(payload)]
             except DictionaryError as error:
                 raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            missing = [dictionary for dictionary in bound if dictionary not in self._engine.recoder]
+            if missing:
+                self._connection.fetch(missing[:FETCHED_MAX])
             return
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
         ids = run.packet_ids

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lexicast
 import lexicast.mqtt as mqtt
 from lexicast.actors.broker import BrokerServer
 from lexicast.actors.client import Client
@@ -228,15 +229,26 @@ async def test_learns_a_dictionary_and_publishes_it_retained(tmp_path: Path) -> 
     assert sampler.published >= 1
 
 
+def topics_seen(sampler: SamplingServer) -> list[str]:
+    """The topics of all messages that it gets from now on."""
+    seen: list[str] = []
+    observe = sampler.observe
+
+    def observe_and_note(message: lexicast.Message) -> None:
+        seen.append(message.topic)
+        observe(message)
+
+    sampler.observe = observe_and_note  # type: ignore[method-assign]  # only looks on
+    return seen
+
+
 async def test_a_flood_leaves_the_other_families_their_messages(tmp_path: Path) -> None:
     async with (
         sampled(tmp_path, compression__sampling_records_per_s=100) as there,
         there.client("publisher") as bus,
         there.sampler() as sampler,
     ):
-        seen: list[str] = []
-        observe = sampler.observe
-        sampler.observe = lambda message: (seen.append(message.topic), observe(message))[1]  # type: ignore[method-assign]  # only looks on
+        seen = topics_seen(sampler)
         for number in range(20):
             await bus.publish_many([("flood", b"x" * 100)] * 500)
             await bus.publish("rare", b"%d" % number)
@@ -252,9 +264,7 @@ async def test_opted_out_topics_are_never_sampled_nor_compressed(tmp_path: Path)
         there.client("publisher", compress=True) as bus,
         there.sampler() as sampler,
     ):
-        sampled_topics: set[str] = set()
-        observe = sampler.observe
-        sampler.observe = lambda m: (sampled_topics.add(m.topic), observe(m))[1]  # type: ignore[method-assign]  # only looks on
+        seen = topics_seen(sampler)
         # "+/+" would take secrets/x in, were it not opted out.
         for number in range(200):
             await bus.publish("open/x", reading(1, number))
@@ -265,7 +275,7 @@ async def test_opted_out_topics_are_never_sampled_nor_compressed(tmp_path: Path)
         await bus.publish_many([("open/x", reading(1, 1))] * 20 + [("secrets/x", reading(1, 1))] * 20)
         await publish_by_mqtt(there.broker, ["open/x", "secrets/x"])
         stored = await encodings(there)
-    assert sampled_topics == {"open/x"}
+    assert set(seen) == {"open/x"}
     assert stored["secrets/x"] == {RAW}
     assert FIRST_DICTIONARY in stored["open/x"]
 
@@ -291,7 +301,7 @@ def aware(broker: BrokerServer, name: str) -> Iterator[tuple[mqtt.Client, list[t
     """A connected dictionary-aware MQTT client, and what it gets."""
     got: list[tuple[str, bytes]] = []
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id=name)
-    client.on_message = lambda _client, _userdata, message: got.append((message.topic, message.payload))
+    client.on_message = lambda _client, _userdata, message: got.append((message.topic, bytes(message.payload)))
     client.connect_async("127.0.0.1", broker.mqtt.port)
     client.loop_start()
     try:
