@@ -19,8 +19,10 @@
    `Introductions` says what a connection still lacks.
 6. *Client to broker.* The broker pushes the newest dictionary of a family (form of rule 5, no binding) after the
    client's first publication in it, and whenever there is a newer one. To use it the client binds an alias of its
-   own. A broker that gets an id it does not know answers like any malformed payload: DISCONNECT 0x99.
-7. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.
+   own. A broker that is bound an id it does not know (it was restarted) fetches it before it takes anything further
+   from that connection; a payload that needs one that nobody has is malformed: DISCONNECT 0x99.
+7. *Opted-out topics* (`optout`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
+8. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.
 
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
