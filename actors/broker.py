@@ -6,11 +6,12 @@ import asyncio
 import hashlib
 import logging
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lexicast.cluster.clock import Clock, SystemClock
+from lexicast.cluster.clock import Clock
 from lexicast.cluster.config import Config
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
@@ -160,11 +161,14 @@ class BrokerServer:
 
 
 def run_directory(config: Config) -> Path:
-    """Where this node's link sockets lie: a short path, since a socket's may have 107 bytes."""
+    """Where this node's link sockets lie, made if need be: a short path, since a socket's may have 107 bytes.
+
+    Raises UnavailableError when somebody else has made it: /tmp is everybody's.
+    """
     tag = hashlib.blake2b(str(config.node.data_path()).encode(), digest_size=6).hexdigest()
-    return Path("/tmp") / f"lexicast-{os.getuid()}-{tag}"
-
-
-def system_clock() -> Clock:
-    """The clock of servers outside tests."""
-    return SystemClock()
+    path = Path("/tmp") / f"lexicast-{os.getuid()}-{tag}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    made = path.lstat()
+    if made.st_uid != os.getuid() or not stat.S_ISDIR(made.st_mode) or made.st_mode & 0o077:
+        raise UnavailableError(f"{path} is not this user's own folder: remove it, it is where link sockets go")
+    return path

@@ -18,7 +18,6 @@ class BrokerActor(ServingActor):
     async def start(self) -> None:
         """Begin to serve."""
         run_dir = run_directory(self.config)
-        run_dir.mkdir(mode=0o700, exist_ok=True)
         self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir)
         try:
             await self._server.start()

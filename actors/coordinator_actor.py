@@ -46,7 +46,6 @@ class CoordinatorActor(ServingActor):
         self._listeners: list[Any] = []
         self._addresses: tuple[str, ...] = ()
         run_dir = run_directory(self.config)
-        run_dir.mkdir(mode=0o700, exist_ok=True)
         for address in (f"unix:{run_dir}/{self.name}.sock", f"tcp:{self.config.node.host}:0"):
             listener, real = await listen(address, info.key, info.cluster_id, self._server.opened, {})
             self._listeners.append(listener)

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from lexicast.actors.broker import run_directory
 from lexicast.actors.ports import PortClaim, claim_port, reuse_port_socket
+from lexicast.cluster.config import Config
 from lexicast.cluster.errors import UnavailableError
 
 HOST = "127.0.0.1"
@@ -121,3 +123,15 @@ def test_a_link_in_place_of_the_lock_file_is_not_followed(claim: PortClaim, tmp_
     with pytest.raises(UnavailableError, match="cannot open"):
         claim_port(HOST, claim.port, "ours")
     assert not (tmp_path / "victim").exists()
+
+
+def test_link_sockets_lie_in_a_folder_of_ones_own(tmp_path: Path) -> None:
+    config = Config().replaced(node__data_dir=str(tmp_path))
+    folder = run_directory(config)
+    try:
+        assert run_directory(config) == folder
+        folder.chmod(0o755)
+        with pytest.raises(UnavailableError, match="own folder"):
+            run_directory(config)
+    finally:
+        folder.rmdir()
