@@ -47,6 +47,7 @@ from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Base, Predict, Reading
 
 from . import compression_pictures as pictures
+from . import compression_usage as usage
 from . import report as reports
 from .compression_corpora import FLIGHTS, Corpus, of_folder, of_packages
 from .compression_peers import deflate_reduction, stream_reduction, vcdiff_reduction
@@ -101,11 +102,13 @@ def measure(report: Report) -> None:
     if options.data is not None:
         corpora += [(corpus, True) for corpus in of_folder(options.data, options.messages)]
     measured: list[Measured] = []
-    with reports.Steps(report.console, 2 * len(corpora) + 2) as progress:
+    with reports.Steps(report.console, 2 * len(corpora) + 3) as progress:
         for corpus, of_data in corpora:
             measured.append(_measure_corpus(report, progress, corpus, of_data))
         progress.step("MC.base and the reading of 5.3.8")
         _variants(report, corpora)
+        progress.step("how much of a dictionary is used")
+        usage.measure(report, [corpus for corpus, _ in corpora])
         progress.step("batches")
         _batches(report, [corpus for corpus, _ in corpora])
     _figures(report, measured)
@@ -285,37 +288,36 @@ def _figures(report: Report, measured: Sequence[Measured]) -> None:
 
 
 def _tables(report: Report, measured: Sequence[Measured]) -> None:
-    columns = ["corpus", "messages", "DEFLATE", "VCDIFF", "stream each", *_GRIDS, "PREDICT", "+stream", "1k", "10k"]
-    rows = []
+    peers = ["DEFLATE", "VCDIFF", "stream each"]
+    own = ["PREDICT", "+ topic stream", "1,000 publishers", "10,000 publishers"]
+    others, rows = [], []
     for one in measured:
         messages = one.corpus.messages
         vcdiff = vcdiff_reduction(messages[: 300 if report.options.quick else _VCDIFF_MESSAGES])
         values = [one.deflate, vcdiff, stream_reduction(messages), *(best.reduction for best in one.best.values())]
         values += [one.predict["1"].reduction(), one.predict["1"].stream_reduction() or 0.0]
         values += [one.predict["1k"].reduction(1_000), one.predict["10k"].reduction(10_000)]
-        rows.append([one.corpus.name, f"{len(messages):,}", *(f"{value:.1f}" for value in values)])
+        cells = [f"{value:.1f}" for value in values]
+        others.append([one.corpus.name, *cells[: -len(own)]])
+        rows.append([one.corpus.name, f"{len(messages):,}", cells[0], *cells[-len(own) :]])
         report.samples[one.corpus.name] = {
-            "reduction": dict(zip(columns[2:], values, strict=True)),
+            "reduction": dict(zip([*peers, *_GRIDS, *own], values, strict=True)),
             "best": {name: best.name for name, best in one.best.items()},
             "sampling_cpu_s": {name: best.run.sampling_cpu_s for name, best in one.best.items()}
             | {"PREDICT": one.grid_predict.sampling_cpu_s},
             "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict["1"].dictionaries],
         }
-    report.table("Bandwidth reduction in % (table 5.4.4); others at their best permutation", columns, rows)
-    report.table(
-        "CPU: a message in us; sampling broker in s",
-        [
-            "corpus",
-            "codec",
-            "compress",
-            "decompress",
-            "DEFLATE c",
-            "DEFLATE d",
-            "PREDICT s",
-            *(f"{n} s" for n in _GRIDS),
-        ],
-        [_cpu_row(one) for one in measured],
-    )
+    report.table("PREDICT's bandwidth reduction in % (table 5.4.4)", ["corpus", "messages", "DEFLATE", *own], rows)
+    report.table("Others, at their best permutation", ["corpus", *peers, *_short_names()], others)
+    rows = [_cpu_row(one) for one in measured]
+    codecs = ["codec", "compress", "decompress", "DEFLATE", "its inverse"]
+    report.table("CPU of publisher and subscriber, us a message", ["corpus", *codecs], [row[:6] for row in rows])
+    names = ["PREDICT", *_short_names()]
+    report.table("CPU of the sampling broker, s", ["corpus", *names], [[row[0], *row[6:]] for row in rows])
+
+
+def _short_names() -> list[str]:
+    return [name.replace("RATE", "").replace("recent", "(r)").replace("IVE", "").replace("DICT", "") for name in _GRIDS]
 
 
 def _cpu_row(one: Measured) -> list[str]:
