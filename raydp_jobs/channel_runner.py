@@ -153,6 +153,8 @@ class Runner:
         self._tell = tell
         self._due: dict[str, float] = {}
         self._before: dict[str, set[str]] = {}
+        self.answered_at_once = True
+        """Whether the last answer was one query for all subscriptions."""
 
     def run(self, ended: threading.Event) -> None:
         """Answer every channel each period until `ended` is set. Raises LexicastError when the cluster is gone."""
@@ -239,7 +241,9 @@ class Runner:
         joined = f"SELECT {_PARAMETERS}.{_TOPIC}, __answer.* FROM {_PARAMETERS}, LATERAL ({sql}) AS __answer"
         try:
             found = self._spark.sql(joined).limit(ROWS_MAX).collect()
+            self.answered_at_once = True
         except AnalysisException:
+            self.answered_at_once = False
             return self._asked_one_by_one(channel, topics)
         answers: dict[str, list[dict[str, Any]]] = {}
         for row in found:

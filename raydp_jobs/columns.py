@@ -215,17 +215,20 @@ class _Batch:
 
     def _expires_us(self) -> Ints:
         after_ms = self._runs[:, _EXPIRY_MS]
-        return np.where(after_ms > 0, self._blocks[self._block_of_run, 4] + after_ms * 1_000, 0)
+        expires_us: Ints = np.where(after_ms > 0, self._blocks[self._block_of_run, 4] + after_ms * 1_000, 0)
+        return expires_us
 
     def column(self, name: str) -> pa.Array:
         made: pa.Array = getattr(self, f"_column_{name}")()
         return made
 
     def _of_run(self, field: int) -> Ints:
-        return self._runs[self._run_of, field]
+        values: Ints = self._runs[self._run_of, field]
+        return values
 
     def _of_block(self, field: int) -> Ints:
-        return self._blocks[self._block_of_run[self._run_of], field]
+        values: Ints = self._blocks[self._block_of_run[self._run_of], field]
+        return values
 
     @staticmethod
     def _chosen(numbers: Ints, values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -307,7 +310,8 @@ class _Batch:
         payloads: list[bytes] = stored.to_pylist()
         for number in used:
             where = np.flatnonzero(encodings == number).tolist()
-            raw = self._recoder.all_to_raw(*known[number], [payloads[at] for at in where])
+            encoding, id = known[number]
+            raw = self._recoder.all_to_raw(encoding, id, [payloads[at] for at in where])
             for at, payload in zip(where, raw, strict=True):
                 payloads[at] = payload
         return pa.array(payloads, type=pa.binary())

@@ -157,7 +157,7 @@ def history_dataset(
     blocks = read(filter, since, until, columns, expired=expired, progress=progress)
     if not blocks.refs:
         return ray.data.from_arrow(blocks.schema.empty_table())
-    remote = ray.remote(num_cpus=0)(as_table)
+    remote: Any = ray.remote(num_cpus=0)(as_table)
     return ray.data.from_arrow_refs([remote.remote(ref) for ref in blocks.refs])
 
 

@@ -216,7 +216,7 @@ def _full(extents: Sequence[Extent]) -> bool:
 
 def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Blocks:
     """Every slice, as many at a time on each node as it has CPUs."""
-    remote = ray.remote(num_cpus=0, num_returns=2, max_retries=3)(read_slice)
+    remote: Any = ray.remote(num_cpus=0, num_returns=2, max_retries=3)(read_slice)
     cpus = _cpus_by_node()
     waiting: dict[str, deque[int]] = {}
     for at, each in enumerate(slices):

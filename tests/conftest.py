@@ -1,9 +1,11 @@
-"""What all tests share: an environment without Ray's token file and usage reports, and hypothesis' settings."""
+"""What all tests share: no token file and usage reports of Ray's, hypothesis' settings, Spark's tests where it is."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
+import pytest
 from hypothesis import settings
 
 # Before anything imports ray: its workers inherit these.
@@ -14,3 +16,13 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # a red run is the change's fault; on a developer's machine new ones, which is how hypothesis finds things.
 settings.register_profile("lexicast", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("lexicast")
+
+# Tests of what `lexicast[spark]` brings are there only where it is installed.
+collect_ignore = [
+    *(["test_spark_columns.py"] if find_spec("pyarrow") is None else []),
+    *(["test_spark_cluster.py"] if find_spec("raydp") is None else []),
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "spark: starts Spark in a cluster (make test-spark)")

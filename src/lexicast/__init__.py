@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lexicast.actors.client_subscription import Subscription
     from lexicast.cluster.errors import LexicastError, PublishRefusedError, UnavailableError
     from lexicast.cluster.positions import Position
+    from lexicast.raydp_jobs.environment import spark_session as spark_session
+    from lexicast.raydp_jobs.history import history as history
 
 __version__: Final = "0.1.0"
 
@@ -36,6 +38,9 @@ _WHERE: Final = {
     "Subscription": "lexicast.actors.client_subscription",
     "UnavailableError": "lexicast.cluster.errors",
     "connect": "lexicast.actors.client_connect",
+    # With lexicast[spark] alone, therefore not in __all__.
+    "history": "lexicast.raydp_jobs.history",
+    "spark_session": "lexicast.raydp_jobs.environment",
 }
 
 __all__ = [
