@@ -25,7 +25,16 @@ from lexicast.cluster.errors import StoreError, StoreFormatError
 
 from . import check as checks
 from .check import Damage, Report
-from .environment import DATA_FILE, POISON_FILE, Databases, open_databases, open_read_only, own, raw_database
+from .environment import (
+    DATA_FILE,
+    POISON_FILE,
+    Databases,
+    complete_file,
+    open_databases,
+    open_read_only,
+    own,
+    raw_database,
+)
 from .lsm.checking import DUAL_TABLES, check_dual
 from .lsm.home import DUAL_FILE, open_lmdb, open_tables
 
@@ -199,6 +208,7 @@ def repair(directory: Path) -> Report:
     data = data_file(directory)
     lock = own(directory)
     try:
+        _lengthen(directory, data)
         new = data.with_name(data.name + _NEW)
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
@@ -211,6 +221,15 @@ def repair(directory: Path) -> Report:
     finally:
         os.close(lock)
     return report
+
+
+def _lengthen(directory: Path, data: Path) -> None:
+    """Where a file was cut short, zeros in place of the lost pages: LMDB says that they are no pages, and goes on."""
+    environment = _open(directory)
+    try:
+        complete_file(environment, data)
+    finally:
+        environment.close()
 
 
 # counting

@@ -23,6 +23,7 @@ One thread. Errors as in `store`: the caller's mistake (UsageError) and a full d
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -35,6 +36,7 @@ import numpy as np
 
 from lexicast.cluster.errors import StoreError, StoreFullError, StorePoisonedError, UsageError
 
+from .environment import disk_is_full
 from .format import DamageError
 from .lsm.batches import (
     PUBLISH,
@@ -118,8 +120,12 @@ class DualDB:
         self._options = options
         self._poison: str | None = None
         self._closed = False
+        # (first operation, when its last publication expires) of batches that are still the log of something; then,
+        # the other way round, of those that are kept for their payloads alone.
+        self._log: deque[tuple[int, int]] = deque()
         self._until: list[tuple[int, int]] = []
         with home.snapshot() as txn:
+            self._used_bytes = home.used_bytes(txn)
             self._manifest: Manifest = read_manifest(txn, home.meta, home.directory)
         self._lists = Lists(home, options, self._manifest)
         self._next = self._manifest.flushed
@@ -151,7 +157,7 @@ class DualDB:
                     continue
                 head = batch_head(value, first)
                 self._enter(decode_batch(value, head), first)
-                heapq.heappush(self._until, (head.keep_until_us, first))
+                self._log.append((first, head.keep_until_us))
             self._drop_unfinished(txn.cursor(self.home.runs))
 
     def _drop_unfinished(self, cursor: lmdb.Cursor[memoryview]) -> None:
@@ -182,16 +188,20 @@ class DualDB:
             yield
         except (lmdb.Error, OSError) as error:
             self._poison = str(error)
-            if not isinstance(error, lmdb.DiskError):
-                # A full disk fails before anything is written over; anything else may have lost pages.
-                self.home.leave_poison(str(error))
+            if disk_is_full(self.home.directory, error):
+                raise StoreError(
+                    f"No space left for the DualDB {self.home.directory} ({error}): add some and open it anew"
+                ) from error
+            # A full disk fails before anything is written over; anything else may have lost pages.
+            self.home.leave_poison(str(error))
             raise StoreError(
                 f"I/O error in the DualDB {self.home.directory}: {error}; it refuses everything now"
             ) from error
 
     def _admit(self, size_bytes: int, batch: Batch) -> None:
         found = statvfs(self.home.directory)
-        free = found.f_bavail * found.f_frsize
+        # Pages free inside the file count as well: LMDB fills them first and never shrinks the file.
+        free = found.f_bavail * found.f_frsize + max(0, self.home.file_bytes() - self._used_bytes)
         if free - size_bytes < self._options.reserve_bytes and bool((batch.kind != UNSUBSCRIBE).any()):
             raise StoreFullError(
                 f"the disk of the DualDB {self.home.directory} is full: {size_bytes} bytes wanted, {free} free, "
@@ -216,15 +226,16 @@ class DualDB:
         first = self._next
         now_us = max(self._now_us, int(batch.time.max()))
         value = encode_batch(batch, first, now_us)
-        self._admit(len(value), batch)
         with self._guard():
+            self._admit(len(value), batch)
             while self._lists.overdue:
                 self._step()
             with self.home.begin() as txn:
                 txn.put(_seq_key(first), value, db=self.home.batches, append=True)
                 self._behind(txn)
+                self._used_bytes = self.home.used_bytes(txn)
         self._enter(batch, first)
-        heapq.heappush(self._until, (int(self._last_keep), first))
+        self._log.append((first, self._last_keep))
         return first
 
     def _enter(self, batch: Batch, first: int) -> None:
@@ -286,20 +297,19 @@ class DualDB:
     # work behind
 
     def _behind(self, txn: WriteTransaction) -> None:
+        while self._log and self._log[0][0] < self._manifest.flushed:
+            first, until_us = self._log.popleft()
+            heapq.heappush(self._until, (until_us, first))
         for _ in range(_BATCHES_DELETED_A_STEP):
-            if not self._until or self._until[0][0] >= self._now_us or self._until[0][1] >= self._flushed_batch:
+            if not self._until or self._until[0][0] >= self._now_us:
                 break
             txn.delete(_seq_key(heapq.heappop(self._until)[1]), db=self.home.batches)
         self._lists.work(txn, self._next, self._now_us)
 
-    @property
-    def _flushed_batch(self) -> int:
-        """Batches that begin before this are no longer needed as a log."""
-        return self._manifest.flushed
-
     def _step(self) -> None:
         with self.home.begin() as txn:
             self._behind(txn)
+            self._used_bytes = self.home.used_bytes(txn)
 
     def step(self) -> bool:
         """One bounded step of work behind, for when no batches come; False when there was nothing to do."""
@@ -322,7 +332,7 @@ class DualDB:
     def stats(self) -> DualStats:
         """What is held."""
         poisoned = self._poison is not None
-        batches = len(self._until)
+        batches = len(self._until) + len(self._log)
         lists = self._lists
         return DualStats(
             self._next,

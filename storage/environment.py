@@ -34,6 +34,7 @@ DATA_FILE: Final = "data.mdb"
 
 _IDENTITY: Final = b"identity"
 _MAP_BYTES_MIN: Final = GIB
+_FULL_BYTES: Final = 1 << 20
 
 
 class Identity(NamedTuple):
@@ -154,13 +155,23 @@ def own(directory: Path) -> int:
     return descriptor
 
 
+def disk_is_full(directory: Path, error: Exception) -> bool:
+    """An I/O error came of a full disk: then nothing was written over, and a restart with space is enough.
+
+    LMDB says ENOSPC where nothing could be written, and EIO where a part could (measured on tmpfs).
+    """
+    found = os.statvfs(directory)
+    full = found.f_bavail * found.f_frsize < _FULL_BYTES
+    return "No space" in str(error) or (full and "Input/output error" in str(error))
+
+
 def refuse_poisoned(directory: Path) -> None:
     """Raise StorePoisonedError when an I/O error has left its mark in `directory`."""
     marker = directory / POISON_FILE
     if marker.exists():
         raise StorePoisonedError(
             f"the store {directory} had an I/O error ({marker.read_text().strip()}): look at the disk, and when "
-            f"`python -m lexicast.storage.check {directory}` finds no damage, delete {marker} and start again"
+            f"`lexicast store check {directory}` finds no damage, `lexicast store repair` clears this"
         )
 
 

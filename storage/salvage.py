@@ -1,8 +1,8 @@
 """Reading every row that can be read from an LMDB file whose pages may be damaged, in child processes.
 
-A child copies a table to a plain file, row by row (lengths, key, value). Where LMDB says that a page is corrupt, or the
-child dies of it, a new child goes on beyond: first right after the last key, then ever further beyond it (keys are
-numbers in this store's large tables, so a leap passes a damaged page sooner or later).
+A child copies a table to a plain file, row by row (lengths, key, value). Where LMDB says that a page is corrupt the
+child goes on beyond, and where it dies of it a new one does: first right after the last key, then ever further beyond
+it (keys are numbers in this store's large tables, so a leap passes a damaged page sooner or later).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import lmdb
 
 _LENGTHS: Final = struct.Struct("<IQ")
-_LEAPS: Final = 40
+# Leap n goes 4^n beyond the last key; the last one passes any number of 64 bits.
+_LEAPS: Final = 33
 _DATABASES_MAX: Final = 32
+_GAVE_UP: Final = 3
 
 
 def rows(file: Path, table: str, scratch: Path, lost: list[str]) -> Iterator[tuple[bytes, bytes]]:
@@ -28,7 +30,7 @@ def rows(file: Path, table: str, scratch: Path, lost: list[str]) -> Iterator[tup
     leap = 0
     while leap <= _LEAPS:
         scratch.unlink(missing_ok=True)
-        command = [sys.executable, "-m", __name__, str(file), table, _beyond(after, leap).hex(), str(scratch)]
+        command = [sys.executable, "-m", __name__, str(file), table, after.hex(), str(leap), str(scratch)]
         path = os.pathsep.join([each for each in sys.path if each])
         done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": path})
         found = 0
@@ -39,17 +41,18 @@ def rows(file: Path, table: str, scratch: Path, lost: list[str]) -> Iterator[tup
             return
         if not leap or found:
             lost.append(f"{table}: pages after key {after.hex() or 'the beginning'} cannot be read")
-        leap = 1 if found else leap + 1
+        # A child that died has tried this leap; one that gave up has tried them all.
+        leap = _LEAPS + 1 if done.returncode == _GAVE_UP else 1 if found else leap + 1
     scratch.unlink(missing_ok=True)
 
 
 def _beyond(after: bytes, leap: int) -> bytes:
-    """Where to go on: the first key after `after`, or one that much (2^leap of the number in its end) further."""
+    """Where to go on: the first key after `after`, or one that many numbers further."""
     if not after:
         return b"" if not leap else leap.to_bytes(1, "big")
     if not leap:
         return after + b"\0"
-    number = int.from_bytes(after, "big") + 2**leap
+    number = int.from_bytes(after, "big") + 4 ** (leap - 1)
     return number.to_bytes(len(after), "big") if number < 256 ** len(after) else b"\xff" * len(after)
 
 
@@ -65,24 +68,43 @@ def _read(scratch: Path) -> Iterator[tuple[bytes, bytes]]:
             yield key, value
 
 
-def _child(file: str, table: str, start: bytes, scratch: str) -> None:
-    """Copy the table from `start` on; the exit code is 0 when its end was reached."""
-    environment = lmdb.open(
-        file, subdir=False, readonly=True, create=False, lock=False, readahead=False, max_dbs=_DATABASES_MAX
-    )
-    database = environment.open_db(table.encode(), create=False)
+class _Copy:
+    """The child: copies a table row by row, and leaps where LMDB finds its pages corrupt."""
+
+    def __init__(self, file: str, table: str, after: bytes, leap: int) -> None:
+        self._environment = lmdb.open(
+            file, subdir=False, readonly=True, create=False, lock=False, readahead=False, max_dbs=_DATABASES_MAX
+        )
+        self._database = self._environment.open_db(table.encode(), create=False)
+        self._after = after
+        self._leap = leap
+
+    def run(self, output: BinaryIO) -> bool:
+        """Copy to the end; False when no leap led any further."""
+        while self._leap <= _LEAPS:
+            try:
+                self._stretch(output)
+                return True
+            except lmdb.Error:
+                self._leap += 1
+        return False
+
+    def _stretch(self, output: BinaryIO) -> None:
+        start = _beyond(self._after, self._leap)
+        with self._environment.begin(buffers=True) as txn, txn.cursor(self._database) as cursor:
+            there = cursor.set_range(start) if start else cursor.first()
+            while there:
+                key, value = bytes(cursor.key()), bytes(cursor.value())
+                output.write(_LENGTHS.pack(len(key), len(value)) + key + value)
+                self._after, self._leap = key, 0
+                there = cursor.next()
+
+
+def _child(file: str, table: str, after: bytes, leap: int, scratch: str) -> int:
     # Unbuffered: what was copied before a page ends this process is in the file.
-    with (
-        Path(scratch).open("wb", buffering=0) as output,
-        environment.begin(buffers=True) as txn,
-        txn.cursor(database) as cursor,
-    ):
-        there = cursor.set_range(start) if start else cursor.first()
-        while there:
-            key, value = bytes(cursor.key()), bytes(cursor.value())
-            output.write(_LENGTHS.pack(len(key), len(value)) + key + value)
-            there = cursor.next()
+    with Path(scratch).open("wb", buffering=0) as output:
+        return 0 if _Copy(file, table, after, leap).run(output) else _GAVE_UP
 
 
 if __name__ == "__main__":
-    _child(sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3]), sys.argv[4])
+    sys.exit(_child(sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))

@@ -28,7 +28,7 @@ from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 from . import groups as group_rows
 from .behind import WriteBehind
 from .dual import Entry, Index, IndexedSubscription
-from .environment import Environment, Identity, identify
+from .environment import Environment, Identity, disk_is_full, identify
 from .format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
 from .groups import Group
 from .log import Log
@@ -102,17 +102,8 @@ class Store:
         self._space = Space(environment, options, clock)
         self._behind = WriteBehind(environment, self._log, self._index, self._ids, self._groups)
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
-        self._reclaimer = Reclaimer(
-            environment,
-            self._log,
-            self._index,
-            self._ids,
-            self._groups,
-            self._behind,
-            self._space,
-            options,
-            clock,
-        )
+        parts = (self._log, self._index, self._ids, self._groups, self._behind, self._space)
+        self._reclaimer = Reclaimer(environment, *parts, options, clock)
         self._behind.catch_up()
 
     @classmethod
@@ -165,9 +156,11 @@ class Store:
     def _poisoned(self, error: Exception) -> StoreError:
         """Poison the store because of `error`; what to raise."""
         self._poison = str(error)
-        if not isinstance(error, lmdb.DiskError):
-            # A full disk fails before anything is written over; anything else may have lost pages without a trace.
-            self.environment.leave_poison(str(error))
+        directory = self.environment.directory
+        if disk_is_full(directory, error):
+            return StoreError(f"No space left for the store {directory} ({error}): add some and start again")
+        # A full disk fails before anything is written over; anything else may have lost pages without a trace.
+        self.environment.leave_poison(str(error))
         return StoreError(f"I/O error in the store {self.environment.directory}: {error}; it refuses everything now")
 
     @contextmanager
@@ -245,7 +238,8 @@ class Store:
         ends: dict[int, tuple[int, int]] = {}
         size = 0
         for block in blocks:
-            self._check_group(block.group)
+            if not 0 <= block.group < self.groups:
+                raise UsageError(f"group {block.group} is not one of this store's {self.groups}")
             known = self._groups.get(block.group)
             last, epoch = ends.get(block.group) or ((known.last, known.epoch) if known is not None else (-1, 0))
             if not last < block.first <= block.last < MAX_OFFSET:
@@ -263,10 +257,6 @@ class Store:
         if size > self._options.commit_bytes_max:
             raise UsageError(f"a commit of {size} bytes exceeds {self._options.commit_bytes_max}: split it")
         return [outline(block) for block in blocks]
-
-    def _check_group(self, group: int) -> None:
-        if not 0 <= group < self.groups:
-            raise UsageError(f"group {group} is not one of this store's {self.groups}")
 
     def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[tuple[int, Entry]], int]:
         txn = self.environment.begin()
@@ -385,8 +375,7 @@ class Store:
                 return []
             recent = self._index.recent(topic_id)
             with self._guard(), self.environment.snapshot() as txn:
-                times = (since_us, until_us)
-                return self._reader.past(txn, recent, group, topic_id, topic, times, first, limit)
+                return self._reader.past(txn, recent, group, topic_id, topic, (since_us, until_us), first, limit)
 
     def offset_at(self, group: int, time_us: int) -> int:
         """The first stored offset whose block's time is at or after `time_us`; the last offset + 1 if there is none."""

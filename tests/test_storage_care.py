@@ -50,7 +50,7 @@ def payload(number: int, at: int) -> bytes:
 
 
 def fill_store(store: Store, blocks: int = 40) -> dict[int, bytes]:
-    wanted = {}
+    wanted: dict[int, bytes] = {}
     for number in range(blocks):
         payloads = [payload(number, at) for at in range(10)]
         store.commit([block(number * 10, payloads, b"t%d" % (number % 3))])

@@ -68,6 +68,13 @@ class RepQueries:
                 self._plan(id, start, start, end, 1)
         return Answered(sum([each.answers for each in found]), sum([each.tags for each in found]) % 2**64)
 
+    def drain(self, now_us: int) -> Answered:
+        """Ask all that is due by `now_us`: after the last batch, for comparing totals."""
+        self._now_us = max(self._now_us, now_us)
+        with self._lmdb.begin() as txn, txn.cursor(self._lists) as cursor:
+            found = self._due(cursor)
+        return Answered(sum([each.answers for each in found]), sum([each.tags for each in found]) % 2**64)
+
     def _store(self, batch: Batch, places: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
         ids, times, expires, pids = [c[places].tolist() for c in (batch.id, batch.time, batch.high, batch.tag)]
         positions = range(self._next, self._next + len(ids))

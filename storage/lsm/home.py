@@ -120,6 +120,14 @@ class Home:
         """Bytes of the file that were ever used; freed pages are used again, the file does not shrink."""
         return int((self.lmdb.info()["last_pgno"] + 1) * self.page_bytes)
 
+    def used_bytes(self, txn: AnyTransaction) -> int:
+        """Bytes of pages in use."""
+        pages = 0
+        for database in (self.batches, self.runs, self.meta):
+            found = txn.stat(database)
+            pages += found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return pages * self.page_bytes
+
     def leave_poison(self, reason: str) -> None:
         """Write the file that keeps this store from being opened before somebody has looked at the disk."""
         with suppress(OSError):
