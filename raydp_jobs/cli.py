@@ -70,6 +70,30 @@ def train_dictionaries(
     run(console(), found, compression, filter, since, until, subscribers, executors, picture, dry_run)
 
 
+@spark_app.command("train-regression")
+@reported
+def train_regression(
+    filter: FilterOption = "#",
+    since: SinceOption = "beginning",
+    until: UntilOption = None,
+    dry_run: DryRunOption = False,
+    executors: ExecutorsOption = 1,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Fit PREDICT's regression (after how many messages to look again) to the history of all families.
+
+    lexicast spark train-regression --dry-run
+    """
+    from .job_regression import run
+
+    found = connection(address, data_dir)
+    compression = load(config, overrides=overrides(None, settings)).compression
+    run(console(), found, compression, filter, since, until, executors, dry_run)
+
+
 @spark_app.command("sql")
 @reported
 def sql(

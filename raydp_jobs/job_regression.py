@@ -1,0 +1,65 @@
+"""`lexicast spark train-regression`: the job with its progress and its tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lexicast.cluster.config import Compression
+
+from .environment import spark_session
+from .failures import told
+from .progress import JobProgress
+from .train_regression import MODEL_TOPIC, Regression, publish, train_from_history
+
+
+def run(
+    console: Console,
+    connect: Mapping[str, Any],
+    config: Compression,
+    filter: str,
+    since: str,
+    until: str | None,
+    executors: int,
+    dry_run: bool,
+) -> None:
+    """Train, show, publish. Raises LexicastError."""
+    with JobProgress(console) as progress, told(), ExitStack() as stack:
+        progress.say("starting Spark")
+        spark = stack.enter_context(spark_session(**connect, executors=executors))
+        found = train_from_history(
+            spark,
+            connect,
+            config,
+            filter,
+            since=since,
+            until=until,
+            progress=progress.read,
+            computing=lambda: stack.enter_context(progress.computing(spark, "replaying, fitting")),
+        )
+        if not dry_run:
+            asyncio.run(publish(connect, found))
+    _show(console, found)
+    console.print(f"{'would be published' if dry_run else 'published'} on {MODEL_TOPIC}")
+
+
+def _show(console: Console, found: Regression) -> None:
+    families = {family for family, _ in found.observations}
+    title = f"MC from {len(found.observations)} observations of {len(families)} families"
+    made = Table(title=title, title_justify="left")
+    made.add_column("model")
+    for name in ("R2", "RMSE, messages", "error on unseen families"):
+        made.add_column(name, justify="right")
+    made.add_row("bootstrap: MC.base", "-", "-", f"{found.bootstrap_doublings:.2f} doublings")
+    for each in found.fits:
+        rmse = f"{each.rmse:,.2f}" + (" (log2)" if "log" in each.name else "")
+        made.add_row(each.name, f"{each.r2:.2f}", rmse, f"{each.unseen_doublings:.2f} doublings")
+    console.print(made)
+    low, middle, high = np.percentile(found.residuals, [10, 50, 90])
+    console.print(f"residuals of the first, 10th to 90th percentile: {low:,.0f} to {high:,.0f}, median {middle:,.0f}")
