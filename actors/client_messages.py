@@ -123,13 +123,15 @@ def parse_duration(text: str) -> timedelta:
 def parse_time(when: datetime | timedelta | float | str, now_us: int) -> int:
     """Microseconds since 1970 of a datetime (naive: local time), seconds since 1970, or so long before `now_us`.
 
-    Texts: a duration ("10m"), ISO 8601 ("2026-05-01T12:00:00+02:00"), "now" or "beginning". Raises UsageError.
+    Texts: a duration, back from now ("10m" or "-10m") or ahead ("+10m"), ISO 8601 ("2026-05-01T12:00:00+02:00"), "now"
+    or "beginning". Raises UsageError.
     """
     if isinstance(when, str):
         if when in ("now", "beginning"):
             return now_us if when == "now" else 0
-        if _DURATION.match(when) and when[-1].isalpha() and "T" not in when:
-            when = parse_duration(when)
+        unsigned = when.lstrip("+-") if when[1:2].isdigit() else when
+        if _DURATION.match(unsigned) and when[-1].isalpha() and "T" not in when:
+            when = parse_duration(unsigned) * (-1 if when[0] == "+" else 1)
         else:
             try:
                 when = datetime.fromisoformat(when)

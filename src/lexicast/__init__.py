@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lexicast.actors.client_messages import Message, Properties
     from lexicast.actors.client_publisher import PublishManyRefusedError
     from lexicast.actors.client_subscription import Subscription
+    from lexicast.cluster.cells import cells
     from lexicast.cluster.errors import LexicastError, PublishRefusedError, UnavailableError
     from lexicast.cluster.positions import Position
     from lexicast.raydp_jobs.environment import spark_session as spark_session
@@ -37,6 +38,7 @@ _WHERE: Final = {
     "PublishRefusedError": "lexicast.cluster.errors",
     "Subscription": "lexicast.actors.client_subscription",
     "UnavailableError": "lexicast.cluster.errors",
+    "cells": "lexicast.cluster.cells",
     "connect": "lexicast.actors.client_connect",
     # With lexicast[spark] alone, therefore not in __all__.
     "history": "lexicast.raydp_jobs.history",
@@ -54,6 +56,7 @@ __all__ = [
     "Subscription",
     "UnavailableError",
     "__version__",
+    "cells",
     "connect",
     "sync",
 ]
