@@ -1,7 +1,8 @@
 """Runs channels: each period, one Spark query a channel for everybody who subscribes to it.
 
 The parameters of all subscriptions are a table, which the channel's SQL is joined with (LATERAL): a thousand
-subscriptions cost one query. Where Spark cannot take the SQL apart that way, each set of parameters is asked alone.
+subscriptions cost one query. Spark can take the SQL apart that way where parameters stand in WHERE or HAVING alone;
+else each set of parameters is asked for itself.
 
 After a restart of the runner, answers start anew: what is true then is published once more.
 """

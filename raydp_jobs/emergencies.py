@@ -21,7 +21,8 @@ SELECT e.id, e.kind, round(e.km, 2) AS km,
 FROM (
     SELECT r.id, r.kind, l.lat AS at_lat, l.lon AS at_lon,
            111.2 * sqrt(power(r.lat - l.lat, 2) + power((r.lon - l.lon) * cos(radians(l.lat)), 2)) AS km
-    FROM emergencies r JOIN locations l ON l.topic = concat('locations/', :user)
+    FROM emergencies r CROSS JOIN locations l
+    WHERE l.topic = concat('locations/', :user)
 ) e CROSS JOIN shelters s
 WHERE e.km <= :km
 GROUP BY e.id, e.kind, e.km
