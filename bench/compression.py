@@ -10,7 +10,8 @@ Every tag byte, every dictionary byte and the messages before the first dictiona
   br_min_margin_10k      10,000 publishers, least difference to DEFLATE in points
   br_flights_1, _1k, _10k  all flights
   predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
-  sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all corpora
+  sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all whole
+                         corpora
 
 The permutations are searched on the first --grid-messages of a corpus: a coarse lattice of them, then uphill from the
 best (--all-permutations: all, hours). Each dictionary is made in full, every n-th message compressed, so that
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -63,6 +65,7 @@ _HEAT_INTERVAL: Final = 5_500
 _CODECS: Final = (DEFLATE_PRESET, ZSTD_DENSE)
 _VCDIFF_MESSAGES: Final = 2_000
 _CPU_MESSAGES: Final = 1_000
+_CPU_STRIDE: Final = 100
 _BATCH_MESSAGES: Final = 5_000
 
 
@@ -76,6 +79,14 @@ class Best:
 
     name: str
     run: Run
+    make: Callable[[], Maintenance | None]
+
+    def cpu_s(self, corpus: Corpus) -> float:
+        """The sampling broker's CPU for the whole corpus, which the search may have seen only the beginning of."""
+        algorithm = self.make() if len(corpus.messages) > self.run.messages else None
+        if algorithm is None:
+            return self.run.sampling_cpu_s
+        return simulate(corpus.messages, algorithm, trainer=SharedTrainer(), stride=_CPU_STRIDE).sampling_cpu_s
 
     @property
     def reduction(self) -> float:
@@ -93,6 +104,8 @@ class Measured:
     deflate: float
     best: dict[str, Best]
     grid_predict: Run
+    cpu_s: dict[str, float]
+    """Sampling brokers, over the whole corpus."""
 
 
 def measure(report: Report) -> None:
@@ -128,7 +141,8 @@ def _measure_corpus(report: Report, progress: reports.Steps, corpus: Corpus, of_
     stride = max(1, len(grid.messages) // options.grid_encoded)
     best = {name: _best(name, grid, stride, options) for name in _GRIDS}
     again = simulate(grid.messages, Predict())
-    return Measured(corpus, of_data, runs, deflate_reduction(corpus.messages), best, again)
+    cpu_s = {"PREDICT": runs["1"].sampling_cpu_s} | {name: found.cpu_s(corpus) for name, found in best.items()}
+    return Measured(corpus, of_data, runs, deflate_reduction(corpus.messages), best, again, cpu_s)
 
 
 @dataclass(frozen=True)
@@ -200,7 +214,8 @@ class _Search:
             if higher == best:
                 break
             best = higher
-        return Best(self._grid.name(best), self._runs[best])
+        make = partial(self._grid.at, best, len(self._corpus.messages))
+        return Best(self._grid.name(best), self._runs[best], make)
 
     def _reduction(self, point: Point) -> float:
         return self._runs[point].reduction()
@@ -282,9 +297,9 @@ def _figures(report: Report, measured: Sequence[Measured]) -> None:
         for one in measured
     ]
     report.figure("predict_vs_best", _mean(differences))
-    spent = sum(one.grid_predict.sampling_cpu_s for one in measured)
+    spent = sum(one.cpu_s["PREDICT"] for one in measured)
     for key, name in (("sb_cpu_ratio", "FIXEDRATE"), ("sb_cpu_ratio_recent", "FIXEDRATE recent")):
-        report.figure(key, spent / max(1e-9, sum(one.best[name].run.sampling_cpu_s for one in measured)))
+        report.figure(key, spent / max(1e-9, sum(one.cpu_s[name] for one in measured)))
 
 
 def _tables(report: Report, measured: Sequence[Measured]) -> None:
@@ -303,8 +318,7 @@ def _tables(report: Report, measured: Sequence[Measured]) -> None:
         report.samples[one.corpus.name] = {
             "reduction": dict(zip([*peers, *_GRIDS, *own], values, strict=True)),
             "best": {name: best.name for name, best in one.best.items()},
-            "sampling_cpu_s": {name: best.run.sampling_cpu_s for name, best in one.best.items()}
-            | {"PREDICT": one.grid_predict.sampling_cpu_s},
+            "sampling_cpu_s": one.cpu_s,
             "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict["1"].dictionaries],
         }
     report.table("PREDICT's bandwidth reduction in % (table 5.4.4)", ["corpus", "messages", "DEFLATE", *own], rows)
@@ -325,7 +339,7 @@ def _cpu_row(one: Measured) -> list[str]:
     made = one.predict["1"].dictionaries
     codec = made[-1][1].build() if made else Deflate()
     times = [*_codec_us(codec, messages), *_codec_us(Deflate(), messages)]
-    spent = [one.grid_predict.sampling_cpu_s, *(best.run.sampling_cpu_s for best in one.best.values())]
+    spent = [one.cpu_s[name] for name in ("PREDICT", *_GRIDS)]
     name = made[-1][1].codec if made else "DEFLATE"
     return [one.corpus.name, name, *(f"{value:.1f}" for value in times), *(f"{value:.2f}" for value in spent)]
 
