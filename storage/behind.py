@@ -59,14 +59,32 @@ class WriteBehind:
             self._index.freeze({g.number: g.entered_below for g in self._groups.values()})
             self._records = {g.number: g.records for g in self._groups.values()}
         with self._environment.begin() as txn:
-            topic_ids, watermarks = self._index.write_step(txn)
-            for group, below in watermarks.items():
+            watermarks = self._index.write_step(txn)
+            for group, below in (watermarks or {}).items():
                 self._store_watermark(txn, group, below)
-        self._index.written(topic_ids)
-        for group, below in watermarks.items():
-            self._groups[group].indexed_below = below
-            self._groups[group].records_indexed = self._records[group]
+        if watermarks is not None:
+            self._index.written()
+            for group, below in watermarks.items():
+                self._groups[group].indexed_below = below
+                self._groups[group].records_indexed = self._records[group]
         return True
+
+    def merge_step(self) -> bool:
+        """One durable step of merging runs; False when there is nothing to merge."""
+        if not self._index.merging:
+            return False
+        with self._environment.begin() as txn:
+            self._index.merge_step(txn)
+        return True
+
+    def open(self) -> None:
+        """Take up the index on disk, or build it; then enter what the log holds beyond it."""
+        with self._environment.snapshot() as txn:
+            found = self._index.open(txn)
+        if found:
+            self.catch_up()
+        else:
+            self.rebuild()
 
     def _behind(self) -> bool:
         return any(g.indexed_below < g.entered_below for g in self._groups.values())

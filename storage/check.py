@@ -21,7 +21,7 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import PeerError, StoreError, UsageError
 
 from .cut import only_topic
-from .dual import PUBLICATION, entries_of, parse_key
+from .dual import Entry, entries_in, parse_key
 from .environment import DATA_FILE, Databases, open_read_only, raw_database
 from .format import (
     DamageError,
@@ -34,7 +34,9 @@ from .format import (
     unseal,
     verified_head,
 )
+from .index_runs import MANIFEST_KEY, RUNS_PREFIX
 from .log import Log
+from .lsm.segments import segment_rows
 from .outline import outline
 from .state import retained_fields
 from .store import Store
@@ -229,22 +231,28 @@ class Checker:
 
     def _check_index(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
         self._rows += 1
-        topic_id, kind, first = parse_key(key)
+        if key == MANIFEST_KEY:
+            unseal("dual", key, value)
+        elif key.startswith(RUNS_PREFIX):
+            for topic_id, entry in entries_in(segment_rows(value, verify=True)):
+                self._check_entry(txn, topic_id, entry)
+        else:
+            topic_id, first = parse_key(key)
+            try:
+                unseal("dual", key, value)
+            except DamageError as error:
+                raise DamageError("dual", group_of(topic_id), first, error.what) from None
+
+    def _check_entry(self, txn: ReadTransaction, topic_id: int, entry: Entry) -> None:
+        """An entry of a block that is still in the log: retention passes others by until a merge meets them."""
         group = group_of(topic_id)
-        try:
-            row = unseal("dual", key, value)
-        except DamageError as error:
-            raise DamageError("dual", group, first, error.what) from None
-        if kind != PUBLICATION:
+        head = self._log.head_at(txn, group, entry.offset)
+        if head is None or head.first > entry.offset:
             return
-        topic = self._databases.names.get(txn, id_key(topic_id))
-        if topic is None:
-            self._note("dual", group, first, "the topic has no name")
-            return
-        for entry in entries_of(row):
-            head = self._log.head_at(txn, group, entry.offset)
-            if head is not None and head.first <= entry.offset and head.time_us != entry.time_us:
-                self._note("dual", group, entry.offset, f"time {entry.time_us}, the log says {head.time_us}")
+        if head.time_us != entry.time_us:
+            self._note("dual", group, entry.offset, f"time {entry.time_us}, the log says {head.time_us}")
+        if self._databases.names.get(txn, id_key(topic_id)) is None:
+            self._note("dual", group, entry.offset, "the topic has no name")
 
 
 @contextmanager

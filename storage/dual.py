@@ -1,20 +1,24 @@
-"""DualDB, first form: publications and subscriptions of an ID side by side in one ordered key space.
+"""DualDB in a coordinator: publications and subscriptions of an ID side by side, as an index of the group log.
 
     key                                         value
-    topic id u64, "P", first offset u64         a run: entries of that topic, in offset order, sealed
     topic id u64, "S", offset of the cut u64    time_min_us i64, time_max_us i64, broker: sealed
+    0xFFFF, run u32, segment u32                entries of publications, in sorted runs: see `index_runs`
 
 An entry is one topic's publications in one block: first offset u64, records u32, time_us i64 (T_P), expires_us u64
 (T_max of the last to expire, 0 = never). Payloads stay in the log: an entry is their position.
 
 Nothing is read to be written (the paper's lazy lists): entries go to a memory table, which answers meanwhile, and are
-*written behind* in sorted runs, topic by topic, in bounded steps. A memory table that is full is frozen and a new one
-begun; while the frozen one is written both answer, and the two may name an entry twice: `lookup` names it once. Once
-all of it is on disk each group's watermark `indexed_below` moves, in the same transaction: after a crash everything
-beyond the watermark is entered again from the log. Subscriptions are few (one a broker and filter) and written at once.
+*written behind* in sorted runs with LMDB's append, a segment a step; runs are merged in the background, and what
+retention has passed by is left out on the way. A memory table that is full is frozen and a new one begun; while the
+frozen one is written both answer, and an entry may be found twice: `lookup` names it once. Once all of it is on disk
+each group's watermark `indexed_below` moves, in the same transaction: after a crash everything beyond the watermark is
+entered again from the log. Subscriptions are few (one a broker and filter) and written at once.
 
 A topic's times ascend with its offsets, so the entries of a span of time are found by offset: the caller turns times
 into offsets through the log.
+
+Before: one value a topic and flush under (topic id, "P", first offset), inserted topic by topic. A flush of 65,536
+entries of as many topics wrote a page each, 256 MiB; as a run it writes 3 MiB.
 """
 
 from __future__ import annotations
@@ -23,21 +27,23 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from lexicast.cluster.records import Subscribed
 
 from .format import seal, unseal
+from .index_runs import IndexRuns, OldestUs, StillWanted
+from .lsm.rows import NEVER_US, Rows, empty
+from .options import StoreOptions
 from .table import AnyTransaction, Database, WriteTransaction
 
-PUBLICATION: Final = b"P"
 SUBSCRIPTION: Final = b"S"
 
 _ENTRY = struct.Struct("<QIqQ")
 _SUBSCRIPTION = struct.Struct("<qq")
 _KEY = struct.Struct(">QcQ")
 
-# 144 entries of 28 bytes and their checksum fill one 4 KiB page with LMDB's page header.
-RUN_ENTRIES: Final = 144
-_RUN_BYTES: Final = RUN_ENTRIES * _ENTRY.size
+_ENTRIES = np.dtype([("offset", "<u8"), ("records", "<u4"), ("time_us", "<i8"), ("expires_us", "<u8")])
 
 
 class Entry(NamedTuple):
@@ -62,18 +68,19 @@ class Frozen(NamedTuple):
     """A full memory table on its way to disk, and how far the log was when it was frozen."""
 
     runs: dict[int, bytearray]
-    pending: list[int]
     below: dict[int, int]
 
 
 class Index:
     """The index of one store. Written by the writer thread; looked up by any."""
 
-    def __init__(self, database: Database, entries_max: int, log_bytes_max: int, step_topics: int) -> None:
+    def __init__(
+        self, database: Database, options: StoreOptions, still_wanted: StillWanted, oldest_us: OldestUs
+    ) -> None:
         self._database = database
-        self._entries_max = entries_max
-        self._log_bytes_max = log_bytes_max
-        self._step_topics = step_topics
+        self._runs = IndexRuns(database, options.index_step_topics, still_wanted, oldest_us)
+        self._entries_max = options.index_entries_max
+        self._log_bytes_max = options.index_log_bytes_max
         self._active: dict[int, bytearray] = {}
         self._frozen: Frozen | None = None
         self.entries = 0
@@ -113,34 +120,35 @@ class Index:
         """Begin to write the memory table; `below`: a watermark a group, all below it entered here or before."""
         runs = self._active
         # In this order: a reader that looks at the active table, then at the frozen one, misses nothing.
-        self._frozen = Frozen(runs, sorted(runs, reverse=True), below)
+        self._frozen = Frozen(runs, below)
         self._active = {}
+        self._runs.begin_flush(_rows_of(runs))
         self.entries = 0
         self._log_bytes = 0
 
-    def write_step(self, txn: WriteTransaction) -> tuple[list[int], dict[int, int]]:
-        """Write the next topics of the frozen table: (the topics, watermarks to store if these were the last)."""
-        frozen = self._frozen
-        if frozen is None:
-            return [], {}
-        topic_ids = frozen.pending[-self._step_topics :]
-        for topic_id in reversed(topic_ids):
-            self._write_runs(txn, topic_id, bytes(frozen.runs[topic_id]))
-        last = len(topic_ids) == len(frozen.pending)
-        return topic_ids, frozen.below if last else {}
+    def write_step(self, txn: WriteTransaction) -> dict[int, int] | None:
+        """Write the next segment of the frozen table; the watermarks to store when it was the last, else None."""
+        if self._frozen is None or not self._runs.flush_step(txn):
+            return None
+        self._runs.choose(txn)
+        return self._frozen.below
 
-    def written(self, topic_ids: list[int]) -> None:
-        """The step is durable: the frozen table lets go of these topics, at the end of itself."""
-        if self._frozen is not None:
-            del self._frozen.pending[len(self._frozen.pending) - len(topic_ids) :]
-            if not self._frozen.pending:
-                self._frozen = None
+    def written(self) -> None:
+        """The last step is durable: the run answers, the frozen table is let go of."""
+        self._frozen = None
 
-    def _write_runs(self, txn: WriteTransaction, topic_id: int, entries: bytes) -> None:
-        for start in range(0, len(entries), _RUN_BYTES):
-            run = entries[start : start + _RUN_BYTES]
-            key = _KEY.pack(topic_id, PUBLICATION, _ENTRY.unpack_from(run)[0])
-            txn.put(key, seal(key, run), db=self._database)
+    @property
+    def merging(self) -> bool:
+        """Runs are being merged, or deleted after a merge."""
+        return self._runs.merging
+
+    def merge_step(self, txn: WriteTransaction) -> None:
+        """One bounded step of merging."""
+        self._runs.merge_step(txn)
+
+    def open(self, txn: AnyTransaction) -> bool:
+        """Take up what is on disk; False when the index has to be built anew (there is none, or an older form)."""
+        return self._runs.open(txn)
 
     # look-up
 
@@ -151,39 +159,20 @@ class Index:
         behind = bytes(frozen.runs.get(topic_id, b"")) if frozen is not None else b""
         return list(entries_of(behind + active))
 
-    def stored(self, txn: AnyTransaction, topic_id: int, first: int) -> Iterator[Entry]:
-        """Entries on disk, in offset order, from the run that may hold offset `first` on."""
-        prefix = _prefix(topic_id, PUBLICATION)
-        with txn.cursor(self._database) as cursor:
-            there = cursor.set_range(_KEY.pack(topic_id, PUBLICATION, first))
-            # The run before the key holds `first` when it began earlier.
-            if not (cursor.prev() if there else cursor.last()) or not bytes(cursor.key()).startswith(prefix):
-                there = cursor.set_range(prefix)
-            else:
-                there = True
-            while there and bytes(cursor.key()).startswith(prefix):
-                key = bytes(cursor.key())
-                yield from entries_of(unseal("dual", key, cursor.value()))
-                there = cursor.next()
-
     def lookup(
         self, txn: AnyTransaction, recent: list[Entry], topic_id: int, first: int, last: int, records_max: int
     ) -> list[Entry]:
         """Entries that begin at or before `last` and may hold offsets from `first` on, each once, in offset order.
 
-        Stops once they hold `records_max` records beyond the first entry (which may lie before `first`).
+        The last one before `first` is among them: its block may reach further. Beyond it they hold at least
+        `records_max` records, where there are so many.
         """
-        found: dict[int, Entry] = {}
-        records = 0
-        for entry in self.stored(txn, topic_id, first):
-            if entry.offset > last or records >= records_max:
-                break
-            if entry.offset + entry.records > first or not found:
-                found[entry.offset] = entry
-                records += entry.records if entry.offset >= first else 0
-        else:
-            found.update({entry.offset: entry for entry in recent if entry.offset <= last})
-        return [found[offset] for offset in sorted(found)]
+        found = {entry.offset: entry for entry in recent if entry.offset <= last}
+        for rows in self._runs.rows(txn, topic_id, first, last, records_max):
+            found.update({entry.offset: entry for entry in _entries_in(rows)})
+        offsets = sorted(found)
+        start = max(0, sum([offset < first for offset in offsets]) - 1)
+        return [found[offset] for offset in offsets[start : start + records_max + 1]]
 
     # subscriptions
 
@@ -212,29 +201,11 @@ class Index:
 
     # retention
 
-    def forget_upto(self, txn: WriteTransaction, topic_id: int, last: int) -> bool:
-        """Delete runs of a topic that end at or before offset `last`; True when nothing at all stands under its ID."""
-        prefix = _prefix(topic_id, PUBLICATION)
-        with txn.cursor(self._database) as cursor:
-            there = cursor.set_range(prefix)
-            while there and bytes(cursor.key()).startswith(prefix):
-                run = cursor.value()
-                if _ENTRY.unpack_from(run, len(run) - _ENTRY.size)[0] > last:
-                    return False
-                there = cursor.delete() and bool(cursor.key())
-            empty = not (there and bytes(cursor.key())[:8] == prefix[:8])
-        return empty and not self._in_memory(topic_id)
-
-    def stale(self, txn: AnyTransaction, topic_id: int, first: int) -> bool:
-        """`forget_upto(first - 1)` would delete something, or find the topic bare."""
-        with txn.cursor(self._database) as cursor:
-            there = cursor.set_range(_prefix(topic_id, PUBLICATION))
-            if not (there and bytes(cursor.key())[:8] == topic_id.to_bytes(8, "big")):
-                return not self._in_memory(topic_id)
-            if not bytes(cursor.key()).startswith(_prefix(topic_id, PUBLICATION)):
-                return False
-            run = cursor.value()
-            return bool(_ENTRY.unpack_from(run, len(run) - _ENTRY.size)[0] < first)
+    def bare(self, txn: AnyTransaction, topic_id: int, last: int) -> bool:
+        """Nothing at all stands under a topic's ID beyond offset `last`: no publication and no subscription."""
+        if self._in_memory(topic_id) or next(self.subscriptions(txn, topic_id), None) is not None:
+            return False
+        return self._runs.bare(txn, topic_id, last)
 
     def _in_memory(self, topic_id: int) -> bool:
         return topic_id in self._active or (self._frozen is not None and topic_id in self._frozen.runs)
@@ -242,6 +213,7 @@ class Index:
     def clear(self, txn: WriteTransaction) -> None:
         """Delete everything; the caller enters it again from the log."""
         txn.drop(self._database, delete=False)
+        self._runs.create(txn)
 
     def restart(self) -> None:
         """Forget the memory table."""
@@ -252,12 +224,42 @@ def _prefix(topic_id: int, kind: bytes) -> bytes:
     return topic_id.to_bytes(8, "big") + kind
 
 
-def parse_key(key: bytes) -> tuple[int, bytes, int]:
-    """(topic id, kind, first offset) of a key of the index."""
-    topic_id, kind, offset = _KEY.unpack(key)
-    return topic_id, kind, offset
+def parse_key(key: bytes) -> tuple[int, int]:
+    """(topic id, offset of the cut) of a subscription's key. Raises ValueError for another one."""
+    if len(key) != _KEY.size or key[8:9] != SUBSCRIPTION:
+        raise ValueError("this is no key of the index")
+    topic_id, _, offset = _KEY.unpack(key)
+    return topic_id, offset
 
 
 def entries_of(run: bytes) -> Iterator[Entry]:
-    """The entries of a stored run."""
+    """The entries of a topic in the memory table."""
     return (Entry(*fields) for fields in _ENTRY.iter_unpack(run))
+
+
+def _rows_of(runs: dict[int, bytearray]) -> Rows:
+    """A memory table as rows, by topic and offset."""
+    topics = sorted(runs)
+    if not topics:
+        return empty()
+    table = np.frombuffer(b"".join([runs[topic] for topic in topics]), _ENTRIES)
+    counts = [len(runs[topic]) // _ENTRY.size for topic in topics]
+    expires = table["expires_us"]
+    return Rows(
+        np.repeat(np.array(topics, np.uint64), counts),
+        table["offset"].astype(np.uint64),
+        table["time_us"].astype(np.int64),
+        np.where(expires == 0, np.uint64(NEVER_US), expires).astype(np.int64),
+        table["records"].astype(np.uint64),
+    )
+
+
+def _entries_in(rows: Rows) -> Iterator[Entry]:
+    columns = (rows.seq, rows.tag, rows.low, rows.high)
+    for offset, records, time_us, expires_us in zip(*[column.tolist() for column in columns], strict=True):
+        yield Entry(offset, records, time_us, 0 if expires_us == NEVER_US else expires_us)
+
+
+def entries_in(rows: Rows) -> Iterator[tuple[int, Entry]]:
+    """The entries of a segment, each with its topic's id."""
+    return zip(rows.key.tolist(), _entries_in(rows), strict=True)

@@ -60,7 +60,8 @@ class StoreOptions:
     # some thousand blocks, of which only the heads are read.
     index_log_bytes_max: int = 256 * MIB
 
-    # Topics whose runs are written in one step of writing behind: about 10 ms of the writer thread.
+    # Entries of one segment of a run, which is what one step of writing behind or merging writes: 90 KB, under 1 ms of
+    # the writer thread. (Once it counted the topics of a step; the name stayed.)
     index_step_topics: int = 2_048
 
     # Names of topics whose numeric ids are held in memory: 100,000 x about 150 bytes.

@@ -8,7 +8,7 @@ Age and size move a group's `first_kept`, so that readers are told what was disc
 what had expired. A retained publication whose block goes is *rescued*: copied, as a block of one record with its own
 offset, epoch and time, into the `kept` table, until it is replaced, cleared or expired. A topic to which nothing refers
 any more is forgotten. Producers idle, and QoS 2 marks unreleased, for `producer_retention_s` go as well; the tables are
-looked through a piece a step, and so are the topics, for runs and names that nothing refers to any more.
+looked through a piece a step, and so are the topics, for names that nothing refers to any more.
 
 Dictionaries stay: blocks refer to them, and counting which still do costs more than the few KiB each takes.
 """
@@ -107,9 +107,11 @@ class Reclaimer:
         self._swept: dict[str, bytes | None] = {}
 
     def step(self, now_us: int) -> Reclaimed:
-        """One bounded step: writing behind first, then reclaiming."""
+        """One bounded step: writing behind first, then merging, then reclaiming."""
         if self._index.due:
             return Reclaimed(0, 0, 0, self._behind.step())
+        if self._behind.merge_step():
+            return Reclaimed(0, 0, 0, True)
         with self._environment.snapshot() as txn:
             victims = self._victims(txn, now_us)
             sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
@@ -186,7 +188,7 @@ class Reclaimer:
     def _stale_topics(self, txn: ReadTransaction) -> list[int]:
         rows = self._rows(txn, self._databases.names)
         topic_ids = [int.from_bytes(key, "big") for key, _ in rows]
-        return [i for i in topic_ids if self._index.stale(txn, i, self._log_first(group_of(i)))]
+        return [i for i in topic_ids if self._index.bare(txn, i, self._log_first(group_of(i)) - 1)]
 
     def _log_first(self, group: int) -> int:
         known = self._groups.get(group)
@@ -272,8 +274,8 @@ class Reclaimer:
                 self._forget(txn, topic_id, gone_upto)
 
     def _forget(self, txn: WriteTransaction, topic_id: int, upto: int) -> None:
-        """Forget a topic's runs that end at or before `upto`, and the topic itself when nothing is left of it."""
-        bare = self._index.forget_upto(txn, topic_id, upto)
+        """Forget a topic of which nothing is left beyond `upto`; its entries in runs go when a merge meets them."""
+        bare = self._index.bare(txn, topic_id, upto)
         if bare and self._databases.retained.get(txn, id_key(topic_id)) is None:
             self._ids.forget(txn, topic_id)
 

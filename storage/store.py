@@ -16,9 +16,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import lmdb
+import numpy as np
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock
@@ -32,6 +33,7 @@ from .environment import Environment, Identity, disk_is_full, identify
 from .format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
 from .groups import Group
 from .log import Log
+from .lsm.rows import Rows
 from .options import StoreOptions
 from .outline import Outline, outline
 from .producers import ProducerState
@@ -39,10 +41,8 @@ from .reader import Reader, ReadResult
 from .retention import Reclaimed, Reclaimer, expiry_key
 from .space import Space
 from .state import Epoch, State, dictionary_of, session_of, subscription_of
-from .table import ReadTransaction, Table, WriteTransaction
-from .topics import TopicIds, find
-
-T = TypeVar("T")
+from .table import AnyTransaction, ReadTransaction, Table, WriteTransaction
+from .topics import GROUP_SHIFT, TopicIds, find
 
 _NOT_POISON = (lmdb.ReadersFullError, lmdb.MapResizedError)
 _CLOSE_WAIT_S = 5.0
@@ -94,9 +94,7 @@ class Store:
         self._readers_changed = threading.Condition()
         self._groups: dict[int, Group] = {}
         self._log = Log(self._databases.log)
-        self._index = Index(
-            self._databases.dual, options.index_entries_max, options.index_log_bytes_max, options.index_step_topics
-        )
+        self._index = Index(self._databases.dual, options, self._still_logged, self._oldest_us)
         self._ids = TopicIds(self._databases, self._load_groups(), options.topic_cache_max)
         self._state = State(self._databases, self._ids, self._index)
         self._space = Space(environment, options, clock)
@@ -104,7 +102,17 @@ class Store:
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
         parts = (self._log, self._index, self._ids, self._groups, self._behind, self._space)
         self._reclaimer = Reclaimer(environment, *parts, options, clock)
-        self._behind.catch_up()
+        self._behind.open()
+
+    def _still_logged(self, rows: Rows) -> Rows:
+        """The index's rows that retention has not passed by."""
+        firsts = np.array([g.first if (g := self._groups.get(n)) else 0 for n in range(self.groups)], np.uint64)
+        return rows.take(rows.seq >= firsts[(rows.key >> np.uint64(GROUP_SHIFT)).astype(np.intp)])
+
+    def _oldest_us(self, txn: AnyTransaction) -> int:
+        """The time of the oldest block in the log; 0 when there is none."""
+        heads = [self._log.head_at(txn, group.number, 0) for group in list(self._groups.values())]
+        return min([head.time_us for head in heads if head is not None], default=0)
 
     @classmethod
     def open(
@@ -468,8 +476,7 @@ class Store:
         oldest = blocks = topics = sessions = retained = log_bytes = 0
         if self._poison is None:
             with self._reading() as txn:
-                heads = [self._log.head_at(txn, g.number, 0) for g in groups]
-                oldest = min([head.time_us for head in heads if head is not None], default=0)
+                oldest = self._oldest_us(txn)
                 blocks = txn.stat(self._databases.log)["entries"]
                 topics = txn.stat(self._databases.names.database)["entries"]
                 sessions = txn.stat(self._databases.sessions.database)["entries"]

@@ -12,13 +12,13 @@ from .environment import Databases
 from .format import name_key
 from .table import AnyTransaction, WriteTransaction
 
-_GROUP_SHIFT: Final = 48
+GROUP_SHIFT: Final = 48
 ID_BYTES: Final = 8
 
 
 def wildcard_id(group: int) -> int:
     """The id under which wildcard filters of `group` stand in the index."""
-    return group << _GROUP_SHIFT
+    return group << GROUP_SHIFT
 
 
 def id_key(topic_id: int) -> bytes:
@@ -28,7 +28,7 @@ def id_key(topic_id: int) -> bytes:
 
 def group_of(topic_id: int) -> int:
     """The group of a topic."""
-    return topic_id >> _GROUP_SHIFT
+    return topic_id >> GROUP_SHIFT
 
 
 def find(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
@@ -64,7 +64,7 @@ class TopicIds:
     def _create(self, txn: WriteTransaction, group: int, topic: bytes) -> int:
         number = self.next_number(group)
         self._next_added[group] = number + 1
-        topic_id = (group << _GROUP_SHIFT) + number
+        topic_id = (group << GROUP_SHIFT) + number
         key = id_key(topic_id)
         self._databases.ids.put(txn, name_key(topic), key)
         self._databases.names.put(txn, key, topic)

@@ -631,3 +631,38 @@ def test_a_watermark_does_not_pass_what_a_restart_has_not_entered_yet(bench: Ben
         assert found(store.past(1, b"one", 0, START_US, limit=9)) == [(0, b"one", b"")]
         assert store.stats().records == 21
     store.close()
+
+
+def test_the_past_is_paged_through_a_block_whose_topics_alternate(bench: Bench) -> None:
+    """A page may end within a block: the next one begins after its last record, and looks into that block again."""
+    runs = tuple(
+        [Run(0, topic, 0, 0, 0, None, -1, count) for topic, count in ((0, 1), (1, 50), (0, 1), (1, 50), (0, 1))]
+    )
+    meta = pack_meta(Meta((b"a", b"b"), runs, (), (), (), ()))
+    lengths = (1).to_bytes(4, "little") * 103
+    with bench.open() as store:
+        store.commit([Block(0, 1, 100, 202, START_US, PUBLICATIONS, meta, lengths, b"x" * 103)])
+        for _ in range(2):
+            offsets: list[int] = []
+            while page := store.past(0, b"a", 0, 2**62, limit=1, first=offsets[-1] + 1 if offsets else 0):
+                offsets += [record.offset for part in page for record in part.records()]
+            assert offsets == [100, 151, 202]
+            store.flush()
+
+
+def test_runs_of_the_index_are_merged_and_forget_what_retention_passed_by(bench: Bench) -> None:
+    with bench.open(StoreOptions(index_entries_max=4, index_step_topics=3, retention_s=100)) as store:
+        for number in range(200):
+            store.commit([publications(number, [Pub(b"t%d" % (number % 7), b"x")], time_us=bench.clock.time_us())])
+            bench.clock.advance(1)
+            while store.reclaim(bench.clock.time_us()).more:
+                pass
+        with store.environment.snapshot() as txn:
+            entries = txn.stat(store.environment.databases.dual)["entries"]
+        assert entries < 56  # a hundred entries live, three a segment; 71 if nothing were let go of
+        first = store.tails()[0].first
+        for topic in range(7):
+            past = store.past(0, b"t%d" % topic, 0, 2**62, limit=1_000)
+            offsets = [record.offset for block in past for record in block.records()]
+            assert offsets == [n for n in range(first, 200) if n % 7 == topic]
+        assert check_store(store).damages == []

@@ -62,12 +62,23 @@ class _Input:
 
 
 class Merge:
-    """Several runs to one of a higher level, in key order, so many rows a step as make about one segment."""
+    """Several runs to one of a higher level, in key order, so many rows a step as make about one segment.
 
-    def __init__(self, target: Run, replaced: Sequence[Run], cleaned: Cleaned, segment_rows: int) -> None:
+    With `by_seq`, rows of a key are in the order of their `seq`, in all runs and in the new one, and nothing expires.
+    """
+
+    def __init__(
+        self,
+        target: Run,
+        replaced: Sequence[Run],
+        cleaned: Cleaned,
+        segment_rows: int,
+        by_seq: bool = False,
+    ) -> None:
         self.target = target
         self.replaced = replaced
         self._cleaned = cleaned
+        self._by_seq = by_seq
         self._segment_rows = segment_rows
         self._inputs = [_Input(run) for run in replaced]
         self._pending: list[Rows] = []
@@ -89,16 +100,30 @@ class Merge:
         current = [
             (each, each.run.segment(txn, database, each.number).from_row(each.at)) for each in self._inputs if each.left
         ]
-        bound = min([rows.key[-1] for _, rows in current])
+        bound = min([(rows.key[-1], rows.seq[-1] if self._by_seq else 0) for _, rows in current])
         parts = []
         for each, rows in current:
-            taken = int(np.searchsorted(rows.key, bound, "right"))
+            taken = self._upto(rows, *bound)
             parts.append(rows.slice(0, taken))
             each.at += taken
             if taken == rows.size:
                 each.number, each.at = each.number + 1, 0
-        # merged() copies: what it was taken from lies in the map and does not outlive the transaction.
-        found = self._cleaned(merged(parts, now_us))
+        # Bringing them together copies: what it was taken from lies in the map and does not outlive the transaction.
+        found = self._cleaned(in_order(parts) if self._by_seq else merged(parts, now_us))
         if found.size:
             self._pending.append(found)
             self._pending_rows += found.size
+
+    def _upto(self, rows: Rows, key: np.uint64, seq: np.uint64 | int) -> int:
+        """How many of the rows lie at or before the bound."""
+        end = int(np.searchsorted(rows.key, key, "right"))
+        if not self._by_seq:
+            return end
+        start = int(np.searchsorted(rows.key, key, "left"))
+        return start + int(np.searchsorted(rows.seq[start:end], seq, "right"))
+
+
+def in_order(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts by key and seq."""
+    rows = joined(parts)
+    return rows.take(np.lexsort((rows.seq, rows.key)))

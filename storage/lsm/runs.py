@@ -35,8 +35,9 @@ def parse_segment_key(key: bytes | memoryview) -> tuple[int, int]:
 class Run:
     """A run on disk and, in memory, where its segments begin: 24 bytes a segment of 16,384 rows."""
 
-    def __init__(self, number: int, level: int) -> None:
+    def __init__(self, number: int, level: int, prefix: bytes = b"") -> None:
         self.number = number
+        self._prefix = prefix
         self.level = level
         self.rows = 0
         self.segments = 0
@@ -48,7 +49,7 @@ class Run:
 
     def append(self, txn: WriteTransaction, database: Database, rows: Rows) -> None:
         """Write the next segment."""
-        key = segment_key(self.number, self.segments)
+        key = self._prefix + segment_key(self.number, self.segments)
         # A run that a younger one has overtaken (a flush during a merge) is no longer last, and MDB_APPEND refuses.
         if not txn.put(key, value := encode_segment(rows), db=database, append=_is_last(txn, database, key)):
             raise DamageError("runs", -1, -1, f"segment {self.segments} of run {self.number} is already there")
@@ -71,7 +72,7 @@ class Run:
             self._note(rows, segment_head(self._value(txn, database, number)).bounds)
 
     def _value(self, txn: AnyTransaction, database: Database, number: int) -> memoryview:
-        value = txn.get(segment_key(self.number, number), None, database)
+        value = txn.get(self._prefix + segment_key(self.number, number), None, database)
         if value is None:
             raise DamageError("runs", -1, -1, f"segment {number} of run {self.number} is missing")
         return memoryview(value)
@@ -89,6 +90,17 @@ class Run:
     def high_max(self) -> int:
         """When the last of its rows expires."""
         return max([bounds.high_max for bounds in self._bounds])
+
+    @property
+    def low_max(self) -> int:
+        """The latest `low` of its rows."""
+        return max([bounds.low_max for bounds in self._bounds])
+
+    def segments_of(self, key: int) -> range:
+        """The segments that may hold rows of `key`."""
+        first, last, _ = self.fences()
+        wanted = np.uint64(key)
+        return range(int(np.searchsorted(last, wanted, "left")), int(np.searchsorted(first, wanted, "right")))
 
     def fences(self) -> tuple[U64, U64, I64]:
         """First key, last key and last expiry of each segment."""
@@ -118,11 +130,12 @@ def _is_last(txn: WriteTransaction, database: Database, key: bytes) -> bool:
         return not cursor.last() or bytes(cursor.key()) < key
 
 
-def delete_some(txn: WriteTransaction, database: Database, run: int, limit: int) -> bool:
+def delete_some(txn: WriteTransaction, database: Database, run: int, limit: int, prefix: bytes = b"") -> bool:
     """Delete up to `limit` segments of a run; True when none is left."""
+    start = prefix + segment_key(run, 0)
     with txn.cursor(database) as cursor:
         for _ in range(limit):
-            if not cursor.set_range(segment_key(run, 0)) or parse_segment_key(bytes(cursor.key()))[0] != run:
+            if not cursor.set_range(start) or bytes(cursor.key())[: len(start) - 4] != start[:-4]:
                 return True
             cursor.delete()
     return False

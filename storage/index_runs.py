@@ -1,0 +1,198 @@
+"""The runs of a coordinator's index: DualDB's sorted runs (`lsm`) in its database, behind the subscriptions.
+
+    key                                       value
+    0xFFFF, run u32, segment u32              a segment (`lsm.segments`): topic id, offset, T_P, T_max, records
+    0xFFFF, 0, 0                              the manifest: which runs count; sealed msgpack
+
+No topic has these keys: groups end at 65,534. So segments are the last keys of the database, and are appended.
+
+A reader finds the manifest in its own snapshot, and there the segments that it names: a run that was merged meanwhile
+is still whole for it. Rows of a topic are in the order of their offsets, so a look-up reads from where it begins.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgpack
+import numpy as np
+
+from .format import seal, unseal
+from .lsm.jobs import Flush, Merge
+from .lsm.rows import Rows, joined
+from .lsm.runs import Run, delete_some
+from .table import AnyTransaction, Database, WriteTransaction
+
+RUNS_PREFIX: Final = b"\xff\xff"
+_KEY = struct.Struct(">HII")
+MANIFEST_KEY: Final = _KEY.pack(0xFFFF, 0, 0)
+MANIFEST_VERSION: Final = 1
+
+# A look-up asks at most three runs a level; an entry is merged once a level, four times as many entries each.
+FANOUT: Final = 4
+_SEGMENTS_DELETED_A_STEP: Final = 8
+
+StillWanted = Callable[[Rows], Rows]
+OldestUs = Callable[[AnyTransaction], int]
+Stored = list[tuple[int, int, int]]  # (run, level, segments)
+
+
+class IndexRuns:
+    """Runs on disk. Written by the writer thread, in steps inside its transactions; looked up by any thread.
+
+    `still_wanted` gives the rows that retention has not passed by, `oldest_us` the time of the oldest block in the log.
+    """
+
+    def __init__(self, database: Database, segment_rows: int, still_wanted: StillWanted, oldest_us: OldestUs) -> None:
+        self._database = database
+        self._segment_rows = segment_rows
+        self._still_wanted = still_wanted
+        self._oldest_us = oldest_us
+        # What is known of each run; a run that is complete never changes, so any thread may use and add it.
+        self._known: dict[int, Run] = {}
+        self._next = 1
+        self._dropped: list[int] = []
+        self._flush: Flush | None = None
+        self._merge: tuple[Merge, list[int]] | None = None
+
+    def open(self, txn: AnyTransaction) -> bool:
+        """Take up what is there; False when there is no manifest: the index has to be built anew."""
+        if txn.get(MANIFEST_KEY, None, self._database) is None:
+            return False
+        stored, self._next = self._manifest(txn)
+        known = {run for run, _, _ in stored}
+        with txn.cursor(self._database) as cursor:
+            there = cursor.set_range(_KEY.pack(0xFFFF, 0, 1))
+            while there:
+                run = _KEY.unpack(cursor.key())[1]
+                if run not in known:
+                    self._dropped.append(run)  # of a flush or merge that a crash has ended
+                self._next = max(self._next, run + 1)
+                there = cursor.set_range(_KEY.pack(0xFFFF, run + 1, 0))
+        return True
+
+    def create(self, txn: WriteTransaction) -> None:
+        """Store an empty manifest."""
+        self._known, self._dropped, self._flush, self._merge = {}, [], None, None
+        self._store(txn, [])
+
+    def _manifest(self, txn: AnyTransaction) -> tuple[Stored, int]:
+        value = txn.get(MANIFEST_KEY, None, self._database)
+        if value is None:
+            return [], self._next
+        _, next_run, stored = msgpack.unpackb(unseal("dual", MANIFEST_KEY, value))
+        return [(run, level, segments) for run, level, segments in stored], next_run
+
+    def _store(self, txn: WriteTransaction, stored: Stored) -> None:
+        data = msgpack.packb((MANIFEST_VERSION, self._next, stored))
+        txn.put(MANIFEST_KEY, seal(MANIFEST_KEY, data), db=self._database)
+
+    def _new_run(self, level: int) -> Run:
+        self._next += 1
+        return Run(self._next - 1, level, RUNS_PREFIX)
+
+    # writing
+
+    def begin_flush(self, rows: Rows) -> None:
+        """Begin a run of level 0 with these rows, which are in order."""
+        self._flush = Flush(self._new_run(0), rows, self._segment_rows)
+
+    def flush_step(self, txn: WriteTransaction) -> bool:
+        """Write the next segment of it; True when it is complete and counts, once `txn` is committed."""
+        assert self._flush is not None
+        if not self._flush.step(txn, self._database, 0):
+            return False
+        run, self._flush = self._flush.target, None
+        if run.segments:
+            self._known[run.number] = run
+            self._store(txn, [*self._manifest(txn)[0], (run.number, run.level, run.segments)])
+        return True
+
+    @property
+    def merging(self) -> bool:
+        """There is something to merge or to delete."""
+        return self._merge is not None or bool(self._dropped)
+
+    def merge_step(self, txn: WriteTransaction) -> None:
+        """One bounded step of deleting what was merged, or of merging the runs of a level."""
+        if self._dropped:
+            if delete_some(txn, self._database, self._dropped[0], _SEGMENTS_DELETED_A_STEP, RUNS_PREFIX):
+                self._dropped.pop(0)
+        elif self._merge is not None:
+            merge, replaced = self._merge
+            if merge.step(txn, self._database, 0):
+                self._merge = None
+                self._replace(txn, merge.target, replaced)
+
+    def _replace(self, txn: WriteTransaction, run: Run, replaced: Sequence[int]) -> None:
+        stored = [row for row in self._manifest(txn)[0] if row[0] not in replaced]
+        if run.segments:
+            self._known[run.number] = run
+            stored.append((run.number, run.level, run.segments))
+        self._store(txn, stored)
+        self._dropped += replaced
+        self.choose(txn)
+
+    def choose(self, txn: WriteTransaction) -> None:
+        """Drop runs that retention has passed by as a whole, and begin to merge a level that has FANOUT runs."""
+        if self._merge is not None:
+            return
+        stored = self._manifest(txn)[0]
+        oldest_us = self._oldest_us(txn)
+        gone = [row for row in stored if self._run(txn, row).low_max < oldest_us]
+        if gone:
+            stored = [row for row in stored if row not in gone]
+            self._store(txn, stored)
+            self._dropped += [run for run, _, _ in gone]
+        for level, count in sorted(Counter([level for _, level, _ in stored]).items()):
+            if count >= FANOUT:
+                own = [row for row in stored if row[1] == level]
+                runs = [self._run(txn, row) for row in own]
+                merge = Merge(self._new_run(level + 1), runs, self._still_wanted, self._segment_rows, by_seq=True)
+                self._merge = (merge, [run for run, _, _ in own])
+                return
+
+    # look-up
+
+    def _run(self, txn: AnyTransaction, row: tuple[int, int, int]) -> Run:
+        number, level, segments = row
+        run = self._known.get(number)
+        if run is None:
+            run = Run(number, level, RUNS_PREFIX)
+            run.load(txn, self._database, segments)
+            self._known[number] = run
+        return run
+
+    def rows(self, txn: AnyTransaction, topic_id: int, first: int, last: int, most: int) -> Iterator[Rows]:
+        """From each run, the topic's rows at offsets up to `last`: at most `most` from `first` on, and the one before.
+
+        Copies: they outlive the transaction.
+        """
+        for row in self._manifest(txn)[0]:
+            run = self._run(txn, row)
+            found: list[Rows] = []
+            wanted = most
+            for number in run.segments_of(topic_id):
+                part = run.segment(txn, self._database, number)
+                part = part.slice(
+                    int(np.searchsorted(part.key, np.uint64(topic_id), "left")),
+                    int(np.searchsorted(part.key, np.uint64(topic_id), "right")),
+                )
+                start = int(np.searchsorted(part.seq, np.uint64(first), "left"))
+                end = min(int(np.searchsorted(part.seq, np.uint64(last), "right")), start + wanted)
+                if start:
+                    found = []  # what an earlier segment held is no longer the one before
+                found.append(Rows._make([column[max(0, start - 1) : end].copy() for column in part]))
+                wanted -= end - start
+                if wanted <= 0 or end < part.size:
+                    break
+            yield joined(found)
+
+    def bare(self, txn: AnyTransaction, topic_id: int, beyond: int) -> bool:
+        """No row of the topic lies beyond that offset."""
+        return all(
+            [not rows.size or int(rows.seq[-1]) <= beyond for rows in self.rows(txn, topic_id, beyond + 1, 2**63, 1)]
+        )
