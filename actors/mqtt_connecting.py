@@ -6,8 +6,11 @@ authentication by reason code.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import secrets
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lexicast.compression.optout import OPTOUT_PROPERTY
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
 CLIENT_ID_BYTES_MAX = 1_024
 # The largest that CONNECT can ask for: no limit, so that 0 (no keep-alive) is granted too.
 KEEP_ALIVE_S_UNLIMITED = 65_535
+# What may wait to be sent to a dictionary-aware client, here and in the kernel. What still lies in the broker's cache
+# is encoded with the newest dictionary when the link has room; what was written early is not. (On links of 1 Mbit/s the
+# kernel alone took seconds' worth, all deflated, before there was a first dictionary.)
+AWARE_OUTPUT_BYTES = 64 * 1024
 DISCARDED_PROPERTY = "lexicast-discarded-at-most"
 
 
@@ -115,6 +122,8 @@ class Connecting:
             session.will = None
             self._engine.leave(subscriber)
             raise Refused(SESSION_TAKEN_OVER)
+        if self._aware:
+            send_late(self._connection.transport, self._config.output_bytes_max)
         connack = ConnAck(opened.present, SUCCESS, self._connack(client_id, discarded))
         data = encode_packet(connack, connect.version)
         data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
@@ -221,3 +230,11 @@ class Connecting:
         if told:
             properties[USER_PROPERTY] = told
         return properties
+
+
+def send_late(transport: asyncio.Transport, output_bytes_max: int) -> None:
+    """Keep little between the broker's cache and a dictionary-aware client's link; see AWARE_OUTPUT_BYTES."""
+    transport.set_write_buffer_limits(high=min(AWARE_OUTPUT_BYTES, output_bytes_max))
+    raw = transport.get_extra_info("socket")
+    with suppress(OSError):  # only a socket that is no TCP socket refuses
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AWARE_OUTPUT_BYTES)

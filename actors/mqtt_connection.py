@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lexicast.cluster.errors import DictionaryError, LexicastError, UnavailableError
-from lexicast.compression.dictionary import Dictionary
+from lexicast.cluster.errors import LexicastError, UnavailableError
 
-from .mqtt_codec import PacketReader, encode_acks, encode_packet, farewell
+from .mqtt_codec import PacketReader, encode_packet, farewell
 from .mqtt_connecting import Connecting, Refused
+from .mqtt_encode import encode_replies
 from .mqtt_packets import (
     DISCONNECT_WITH_WILL,
     KEEP_ALIVE_TIMEOUT,
@@ -66,17 +64,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_ROOM, BUSY, UNREAD, FETCHING = 1, 2, 4, 8
+NO_ROOM, BUSY, UNREAD, STALLED = 1, 2, 4, 8
 # SUBSCRIBEs and UNSUBSCRIBEs that may wait for the one before them.
 CHANGES_MAX = 16
 # Publications of an earlier connection fetched at a time, to be sent again.
 RESEND_RECORDS = 16
 # How long a client may go on sending, unread, after its farewell.
 LINGER_S = 2.0
-# What may wait to be sent to a dictionary-aware client, here and in the kernel. What still lies in the broker's cache
-# is encoded with the newest dictionary when the link has room; what was written early is not. (On links of 1 Mbit/s the
-# kernel alone took seconds' worth, all deflated, before there was a first dictionary.)
-AWARE_OUTPUT_BYTES = 64 * 1024
 PINGRESP = encode_packet(PingResp(), V5)
 
 NEW, OPENING, OPEN, CLOSED = range(4)
@@ -90,7 +84,6 @@ class MqttConnection(asyncio.Protocol):
         "_held",
         "_listener",
         "_pauses",
-        "_publishing",
         "_reader",
         "_resending",
         "_state",
@@ -98,6 +91,7 @@ class MqttConnection(asyncio.Protocol):
         "heard",
         "heard_at",
         "keep_alive_s",
+        "publisher",
         "resumed",
         "session",
         "subscriber",
@@ -110,7 +104,7 @@ class MqttConnection(asyncio.Protocol):
         self._reader = PacketReader(config.packet_bytes_max, topic_alias_max=config.topic_alias_max)
         self._state = NEW
         self._held: list[Received] | None = None
-        self._publishing: Publishing | None = None
+        self.publisher: Publishing | None = None
         self._changes: deque[Subscribe | Unsubscribe] | None = None
         self._resending = False
         self._pauses = 0
@@ -145,14 +139,14 @@ class MqttConnection(asyncio.Protocol):
             return  # see `_hang_up`
         self.heard = True
         items = self._reader.feed(data)
-        if self._state == OPEN:
+        if self._held is not None:
+            self._held += items
+        elif self._state == OPEN:
             self._handle(items)
             # Deliveries stop at a full socket; answers do not, so that a client that takes none is not read.
             full = self.subscriber is not None and self.subscriber.is_socket_full
             if full and self.transport.get_write_buffer_size() > 2 * self._listener.config.output_bytes_max:
                 self._pause(UNREAD)
-        elif self._held is not None:
-            self._held += items
         elif self._state == NEW and items:
             self._begin(items)
         if self._reader.error is not None and self._state != OPENING:
@@ -206,8 +200,6 @@ class MqttConnection(asyncio.Protocol):
         self.session, self.subscriber, self.keep_alive_s = session, subscriber, keep_alive_s
         self.client_id, self.resumed = session.client_id, resumed
         self._state = OPEN
-        if subscriber.kind.aware:
-            self._send_late()
         self.transport.write(connack)
         held, self._held = self._held or [], None
         self._handle(held)
@@ -219,13 +211,6 @@ class MqttConnection(asyncio.Protocol):
         self._send_again()
         subscriber.start()
 
-    def _send_late(self) -> None:
-        """Keep little between the broker's cache and the link; see AWARE_OUTPUT_BYTES."""
-        self.transport.set_write_buffer_limits(high=min(AWARE_OUTPUT_BYTES, self._listener.config.output_bytes_max))
-        raw = self.transport.get_extra_info("socket")
-        with suppress(OSError):  # only a socket that is no TCP socket refuses
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AWARE_OUTPUT_BYTES)
-
     @property
     def gone(self) -> bool:
         """Whether the client has left."""
@@ -234,15 +219,12 @@ class MqttConnection(asyncio.Protocol):
     # -- what the client sends
 
     def _handle(self, items: list[Received]) -> None:
-        if self._held is not None:
-            self._held += items
-            return
         pings = 0
         try:
             for at, item in enumerate(items):
                 if self._state != OPEN:
                     return
-                if self._pauses & FETCHING:
+                if self._pauses & STALLED:
                     self._held = items[at:]
                     break
                 if type(item) is PublishRun:
@@ -264,10 +246,10 @@ class MqttConnection(asyncio.Protocol):
     @property
     def publishing(self) -> Publishing:
         """The publisher's side, made when it is first needed."""
-        if self._publishing is None:
+        if self.publisher is None:
             assert self.subscriber is not None
-            self._publishing = Publishing(self._listener, self, self.subscriber.kind.aware)
-        return self._publishing
+            self.publisher = Publishing(self._listener, self, self.subscriber.kind.aware)
+        return self.publisher
 
     def _acks_in(self, kind: int, ids: list[int]) -> None:
         session, subscriber = self.session, self.subscriber
@@ -298,11 +280,7 @@ class MqttConnection(asyncio.Protocol):
 
     def reply(self, replies: list[Reply]) -> None:
         """Write acknowledgements."""
-        for reply in replies:
-            if isinstance(reply, AckRun):
-                self.transport.write(encode_acks(reply.kind, reply.packet_ids))
-            else:
-                self.transport.write(encode_packet(reply, self.version))
+        self.transport.write(encode_replies(replies, self.version))
 
     # -- reading, or not
 
@@ -322,21 +300,15 @@ class MqttConnection(asyncio.Protocol):
         else:
             self._resume(BUSY)
 
-    def fetch(self, dictionaries: list[int]) -> None:
-        """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
-        that it was told of): they are fetched before anything further is taken from the client."""
-        self._pause(FETCHING)
-        self._listener.spawn(self._fetch(dictionaries))
+    def stall(self) -> None:
+        """Nothing further is taken from the client before `go_on`."""
+        self._pause(STALLED)
 
-    async def _fetch(self, dictionaries: list[int]) -> None:
-        for dictionary in dictionaries:
-            # Where nobody has it, the first payload that needs it is refused.
-            with suppress(DictionaryError, UnavailableError):
-                await self._listener.engine.fetch_dictionary(dictionary)
-        self._resume(FETCHING)
+    def go_on(self) -> None:
+        """The inverse of `stall`."""
+        self._resume(STALLED)
         held, self._held = self._held or [], None
-        if self._state == OPEN:
-            self._handle(held)
+        self._handle(held)
 
     def _pause(self, reason: int) -> None:
         if not self._pauses and self._state == OPEN:
@@ -348,15 +320,6 @@ class MqttConnection(asyncio.Protocol):
             self._pauses &= ~reason
             if not self._pauses and self._state == OPEN:
                 self.transport.resume_reading()
-
-    def new_dictionary(self, dictionary: Dictionary) -> None:
-        """A family has a new dictionary."""
-        if self._publishing is not None:
-            self._publishing.new_dictionary(dictionary)
-
-    def publishes_to(self, family: bytes) -> bool:
-        """Whether it gets dictionaries of the family because it publishes to it."""
-        return self._publishing is not None and self._publishing.publishes_to(family)
 
     # -- other packets
 
@@ -432,7 +395,7 @@ class MqttConnection(asyncio.Protocol):
                 self.transport.abort()
             return
         # A client that this broker does not read cannot be heard; one that reads no answers has had its time.
-        excused = self._pauses & (NO_ROOM | BUSY) or not self.keep_alive_s
+        excused = self._pauses & (NO_ROOM | BUSY | STALLED) or not self.keep_alive_s
         if self._state == OPEN and not excused and silent_s > 1.5 * self.keep_alive_s:
             self.disconnect(KEEP_ALIVE_TIMEOUT)
 
@@ -501,7 +464,7 @@ class MqttConnection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._state = CLOSED
-        self._publishing = None  # it refers to this connection
+        self.publisher = None  # it refers to this connection
         if self.subscriber is not None:
             self._listener.engine.leave(self.subscriber)
             self.subscriber.write = _unheard  # type: ignore[method-assign]  # what is being fetched for it goes nowhere

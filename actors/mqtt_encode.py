@@ -147,6 +147,13 @@ def encode_acks(kind: int, packet_ids: Iterable[int]) -> bytes:
     return bytes((kind, 2)).join((b"", *map(pack_u16, packet_ids)))
 
 
+def encode_replies(replies: Iterable[Packet | AckRun], version: int) -> bytes:
+    """Acknowledgements of any kind, runs of plain ones among them, joined."""
+    return b"".join(
+        [encode_acks(r.kind, r.packet_ids) if isinstance(r, AckRun) else encode_packet(r, version) for r in replies]
+    )
+
+
 def encode_pubacks(packet_ids: Iterable[int]) -> bytes:
     """PUBACKs of success, joined."""
     return encode_acks(PUBACK, packet_ids)

@@ -18,6 +18,7 @@ from .ports import PortClaim, claim_port, reuse_port_socket
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .mqtt_publishing import Publishing
 
 log = logging.getLogger(__name__)
 
@@ -109,12 +110,15 @@ class MqttListener:
                 await asyncio.sleep(RETRY_S)  # its link broke: what it had not done it does now
 
     def _new_dictionary(self, dictionary: Dictionary) -> None:
-        for connection in self.connections:
-            connection.new_dictionary(dictionary)
+        for publisher in self._publishers():
+            publisher.new_dictionary(dictionary)
 
     def publishers_of(self, family: bytes) -> int:
         """How many connections get dictionaries of the family because they publish to it."""
-        return sum([connection.publishes_to(family) for connection in self.connections])
+        return sum([publisher.publishes_to(family) for publisher in self._publishers()])
+
+    def _publishers(self) -> list[Publishing]:
+        return [publisher for connection in self.connections if (publisher := connection.publisher) is not None]
 
     # -- periodic
 

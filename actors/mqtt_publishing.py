@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
-from lexicast.cluster.errors import DictionaryError, LexicastError
+from lexicast.cluster.errors import DictionaryError, LexicastError, UnavailableError
 from lexicast.cluster.properties import carried
 from lexicast.cluster.topics import matches
 from lexicast.compression.dictionary import Dictionary
@@ -189,7 +190,8 @@ class Publishing:
                 raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
             missing = [dictionary for dictionary in bound if dictionary not in self._engine.recoder]
             if missing:
-                self._connection.fetch(missing[:FETCHED_MAX])
+                self._connection.stall()
+                self._listener.spawn(self._fetch(missing[:FETCHED_MAX]))
             return
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
         ids = run.packet_ids
@@ -202,6 +204,15 @@ class Publishing:
             return
         answer = PubAck if run.qos == 1 else PubRec
         self._connection.transport.write(b"".join([encode_packet(answer(i, NOT_AUTHORIZED), V5) for i in ids]))
+
+    async def _fetch(self, dictionaries: list[int]) -> None:
+        """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
+        that it was told of)."""
+        for dictionary in dictionaries:
+            # Where nobody has it, the first payload that needs it is refused.
+            with suppress(DictionaryError, UnavailableError):
+                await self._engine.fetch_dictionary(dictionary)
+        self._connection.go_on()
 
     # -- acknowledgements
 
