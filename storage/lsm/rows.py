@@ -12,6 +12,13 @@ so that the two lists of an ID lie side by side (section 4.1: ID^P, ID^S).
 `GetData(ID^P, T_S, T_min)` and `GetSubscribers(ID^S, T_P)` are the same question with other bounds: rows of one key
 with `low_min <= row.low <= low_max` and `row.high >= valid_at`. A batch asks all of its questions at once, sorted by
 key, of each sorted tier or run: two searches and a few passes over columns, no Python a row.
+
+Measured for 2,000 to 10,000 operations a batch (ns an operation, a busy machine with AVX-512):
+
+    order a batch by key: NumPy's quicksort                9 to 15     kind="stable" 37 to 97: nobody needs its order
+    search 100,000 keys for sorted needles                 34 to 140   for unsorted ones 180 to 300
+    bring eight sorted tiers together, a row               22 to 26    kind="stable" 23 to 28
+    a candidate row of a look-up, all of `probe`           39          59 before bounds made comparisons needless
 """
 
 from __future__ import annotations

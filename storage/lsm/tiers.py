@@ -3,6 +3,18 @@
 A batch becomes a small tier; FANOUT tiers of a size become one of the next size, and what has expired meanwhile is
 dropped on the way (section 4: "efficiently remove the expired items ... during background compaction"). So a row is
 moved log(rows) times and a question is asked of at most FANOUT - 1 tiers a size.
+
+Chosen by measurement: the paper's workload at 3:1, 20,000 operations a second, 10,000 a batch, 170,000 live rows; CPU
+time an operation of the whole engine (two busy cores: the differences count, not the values).
+
+    FANOUT 2 / 4 / 8 / 16                                          1.89 / 1.85 / 1.89 / 1.97 us
+    no merging at all: every tier until it is written              3.30
+    one array, each batch merged into it                           2.49
+    no memory table: rows in LMDB under (ID, kind, seq)            17.0
+    no memory table: duplicate sorted values under (ID, kind)      19.3
+
+Buckets by expiry instead of sizes are what tiers are as long as windows are equal: a tier that has expired as a whole
+is passed over by its bounds. They were not kept apart, because one long window would hold its bucket for all.
 """
 
 from __future__ import annotations
