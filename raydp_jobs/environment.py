@@ -29,7 +29,8 @@ from lexicast.cluster.config import Node
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .failures import first_line
-from .reading import warm_up, yield_cpu
+from .history import warm
+from .reading import places, warm_up, yield_cpu
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,8 +95,10 @@ def spark_session(
     prepare()
     joined = join_ray(address, data_dir)
     try:
+        # Before Spark: a Ray without a cluster is told at once, and RayDP makes Ray look for the classes of actors that
+        # are found later in this process, where it mistakes their methods' arguments.
+        places()
         _check_room(executors, executor_cores)
-        warm_up()
         spark = _start(executors, executor_cores, executor_memory, configs or {})
         try:
             yield spark
@@ -134,6 +137,9 @@ def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> 
     finally:
         watch.cancel()
     spark.sparkContext.setLogLevel("OFF")
+    readers = warm_up()
+    warm(spark)
+    ray.wait(readers, num_returns=len(readers))
     for java in driver_processes():
         yield_cpu(java.pid)
     return spark

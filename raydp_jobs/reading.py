@@ -277,12 +277,14 @@ def read_slice(each: Slice, query: Query) -> tuple[bytes, int]:
     return sink.getvalue().to_pybytes(), rows
 
 
-def warm_up() -> None:
-    """Have Ray start the processes that are going to read, without waiting for them: they load code for seconds."""
+def warm_up() -> list[Any]:
+    """Have Ray start the processes that are going to read, which load code for seconds; what to wait for."""
     remote = ray.remote(num_cpus=0)(yield_cpu)
-    for node, cpus in _cpus_by_node().items():
-        for _ in range(cpus):
-            remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote()
+    return [
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote()
+        for node, cpus in _cpus_by_node().items()
+        for _ in range(cpus)
+    ]
 
 
 def yield_cpu(process: int = 0) -> None:
