@@ -26,6 +26,10 @@ setup: $(VENV)/.installed ## Install lexicast into .venv (then: . .venv/bin/acti
 demo: $(VENV)/.installed ## Replay 100,000 flight events through a cluster on this machine (under 3 minutes after set-up)
 	@$(BIN)/lexicast demo
 
+.PHONY: demo-spark
+demo-spark: $(VENV)/.installed-spark ## Ask and train from the history of flights with Spark (installs it: 1 GB)
+	@$(BIN)/python -m lexicast.bench.demo_spark
+
 .PHONY: test
 test: $(VENV)/.installed-dev debian-test ## Lint, types and all tests
 	@printf '== ruff\n'

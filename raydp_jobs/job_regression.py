@@ -45,11 +45,12 @@ def run(
         )
         if not dry_run:
             asyncio.run(publish(connect, found))
-    _show(console, found)
+    show(console, found)
     console.print(f"{'would be published' if dry_run else 'published'} on {MODEL_TOPIC}")
 
 
-def _show(console: Console, found: Regression) -> None:
+def show(console: Console, found: Regression) -> None:
+    """The models side by side, and the residuals of the thesis' one."""
     families = {family for family, _ in found.observations}
     title = f"MC from {len(found.observations)} observations of {len(families)} families"
     made = Table(title=title, title_justify="left")

@@ -57,10 +57,11 @@ def run(
     if dry_run:
         console.print(f"would read {extent[0]:,} messages, {extent[1]:,} bytes as stored; columns: {', '.join(names)}")
     else:
-        _show(console, names, rows[:limit], as_json, more=len(rows) > limit)
+        show(console, names, rows[:limit], as_json, more=len(rows) > limit)
 
 
-def _show(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool, more: bool) -> None:
+def show(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool, more: bool) -> None:
+    """The answer as a table, or one JSON object a row."""
     if as_json:
         for row in rows:
             typer.echo(json.dumps(dict(zip(names, row, strict=True)), default=text))
