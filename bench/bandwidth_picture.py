@@ -40,5 +40,5 @@ def draw(outcomes: dict[Setting, Outcome], data: dict[str, Corpus], file: Path) 
         axis.spines[["top", "right"]].set_visible(False)
         if panel == 0:
             axis.set_ylabel("seconds until every subscriber has everything")
-            axis.legend(frameon=False, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(METHODS), frameon=False)
     figure.savefig(file)
