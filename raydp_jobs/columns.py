@@ -211,7 +211,8 @@ class _Batch:
         base = (self._blocks[:, 3] - before[first_run] - skipped[first_run] + self._runs[first_run, _SKIP])[
             self._block_of_run
         ] + skipped
-        return np.arange(len(self._run_of)) + base[self._run_of]
+        offsets: Ints = np.arange(len(self._run_of)) + base[self._run_of]
+        return offsets
 
     def _expires_us(self) -> Ints:
         after_ms = self._runs[:, _EXPIRY_MS]

@@ -43,7 +43,8 @@ class Observation(NamedTuple):
 
 def points(count: int) -> list[int]:
     """Where dictionaries are made: 500, 750, 1,000, 1,500, ... as long as two windows follow."""
-    found, at = [], HISTORY[-1]
+    found: list[int] = []
+    at = HISTORY[-1]
     while at + 2 * PROBE_MESSAGES <= count and len(found) < POINTS_MAX:
         found.append(at)
         if at * 3 // 2 + 2 * PROBE_MESSAGES <= count:

@@ -25,6 +25,7 @@ import pytest
 
 import lexicast
 import lexicast.sync
+from lexicast.actors.launch_ray import disconnect
 from lexicast.cluster.config import Compression
 from lexicast.cluster.errors import UsageError
 from lexicast.compression.dictionary import Dictionary
@@ -83,9 +84,17 @@ def stored(data_dir: Path) -> int:
     return MESSAGES
 
 
-def test_the_history_as_a_dataset_and_as_parquet(data_dir: Path, stored: int, tmp_path: Path) -> None:
-    """Without Spark, and before it is there: on two CPUs Spark leaves Ray Data none."""
+@pytest.fixture
+def joined(data_dir: Path) -> Iterator[None]:
+    """Connected to the cluster's Ray; a process that still is when that Ray ends is ended with it."""
     join_ray(None, data_dir)
+    yield
+    disconnect()
+
+
+@pytest.mark.usefixtures("joined")
+def test_the_history_as_a_dataset_and_as_parquet(stored: int, tmp_path: Path) -> None:
+    """Without Spark, and before it is there: on two CPUs Spark leaves Ray Data none."""
     rows = export_parquet(tmp_path / "out", "flights/JFK", columns=["offset", "payload"])
     table = pyarrow.parquet.read_table(tmp_path / "out")
     assert table.num_rows == rows == stored // 3
@@ -106,10 +115,8 @@ Row = tuple[int, int, int, str, bytes]
 async def past(data_dir: Path, filter: str) -> dict[tuple[int, int, int], Row]:
     async with lexicast.connect(data_dir=data_dir) as bus:
         found = [message async for message in bus.history(filter)]
-    return {
-        tuple(message.position): (*message.position, message.topic, blake2b(message.payload).digest())
-        for message in found
-    }
+    rows = [(*message.position, message.topic, blake2b(message.payload).digest()) for message in found]
+    return {row[:3]: row for row in rows}
 
 
 def keep_publishing(data_dir: str, count: Any) -> None:

@@ -71,7 +71,7 @@ def blocks(draw: st.DrawFn) -> list[tuple[Block, list[bytes]]]:
         runs = tuple(draw(st.lists(run, min_size=1, max_size=5)))
         raw = [draw(PAYLOADS) for each in runs for _ in range(each.count)]
         codecs = {DEFLATE: Recoder()._deflate, FIRST_DICTIONARY: TAUGHT.build()}
-        stored = []
+        stored: list[bytes] = []
         for each in runs:
             for payload in raw[len(stored) : len(stored) + each.count]:
                 stored.append(payload if each.encoding == RAW else codecs[each.encoding].compress(payload))
