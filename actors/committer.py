@@ -1,8 +1,8 @@
 """The committer: one thread that writes a coordinator's store; group commit falls out of it (DESIGN.md section 2).
 
 While one transaction is being made durable, what arrives gathers in `_waiting` and goes into the next one: no timers,
-and the batch grows with the load; only what nobody waits for (QoS 0) is held back, for QUIET_S at most. Between commits, at most every `HOUSEKEEPING_S`, the same thread takes one bounded
-step of reclaiming.
+and the batch grows with the load; only what nobody waits for (QoS 0) is held back, for QUIET_S at most. Between
+commits, at most every `HOUSEKEEPING_S`, the same thread takes one bounded step of reclaiming.
 """
 
 from __future__ import annotations

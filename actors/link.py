@@ -308,9 +308,7 @@ class DiallerLink(Link):
                 raise PeerError(f"the peer speaks link protocol {version}, this side {PROTOCOL_VERSION}: upgrade one")
             if self._cluster_id and cluster_id != self._cluster_id:
                 raise PeerError(f"the address belongs to another cluster ({cluster_id})")
-            self.send(
-                (HELLO, self._nonce, *self.hello, proof(self._key, "dialler", self._peer_nonce, self._nonce))
-            )
+            self.send((HELLO, self._nonce, *self.hello, proof(self._key, "dialler", self._peer_nonce, self._nonce)))
             return
         kind, answer, info = message
         if kind != WELCOME or not hmac.compare_digest(

@@ -107,9 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the driver; returns the exit code."""
     parser = reports.parser("history_learning", __doc__, default_targets="lexicast")
     parser.add_argument("--data", type=Path, metavar="DIR", help="corpora: files whose lines are messages (plain, .gz)")
-    parser.add_argument(
-        "--messages", type=reports.positive, help=f"so many a corpus (default {MESSAGES_MAX:,})"
-    )
+    parser.add_argument("--messages", type=reports.positive, help=f"so many a corpus (default {MESSAGES_MAX:,})")
     options: argparse.Namespace = parser.parse_args(arguments)
     return reports.drive("history_learning", options, measure)
 

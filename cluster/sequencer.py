@@ -173,9 +173,7 @@ class Sequencer:
             raise UsageError(f"group {group} is not led here")
         return state
 
-    def publish(
-        self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int
-    ) -> Sequenced:
+    def publish(self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int) -> Sequenced:
         """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, StaleEpochError
         when its producer has a newer incarnation, UsageError when this is not the group's leader.
         """
@@ -287,9 +285,7 @@ class Sequencer:
                 found[mark.index] = placed
         return found
 
-    def _publish_rest(
-        self, state: Group, block: Block, repeats: dict[int, Placed], twins: dict[int, int]
-    ) -> Sequenced:
+    def _publish_rest(self, state: Group, block: Block, repeats: dict[int, Placed], twins: dict[int, int]) -> Sequenced:
         """Place what is not a repeat of an entry that holds repeats, of earlier entries or (`twins`) of itself."""
         rest = select(block, [not (index in repeats or index in twins) for index in range(block.count)])
         placed: list[Placed] = []

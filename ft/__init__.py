@@ -1,1 +1,1 @@
-"""Fault tolerance across nodes (REAPS). One node needs none of it: epochs and recovery are in `cluster` and `storage`."""
+"""Fault tolerance across nodes (REAPS). One node needs none of it: recovery is in `cluster` and `storage`."""

@@ -51,11 +51,11 @@ STORE = StoreOptions(map_bytes=256 * MIB, quota_bytes=200 * MIB, reserve_bytes=M
 TEST_NODE = "node"
 
 
-async def eventually(true: Callable[[], bool], what: str = "what the test waits for") -> None:
-    """Return once `true()`; fail after WAIT_S. The event loop turns meanwhile: no fixed sleeps in tests."""
-    until = asyncio.get_running_loop().time() + WAIT_S
+async def eventually(true: Callable[[], bool], what: str = "what the test waits for", wait_s: float = WAIT_S) -> None:
+    """Return once `true()`; fail after `wait_s`. The event loop turns meanwhile: no fixed sleeps in tests."""
+    until = asyncio.get_running_loop().time() + wait_s
     while not true():
-        assert asyncio.get_running_loop().time() < until, f"{what} did not come true within {WAIT_S:.0f} s"
+        assert asyncio.get_running_loop().time() < until, f"{what} did not come true within {wait_s:.0f} s"
         await asyncio.sleep(0.001)
 
 

@@ -107,7 +107,7 @@ def test_ready_file_tells_port_and_processes(tmp_path: Path) -> None:
     ready, partial = tmp_path / "ready.json", tmp_path / "partial"
     partial.write_text(json.dumps(told))
     program = f"import os, signal; os.rename({str(partial)!r}, {str(ready)!r}); signal.pause()"
-    target = targets._from_ready_file("peer", [sys.executable, "-c", program], tmp_path, ready)
+    target = targets.from_ready_file("peer", [sys.executable, "-c", program], tmp_path, ready)
     target.stop()
     assert target.address == Address("127.0.0.2", 1234)
     assert target.pids == {"brokers": [11, 12], "coordination": [13]}

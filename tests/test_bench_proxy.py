@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,7 @@ async def test_bytes_pass_unchanged_and_are_counted_each_way() -> None:
 
 
 @pytest.mark.parametrize("link", [{}, {"delay_s": 0.005}, {"bytes_per_s": 2_000_000.0}], ids=str)
-async def test_half_close_follows_the_bytes_before_it(link: dict[str, float]) -> None:
+async def test_half_close_follows_the_bytes_before_it(link: dict[str, Any]) -> None:
     sent = b"".join(b"%06d" % number for number in range(20_000))
     async with proxied(echo, **link) as (_, reader, writer):
         writer.write(sent)
@@ -215,7 +216,7 @@ async def test_taken_port_is_said() -> None:
 
 
 @pytest.mark.parametrize("link", [{"delay_s": -0.1}, {"bytes_per_s": 0.0}])
-def test_impossible_links_are_refused(link: dict[str, float]) -> None:
+def test_impossible_links_are_refused(link: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="impossible"):
         Proxy("127.0.0.1", 9, **link)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,10 +62,10 @@ def test_every_cell_within_reach_is_there_the_own_one_first(latitude: float, lon
         ({"prefix": "a/#"}, "#"),
     ],
 )
-def test_what_cannot_be_is_refused(given_: dict[str, float], why: str) -> None:
-    arguments = {"latitude": 42.0, "longitude": -75.0, "box": NEW_YORK, **given_}
+def test_what_cannot_be_is_refused(given_: dict[str, Any], why: str) -> None:
+    arguments: dict[str, Any] = {"latitude": 42.0, "longitude": -75.0, "box": NEW_YORK, **given_}
     with pytest.raises(UsageError, match=why):
-        cells(**arguments)  # type: ignore[arg-type] - a table of wrong values
+        cells(**arguments)
 
 
 def test_windows_are_told_back_and_ahead_from_now() -> None:

@@ -25,6 +25,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 import lexicast
 from lexicast.actors.client import Client
 
+from .harness import eventually
+
 UP_TIMEOUT_S = 120.0
 SETTLE_TIMEOUT_S = 60.0
 # What a publisher may have under way when its broker dies, and sends again: at least once, says QoS 1.
@@ -115,9 +117,7 @@ class MqttPublisher:
 
     async def settled(self) -> None:
         """Return when everything is acknowledged."""
-        async with asyncio.timeout(SETTLE_TIMEOUT_S):
-            while len(self.acknowledged) < len(self.sent):
-                await asyncio.sleep(0.02)
+        await eventually(lambda: len(self.acknowledged) == len(self.sent), "all are acknowledged", SETTLE_TIMEOUT_S)
 
     def close(self) -> None:
         """Disconnect."""
@@ -147,9 +147,8 @@ class Reader:
 
     async def has(self, payloads: list[bytes]) -> None:
         """Return when all of `payloads` have arrived."""
-        async with asyncio.timeout(SETTLE_TIMEOUT_S):
-            while not set(payloads) <= {message.payload for message in self.messages}:
-                await asyncio.sleep(0.02)
+        wanted = set(payloads)
+        await eventually(lambda: wanted <= {m.payload for m in self.messages}, "all have arrived", SETTLE_TIMEOUT_S)
 
 
 async def load_and_kill(
@@ -245,8 +244,12 @@ async def test_down_and_up_keep_history_and_persistent_sessions(tmp_path: Path) 
     first = Cluster(tmp_path, "--brokers", "2", "--coordinators", "2")
     subscribed = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_subscribe(*_: Any) -> None:
+        loop.call_soon_threadsafe(subscribed.set)
+
     with staying(first) as subscriber:
-        subscriber.on_subscribe = lambda *_: loop.call_soon_threadsafe(subscribed.set)
+        subscriber.on_subscribe = on_subscribe
         subscriber.subscribe("kept/#", qos=1)
         await asyncio.wait_for(subscribed.wait(), 30)
     topics = [f"kept/{number % 10}" for number in range(500)]
@@ -265,9 +268,7 @@ async def test_down_and_up_keep_history_and_persistent_sessions(tmp_path: Path) 
         assert position.epoch > max(p.epoch for _, _, p in before if p.group == position.group)
         missed: list[tuple[str, bytes]] = []
         with staying(second, lambda client, userdata, message: missed.append((message.topic, message.payload))):
-            async with asyncio.timeout(SETTLE_TIMEOUT_S):
-                while len(missed) < 501:
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: len(missed) == 501, "what was missed has come", SETTLE_TIMEOUT_S)
         for topic in set(topics):
             sent = [b"%d" % number for number, name in enumerate(topics) if name == topic]
             assert [payload for name, payload in missed if name == topic and payload != b"new"] == sent

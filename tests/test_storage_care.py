@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dualdb_model import Operation, batch_of
 from typer.testing import CliRunner
 
 from lexicast.actors.cli_store import store as store_app
@@ -26,6 +25,8 @@ from lexicast.storage.lsm.batches import PUBLISH, SUBSCRIBE
 from lexicast.storage.lsm.home import DUAL_FILE
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
+
+from .dualdb_model import Operation, batch_of
 
 START_US = 1_700_000_000_000_000
 SMALL = DualOptions(map_bytes=1 << 28, memory_rows_max=400, segment_rows=64, runs_fanout=3, reserve_bytes=0)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dualdb_model import Operation, batch_of
 
 from lexicast.bench.dualdb_crash import kills, store_block
 from lexicast.cluster.clock import SystemClock
@@ -24,6 +23,8 @@ from lexicast.storage.lsm.home import DUAL_FILE
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.space import Space
 from lexicast.storage.store import Store
+
+from .dualdb_model import Operation, batch_of
 
 TINY = DualOptions(map_bytes=1 << 28, memory_rows_max=300, segment_rows=64, runs_fanout=3, reserve_bytes=0)
 DISK_MIB = 4

@@ -6,13 +6,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from dualdb_model import Model, Operation, batch_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lexicast.storage.dualdb import DualDB, DualOptions
 from lexicast.storage.lsm.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE
+
+from .dualdb_model import Model, Operation, batch_of
 
 SMALL = DualOptions(map_bytes=1 << 26, memory_rows_max=12, segment_rows=4, runs_fanout=2, graves_max=3, reserve_bytes=0)
 IDS = st.integers(0, 3)
