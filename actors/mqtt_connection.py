@@ -466,7 +466,7 @@ class MqttConnection(asyncio.Protocol):
         self._state = CLOSED
         self.publisher = None  # it refers to this connection
         if self.subscriber is not None:
-            self._listener.engine.leave(self.subscriber)
+            self.subscriber.leave()
             self.subscriber.write = _unheard  # type: ignore[method-assign]  # what is being fetched for it goes nowhere
         if self._listener.sessions.owners.get(self.client_id) is self:
             del self._listener.sessions.owners[self.client_id]

@@ -43,6 +43,7 @@ class MqttSubscriber(Subscriber):
         "_window_full",
         "discarded_records",
         "session",
+        "windows",
         "write",
     )
 
@@ -59,6 +60,8 @@ class MqttSubscriber(Subscriber):
         self._socket_full = False
         self._window_full = False
         self.discarded_records = 0
+        # Subscriptions with a window in time, each with a cursor of its own; see `mqtt_windows`.
+        self.windows: dict[bytes, MqttSubscriber] = {}
 
     # -- what stands in the way
 
@@ -75,14 +78,20 @@ class MqttSubscriber(Subscriber):
         """The transport asks for a pause."""
         self._socket_full = True
         self.block()
+        for window in self.windows.values():
+            window.socket_full()
 
     def socket_drained(self) -> None:
         """The transport takes more."""
         self._socket_full = False
         self._go_on()
+        for window in list(self.windows.values()):
+            window.socket_drained()
 
     def resending(self, under_way: bool) -> None:
         """Publications of an earlier connection are on their way, and new ones stay behind them [MQTT-4.6.0-1]."""
+        for window in list(self.windows.values()):
+            window.resending(under_way)
         self._resending = under_way
         if under_way:
             self.block()
@@ -96,6 +105,8 @@ class MqttSubscriber(Subscriber):
             if session.room * 2 >= session.window:
                 self._window_full = False
                 self._go_on()
+        for window in list(self.windows.values()):
+            window.acknowledged()
 
     def _go_on(self) -> None:
         if self._socket_full or self._window_full or self._resending:
@@ -103,6 +114,13 @@ class MqttSubscriber(Subscriber):
         if self._retained and not self._send_retained():
             return
         self.unblock()
+
+    def leave(self) -> None:
+        """The connection has ended, and all subscriptions here with it."""
+        for window in self.windows.values():
+            window.leave()
+        self.windows = {}
+        self._engine.leave(self)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""

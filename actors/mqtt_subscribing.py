@@ -7,14 +7,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import LexicastError, TopicError
+from lexicast.cluster.errors import LexicastError, TopicError, UsageError
 from lexicast.cluster.topics import check_filter, shared
 
 from .encoding import Grant
 from .mqtt_encode import encode_packet
 from .mqtt_packets import (
+    IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     SERVER_BUSY,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
@@ -27,11 +29,14 @@ from .mqtt_packets import (
     UnsubAck,
     Unsubscribe,
 )
+from .mqtt_properties import REASON_STRING
+from .mqtt_windows import Window, place, window_of
 from .session import Subscription
 
 if TYPE_CHECKING:
     from .mqtt_connection import MqttConnection
     from .mqtt_listener import MqttListener
+    from .mqtt_subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,12 @@ def grant_of(subscription: Subscription) -> Grant:
         subscription.no_local,
         () if identifier is None else (identifier,),
     )
+
+
+def _grant(options: SubscriptionOptions, identifier: int | None) -> Grant:
+    """The same for a subscription that is the connection's, not the session's."""
+    ids = () if identifier is None else (identifier,)
+    return Grant(options.qos, options.retain_as_published, options.no_local, ids)
 
 
 async def change_subscriptions(
@@ -73,8 +84,14 @@ async def _change(
     """(the answer, what is retained for the new subscriptions)."""
     if isinstance(packet, Unsubscribe):
         return _unsubscribe(listener, connection, packet), []
+    try:
+        window = window_of(packet.properties, listener.engine.clock.time_us())
+    except UsageError as error:
+        refused = SubAck(packet.packet_id, [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters))
+        refused.properties = {REASON_STRING: str(error)}
+        return encode_packet(refused, connection.version), []
     placed = await asyncio.gather(
-        *[_one(listener, connection, name, options, packet.subscription_id) for name, options in packet.filters]
+        *[_one(listener, connection, name, options, packet.subscription_id, window) for name, options in packet.filters]
     )
     retained = [(grant, blocks) for code, grant, blocks in placed if blocks and code < UNSPECIFIED_ERROR]
     codes = [code for code, _, _ in placed]
@@ -87,6 +104,7 @@ async def _one(
     name: bytes,
     options: SubscriptionOptions,
     identifier: int | None,
+    window: Window | None,
 ) -> tuple[int, Grant, list[Block]]:
     """(reason code, grant, retained publications) of one filter."""
     refused = Grant()
@@ -103,6 +121,8 @@ async def _one(
         log.info("client %r: %s", connection.client_id, error)
         return TOPIC_FILTER_INVALID, refused, []
     session, subscriber = connection.session, connection.subscriber
+    if window is not None and subscriber is not None:
+        return await _in_window(listener, subscriber, name, _grant(options, identifier), window)
     subscribed = session.subscribe(name, options, identifier)
     if subscribed.reason_code >= UNSPECIFIED_ERROR or subscriber is None:
         return subscribed.reason_code, refused, []
@@ -117,12 +137,30 @@ async def _one(
     return subscribed.reason_code, grant, found
 
 
+async def _in_window(
+    listener: MqttListener, subscriber: MqttSubscriber, name: bytes, grant: Grant, window: Window
+) -> tuple[int, Grant, list[Block]]:
+    """`_one` for a filter with a window in time."""
+    if len(subscriber.windows) >= listener.config.subscriptions_per_session_max:
+        return QUOTA_EXCEEDED, grant, []
+    try:
+        await place(listener.engine, subscriber, name, grant, window)
+    except (LexicastError, TimeoutError) as error:
+        log.warning("client %r: subscription to %r failed: %s", subscriber.session.client_id, name, error)
+        return UNSPECIFIED_ERROR, grant, []
+    return grant.qos, grant, []
+
+
 def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> bytes:
     """The UNSUBACK."""
     codes = []
     for name in packet.filters:
         known = connection.session.unsubscribe(name)
-        if connection.subscriber is not None and known:
-            listener.engine.unsubscribe(connection.subscriber, name)
+        subscriber = connection.subscriber
+        if subscriber is not None and known:
+            listener.engine.unsubscribe(subscriber, name)
+        if subscriber is not None and name in subscriber.windows:
+            subscriber.windows.pop(name).leave()
+            known = True
         codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)
     return encode_packet(UnsubAck(packet.packet_id, codes), connection.version)
