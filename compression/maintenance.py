@@ -39,6 +39,9 @@ class Due(NamedTuple):
     dictionary spread over `horizon` messages. It is worth announcing only when it saves `margin_percent` of the raw
     bytes more than what is used now: `current`, or DEFLATE without dictionary. It lives `life_us`.
 
+    `hope`: of the candidates that pay within `horizon`, take the one that is best should the dictionary serve `hope`
+    times as long.
+
     `unconditional`: announce the best candidate whether it pays or not (the thesis' algorithms). `polynomial`: choose
     the size where the fitted curve flattens (`sizing`), whatever the dictionary costs.
     """
@@ -46,10 +49,11 @@ class Due(NamedTuple):
     training: tuple[bytes, ...]
     held_out: tuple[bytes, ...]
     candidates: tuple[Candidate, ...]
-    horizon: int
+    horizon: float
     margin_percent: float
     current: Dictionary | None
     life_us: int
+    hope: float = 1.0
     unconditional: bool = False
     polynomial: bool = False
 

@@ -65,6 +65,8 @@ class _Trial(NamedTuple):
     candidate: Candidate
     mean: float
     dictionary: Dictionary
+    hoped: float
+    """The cost should the dictionary serve `Due.hope` times as long as expected."""
 
 
 def fulfil(due: Due, *, family: bytes, now_us: int) -> Dictionary | None:
@@ -78,8 +80,9 @@ def fulfil(due: Due, *, family: bytes, now_us: int) -> Dictionary | None:
         return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life)
     if not due.held_out:
         return None
-    best = _Trials(due, family).best()
-    if not due.unconditional and best.cost >= _bar(due):
+    trials = _Trials(due, family)
+    best = trials.best(float("inf") if due.unconditional else _bar(due))
+    if best is None:
         return None
     if due.horizon < RETRAINING_HORIZON_MIN:
         return replace(best.dictionary, created_us=now_us, expires_us=life, samples=len(due.training))
@@ -97,14 +100,17 @@ class _Trials:
         self._material = Material(due.training)
         self._raw = _raw_bytes(due)
 
-    def best(self) -> _Trial:
+    def best(self, bar: float) -> _Trial | None:
+        """The best trial of those that cost less than `bar`; None where there is none."""
         key = attrgetter("codec", "source")
         groups = [list(group) for _, group in groupby(self._due.candidates, key=key)]
         if self._due.polynomial:
-            return min(map(self._flattening, groups), key=attrgetter("mean"))
-        best = min((trial for group in groups for trial in self._upwards(group)), key=attrgetter("cost"))
-        if best.candidate.codec == ZSTD_DENSE:
-            best = min(best, self._try(best.candidate._replace(codec=ZSTD)), key=attrgetter("cost"))
+            flat = min(map(self._flattening, groups), key=attrgetter("mean"))
+            return flat if flat.cost < bar else None
+        paying = [trial for group in groups for trial in self._upwards(group) if trial.cost < bar]
+        best: _Trial | None = min(paying, key=attrgetter("hoped"), default=None)
+        if best is not None and best.candidate.codec == ZSTD_DENSE:
+            best = min(best, self._try(best.candidate._replace(codec=ZSTD)), key=attrgetter("hoped"))
         return best
 
     def _upwards(self, group: Sequence[Candidate]) -> list[_Trial]:
@@ -114,7 +120,7 @@ class _Trials:
         best = 0
         for at in range(0, len(ordered), 2):
             trials[at] = self._try(ordered[at])
-            if trials[at].cost <= trials[best].cost:
+            if trials[at].hoped <= trials[best].hoped:
                 best = at
             elif at > best + 2:
                 break
@@ -135,7 +141,8 @@ class _Trials:
         dictionary = Dictionary(self._family, candidate.codec, content)
         mean = mean_bytes(dictionary.build(), due.held_out)
         spread = dictionary.packed_bytes_about(due.current) / due.horizon
-        return _Trial(mean + spread + _handicap(due, candidate.codec), candidate, mean, dictionary)
+        base = mean + _handicap(due, candidate.codec)
+        return _Trial(base + spread, candidate, mean, dictionary, base + spread / due.hope)
 
 
 def _handicap(due: Due, codec: str) -> float:
