@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ async def test_unsubscribe_ends_it(port: int) -> None:
 
 
 @pytest.mark.parametrize("window", [{"since": "soon"}, {"until": "-10s"}, {"since": "+5s", "until": "+2s"}])
-async def test_what_names_no_window_is_refused_with_a_reason(port: int, window: dict[str, str]) -> None:
+async def test_what_names_no_window_is_refused_with_a_reason(port: int, window: dict[str, Any]) -> None:
     client = await Raw.connect(port)
     answer = await subscribe(client, unique(), **window)
     assert answer.reason_codes == [0x83]
