@@ -6,15 +6,21 @@ import os
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Before anything imports ray: its workers inherit these.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# No deadline: a shared machine stalls for longer than any example takes. In CI the same examples each time, so that
+# No deadline and no health check of speed: a shared machine stalls for longer than any example takes. In CI the same examples each time, so that
 # a red run is the change's fault; on a developer's machine new ones, which is how hypothesis finds things.
-settings.register_profile("lexicast", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.register_profile(
+    "lexicast",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("lexicast")
 
 # Tests of what `lexicast[spark]` brings are there only where it is installed.
