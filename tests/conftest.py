@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
-# No deadline and no health check of speed: a shared machine stalls for longer than any example takes. In CI the same examples each time, so that
-# a red run is the change's fault; on a developer's machine new ones, which is how hypothesis finds things.
+# No deadline and no health check of speed: a shared machine stalls for longer than any example takes. In CI the same
+# examples each time, so that a red run is the change's fault; on a developer's machine new ones, which is how
+# hypothesis finds things.
 settings.register_profile(
     "lexicast",
     deadline=None,
