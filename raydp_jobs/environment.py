@@ -30,7 +30,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .failures import first_line
 from .history import warm
-from .reading import places, warm_up, yield_cpu
+from .reading import places, warm_up, yield_all_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,8 +140,7 @@ def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> 
     readers = warm_up()
     warm(spark)
     ray.wait(readers, num_returns=len(readers))
-    for java in driver_processes():
-        yield_cpu(java.pid)
+    yield_all_spark()
     return spark
 
 
