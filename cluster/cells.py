@@ -52,7 +52,6 @@ def cells(
         raise UsageError(f"({latitude}, {longitude}) within {around_m} m is no place on the earth")
     check_topic(f"{prefix}/0/0".encode())
     height, width = (area.north - area.south) / rows, (area.east - area.west) / columns
-    row, column = floor((latitude - area.south) / height), floor((longitude - area.west) / width)
     north = around_m / METRES_A_DEGREE
     # Degrees of longitude are shortest, so most of them are reached, at the far edge of the circle.
     shortest = cos(radians(min(90.0, abs(latitude) + north)))
@@ -62,13 +61,12 @@ def cells(
     if len(near_rows) * len(near_columns) > CELLS_MAX:
         raise UsageError(f"{len(near_rows) * len(near_columns)} cells, more than {CELLS_MAX}: use a wildcard filter")
     found = [
-        (r, c)
+        (away > 0, r, c)
         for r in near_rows
         for c in near_columns
-        if _metres(latitude, longitude, area, height, width, r, c) <= around_m
+        if (away := _metres(latitude, longitude, area, height, width, r, c)) <= around_m
     ]
-    found.sort(key=lambda cell: cell != (row, column))
-    return [f"{prefix}/{r}/{c}" for r, c in found]
+    return [f"{prefix}/{r}/{c}" for _, r, c in sorted(found)]
 
 
 def _checked(box: Box, rows: int, columns: int) -> Box:
@@ -86,10 +84,12 @@ def _span(low: float, high: float, origin: float, size: float, count: int) -> ra
 
 def _metres(latitude: float, longitude: float, box: Box, height: float, width: float, row: int, column: int) -> float:
     """Metres from a place to the nearest point of a cell (0 inside), on a plane: good for cells of some kilometres."""
-    south, west = box.south + row * height, box.west + column * width
+    # The same numbers for an edge from both sides, so that every place is in exactly one cell.
+    south, north = box.south + row * height, box.south + (row + 1) * height
+    west, east = box.west + column * width, box.west + (column + 1) * width
     # Half-open cells: a place on a northern or eastern edge is in the next one.
-    if south <= latitude < south + height and west <= longitude < west + width:
+    if south <= latitude < north and west <= longitude < east:
         return 0.0
-    up = max(south - latitude, latitude - south - height, 0.0)
-    right = max(west - longitude, longitude - west - width, 0.0) * cos(radians(latitude))
+    up = max(south - latitude, latitude - north, 0.0)
+    right = max(west - longitude, longitude - east, 0.0) * cos(radians(latitude))
     return max(float((up * up + right * right) ** 0.5) * METRES_A_DEGREE, 1e-9)

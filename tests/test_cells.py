@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lexicast
@@ -37,6 +37,7 @@ def test_edges_belong_to_the_south_and_the_west_and_nothing_lies_beyond_the_box(
     assert cells(45.001, -74.99, box=NEW_YORK, around_m=200) == ["cell/499/250"]
 
 
+@example(latitude=40.65, longitude=-71.0, around=1.0)  # an edge that rounding puts on the other side
 @given(latitude=st.floats(40, 44.999), longitude=st.floats(-80, -70.001), around=st.floats(0, 5_000))
 def test_every_cell_within_reach_is_there_the_own_one_first(latitude: float, longitude: float, around: float) -> None:
     found = cells(latitude, longitude, box=NEW_YORK, around_m=around)
