@@ -173,7 +173,7 @@ def test_a_poisoned_store(fails: Fails, folder: Path) -> None:
     (folder / "coordinator-0" / POISON_FILE).write_text("EIO\n")
     said = fails(*up(folder))
     assert "had an I/O error (EIO)" in said
-    assert "python -m lexicast.storage.check" in said
+    assert "lexicast store repair" in said
 
 
 def test_a_store_in_use(fails: Fails, folder: Path) -> None:
