@@ -21,6 +21,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .handles import NAMESPACE
 from .ray_address import RAY_CLIENT, check_ray
+from .ray_token import MODE_VARIABLE
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
@@ -105,8 +106,10 @@ def _init(**options: Any) -> None:
     except (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
-        hint = "; its files are below RAY_TMPDIR, else /tmp" if options["address"] == "local" else ""
-        raise UnavailableError(f"cannot {what}: {reason}{hint}") from None
+        hint = "its files are below RAY_TMPDIR, else /tmp"
+        if options["address"] != "local":
+            hint = f"if it asks for a token, set {MODE_VARIABLE}=token"
+        raise UnavailableError(f"cannot {what}: {reason}; {hint}") from None
 
 
 def _nodes(embedded: bool) -> RayNodes:

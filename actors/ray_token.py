@@ -8,6 +8,8 @@ be a stranger's. The one in a data folder's `run.json` is not, because only the 
 from __future__ import annotations
 
 import os
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -16,10 +18,11 @@ TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 def use_own_token() -> None:
-    """Show the user's token to the Ray that is joined next, if there is one and RAY_AUTH_MODE does not say otherwise.
-
-    Call it before `ray` is imported, which reads the mode once.
-    """
+    """Show the user's token, if there is one, to the Ray that is joined next; what RAY_AUTH_MODE says holds."""
     has_token = any(name in os.environ for name in TOKEN_VARIABLES) or (Path.home() / ".ray" / "auth_token").exists()
-    if has_token:
-        os.environ.setdefault(MODE_VARIABLE, "token")
+    if not has_token or MODE_VARIABLE in os.environ:
+        return
+    os.environ[MODE_VARIABLE] = "token"
+    if "ray" in sys.modules:
+        # It has read the mode when it was imported. Its own `ray.init("auto")` has it read again in the same way.
+        import_module("ray._raylet").Config.initialize("")

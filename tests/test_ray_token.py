@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,19 @@ def test_what_the_user_says_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLES[0], "secret")
     use_own_token()
     assert mode() == "disabled"
+
+
+def test_a_ray_that_was_imported_before_shows_it_too(tmp_path: Path) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("secret")
+    program = """
+import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
+from lexicast.actors.ray_token import use_own_token
+before = is_token_auth_enabled()
+use_own_token()
+print(before, is_token_auth_enabled())
+"""
+    environment = {"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "True"]
