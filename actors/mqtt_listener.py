@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config import Mqtt
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 4096
 SWEEP_S = 1.0
+# How long a stopping broker waits for clients to take its farewell.
+FAREWELL_S = 0.5
 
 
 class MqttListener:
@@ -40,6 +43,7 @@ class MqttListener:
         self._session_save_s = session_save_s
         self._server: asyncio.AbstractServer | None = None
         self._claim: PortClaim | None = None
+        self._lost = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._periodic: list[asyncio.Task[None]] = []
         engine.dictionaries.listeners.add(self._new_dictionary)
@@ -78,6 +82,7 @@ class MqttListener:
     def lost(self, connection: MqttConnection) -> None:
         """A connection has ended."""
         self.connections.discard(connection)
+        self._lost.set()
         self.waiting.discard(connection)
 
     def room(self) -> None:
@@ -144,10 +149,22 @@ class MqttListener:
         for connection in list(self.connections):
             connection.shut_down()
         await self.sessions.close()
+        await self._hung_up()
         for task in list(self._tasks):
             task.cancel()
         if self._claim is not None:
             self._claim.close()
+
+    async def _hung_up(self) -> None:
+        """Returns when all connections have ended: clients have a moment to take the farewell, who reads nothing does
+        not hold the broker up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                while self.connections:
+                    self._lost.clear()
+                    await self._lost.wait()
+        for connection in list(self.connections):
+            connection.transport.abort()
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""

@@ -80,7 +80,7 @@ class Served:
         self._names = [f"broker-{i}" for i in range(brokers)]
         self._config = config
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="served")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="served", daemon=True)
         self.cluster: Cluster
 
     def start(self) -> Self:
@@ -114,7 +114,8 @@ class Served:
         """Stop everything."""
         self.run(self.cluster.__aexit__(None, None, None))
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive(), "the cluster's loop does not stop"
         self._loop.close()
 
 
