@@ -13,6 +13,8 @@ them needs no talk. Where they disagree for a while, a family is learned twice o
 few hundred bytes retained on `$sampling/<family>` (`sampling_state`). Samples of messages are not kept: they are
 payloads, and a new sample is there in seconds.
 
+**What others publish**, the jobs over the history above all, is followed while it runs: `sampling_others`.
+
 **Who may read**: there are no read permissions yet. When there are, a family must not cross one (`Families` is given
 the borders) and `$sdc/<family>` must be readable to exactly those who may read the family; both belong here and in the
 broker's SUBSCRIBE, nowhere else.
@@ -24,9 +26,9 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config import Compression
@@ -37,12 +39,14 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.families import Families
 from lexicast.compression.maintenance import Due, Maintenance
 from lexicast.compression.predict import Predict
+from lexicast.compression.regression import Observation, PublishedModel
 from lexicast.compression.training import fulfil
 from lexicast.compression.wire import Recoder
 
 from .client import Client
 from .client_messages import Message
 from .sampling_budget import CpuBudget
+from .sampling_others import Others
 from .sampling_ring import Ring
 from .sampling_state import SAVE_S, States
 
@@ -65,14 +69,33 @@ def default_maintenance() -> Maintenance:
     return Predict()
 
 
+@runtime_checkable
+class Warmable(Protocol):
+    """A maintenance algorithm that can start from what was learned of other families."""
+
+    def warm(self, observations: Sequence[Observation]) -> None:
+        """Start from these until it has learned enough of its own family."""
+        ...
+
+
+class Announced(NamedTuple):
+    """A dictionary that somebody else has announced, and its bytes as sent."""
+
+    dictionary: Dictionary
+    packed_bytes: int
+
+
 class Family:
     """One family as its sampling broker knows it."""
 
-    __slots__ = ("current", "maintenance", "pending", "queued", "topics")
+    __slots__ = ("announced", "announcing", "current", "maintenance", "model", "pending", "queued", "topics")
 
     def __init__(self, maintenance: Maintenance) -> None:
         self.maintenance = maintenance
         self.current: Dictionary | None = None
+        self.announcing = 0  # the id of the one that is being published now
+        self.announced: Announced | None = None  # somebody else's, to be taken over
+        self.model: PublishedModel | None = None  # one that came while a thread worked on the algorithm
         self.queued = False
         # While a thread works on the algorithm, what is observed waits here.
         self.pending: deque[tuple[bytes, int]] | None = None
@@ -98,6 +121,20 @@ class Family:
         pending, self.pending = self.pending or (), None
         for message, time_us in pending:
             self.maintenance.observe(message, time_us)
+        if self.model is not None:
+            self.warm(self.model)
+
+    def warm(self, model: PublishedModel) -> None:
+        """Let the algorithm start from a regression over all families."""
+        self.model = model if self.pending is not None else None
+        if self.pending is None and isinstance(self.maintenance, Warmable):
+            self.maintenance.warm(model.observations)
+
+    def is_news(self, dictionary: Dictionary) -> bool:
+        """Whether somebody else's dictionary is newer than what is known, as brokers and clients order them."""
+        newest = self.announced.dictionary if self.announced else self.current
+        known = newest is not None and (newest.created_us, newest.id) >= (dictionary.created_us, dictionary.id)
+        return not known and dictionary.id != self.announcing
 
 
 class SamplingServer:
@@ -127,9 +164,11 @@ class SamplingServer:
         self._budget = CpuBudget(config.sampling_cpu_percent, clock.monotonic())
         self._recoder = Recoder()
         self._states = States(client)
+        self._others = Others(client, clock, self._announced, self._warm)
         self.counters = TrafficCounters(config.families_max)
         self.observed = 0
         self.published = 0
+        self.taken_over = 0
 
     # -- what is looked after
 
@@ -177,8 +216,23 @@ class SamplingServer:
         announced = [dictionary for dictionary in self._client.dictionaries() if dictionary.family == name]
         if announced:
             kept.current = announced[0]
+        if self._others.model is not None:
+            kept.warm(self._others.model)
         if not self._states.restore(name, kept.maintenance, kept.current) and kept.current is not None:
             kept.maintenance.adopt(kept.current)
+
+    # -- what others publish
+
+    def _announced(self, dictionary: Dictionary, packed_bytes: int) -> None:
+        """Somebody has announced a dictionary: this sampling broker itself, or another, or a job over the history."""
+        kept = self._kept.get(dictionary.family)
+        if kept is not None and kept.is_news(dictionary):
+            kept.announced = Announced(dictionary, packed_bytes)
+            self._enqueue(dictionary.family, kept)
+
+    def _warm(self, model: PublishedModel) -> None:
+        for kept in self._kept.values():
+            kept.warm(model)
 
     # -- running
 
@@ -188,6 +242,7 @@ class SamplingServer:
         await self._states.open()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._states.follow())
+            tasks.create_task(self._others.follow())
             tasks.create_task(self._train())
             tasks.create_task(self._save())
             tasks.create_task(self._look())
@@ -212,6 +267,10 @@ class SamplingServer:
             self.counters.add(name, len(message.payload), len(encoded.data) + 1)
         kept.observe(topic, message.payload, self._clock.time_us())
         if not kept.queued and kept.maintenance.due() is not None:
+            self._enqueue(name, kept)
+
+    def _enqueue(self, name: bytes, kept: Family) -> None:
+        if not kept.queued:
             kept.queued = True
             self._waiting.put_nowait(name)
 
@@ -226,7 +285,7 @@ class SamplingServer:
             if kept is None or not kept.queued:
                 continue
             try:
-                await self._renew(name, kept)
+                await self._attend_to(name, kept)
             except LexicastError as error:
                 log.warning("family %s: no new dictionary: %s", name.decode(), error)
             except Exception:
@@ -234,6 +293,28 @@ class SamplingServer:
                 log.exception("family %s: no new dictionary", name.decode())
             finally:
                 kept.queued = False
+                if kept.announced is not None:
+                    self._enqueue(name, kept)
+
+    async def _attend_to(self, name: bytes, kept: Family) -> None:
+        if kept.announced is not None:
+            await self._take_over(name, kept)
+        else:
+            await self._renew(name, kept)
+
+    async def _take_over(self, name: bytes, kept: Family) -> None:
+        """Somebody else's dictionary is the family's now: the algorithm and the accounts go on from it."""
+        announced, kept.announced = kept.announced, None
+        assert announced is not None
+        kept.hold()
+        try:
+            await self._in_thread(lambda: kept.maintenance.adopt(announced.dictionary))
+            kept.current = announced.dictionary
+        finally:
+            kept.let_go()
+        self.counters.add_dictionary(name, announced.packed_bytes)
+        self.taken_over += 1
+        await self._states.save(name, kept.maintenance, kept.current)
 
     async def _renew(self, name: bytes, kept: Family) -> None:
         publishers, subscribers = await self._audience(name, tuple(kept.topics))
@@ -244,7 +325,7 @@ class SamplingServer:
         kept.hold()
         made: Dictionary | None = None
         try:
-            made = await self._publish(name, due)
+            made = await self._publish(name, kept, due)
             kept.current = made or kept.current
         finally:
             try:
@@ -253,14 +334,17 @@ class SamplingServer:
                 kept.let_go()
         await self._states.save(name, kept.maintenance, kept.current)
 
-    async def _publish(self, name: bytes, due: Due) -> Dictionary | None:
-        """Train and announce what is due; None when nothing pays."""
+    async def _publish(self, name: bytes, kept: Family, due: Due) -> Dictionary | None:
+        """Train and announce what is due; None when nothing pays, or somebody else was faster."""
         most, now_us = self._config.dictionary_bytes_max, self._clock.time_us()
+        if kept.current is not None:
+            now_us = max(now_us, kept.current.created_us + 1)  # another machine's clock may be ahead; the newest counts
         due = due._replace(candidates=tuple([one for one in due.candidates if one.size <= most]))
         made = await self._in_thread(lambda: fulfil(due, family=name, now_us=now_us)) if due.candidates else None
-        if made is None or len(made.content) > most:
+        if made is None or len(made.content) > most or kept.announced is not None:
             return None
         packed = made.pack()
+        kept.announcing = made.id
         await self._client.publish(dictionary_topic(name).decode(), packed, qos=1, retain=True)
         self.counters.add_dictionary(name, len(packed))
         self.published += 1
@@ -311,6 +395,8 @@ class SamplingServer:
         return {
             "observed": self.observed,
             "dictionaries_published": self.published,
+            "dictionaries_taken_over": self.taken_over,
+            "regression_of_us": self._others.model.created_us if self._others.model else None,
             "looked_after": len(self._kept),
             "waiting": self._waiting.qsize(),
             "members": sorted(self.members),

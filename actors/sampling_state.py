@@ -54,7 +54,7 @@ class States:
         self._client = client
         self._subscription: Subscription | None = None
         self._packed: dict[bytes, bytes] = {}
-        self._saved: dict[bytes, dict[str, Any]] = {}
+        self._saved: dict[bytes, tuple[int, dict[str, Any]]] = {}
 
     async def open(self) -> None:
         """Read what is retained; returns when all of it is here."""
@@ -101,11 +101,11 @@ class States:
         """Publish the state if it has changed. Raises UnavailableError, PublishRefusedError."""
         if not isinstance(maintenance, Resumable):
             return
-        state = maintenance.state()
-        changes = {key: value for key, value in state.items() if key != "seen"}
+        state, id = maintenance.state(), dictionary.id if dictionary else 0
+        changes = (id, {key: value for key, value in state.items() if key != "seen"})
         if changes == self._saved.get(family):
             return
-        packed = msgpack.packb((VERSION, dictionary.id if dictionary else 0, state))
+        packed = msgpack.packb((VERSION, id, state))
         await self._client.publish((PREFIX + escape_family(family)).decode(), packed, qos=1, retain=True)
         self._saved[family] = changes
         while len(self._saved) > STATES_MAX:

@@ -22,6 +22,9 @@ FILTER_LEVELS_MAX: Final = 200
 # Dictionaries are published below this prefix, under their family's escaped name.
 DICTIONARY_PREFIX: Final = b"$sdc/"
 
+# The regression that training has fitted to the history, retained (`compression.regression`).
+MODEL_TOPIC: Final = b"$sdc-model/predict"
+
 SHARE_PREFIX: Final = b"$share/"
 
 _ESCAPES: Final = {b"%": b"%25", b"+": b"%2B", b"#": b"%23"}

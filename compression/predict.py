@@ -29,6 +29,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from math import inf, isfinite
 from typing import Any, Final, Literal
@@ -37,7 +38,7 @@ from .codecs import DEFLATE_PRESET, ZSTD_DENSE
 from .contents import COVERING, RECENT, SUBSTRINGS
 from .dictionary import NEVER_US, Dictionary
 from .maintenance import Candidate, Due, Maintenance, Samples, split_by_thirds, split_by_time
-from .regression import MessageCountModel
+from .regression import MessageCountModel, Observation
 from .repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
 from .sizing import MULTIPLIERS
 from .substrings import ranked
@@ -234,6 +235,22 @@ class Predict(Maintenance):
         self._promised, self._promise_at = promised, max(promise_at, seen + PROBE_MESSAGES)
         self._average, self._probes = average, probes
         self._current = dictionary
+
+    def warm(self, observations: Sequence[Observation]) -> None:
+        """Start MC from a regression over other families, as long as this one is in its bootstrap (`regression`).
+
+        A dictionary whose MC is still the bootstrap's, and that has not been looked at since, is looked at when the
+        regression says.
+        """
+        self._model.warm(observations)
+        untouched = self._current is not None and not (self._recorded or self._probes or self._wanted)
+        if not untouched or not self._model.bootstrapping or self._samples.seen <= HISTORY[-1]:
+            return
+        predicted = self._model.predict(self._repository.features())
+        if predicted is not None:
+            adopted_at = self._promise_at - PROBE_MESSAGES
+            self._count = min(max(predicted, float(PROBE_MESSAGES)), float(_GROWTH_MAX * adopted_at))
+            self._look_at = max(self._samples.seen + 1, adopted_at + int(self._count))
 
     def _decide(self) -> bool:
         """Whether a new dictionary is to be made now; else the next look is set."""

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lexicast.cluster.config import Compression
+from lexicast.cluster.topics import MODEL_TOPIC
 
 from .environment import spark_session
 from .failures import told
 from .progress import JobProgress
-from .train_regression import MODEL_TOPIC, Regression, publish, train_from_history
+from .train_regression import Regression, publish, train_from_history
 
 
 def run(
@@ -46,7 +47,7 @@ def run(
         if not dry_run:
             asyncio.run(publish(connect, found))
     show(console, found)
-    console.print(f"{'would be published' if dry_run else 'published'} on {MODEL_TOPIC}")
+    console.print(f"{'would be published' if dry_run else 'published'} on {MODEL_TOPIC.decode()}")
 
 
 def show(console: Console, found: Regression) -> None:

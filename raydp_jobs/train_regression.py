@@ -10,7 +10,7 @@ publish    the observations that a sampling broker's model starts from, and the 
 from __future__ import annotations
 
 import asyncio
-import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +20,8 @@ import lexicast
 from lexicast.actors.client_messages import Since, Until
 from lexicast.cluster.config import Compression
 from lexicast.cluster.errors import UsageError
-from lexicast.compression.regression import OBSERVATIONS_MAX, OBSERVATIONS_MIN, MessageCountModel
+from lexicast.cluster.topics import MODEL_TOPIC
+from lexicast.compression.regression import OBSERVATIONS_MIN, pack_model
 
 from .history import history, release
 from .reading import Progress
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
-MODEL_TOPIC: Final = "$sdc-model/predict"
 MESSAGES_MAX: Final = 20_000
 """Newest messages of a family that are replayed."""
 
@@ -61,21 +61,9 @@ class Regression(NamedTuple):
     residuals: list[float]
 
     def pack(self) -> bytes:
-        """The model as it is published: the newest OBSERVATIONS_MAX observations and the plane."""
+        """The model as it is published, made now (`compression.regression`)."""
         rows = [[row.mean_deviation, row.mean_score, row.messages] for _, row in self.observations]
-        spread = np.linspace(0, len(rows) - 1, min(len(rows), OBSERVATIONS_MAX)).astype(int)
-        plane = [self.fits[0].intercept, *self.fits[0].coefficients]
-        return json.dumps({"version": 1, "plane": plane, "observations": [rows[at] for at in spread]}).encode()
-
-
-def warm(payload: bytes) -> MessageCountModel:
-    """PREDICT's model as it starts from a published one. Raises UsageError for what is none."""
-    model = MessageCountModel()
-    try:
-        model.restore(json.loads(payload)["observations"])
-    except (ValueError, TypeError, KeyError) as wrong:
-        raise UsageError(f"not a published regression: {wrong}") from None
-    return model
+        return pack_model(rows, time.time_ns() // 1_000, [self.fits[0].intercept, *self.fits[0].coefficients])
 
 
 def train_from_history(
@@ -193,4 +181,4 @@ def _fit(
 async def publish(connect: Mapping[str, Any], regression: Regression) -> None:
     """Publish the model, retained."""
     async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
-        await bus.publish(MODEL_TOPIC, regression.pack(), qos=1, retain=True)
+        await bus.publish(MODEL_TOPIC.decode(), regression.pack(), qos=1, retain=True)
