@@ -9,19 +9,24 @@ code 1.
     vs_repqueries_joined_3_1, ..._1_3        beyond the paper: all queries of a batch asked together, on our engine
     vs_padres, vs_leveldb, vs_rocksdb, vs_two_databases      at 3:1, the subscription-heavy workload
 
-Then DualDB alone: `growth_15m`, the time an operation in the last million of 15 over that in the second one
-(`growth_15m_cpu`: CPU time alone, which a busy machine or disk does not change);
-`file_growth`, the greatest file in the second half of that run over the greatest in the first; `rss_10m_mib`, anonymous
-memory of a process that holds 10 million live subscriptions. --quick does each with a tenth or less.
+Then DualDB alone (see `dualdb_growth`): `growth_15m`, the time an operation in the last million of 15 over that in the
+second one, taken in turns (`growth_15m_cpu`: CPU time alone); `file_growth`, the greatest file in the second half of
+that run over the greatest in the first; `rss_10m_mib`, anonymous memory of a process that holds 10 million live
+subscriptions. --quick does each with a tenth or less.
+
+--only does some of the sections, for a machine that is quiet for minutes only; figures and curves of the others are
+then taken over from the --json file, where it is of the same mode:
+
+{sections}
 
 A batch is mixed, so its time is not told apart into publish and subscribe as in the paper's figures; the picture has
-the cumulative time of both.
+the cumulative time of both, and the average time an operation.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import json
 import sys
 import tempfile
 import time
@@ -34,29 +39,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.storage.baselines.answered import Answered, Engine
 from lexicast.storage.baselines.dual import OneDatabase
 from lexicast.storage.baselines.padres import Padres
 from lexicast.storage.baselines.repqueries import RepQueries
 from lexicast.storage.baselines.repqueries_joined import RepQueriesJoined
 from lexicast.storage.baselines.two_databases import TwoDatabases
-from lexicast.storage.dualdb import Batch, DualDB, DualOptions
-from lexicast.storage.lsm.batches import SUBSCRIBE
+from lexicast.storage.dualdb import Batch
 
 from . import report as reports
-from .dualdb_picture import draw
+from .dualdb_growth import PARTS, grow
+from .dualdb_growth import ROUNDS as GROWTH_ROUNDS
+from .dualdb_growth import memory as held
+from .dualdb_picture import Curve, draw
 from .dualdb_postgres import server
 from .dualdb_stores import KeyValue, LevelDB, ListsOn, RocksDB
-from .dualdb_workload import LIFE_US, START_US, Workload, batches, city_cells, taxi_cells
+from .dualdb_workload import BOXES, LIFE_US, Workload, batches, city_cells, taxi_cells
 from .report import Report
 
 SUBSCRIPTION_HEAVY = 0.75
 PUBLICATION_HEAVY = 0.25
 # RepQueries count an answer when a client asks for it, so theirs come later; all others give the same at once.
 ALIKE = ("dualdb", "two_databases", "leveldb", "rocksdb", "padres")
-YEAR_US = 365 * 86_400 * 1_000_000
+CURVE_POINTS = 300
 
 
 class Size(NamedTuple):
@@ -70,11 +78,12 @@ class Size(NamedTuple):
     memory_rows: int
 
 
+# What lives at any time (20 s of the rate) fits into a part of the growth run: its second part has all of it.
 FULL = Size(20_000, 10_000, 5, 15_000_000, 10_000_000, 1_000_000)
 QUICK = Size(4_000, 4_000, 1, 1_500_000, 1_000_000, 100_000)
-# Places of taxis: a hundred times the answers an operation at the same rate.
-FULL_TAXI = Size(2_000, 2_000, 5, 15_000_000, 10_000_000, 1_000_000)
-QUICK_TAXI = Size(1_000, 1_000, 1, 300_000, 1_000_000, 20_000)
+# Places of taxis are closer together: more answers an operation at the same rate.
+FULL_TAXI = Size(4_000, 4_000, 10, 15_000_000, 10_000_000, 1_000_000)
+QUICK_TAXI = Size(4_000, 4_000, 1, 1_500_000, 1_000_000, 100_000)
 
 
 @dataclass
@@ -181,126 +190,138 @@ def tell(report: Report, title: str, key: str, taking_part: Sequence[Contender],
     return ratios
 
 
-class Growth(NamedTuple):
-    """DualDB alone over a long run: seconds and CPU seconds a part (a fifteenth), the file after each batch."""
-
-    seconds: list[float]
-    cpu_seconds: list[float]
-    file_bytes: list[int]
-    cumulative: list[float]
-
-
-def grow(workload: Workload, operations: int, memory_rows: int) -> Growth:
-    """Run DualDB alone; a memory table of `memory_rows` makes as many flushes in a short run as in a long one."""
-    with tempfile.TemporaryDirectory(prefix="lexicast-dualdb") as folder:
-        engine = OneDatabase(Path(folder), DualOptions(memory_rows_max=memory_rows))
-        ours = Contender("dualdb", engine)
-        files = []
-        took = []
-        worked = []
-        for batch in batches(workload, operations):
-            start = time.process_time()
-            took.append(ours.apply(batch))
-            worked.append(time.process_time() - start)
-            files.append(engine.file_bytes())
-        engine.close()
-    seconds, cpu_seconds = [
-        [float(part.sum()) for part in np.array_split(np.array(each), 15)] for each in (took, worked)
-    ]
-    return Growth(seconds, cpu_seconds, files, ours.cumulative)
+SECTIONS = {
+    "ratios_3_1": "the engines at 3:1",
+    "ratios_1_3": "the engines at 1:3",
+    "growth": "growth_15m, growth_15m_cpu, file_growth",
+    "memory": "rss_10m_mib",
+}
 
 
-def rss_anon_mib() -> float:
-    """Anonymous memory of this process, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+def compare_at(report: Report, run: Run, key: str, steps: reports.Steps) -> None:
+    """The engines at a ratio of subscriptions to publications: table, figures, curves."""
+    size = run.size
+    title, part = {"3_1": ("3:1", SUBSCRIPTION_HEAVY), "1_3": ("1:3", PUBLICATION_HEAVY)}[key]
+    workload = Workload(run.cells, part, size.rate, size.batch, 7)
+    taking_part = compare(report, workload, size, title, steps)
+    ratios = tell(report, title, key, taking_part, size.batch * size.round_batches)
+    report.figure(f"vs_repqueries_{key}", ratios.get("repqueries"))
+    report.figure(f"vs_repqueries_joined_{key}", ratios.get("repqueries_joined"))
+    if part == SUBSCRIPTION_HEAVY:
+        for name in ("padres", "leveldb", "rocksdb", "two_databases"):
+            report.figure(f"vs_{name}", ratios.get(name))
+    run.curves.setdefault(key, {}).update({each.name: curve(each.cumulative, size.batch) for each in taking_part})
 
 
-def hold(
-    folder: str, subscriptions: int, batch: int, cells: str, answer: multiprocessing.Queue[tuple[float, int]]
-) -> None:
-    """In a process of its own: hold that many live subscriptions, publish some, tell memory and answers."""
-    places = np.load(cells)
-    random = np.random.default_rng(1)
-    db = DualDB.open(Path(folder))
-    most = 0.0
-    for first in range(0, subscriptions, batch):
-        number = np.arange(first, first + batch)
-        time_us = START_US + number
-        cell = places[random.integers(0, len(places), batch)]
-        kind = np.full(batch, SUBSCRIBE, np.uint8)
-        db.apply(Batch(kind, cell, time_us, time_us, time_us + YEAR_US, number.astype(np.uint64), []))
-        most = max(most, rss_anon_mib())
-    found = db.publish(int(places[0]), START_US + subscriptions, START_US + subscriptions, 1, b"")
-    most = max(most, rss_anon_mib())
-    answer.put((most, len(found)))
-    db.close()
+def growth(report: Report, run: Run, steps: reports.Steps) -> None:
+    """DualDB over a long run."""
+    size = run.size
+    workload = Workload(run.cells, SUBSCRIPTION_HEAVY, size.rate, size.batch, 8)
+    found = grow(workload, size.growth_operations, size.memory_rows, lambda text: steps.step(f"DualDB alone: {text}"))
+    report.figure("growth_15m", found.wall)
+    report.figure("growth_15m_cpu", found.cpu)
+    report.figure("file_growth", found.file_growth)
+    part = size.growth_operations // size.batch // PARTS
+    report.samples["growth"] = {
+        "seconds": [part.wall for part in found.parts],
+        "cpu_seconds": [part.cpu for part in found.parts],
+        "ratios": [each._asdict() for each in found.ratios],
+        "file_bytes": found.file_bytes[part - 1 :: part],
+        "operations": size.growth_operations,
+    }
+    run.curves.setdefault("3_1", {})["dualdb_alone"] = curve(found.cumulative, size.batch)
 
 
-def memory(report: Report, cells: np.ndarray[tuple[int], np.dtype[np.uint64]], size: Size) -> float | None:
-    """Anonymous memory of a process with `size.memory_subscriptions` live subscriptions, in MiB."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="lexicast-dualdb") as folder:
-        places = Path(folder) / "cells.npy"
-        np.save(places, cells)
-        answer: multiprocessing.Queue[tuple[float, int]] = context.Queue()
-        child = context.Process(target=hold, args=(folder, size.memory_subscriptions, 10_000, str(places), answer))
-        child.start()
-        child.join()
-        if child.exitcode != 0:
-            report.problem(f"the process with {size.memory_subscriptions} subscriptions ended with {child.exitcode}")
-            return None
-        most, answers = answer.get()
-    if answers == 0:
-        report.problem("a publication found none of the live subscriptions")
-    return most
+def memory(report: Report, run: Run, steps: reports.Steps) -> None:
+    """Anonymous memory with many live subscriptions."""
+    subscriptions = run.size.memory_subscriptions
+    steps.step(f"{subscriptions:,} live subscriptions")
+    most, wrong = held(run.cells, subscriptions)
+    if wrong:
+        report.problem(wrong)
+    report.figure("rss_10m_mib", most)
+
+
+@dataclass
+class Run:
+    """What the sections share, and the curves they leave: by workload and engine."""
+
+    cells: NDArray[np.uint64]
+    size: Size
+    curves: dict[str, dict[str, Curve]]
+
+
+def curve(cumulative: Sequence[float], batch: int) -> Curve:
+    """(million operations, cumulative seconds) at up to CURVE_POINTS batches, the last one among them."""
+    step = -(-len(cumulative) // CURVE_POINTS)
+    at = sorted({*range(0, len(cumulative), step), len(cumulative) - 1})
+    return [((number + 1) * batch / 1e6, cumulative[number]) for number in at]
+
+
+def before(report: Report) -> dict[str, dict[str, Curve]]:
+    """Take over what an earlier part of this run has left in the --json file; its curves."""
+    options = report.options
+    if options.json is None or not options.json.exists() or options.only == list(SECTIONS):
+        return {}
+    told = json.loads(options.json.read_text())
+    if (told.get("driver"), told.get("mode")) != ("dualdb", "quick" if options.quick else "full"):
+        raise UsageError(f"{options.json} is of another driver or mode: name another file, or remove it")
+    report.figures.update(told["figures"])
+    report.samples.update(told["samples"])
+    curves: dict[str, dict[str, Curve]] = told["samples"].get("curves", {})
+    return curves
 
 
 def measure(report: Report) -> None:
-    """Everything, in order."""
+    """The sections asked for, in order."""
     options = report.options
-    cells = taxi_cells(options.data) if options.data else city_cells(1)
+    box = BOXES[options.box or ("city" if options.data else "state")]
+    cells = taxi_cells(options.data, box) if options.data else city_cells(1, box=box)
     size = {(False, False): FULL, (True, False): QUICK, (False, True): FULL_TAXI, (True, True): QUICK_TAXI}[
         (options.quick, options.data is not None)
     ]
-    curves: dict[str, list[tuple[str, list[float], int]]] = {}
+    run = Run(cells, size, before(report))
+    done: dict[str, Callable[[reports.Steps], None]] = {
+        "ratios_3_1": partial(compare_at, report, run, "3_1"),
+        "ratios_1_3": partial(compare_at, report, run, "1_3"),
+        "growth": partial(growth, report, run),
+        "memory": partial(memory, report, run),
+    }
     rounds = max(options.rounds, reports.ROUNDS)
-    with reports.Steps(report.console, 2 * (rounds + 1) + 2) as steps:
-        for title, part, key in (("3:1", SUBSCRIPTION_HEAVY, "3_1"), ("1:3", PUBLICATION_HEAVY, "1_3")):
-            workload = Workload(cells, part, size.rate, size.batch, 7)
-            taking_part = compare(report, workload, size, title, steps)
-            ratios = tell(report, title, key, taking_part, size.batch * size.round_batches)
-            report.figure(f"vs_repqueries_{key}", ratios.get("repqueries"))
-            report.figure(f"vs_repqueries_joined_{key}", ratios.get("repqueries_joined"))
-            if part == SUBSCRIPTION_HEAVY:
-                for name in ("padres", "leveldb", "rocksdb", "two_databases"):
-                    report.figure(f"vs_{name}", ratios.get(name))
-            curves[title] = [(each.name, each.cumulative, size.batch) for each in taking_part]
-        steps.step(f"DualDB alone: {size.growth_operations:,} operations")
-        growth = grow(
-            Workload(cells, SUBSCRIPTION_HEAVY, size.rate, size.batch, 8), size.growth_operations, size.memory_rows
-        )
-        half = len(growth.file_bytes) // 2
-        report.figure("growth_15m", growth.seconds[-1] / growth.seconds[1])
-        report.figure("growth_15m_cpu", growth.cpu_seconds[-1] / growth.cpu_seconds[1])
-        report.figure("file_growth", max(growth.file_bytes[half:]) / max(growth.file_bytes[:half]))
-        report.samples["growth"] = {
-            "seconds": growth.seconds,
-            "cpu_seconds": growth.cpu_seconds,
-            "file_bytes": max(growth.file_bytes),
-        }
-        curves["3:1"].append(("dualdb alone", growth.cumulative, size.batch))
-        steps.step(f"{size.memory_subscriptions:,} live subscriptions")
-        report.figure("rss_10m_mib", memory(report, cells, size))
-    draw(options.picture, curves, growth.seconds, size.growth_operations)
+    counts = {"ratios_3_1": rounds + 1, "ratios_1_3": rounds + 1, "growth": GROWTH_ROUNDS + 1, "memory": 1}
+    with reports.Steps(report.console, sum([counts[name] for name in options.only])) as steps:
+        for name in options.only:
+            start = time.perf_counter()
+            done[name](steps)
+            report.samples.setdefault("section_seconds", {})[name] = round(time.perf_counter() - start, 1)
+            report.samples["curves"] = run.curves
+    draw(options.picture, run.curves, report.samples.get("growth"))
     report.console.print(f"picture: {options.picture}", highlight=False)
+
+
+def sections(text: str) -> list[str]:
+    """The value of --only: sections, in the order in which they are done."""
+    names = [part.strip() for part in text.split(",")]
+    chosen = {each for name in names for each in SECTIONS if each == name or (name == "ratios" and "ratios" in each)}
+    if unknown := set(names) - set(SECTIONS) - {"ratios"}:
+        raise argparse.ArgumentTypeError(f"no section {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
+    return [name for name in SECTIONS if name in chosen]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The driver; its exit code."""
-    parser = reports.parser("dualdb", __doc__, default_targets="dualdb")
+    told = "\n".join([f"    {name:12} {what}" for name, what in SECTIONS.items()])
+    parser = reports.parser("dualdb", (__doc__ or "").format(sections=told), default_targets="dualdb")
     parser.add_argument("--data", type=Path, metavar="DIR", help="take the taxi pick-ups of this folder as places")
+    parser.add_argument("--box", choices=BOXES, help="bounding box of the cells (default city with --data, else state)")
     parser.add_argument("--picture", type=Path, default=Path("dualdb.png"), help="curves (default %(default)s)")
+    parser.add_argument(
+        "--only",
+        type=sections,
+        default=list(SECTIONS),
+        metavar="NAME,...",
+        help=f"only these sections: {', '.join(SECTIONS)}, or ratios for both (default all)",
+    )
     options: argparse.Namespace = parser.parse_args(arguments)
     return reports.drive("dualdb", options, measure)
 
