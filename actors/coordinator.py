@@ -325,6 +325,10 @@ class CoordinatorServer:
 
     # -- status
 
+    def committed(self) -> dict[int, int]:
+        """Of each group that it leads the first offset that is not committed."""
+        return {number: group.committed for number, group in self.sequencer.groups.items()}
+
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
         groups = self.sequencer.groups

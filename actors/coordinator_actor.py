@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import ray
+
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, StorePoisonedError
 from lexicast.storage.options import StoreOptions
@@ -35,13 +37,16 @@ SWITCH_INTERVAL_S: Final = 0.0005
 class CoordinatorActor(ServingActor):
     """One coordinator of this node."""
 
+    def store_directory(self) -> Path:
+        """Where its store lies."""
+        return self.config.node.data_path() / self.name
+
     async def start(self) -> None:
         """Begin to serve."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        directory = self.config.node.data_path() / self.name
         self._coordination: Coordination = RayCoordination()
         options = StoreOptions(**self.config.storage.options())
-        self._server = await open_coordinator(self.name, directory, options, self._coordination)
+        self._server = await open_coordinator(self.name, self.store_directory(), options, self._coordination)
         info = await self._coordination.cluster()
         self._listeners: list[Any] = []
         self._addresses: tuple[str, ...] = ()
@@ -61,6 +66,12 @@ class CoordinatorActor(ServingActor):
     def report(self) -> dict[str, Any]:
         """For `lexicast status`."""
         return self._server.status()
+
+    async def place(self) -> tuple[str, str, dict[int, int]]:
+        """For who reads its store: the folder, the id of the Ray node that it lies on, and of each group that this
+        coordinator leads the first offset that is not committed. Raises why it does not serve."""
+        self.check_serving()
+        return str(self.store_directory()), ray.get_runtime_context().get_node_id(), self._server.committed()
 
     async def end(self) -> None:
         """Commit, close the store, leave."""

@@ -62,13 +62,21 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     os.environ.update(QUIET)
     durable = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}
     os.environ.update(durable)
-    cpus = max(os.cpu_count() or 1, math.ceil(actors * ACTOR_CPUS) + 1)
     try:
-        _init(address="local", include_dashboard=False, num_cpus=cpus)
+        _init(address="local", include_dashboard=False, num_cpus=embedded_cpus(os.cpu_count() or 1, actors))
     finally:
         for name in durable:
             del os.environ[name]
     return _nodes(embedded=True)
+
+
+def embedded_cpus(cores: int, actors: int) -> int:
+    """CPUs for Ray to give out: the machine's, and what our actors occupy on top of them.
+
+    Ray gives out whole CPUs to most that asks for one. With the machine's alone two cores were one after our actors'
+    hundredths, Spark took that one, and Ray Data waited beside it for ever.
+    """
+    return cores + math.ceil(actors * ACTOR_CPUS)
 
 
 def join(address: str, nodes: int = 1) -> RayNodes:

@@ -70,11 +70,15 @@ class ServingActor(ABC):
 
     async def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
+        self.check_serving()
+        return self.report()
+
+    def check_serving(self) -> None:
+        """Raises why it does not serve, UnavailableError while it starts."""
         if self._error is not None:
             raise self._error
         if not self._starting.done():
-            raise UnavailableError(f"{self.name} is starting")
-        return self.report()
+            raise UnavailableError(f"{self.name} is starting: try again in a moment")
 
     async def stop(self) -> None:
         """Stop serving; every later call raises UnavailableError."""

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from lexicast.actors.client_messages import FOREVER_US, Since, Until, parse_since, parse_time
 from lexicast.actors.handles import COORDINATION, find_actor, unwrap
 from lexicast.cluster.clock import SystemClock
-from lexicast.cluster.errors import DictionaryError, UnavailableError
+from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics import check_filter, is_wildcard, matches
 from lexicast.compression.dictionary import unpack
@@ -105,15 +105,7 @@ def places() -> list[Place]:
     coordination = find_actor(COORDINATION).handle
     names = get(coordination.status.remote())["coordinators"]
     handles = [find_actor(name).handle for name in names]
-    return [get(handle.__ray_call__.remote(_place)) for handle in handles]
-
-
-def _place(actor: Any) -> Place:
-    # Runs inside the coordinator's actor, between two of its turns: these are its own values.
-    groups = actor._server.sequencer.groups
-    directory = str(actor.config.node.data_path() / actor.name)
-    committed = {number: group.committed for number, group in groups.items()}
-    return Place(directory, ray.get_runtime_context().get_node_id(), committed)
+    return [Place(*get(ref)) for ref in [handle.place.remote() for handle in handles]]
 
 
 def get(ref: Any) -> Any:
@@ -121,10 +113,7 @@ def get(ref: Any) -> Any:
     try:
         return ray.get(ref, timeout=CALL_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
-        cause = unwrap(error)
-        if isinstance(cause, AttributeError):
-            raise UnavailableError("a coordinator is starting: try again in a moment") from None
-        raise cause from None
+        raise unwrap(error) from None
 
 
 def make_query(
@@ -147,6 +136,11 @@ def make_query(
     if exact is not None:
         start = {exact: (start or {}).get(exact, 0)}
     return Query(name, start, since_us, until_us, 0 if expired else now_us, check_columns(columns))
+
+
+def check(filter: str, since: Since, until: Until, columns: Sequence[str] | None = None) -> None:
+    """What `read` would say of its arguments before it reads anything. Raises TopicError, UsageError."""
+    make_query(filter, since, until, columns, expired=False, groups=1)
 
 
 def read(
@@ -219,9 +213,9 @@ def _full(extents: Sequence[Extent]) -> bool:
 
 
 def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Blocks:
-    """Every slice, half as many at a time on each node as it has CPUs."""
+    """Every slice, on each node so many at a time as it has readers."""
     remote: Any = ray.remote(num_cpus=0, num_returns=2, max_retries=3)(read_slice)
-    cpus = _cpus_by_node()
+    readers = readers_by_node()
     waiting: dict[str, deque[int]] = {}
     for at, each in enumerate(slices):
         waiting.setdefault(each.place.node, deque()).append(at)
@@ -238,7 +232,7 @@ def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Bloc
             counted[count] = at
 
     for node in waiting:
-        for _ in range(max(1, cpus.get(node, 1) // 2)):
+        for _ in range(readers.get(node, 1)):
             submit(node)
     done = 0
     while counted:
@@ -253,9 +247,11 @@ def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Bloc
     return Blocks([data[at] for at in kept], [rows[at] for at in kept], schema_of(query.columns))
 
 
-def _cpus_by_node() -> dict[str, int]:
+def readers_by_node() -> dict[str, int]:
+    """How many slices are read at a time on each node: half of its CPUs, the others are the cluster's."""
     list_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
-    return {node["NodeID"]: max(1, int(node["Resources"].get("CPU", 1))) for node in list_nodes() if node["Alive"]}
+    alive = [node for node in list_nodes() if node["Alive"]]
+    return {node["NodeID"]: max(1, int(node["Resources"].get("CPU", 1)) // 2) for node in alive}
 
 
 def read_slice(each: Slice, query: Query) -> tuple[bytes, int]:
@@ -286,8 +282,8 @@ def warm_up() -> list[Any]:
     remote = ray.remote(num_cpus=0)(yield_cpu)
     return [
         remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote()
-        for node, cpus in _cpus_by_node().items()
-        for _ in range(cpus)
+        for node, readers in readers_by_node().items()
+        for _ in range(readers)
     ]
 
 
@@ -296,7 +292,7 @@ def yield_all_spark() -> None:
     remote = ray.remote(num_cpus=0)(yield_spark)
     refs = [
         remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote()
-        for node in _cpus_by_node()
+        for node in readers_by_node()
     ]
     ray.wait(refs, num_returns=len(refs), timeout=CALL_TIMEOUT_S)
 
