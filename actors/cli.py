@@ -17,13 +17,12 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from typer.exceptions import TyperException
 
 from lexicast.cluster.config import Config, default_text, load
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from .cli_bus import history, pub, sub
-from .cli_common import INTERRUPTED, ConfigOption, DataDirOption, SetOption, overrides, reported
+from .cli_common import ConfigOption, DataDirOption, SetOption, overrides, reported, run_app
 from .cli_spark import add_jobs
 from .cli_status import status
 from .cli_store import store
@@ -227,18 +226,8 @@ app.add_typer(store)
 
 
 def main() -> None:
-    """The entry point: wrong usage is told in one line, as every other error."""
-    try:
-        code = app(sys.argv[1:] or ["--help"], prog_name="lexicast", standalone_mode=False)
-    except TyperException as error:
-        context = getattr(error, "ctx", None)
-        command = "lexicast" if context is None else context.command_path
-        message = " ".join(error.format_message().split()).removesuffix(".")
-        typer.echo(f"lexicast: {message} (see `{command} --help`)", err=True)
-        code = error.exit_code
-    except typer.Abort:
-        code = INTERRUPTED
-    sys.exit(code)
+    """The entry point."""
+    sys.exit(run_app(app, sys.argv[1:] or ["--help"]))
 
 
 if __name__ == "__main__":

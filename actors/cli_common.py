@@ -6,11 +6,12 @@ import asyncio
 import functools
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeAlias
 
 import typer
+from typer.exceptions import TyperException
 
 from lexicast.cluster.config import load
 from lexicast.cluster.errors import ConfigError, LexicastError, UsageError
@@ -83,3 +84,18 @@ def find_cluster(address: str | None, data_dir: Path | None) -> dict[str, Any]:
     if address is not None:
         return {"address": address}
     return {"data_dir": load(overrides=overrides(data_dir, None)).node.data_path()}
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run a command line; its exit code. Wrong usage is told in one line, as every other error."""
+    try:
+        code = app(list(arguments), prog_name="lexicast", standalone_mode=False)
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = "lexicast" if context is None else context.command_path
+        message = " ".join(error.format_message().split()).removesuffix(".")
+        typer.echo(f"lexicast: {message} (see `{command} --help`)", err=True)
+        return error.exit_code
+    except typer.Abort:
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0

@@ -156,6 +156,8 @@ class Runner:
         self._before: dict[str, set[str]] = {}
         self.answered_at_once = True
         """Whether the last answer was one query for all subscriptions."""
+        self.told: tuple[str, ...] = ()
+        """The topics that the last `step` published to, a message each time it is named."""
 
     def run(self, ended: threading.Event) -> None:
         """Answer every channel each period until `ended` is set. Raises LexicastError when the cluster is gone."""
@@ -170,6 +172,7 @@ class Runner:
         channels = dict(self._bus.channels)
         for gone in self._due.keys() - channels.keys():
             del self._due[gone]
+        self.told = ()
         due = [channel for name, channel in channels.items() if self._due.get(name, now) <= now]
         if not due:
             return 0
@@ -203,6 +206,7 @@ class Runner:
             return 0
         messages = self._messages(answers, wanted)
         self._bus.publish(messages)
+        self.told += tuple([topic for topic, _ in messages])
         rows = sum(map(len, answers.values()))
         took = time.monotonic() - started
         self._tell(f"{channel.name}: {len(wanted)} subscriptions, {rows} rows, {len(messages)} published, {took:.1f} s")

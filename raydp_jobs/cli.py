@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,11 @@ from lexicast.actors.cli_common import (
     ConfigOption,
     DataDirOption,
     SetOption,
-    find_cluster,
     overrides,
     reported,
+    run_app,
 )
 from lexicast.cluster.config import load
-from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .cli_channel import channel_app
 from .cli_common import (
@@ -28,8 +28,11 @@ from .cli_common import (
     PictureOption,
     SinceOption,
     UntilOption,
-    connection,
+    check_picture,
+    cluster,
     console,
+    needs_arrow,
+    needs_spark,
 )
 
 app = typer.Typer(
@@ -63,10 +66,14 @@ def train_dictionaries(
 
     lexicast spark train-dictionaries --dry-run --picture families.png
     """
+    check_picture(picture)
+    needs_spark()
     from .job_dictionaries import run
+    from .reading import check
 
-    found = connection(address, data_dir)
+    check(filter, since, until)
     compression = load(config, overrides=overrides(None, settings)).compression
+    found = cluster(address, data_dir)
     run(console(), found, compression, filter, since, until, subscribers, executors, picture, dry_run)
 
 
@@ -76,6 +83,7 @@ def train_regression(
     filter: FilterOption = "#",
     since: SinceOption = "beginning",
     until: UntilOption = None,
+    picture: PictureOption = None,
     dry_run: DryRunOption = False,
     executors: ExecutorsOption = 1,
     data_dir: DataDirOption = None,
@@ -85,13 +93,17 @@ def train_regression(
 ) -> None:
     """Fit PREDICT's regression (after how many messages to look again) to the history of all families.
 
-    lexicast spark train-regression --dry-run
+    lexicast spark train-regression --dry-run --picture residuals.png
     """
+    check_picture(picture)
+    needs_spark()
     from .job_regression import run
+    from .reading import check
 
-    found = connection(address, data_dir)
+    check(filter, since, until)
     compression = load(config, overrides=overrides(None, settings)).compression
-    run(console(), found, compression, filter, since, until, executors, dry_run)
+    found = cluster(address, data_dir)
+    run(console(), found, compression, filter, since, until, executors, picture, dry_run)
 
 
 @spark_app.command("sql")
@@ -118,9 +130,12 @@ def sql(
 
     lexicast spark sql 'SELECT carrier, avg(delay) FROM history GROUP BY carrier' -f 'flights/#' --schema json
     """
+    needs_spark()
     from .job_sql import run
+    from .reading import check
 
-    found = connection(address, data_dir)
+    check(filter, since, until)
+    found = cluster(address, data_dir)
     run(console(), found, query, filter, since, until, schema, limit, as_json, executors, dry_run)
 
 
@@ -142,19 +157,18 @@ def export(
 
     lexicast export flights/ --filter 'flights/#' --since 1d
     """
-    try:
-        from .job_export import run
-    except ImportError as error:
-        raise UnavailableError(f"{error.name} is not installed: pip install 'lexicast[spark]'") from None
+    needs_arrow()
+    from .job_export import run
+    from .reading import check
+
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    if names is not None and not all(names):
-        raise UsageError("--columns: names with commas between them, such as topic,time,payload")
-    run(console(), find_cluster(address, data_dir), folder, filter, since, until, names, expired)
+    check(filter, since, until, names)
+    run(console(), cluster(address, data_dir), folder, filter, since, until, names, expired)
 
 
 def main() -> None:
     """The entry point."""
-    app(prog_name="lexicast")
+    sys.exit(run_app(app, sys.argv[1:] or ["--help"]))
 
 
 if __name__ == "__main__":

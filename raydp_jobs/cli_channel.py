@@ -13,12 +13,12 @@ import typer
 from rich.table import Table
 
 import lexicast
-from lexicast.actors.cli_common import AddressOption, DataDirOption, find_cluster, reported, run_async
+from lexicast.actors.cli_common import AddressOption, DataDirOption, reported, run_async
 from lexicast.actors.client_messages import parse_duration
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .channels import DEFINITIONS_FILTER, Channel, channel_topic, parse_source, unpack
-from .cli_common import DryRunOption, ExecutorsOption, connection, console
+from .cli_common import DryRunOption, ExecutorsOption, cluster, console, needs_spark
 
 GIVE_UP_S: Final = 30.0
 RETAINED_S: Final = 1.0
@@ -33,7 +33,7 @@ channel_app = typer.Typer(
 def create(
     name: Annotated[str, typer.Argument(help="The channel's name.")],
     period: Annotated[str, typer.Option(help="How often it is answered, such as 10s.")],
-    sql: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A file with the SQL; parameters as :user.")],
+    sql: Annotated[Path, typer.Option(help="A file with the SQL; parameters as :user.")],
     history: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FILTER@WINDOW", help="A table of publications.")
     ] = None,
@@ -56,7 +56,7 @@ def create(
     typed = dict(_pair(text) for text in columns or [])
     channel = Channel(
         name,
-        sql.read_text(),
+        _read(sql),
         parse_duration(period).total_seconds(),
         dict(parse_source(text, typed) for text in history or []),
         dict(parse_source(text, typed) for text in state or []),
@@ -67,7 +67,7 @@ def create(
         raise UsageError(f"--columns names {', '.join(sorted(unknown))}, which no --history or --state does")
     packed = channel.pack()
     if not dry_run:
-        run_async(_retain(find_cluster(address, data_dir), channel.topic, packed))
+        run_async(_retain(cluster(address, data_dir), channel.topic, packed))
     example = channel_topic(name, dict.fromkeys(channel.parameters, "...")).replace("%2E", ".")
     typer.echo(f"{'would be ' if dry_run else ''}created; subscribe to {example}")
 
@@ -84,6 +84,8 @@ def _read(file: Path) -> str:
         return file.read_text()
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is no text file") from None
 
 
 async def _retain(connect: dict[str, Any], topic: str, payload: bytes) -> None:
@@ -113,7 +115,7 @@ def show(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
         made = Table()
         for title in ("channel", "every", "tables", "topic"):
             made.add_column(title, overflow="fold")
-        for channel in await _defined(find_cluster(address, data_dir)):
+        for channel in await _defined(cluster(address, data_dir)):
             tables = ", ".join([*channel.history, *channel.state, *channel.tables])
             topic = channel_topic(channel.name, dict.fromkeys(channel.parameters, "..."))
             made.add_row(channel.name, f"{channel.period_s:g} s", tables, topic)
@@ -132,7 +134,7 @@ def delete(
     """Remove a channel's definition; its subscriptions get nothing more."""
 
     async def work() -> None:
-        connect = find_cluster(address, data_dir)
+        connect = cluster(address, data_dir)
         if name not in [channel.name for channel in await _defined(connect)]:
             raise UnavailableError(f"there is no channel {name}: `lexicast channel list` shows those there are")
         await _retain(connect, f"$channel/{name}", b"")
@@ -149,11 +151,12 @@ def run(
     address: AddressOption = None,
 ) -> None:
     """Answer the channels, every one in its period, until Ctrl-C."""
+    needs_spark()
     from .channel_runner import Bus, Runner
     from .environment import spark_session
     from .failures import told
 
-    connect = connection(address, data_dir)
+    connect = cluster(address, data_dir)
     out = console()
     ended = threading.Event()
     with told(), out.status("starting Spark") as spinner, spark_session(**connect, executors=executors) as spark:

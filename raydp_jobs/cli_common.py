@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from lexicast.actors.cli_common import find_cluster
-from lexicast.actors.spark_environment import NO_SPARK, installed
-from lexicast.cluster.errors import UnavailableError
+from lexicast.actors.client_address import read_run
+from lexicast.actors.spark_environment import prepare
+from lexicast.cluster.errors import UnavailableError, UsageError
 
 FilterOption: TypeAlias = Annotated[str, typer.Option("--filter", "-f", help="Topics: + one level, # all below.")]
 SinceOption: TypeAlias = Annotated[str, typer.Option(help="A duration (1h), a time, or 'beginning'.")]
@@ -30,8 +31,36 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
-def connection(address: str | None, data_dir: Path | None) -> dict[str, Any]:
-    """The arguments of `spark_session` and of `lexicast.connect`. Raises UnavailableError without Spark."""
-    if not installed():
-        raise UnavailableError(NO_SPARK)
-    return find_cluster(address, data_dir)
+PICTURES: Final = (".pdf", ".png", ".svg")
+
+
+def needs_spark() -> None:
+    """Raises UnavailableError where there is no Spark or no Java for it; what it needs in the environment is set."""
+    prepare()
+    needs_arrow()
+
+
+def cluster(address: str | None, data_dir: Path | None) -> dict[str, Any]:
+    """The arguments of `spark_session` and of `lexicast.connect`. Raises UnavailableError when none runs there."""
+    found = find_cluster(address, data_dir)
+    if "data_dir" in found:
+        read_run(found["data_dir"])
+    return found
+
+
+def needs_arrow() -> None:
+    """Raises UnavailableError where pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401 # whether it can be imported is the question
+    except ImportError:
+        raise UnavailableError("pyarrow is not installed: pip install pyarrow, or 'lexicast[spark]' for all") from None
+
+
+def check_picture(file: Path | None) -> None:
+    """Before an hour's work: whether a picture may be written there. Raises UsageError."""
+    if file is None:
+        return
+    if file.suffix.lower() not in PICTURES:
+        raise UsageError(f"--picture {file}: its name ends in {', '.join(PICTURES)}")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"--picture {file}: {file.absolute().parent} is no folder: create it first")

@@ -16,8 +16,8 @@ from lexicast.cluster.config import Compression
 from .choosing import Choice
 from .environment import spark_session
 from .failures import told
+from .pictures import draw_dictionaries as draw
 from .progress import JobProgress
-from .train_dictionaries import picture as draw
 from .train_dictionaries import publish, train_from_history
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from lexicast.cluster.topics import MODEL_TOPIC
 
 from .environment import spark_session
 from .failures import told
+from .pictures import draw_regression as draw
 from .progress import JobProgress
 from .train_regression import Regression, publish, train_from_history
 
@@ -28,6 +30,7 @@ def run(
     since: str,
     until: str | None,
     executors: int,
+    picture: Path | None,
     dry_run: bool,
 ) -> None:
     """Train, show, publish. Raises LexicastError."""
@@ -47,6 +50,9 @@ def run(
         if not dry_run:
             asyncio.run(publish(connect, found))
     show(console, found)
+    if picture is not None:
+        draw(found, picture)
+        console.print(f"picture: {picture}", soft_wrap=True)
     console.print(f"{'would be published' if dry_run else 'published'} on {MODEL_TOPIC.decode()}")
 
 

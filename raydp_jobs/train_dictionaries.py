@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import lexicast
@@ -171,26 +170,3 @@ def _choice(row: Any) -> Choice:
     made = None if row.packed is None else unpack(bytes(row.packed))
     means = (row.raw, row.current, row.proposed)
     return Choice(bytes(row.family), row.messages, *means, candidate, row.packed_bytes, row.horizon, row.reason, made)
-
-
-def picture(choices: Sequence[Choice], file: Path) -> None:
-    """Current and proposed reduction of each family, those with most bytes on top, as a picture (PNG, SVG, PDF)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    shown = [choice for choice in choices if choice.candidate is not None][:30]
-    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.45 * max(1, len(shown))), layout="constrained")
-    places = range(len(shown))
-    axes.barh([at - 0.2 for at in places], [choice.current_percent for choice in shown], 0.38, label="now")
-    axes.barh([at + 0.2 for at in places], [choice.proposed_percent for choice in shown], 0.38, label="from history")
-    for at, choice in zip(places, shown, strict=True):
-        axes.annotate(f" {choice.reason}", (max(choice.proposed_percent, 0), at + 0.2), va="center", fontsize=7)
-    axes.set_yticks(list(places), [choice.family.decode(errors="replace") for choice in shown], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(min([0, *[choice.current_percent for choice in shown]]), 115)
-    axes.set_xlabel("bandwidth reduction on later messages, dictionary included (%)")
-    axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(file, dpi=150)
-    pyplot.close(figure)

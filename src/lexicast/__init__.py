@@ -45,6 +45,8 @@ _WHERE: Final = {
     "spark_session": "lexicast.raydp_jobs.environment",
 }
 
+_OF_SPARK: Final = ("history", "spark_session")
+
 __all__ = [
     "Client",
     "LexicastError",
@@ -68,6 +70,15 @@ def __getattr__(name: str) -> Any:
         return import_module("lexicast.sync")
     if name not in _WHERE:
         raise AttributeError(f"module 'lexicast' has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
+    try:
+        module = import_module(_WHERE[name])
+    except ModuleNotFoundError as error:
+        if name not in _OF_SPARK or str(error.name).startswith("lexicast"):
+            raise
+        unavailable = import_module("lexicast.cluster.errors").UnavailableError
+        raise unavailable(
+            f"lexicast.{name} needs {error.name}, which is not installed: pip install 'lexicast[spark]'"
+        ) from None
+    value = getattr(module, name)
     globals()[name] = value
     return value
