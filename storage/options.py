@@ -49,8 +49,9 @@ class StoreOptions:
     # Bytes of one block, its payloads included. A bigger one is the caller's mistake: it would hold up every reader.
     block_bytes_max: int = 16 * MIB
 
-    # Bytes of all blocks of one commit: bounds the dirty pages LMDB holds in memory (its own limit is 512 MiB).
-    commit_bytes_max: int = 128 * MIB
+    # Bytes of all blocks of one commit: bounds the dirty pages LMDB holds in memory (its own limit is 512 MiB), beside
+    # what waits for the next commit, and how long an acknowledgement waits behind others.
+    commit_bytes_max: int = 16 * MIB
 
     # Entries (one a block and topic) of the index's memory table before it is written behind: 65,536 x 28 bytes plus
     # a dictionary slot a topic is about 10 MiB at worst.

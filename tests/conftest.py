@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 # Before anything imports ray: its workers inherit these.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline and no health check of speed: a shared machine stalls for longer than any example takes. In CI the same
 # examples each time, so that a red run is the change's fault; on a developer's machine new ones, which is how

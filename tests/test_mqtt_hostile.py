@@ -285,8 +285,9 @@ async def read_all(client: Raw, last: int) -> list[int]:
 
 
 SIZE = 8 * KIB
-# What is sequenced may wait for the disk up to this (coordinator.UNCOMMITTED_BYTES_MAX): not the subscriber's doing.
-UNCOMMITTED_MAX = 64 * MIB
+# What is sequenced may wait for the disk up to this (coordinator.UNCOMMITTED_BYTES_MAX, storage.commit_bytes_max): not
+# the subscriber's doing.
+UNCOMMITTED_MAX = (64 + 16) * MIB
 
 
 def numbers(messages: list[Any]) -> list[int]:
@@ -294,14 +295,24 @@ def numbers(messages: list[Any]) -> list[int]:
     return [int.from_bytes(m.payload[:4], "big") for m in messages if isinstance(m, Message)]
 
 
-async def test_a_subscriber_that_never_reads_is_caught_up_later(port: int) -> None:
+async def test_a_subscriber_that_never_reads_is_caught_up_later(cluster: Served, port: int) -> None:
+    """Also while the disk stands still, and as it goes on with all that has gathered."""
     topic, count = unique(), 12_000  # 94 MiB
     witness, reader = await healthy(port), await Raw.connect(port)
     publisher, blocked = await Raw.connect(port), await stalled(port, topic)
     await reader.subscribe(topic)
     reading = asyncio.create_task(read_all(reader, count - 1))
-    growth = Growth(UNCOMMITTED_MAX + 16 * MIB)
-    await flood(publisher, topic, count, SIZE)
+    growth, coordinator = Growth(UNCOMMITTED_MAX + 56 * MIB), cluster.cluster.coordinators["coordinator-0"]
+    coordinator.disk.hold()
+    try:
+        flooding = asyncio.create_task(flood(publisher, topic, count, SIZE))
+        await eventually(lambda: coordinator.server._slow)
+    finally:
+        coordinator.disk.release()
+    while not flooding.done():
+        growth.check()
+        await asyncio.wait([flooding], timeout=0.005)
+    await flooding
     assert await reading == list(range(count))
     await round_trip(witness)
     growth.check()
