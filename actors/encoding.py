@@ -15,7 +15,7 @@ import msgpack
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.properties import USER_PROPERTY
-from lexicast.cluster.selection import select
+from lexicast.cluster.selection import for_readers, select
 from lexicast.cluster.topics import DICTIONARY_PREFIX
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import AliasTable, Recoder
@@ -258,4 +258,4 @@ class Encoder:
             if part is None:
                 return Encoded(b"")
             block = part
-        return Encoded(self._pack(block.to_wire()), records=block.count)
+        return Encoded(self._pack(for_readers(block).to_wire()), records=block.count)

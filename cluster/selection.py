@@ -69,6 +69,26 @@ def select(block: Block, keep: Sequence[bool]) -> Block | None:
     )
 
 
+def for_readers(block: Block) -> Block:
+    """The block without what only coordinators need (producers, marks): a fifth of a small block's bytes on a link."""
+    meta = block.meta
+    if not (meta.producers or meta.marks):
+        return block
+    lean = meta._replace(producers=(), marks=())
+    return Block(
+        block.group,
+        block.epoch,
+        block.first,
+        block.last,
+        block.time_us,
+        block.kind,
+        pack_meta(lean),
+        block.lengths,
+        block.body,
+        lean,
+    )
+
+
 def same_run(a: Run, b: Run) -> bool:
     """Whether two neighbouring runs agree in all but skip and count."""
     return a[1:7] == b[1:7]

@@ -20,7 +20,7 @@ from lexicast.cluster.blocks import (
     pack_meta,
     unpack_meta,
 )
-from lexicast.cluster.selection import offsets_of, select, select_from, select_topics
+from lexicast.cluster.selection import for_readers, offsets_of, select, select_from, select_topics
 
 TOPICS = (b"a", b"b", b"c/d")
 
@@ -104,6 +104,15 @@ def test_select_from_is_a_naive_filter(block: Block, offset: int) -> None:
     wanted = [r for r in naive(block) if r["record"].offset >= offset]
     assert ([] if part is None else naive(part)) == wanted
     assert [r["record"].offset for r in naive(block)] == offsets_of(block)
+
+
+@given(blocks())
+def test_readers_get_the_records_and_not_how_repeats_are_told(block: Block) -> None:
+    lean = for_readers(block)
+    assert list(lean.records()) == list(block.records())
+    assert (lean.group, lean.epoch, lean.last, lean.time_us) == (block.group, block.epoch, block.last, block.time_us)
+    assert unpack_meta(lean.meta_bytes) == block.meta._replace(producers=(), marks=())
+    assert for_readers(lean) is lean
 
 
 def test_the_whole_is_the_block_itself() -> None:
