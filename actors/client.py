@@ -329,6 +329,11 @@ class Client:
 
     # -- what subscriptions need (client_subscription.Host)
 
+    @property
+    def takes_streams(self) -> bool:
+        """Whether topic streams are worth their CPU on the present link."""
+        return not self._connection.is_local
+
     def open_stream(self, subscription: Subscription) -> int:
         """See Host."""
         stream = self._next_stream

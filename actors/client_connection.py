@@ -86,6 +86,8 @@ class Connection:
         self._error: LexicastError | None = None
         self.link: Link | None = None
         self.endpoint: Endpoint | None = None
+        # Whether the link is a Unix-domain socket: bytes cost next to nothing there.
+        self.is_local = False
         self.links = 0
 
     async def open(self) -> None:
@@ -209,6 +211,7 @@ class Connection:
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT_S):
                     await dial(address, endpoint.key, endpoint.cluster_id, self._hello, self._opened)
+                self.is_local = address.startswith("unix:")
                 return
             except AuthenticationError:
                 raise
@@ -216,6 +219,7 @@ class Connection:
                 last = self._refused() or error
         if endpoint.calls is None:
             raise last or UnavailableError(f"broker {endpoint.name} has no address")
+        self.is_local = False
         try:
             await dial_calls(endpoint.calls, endpoint.key, endpoint.cluster_id, self._hello, self._opened)
         except (LexicastError, OSError) as error:

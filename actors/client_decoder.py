@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
+from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run
 from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
 from lexicast.cluster.positions import Position
+from lexicast.compression.dictionary import Held, shown
+from lexicast.compression.topic_stream import StreamReaders
 
 from .client_dictionaries import Dictionaries
 from .client_messages import Message, unpack_properties, utc
@@ -27,6 +29,32 @@ class Decoded(NamedTuple):
     resume: int
 
 
+class Frames:
+    """Reads the topic streams of one subscription's stream of blocks."""
+
+    def __init__(self, held: Held) -> None:
+        self._readers = StreamReaders(held)
+        # Group -> offset up to which frames were read: one that is asked for again, after an error in its block, is not
+        # read twice.
+        self._read_to: dict[int, int] = {}
+
+    def read(self, topic: bytes, frames: list[bytes], group: int, end: int) -> list[bytes]:
+        """The payloads of a run of frames that ends at offset `end`; none when they were read before.
+
+        Raises DictionaryError: the run is lost, and what follows it until a key frame.
+        """
+        if end <= self._read_to.get(group, 0):
+            return []
+        self._read_to[group] = end
+        return [self._readers.decode(topic, frame) for frame in frames]
+
+
+def _read(frames: Frames | None, topic: bytes, payloads: list[bytes], group: int, end: int) -> list[bytes]:
+    if frames is None:
+        raise DictionaryError(f"no family, no dictionary: topic {shown(topic)} came as a stream that nobody asked for")
+    return frames.read(topic, payloads, group, end)
+
+
 class Decoder:
     """Turns blocks into messages; fetches dictionaries that are missing."""
 
@@ -35,26 +63,41 @@ class Decoder:
         self._fetch = fetch
         self._topics: dict[bytes, str] = {}
 
-    async def decode(self, block: Block, start: int, *, retain: bool | None = None) -> Decoded:
-        """The messages of `block` from offset `start` on. `retain` None: as published.
+    def frames(self) -> Frames:
+        """A reader of topic streams for a subscription's new stream of blocks."""
+        return Frames(self._dictionaries.held)
+
+    async def decode(
+        self, block: Block, start: int, *, retain: bool | None = None, frames: Frames | None = None
+    ) -> Decoded:
+        """The messages of `block` from offset `start` on. `retain` None: as published. `frames`: reads topic streams.
 
         Never raises for a payload that cannot be decompressed: the runs before it come with the error, and the
         caller asks again from `resume`. Raises PeerError for a block that cannot be read.
         """
         damaged: dict[int, DictionaryError] = {}
         for dictionary in block.meta.dictionaries:
-            if dictionary not in self._dictionaries:
+            if dictionary != STREAMED and dictionary not in self._dictionaries:
                 try:
                     packed = await self._fetch(dictionary)
                     if packed is not None:
                         self._dictionaries.hold(packed)
                 except DictionaryError as error:  # matters only where a payload needs it
                     damaged[dictionary] = error
-        return self._decode(block, start, retain, damaged)
+        return self._decode(block, start, retain, damaged, frames)
 
-    def _decode(self, block: Block, start: int, retain: bool | None, damaged: dict[int, DictionaryError]) -> Decoded:
+    def _decode(
+        self,
+        block: Block,
+        start: int,
+        retain: bool | None,
+        damaged: dict[int, DictionaryError],
+        frames: Frames | None,
+    ) -> Decoded:
         meta, payloads, time = block.meta, block.payloads(), utc(block.time_us)
         group, epoch = block.group, block.epoch
+        named = meta.dictionaries
+        streamed = FIRST_DICTIONARY + named.index(STREAMED) if STREAMED in named else None
         topics = [self._topics.get(name) or self._topic(name) for name in meta.topics]
         new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
         messages: list[Message] = []
@@ -63,16 +106,19 @@ class Decoder:
             offset += run.skip
             mine = payloads[at : at + run.count]
             first, at, offset = offset, at + run.count, offset + run.count
-            if offset <= start:
-                continue
-            if first < start:
-                mine, first = mine[start - first :], start
             try:
+                if run.encoding == streamed:
+                    mine = _read(frames, meta.topics[run.topic], mine, group, offset)
+                if offset <= start:
+                    continue
+                if first < start:
+                    mine, first = mine[start - first :], start
                 topic = topics[run.topic]
-                mine = mine if run.encoding == RAW else self._raw(meta.dictionaries, run, mine, damaged)
+                if run.encoding not in (RAW, streamed):
+                    mine = self._raw(meta.dictionaries, run, mine, damaged)
                 publisher = meta.origins[run.origin] if run.origin >= 0 else None
             except DictionaryError as error:
-                return Decoded(messages, error, offset)
+                return Decoded(messages, error, max(offset, start))
             except IndexError as error:
                 raise PeerError(f"group {group} offset {first}: the block is damaged: {error}") from None
             qos = run.flags & QOS_MASK

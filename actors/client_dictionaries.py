@@ -96,6 +96,10 @@ class Dictionaries:
         self.bytes_saved += saved
         return dictionary.id, shorter
 
+    def held(self, dictionary: int) -> Dictionary | None:
+        """The dictionary with this id, if it is here."""
+        return self._recoder.get(dictionary)
+
     def decompress(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
         """A run of payloads as they were published. Raises DictionaryError: not held, or data that does not fit."""
         return self._recoder.all_to_raw(encoding, dictionary, payloads)

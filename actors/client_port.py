@@ -34,6 +34,7 @@ STREAMS_MAX = 10_000
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 TOPICS_CHECKED_MAX = 100_000
 LINK_KIND = Kind(LINK)
+STREAMS_KIND = Kind(LINK, streams=True)
 PACK = msgpack.Packer(autoreset=True).pack
 
 
@@ -42,8 +43,8 @@ class LinkStream(Subscriber):
 
     __slots__ = ("_client", "_prefix", "number")
 
-    def __init__(self, engine: Engine, client: ClientSession, number: int, drops: bool) -> None:
-        super().__init__(engine, LINK_KIND, drops)
+    def __init__(self, engine: Engine, client: ClientSession, number: int, drops: bool, streams: bool) -> None:
+        super().__init__(engine, STREAMS_KIND if streams else LINK_KIND, drops)
         self._client = client
         self.number = number
         # (DELIVER, number, [block]): everything but the block, which is packed once for all.
@@ -198,7 +199,8 @@ class ClientSession:
     def _stream(self, number: int, options: dict[str, Any]) -> LinkStream | SampleStream:
         records_per_s = options.get("sample_records_per_s")
         if records_per_s is None:
-            return LinkStream(self._engine, self, number, options.get("slow") == "drop")
+            streams = options.get("streams") is True and self._engine.streamer is not None
+            return LinkStream(self._engine, self, number, options.get("slow") == "drop", streams)
         if not isinstance(records_per_s, int) or records_per_s < 1:
             raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
         return SampleStream(self._engine, self, number, records_per_s, self._engine.dictionaries.opted_out)

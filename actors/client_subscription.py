@@ -22,7 +22,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.positions import Cursor, Position
 
-from .client_decoder import Decoder
+from .client_decoder import Decoder, Frames
 from .client_messages import CURSOR, US_PER_S, Message, WireSince
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
@@ -45,6 +45,11 @@ class Host(Protocol):
 
     decoder: Decoder
     clock: Clock
+
+    @property
+    def takes_streams(self) -> bool:
+        """Whether topic streams are worth their CPU on the present link."""
+        ...
 
     def open_stream(self, subscription: Subscription) -> int:
         """A new stream number; its DELIVERs go to `subscription.deliver`."""
@@ -69,11 +74,15 @@ class Host(Protocol):
 
 
 class _Piece(NamedTuple):
-    """A block in the buffer. `start`: the first offset wanted of it; `cut`: retained, and wanted before that offset."""
+    """A block in the buffer. `start`: the first offset wanted of it; `cut`: retained, and wanted before that offset.
+
+    `frames`: reads the frames of topic streams in it.
+    """
 
     block: Block
     start: int
     cut: int | None
+    frames: Frames | None = None
 
     @property
     def size(self) -> int:
@@ -141,6 +150,8 @@ class Subscription:
         self._buffer: deque[_Piece] = deque()
         self._buffered = 0
         self._stream = 0
+        # Of the present stream: with another one all topic streams begin anew.
+        self._frames: Frames | None = None
         self._registered = False
         self._received: Cursor = dict(since[1]) if since is not None and since[0] == CURSOR else {}
         self._consumed: Cursor = {}
@@ -244,7 +255,7 @@ class Subscription:
             if self._drops and self._buffered > self._buffer_bytes:
                 self.dropped += block.count
             else:
-                self._put(_Piece(block, max(start, block.first), None))
+                self._put(_Piece(block, max(start, block.first), None, self._frames))
             self._received[block.group] = block.last + 1
         if self._buffered > self._buffer_bytes and not self._drops:
             self._let_go()
@@ -300,13 +311,13 @@ class Subscription:
     async def _decode(self) -> list[Message]:
         """The messages of the buffer's first piece, which leaves the buffer only once they are there."""
         piece = self._buffer[0]
-        block, start, cut = piece
+        block, start, cut, _ = piece
         if self._until_us is not None and block.time_us >= self._until_us:
             self._drop_first(piece)
             self._piece = (block.group, block.last + 1)
             return []
         try:
-            decoded = await self._host.decoder.decode(block, start, retain=cut is not None)
+            decoded = await self._host.decoder.decode(block, start, retain=cut is not None, frames=piece.frames)
         except PeerError:
             self._drop_first(piece)
             raise
@@ -403,9 +414,13 @@ class Subscription:
     async def _register(self) -> None:
         self._stream = self._host.open_stream(self)
         since = (CURSOR, dict(self._received)) if self._registered else self._since
+        # What is dropped for want of room would be a hole in a topic stream.
+        streams = self._host.takes_streams and not self._drops
+        self._frames = self._host.decoder.frames() if streams else None
+        options = {**self._options, "streams": streams}
         self._host.hold(self)
         try:
-            reply = await self._host.request_once("subscribe", self._stream, self._filter, since, self._options)
+            reply = await self._host.request_once("subscribe", self._stream, self._filter, since, options)
             self._begun(reply)
         except BaseException:
             self._let_go()

@@ -7,23 +7,28 @@ most once: its payloads as stored, raw, and tagged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
 
 import msgpack
 
-from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block, Run
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run, pack_meta
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import for_readers, select
 from lexicast.cluster.topics import DICTIONARY_PREFIX
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.wire import AliasTable, Recoder
+from lexicast.compression.topic_stream import Batch
+from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
 from lexicast.compression.wire import Encoded as Stored
 
 from .mqtt_encode import encode_qos0_run, publish_size
 from .mqtt_packets import V5
 from .mqtt_properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
+
+T = TypeVar("T")
 
 # A topic's newest dictionary; whether a topic is opted out.
 Newest = Callable[[bytes], Dictionary | None]
@@ -33,11 +38,12 @@ LINK = 0  # `Kind.version` of Python clients on links
 
 
 class Kind(NamedTuple):
-    """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit."""
+    """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit; `streams`: takes topic streams."""
 
     version: int
     aware: bool = False
     packet_bytes_max: int = 0
+    streams: bool = False
 
 
 class Grant(NamedTuple):
@@ -53,22 +59,29 @@ class Grant(NamedTuple):
     own: Grant | None = None
 
 
+_STREAM = bytes((STREAM_TAG,))
+
 # One entry a topic of the block: the grant, or None when the subscriber does not want the topic.
 Grants = tuple[Grant | None, ...]
 
 
 class Encoded(NamedTuple):
-    """Bytes ready to be written, and the aliases whose bindings have to be written before them."""
+    """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases."""
 
     data: bytes
     aliases: frozenset[int] = frozenset()
     records: int = 0
+    dictionaries: tuple[Dictionary, ...] = ()
 
 
 class BlockView:
-    """One block as a broker works on it."""
+    """One block as a broker works on it.
 
-    __slots__ = ("_payloads", "_raw", "_tagged", "block", "highest_qos", "now_us")
+    `batches`: those of its topics (by index) that go as topic streams to whoever is in step, and `frames` by run; none
+    in a block out of the past.
+    """
+
+    __slots__ = ("_payloads", "_raw", "_tagged", "batches", "block", "frames", "highest_qos", "now_us")
 
     def __init__(self, block: Block, now_us: int) -> None:
         self.block = block
@@ -77,6 +90,8 @@ class BlockView:
         self._payloads: list[bytes] | None = None
         self._raw: list[bytes | None] | None = None
         self._tagged: tuple[list[bytes | None], list[int]] | None = None
+        self.batches: dict[int, Batch] = {}
+        self.frames: dict[int, list[bytes]] = {}
 
     def stored(self) -> list[bytes]:
         """The payloads as stored."""
@@ -111,6 +126,39 @@ class BlockView:
                 tags += used
             self._tagged = payloads, tags
         return self._tagged
+
+    def raw_runs(self, recoder: Recoder, runs: Iterable[int]) -> list[bytes | None]:
+        """`raw` of these runs alone."""
+        if self._raw is not None:
+            return self.of_runs(self._raw, runs)
+        meta, stored = self.block.meta, self.stored()
+        raw: list[bytes | None] = []
+        for index in runs:
+            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]))
+        return raw
+
+    def of_runs(self, payloads: Sequence[T], runs: Iterable[int]) -> list[T]:
+        """The part of all payloads that belongs to these runs."""
+        ends = list(accumulate([run.count for run in self.block.meta.runs], initial=0))
+        return [payload for index in runs for payload in payloads[ends[index] : ends[index + 1]]]
+
+    def with_frames(
+        self, payloads: list[bytes | None], tags: list[int], streamed: Collection[int]
+    ) -> tuple[list[bytes | None], list[int]]:
+        """Tagged payloads and their tags with frames in the place of the payloads of the topics `streamed`."""
+        payloads, tags, at = list(payloads), list(tags), 0
+        for index, run in enumerate(self.block.meta.runs):
+            end = at + run.count
+            if run.topic in streamed and index in self.frames:
+                payloads[at:end] = [_STREAM + frame for frame in self.frames[index]]
+                tags[at:end] = [RAW] * run.count  # as RAW, they need no binding
+            at = end
+        return payloads, tags
+
+    def dictionaries(self, streamed: Collection[int]) -> tuple[Dictionary, ...]:
+        """What the frames of these topics refer to."""
+        found = [self.batches[topic].dictionary for topic in streamed]
+        return tuple([dictionary for dictionary in found if dictionary is not None])
 
     def expired(self, run: Run) -> bool:
         """Whether the run's publications have expired (T_max)."""
@@ -192,6 +240,28 @@ def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes
     return write_properties(properties)
 
 
+def with_frames(view: BlockView, streamed: Collection[int]) -> BlockView:
+    """The block for a Python client's link with frames of the topics `streamed` (STREAMED, see `cluster.blocks`)."""
+    block, meta = view.block, view.block.meta
+    # What the runs that stay need, and what key frames do; each id is 9 bytes on the link.
+    named = dict.fromkeys([STREAMED, *[dictionary.id for dictionary in view.dictionaries(streamed)]])
+    runs, payloads, at = [], list(view.stored()), 0
+    for index, run in enumerate(meta.runs):
+        end = at + run.count
+        id = meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+        if run.topic in streamed and index in view.frames:
+            payloads[at:end], id = view.frames[index], STREAMED
+        if id is not None:
+            named[id] = None
+            run = run._replace(encoding=FIRST_DICTIONARY + list(named).index(id))
+        runs.append(run)
+        at = end
+    made = meta._replace(runs=tuple(runs), dictionaries=tuple(named))
+    fields = (block.group, block.epoch, block.first, block.last, block.time_us, block.kind, pack_meta(made))
+    lengths = array("I", map(len, payloads)).tobytes()
+    return BlockView(Block(*fields, lengths, b"".join(payloads), made), view.now_us)
+
+
 class Encoder:
     """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries."""
 
@@ -208,11 +278,20 @@ class Encoder:
             return view.tagged(self._tagging)
         return view.raw(self._recoder), []
 
-    def shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:
-        """The block's publications at QoS 0 for every subscriber of `kind` with these grants."""
+    def tagged(self, view: BlockView) -> list[bytes | None]:
+        """What dictionary-aware subscribers get as payloads."""
+        return view.tagged(self._tagging)[0]
+
+    def shared(self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int] = ()) -> Encoded:
+        """The block's publications at QoS 0 for every subscriber of `kind` with these grants.
+
+        `streamed`: the topics (by index into the block's) of which they get frames.
+        """
         if kind.version == LINK:
-            return self._for_link(view, grants)
+            return self._for_link(with_frames(view, streamed) if streamed else view, grants)
         payloads, tags = self.payloads(kind, view)
+        if streamed:
+            payloads, tags = view.with_frames(payloads, tags, streamed)
         parts: list[bytes] = []
         at, records = 0, 0
         used: set[int] = set()
@@ -226,7 +305,8 @@ class Encoder:
                 if tags:
                     used.update(tags[at : at + count])
             at += count
-        return Encoded(parts[0] if len(parts) == 1 else b"".join(parts), frozenset(used), records)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return Encoded(data, frozenset(used), records, view.dictionaries(streamed))
 
     def _qos0(
         self, kind: Kind, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None]

@@ -30,6 +30,7 @@ from .fanout import Fanout
 from .handles import Member
 from .pipeline import Pipeline
 from .stalled import Stalled
+from .streaming import Streamer
 from .subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ class Engine:
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
-        self.fanout = Fanout(config.broker.routes_max)
+        self.streamer = self._streamer(config)
+        self.fanout = Fanout(config.broker.routes_max, self.streamer)
         self._cache = BlockCache(config.broker.cache_bytes_max)
         self._stalled = Stalled(
             self.dictionaries, self.fetch_dictionary, lambda block: self._deliver(block, self.clock.time_us())
@@ -68,6 +70,14 @@ class Engine:
         self._subscribing: dict[bytes, asyncio.Future[None]] = {}
         self._by_group: dict[int, Pipeline] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
+
+    def _streamer(self, config: Config) -> Streamer | None:
+        """What makes topic streams; None: they are turned off."""
+        compression = config.compression
+        if not (compression.enabled and compression.stream_records_per_s):
+            return None
+        newest, opted_out = self.dictionaries.newest, self.dictionaries.opted_out
+        return Streamer(self.recoder, newest, opted_out, compression.stream_records_per_s)
 
     # -- coordinators
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lexicast.cluster.topics import TopicTrie, is_wildcard
 
 from .encoding import BlockView, Encoder, Grant, Grants, Kind
+from .streaming import Streamer, deliver_streams
 from .subscriber import Subscriber, join_grants, needs_ids
 
 PLANS_MAX = 4_096
@@ -28,19 +29,25 @@ class Shared(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Who gets a block. `own`: subscribers that need packet ids, or take a part of it, with their grants."""
+    """Who gets a block. `own`: subscribers that need packet ids, or take a part of it, with their grants.
+
+    `streamers`: those that take topic streams, and `streamed`: the topics of the block (by index) that they want.
+    """
 
     shared: tuple[Shared, ...]
     own: tuple[tuple[Subscriber, Grants], ...]
+    streamers: tuple[Subscriber, ...] = ()
+    streamed: frozenset[int] = frozenset()
 
 
 Fan = tuple[tuple[Subscriber, Grant], ...]
 
 
 class Fanout:
-    """All front-end subscriptions of a broker."""
+    """All front-end subscriptions of a broker. `streamer`: makes topic streams."""
 
-    def __init__(self, topics_max: int) -> None:
+    def __init__(self, topics_max: int, streamer: Streamer | None = None) -> None:
+        self._streamer = streamer
         self._trie: TopicTrie[Subscriber, Grant] = TopicTrie()
         self._fans: dict[bytes, Fan] = {}
         self._same: dict[Fan, Fan] = {}
@@ -98,7 +105,12 @@ class Fanout:
         """Send a live block to its subscribers; the number of publications sent."""
         plan = self.plan(view.block.meta.topics, view.highest_qos)
         sent = 0
+        if plan.streamed and self._streamer is not None and any(s.ready for s in plan.streamers):
+            self._streamer.stream(view, encoder, plan.streamed, any(s.kind.aware for s in plan.streamers))
         for kind, grants, subscribers in plan.shared:
+            if kind.streams and view.batches:
+                sent += deliver_streams(view, encoder, kind, grants, subscribers)
+                continue
             if len(subscribers) == 1 and not subscribers[0].ready and subscribers[0].drops:
                 continue  # a slow subscriber that misses this one: nothing to encode
             encoded = encoder.shared(kind, view, grants)
@@ -144,4 +156,7 @@ def make_plan(fans: list[Fan], highest_qos: int) -> Plan:
             # What differs only in the QoS granted is sent alike.
             alike = tuple([None if grant is None else grant._replace(qos=0) for grant in grants_of])
             shared.setdefault((subscriber.kind, alike), []).append(subscriber)
-    return Plan(tuple([Shared(kind, grants, tuple(subs)) for (kind, grants), subs in shared.items()]), tuple(own))
+    streamers = tuple([subscriber for subscriber in wanted if subscriber.kind.streams])
+    streamed = {index for s in streamers for index, grant in enumerate(wanted[s]) if grant is not None}
+    groups = tuple([Shared(kind, grants, tuple(subs)) for (kind, grants), subs in shared.items()])
+    return Plan(groups, tuple(own), streamers, frozenset(streamed))

@@ -37,7 +37,7 @@ from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.optout import OPTOUT_PROPERTY
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
-from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, STREAMS_PROPERTY, USER_PROPERTY
 
 HELD_MAX: Final = 1_000
 
@@ -72,7 +72,8 @@ class _Held(NamedTuple):
 class Client(paho.Client):
     """paho's Client with shared dictionaries; see the module's docstring for what differs.
 
-    `sdc=False` never asks for them. `on_sdc_error(client, userdata, message, error)` is called where a message is lost
+    `sdc=False` never asks for them, `sdc_streams=False` not for topic streams (they need 42 KiB for each topic that is
+    received, 11 MiB at the most). `on_sdc_error(client, userdata, message, error)` is called where a message is lost
     because it cannot be decompressed (`message` still holds the tagged payload), with None for the message where a
     dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
     """
@@ -89,11 +90,13 @@ class Client(paho.Client):
         manual_ack: bool = False,
         *,
         sdc: bool = True,
+        sdc_streams: bool = True,
         clock: Clock | None = None,
         held_max: int = HELD_MAX,
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
     ) -> None:
         self._sdc_asks = sdc and protocol == MQTTProtocolVersion.MQTTv5
+        self._sdc_questions = [USER_PROPERTY, STREAMS_PROPERTY] if sdc_streams else [USER_PROPERTY]
         self._sdc_user_on_connect: Callable[..., None] | None = None
         super().__init__(
             callback_api_version,
@@ -138,7 +141,7 @@ class Client(paho.Client):
     ) -> None:
         """As paho's, and asks for dictionaries (`connect` comes through here too)."""
         if self._sdc_asks:
-            properties = _asking(properties)
+            properties = _asking(properties, self._sdc_questions)
         super().connect_async(host, port, keepalive, bind_address, bind_port, clean_start, properties)
 
     def reconnect(self) -> MQTTErrorCode:
@@ -164,7 +167,7 @@ class Client(paho.Client):
             told = getattr(properties, "UserProperty", ())
             opted_out = [value.encode() for name, value in told if name == OPTOUT_PROPERTY]
             with self._sdc_lock:
-                steps = self._sdc.connected(USER_PROPERTY in told, opted_out)
+                steps = self._sdc.connected(USER_PROPERTY in told, opted_out, STREAMS_PROPERTY in told)
                 self._sdc_accepted = True
                 held, self._sdc_held = self._sdc_held, deque()
                 for one in held:
@@ -243,12 +246,13 @@ def _binding_packet(binding: bytes) -> bytes:
     return bytes((_PUBLISH, len(body))) + body
 
 
-def _asking(properties: Properties | None) -> Properties:
-    """A copy of the program's CONNECT properties with the question added (once)."""
+def _asking(properties: Properties | None, questions: Iterable[tuple[str, str]]) -> Properties:
+    """A copy of the program's CONNECT properties with the questions added (once)."""
     untyped: Any = Properties  # paho does not annotate its constructor
     asking: Properties = untyped(PacketTypes.CONNECT) if properties is None else copy(properties)
-    if USER_PROPERTY not in getattr(asking, "UserProperty", ()):
-        asking.UserProperty = USER_PROPERTY  # paho appends to a new list
+    for question in questions:
+        if question not in getattr(asking, "UserProperty", ()):
+            asking.UserProperty = question  # paho appends to a new list
     return asking
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lexicast.compression.optout import OPTOUT_PROPERTY
+from lexicast.compression.wire import STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from .encoding import Kind
@@ -179,14 +180,20 @@ class Connecting:
 
     @property
     def _aware(self) -> bool:
-        return (
-            self._connect.version == V5
-            and self._listener.compression
-            and SDC in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
-        )
+        return self._connect.version == V5 and self._listener.compression and self._asks(SDC)
+
+    @property
+    def _streams(self) -> bool:
+        """Whether it may get topic streams. Not where a packet could be too large: it would be a hole."""
+        limited = self._properties.get(MAXIMUM_PACKET_BYTES, 0)
+        return self._aware and self._engine.streamer is not None and not limited and self._asks(STREAMS_PROPERTY)
+
+    def _asks(self, asked: tuple[str, str]) -> bool:
+        return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
 
     def _subscriber(self, session: Session) -> MqttSubscriber:
-        kind = Kind(self._connect.version, self._aware, int(self._properties.get(MAXIMUM_PACKET_BYTES, 0)))
+        limit = int(self._properties.get(MAXIMUM_PACKET_BYTES, 0))
+        kind = Kind(self._connect.version, self._aware, limit, self._streams)
         drops = self._config.slow_qos0 == "drop"
         return MqttSubscriber(self._engine, session, kind, self._connection.transport.write, drops)
 
@@ -224,7 +231,11 @@ class Connecting:
         told: list[tuple[str, str]] = []
         if self._aware:
             opted_out = self._engine.dictionaries.opted_out.filters
-            told = [SDC, *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out]]
+            told = [
+                SDC,
+                *([STREAMS_PROPERTY] if self._streams else []),
+                *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out],
+            ]
         if discarded:
             told.append((DISCARDED_PROPERTY, str(discarded)))
         if told:

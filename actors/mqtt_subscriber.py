@@ -19,6 +19,7 @@ from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 from .encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
 from .mqtt_encode import encode_qos0_run, encode_qos_run
 from .session import Resend, Session
+from .streaming import in_step, took
 from .subscriber import Subscriber
 
 if TYPE_CHECKING:
@@ -130,12 +131,14 @@ class MqttSubscriber(Subscriber):
 
     def write_tagged(self, encoded: Encoded) -> None:
         """Introduce dictionaries and aliases before their first use on this connection."""
-        if self._introductions is not None and encoded.aliases:
+        if self._introductions is not None and (encoded.aliases or encoded.dictionaries):
+            for dictionary in encoded.dictionaries:
+                self.introduce(dictionary)
             lacking = self._introductions.lacking(self._engine.aliases, sorted(encoded.aliases))
             for binding in lacking:
-                dictionary = self._engine.recoder.get(binding.dictionary)
-                if dictionary is not None:
-                    self.introduce(dictionary)
+                bound = self._engine.recoder.get(binding.dictionary)
+                if bound is not None:
+                    self.introduce(bound)
                 self.write(encode_qos0_run(self.kind.version, ALIAS_TOPIC, [binding.pack()]))
         self.write(encoded.data)
 
@@ -148,6 +151,9 @@ class MqttSubscriber(Subscriber):
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""
         payloads, tags = self._engine.encoder.payloads(self.kind, view)
+        streamed = self._streamed(view, grants) if self.kind.streams and view.batches else ()
+        if streamed:
+            payloads, tags = view.with_frames(payloads, tags, streamed)
         parts: list[bytes] = []
         aliases: set[int] = set()
         at, offset = 0, view.block.first
@@ -170,8 +176,24 @@ class MqttSubscriber(Subscriber):
             offset += count
         data = b"".join(parts)
         if data:
-            self.write_tagged(Encoded(data, frozenset(aliases)))
+            self.write_tagged(Encoded(data, frozenset(aliases), 0, view.dictionaries(streamed)))
+        if stopped is None:
+            took(self, view, streamed)
         return stopped
+
+    def _streamed(self, view: BlockView, grants: Grants) -> list[int]:
+        """The topics of which it gets frames: it is in step, and nothing of theirs is withheld or of QoS 2.
+
+        (paho gives a QoS 2 publication to the program when it is released: not in the order of the connection.)
+        """
+        runs = view.block.meta.runs
+        granted = [self._granting(view, run, grants[run.topic]) for run in runs]
+        lost = {
+            run.topic
+            for run, grant in zip(runs, granted, strict=True)
+            if grant is None or min(grant.qos, run.flags & QOS_MASK) > 1
+        }
+        return [topic for topic in in_step(self, view, grants) if topic not in lost]
 
     def _granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
         """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""

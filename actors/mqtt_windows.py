@@ -55,7 +55,8 @@ class WindowSubscriber(MqttSubscriber):
     __slots__ = ("_main", "_until_us")
 
     def __init__(self, engine: Engine, main: MqttSubscriber, until_us: int) -> None:
-        super().__init__(engine, main.session, main.kind, main.write, drops=False)
+        # What `main` gets too would come twice: no topic stream.
+        super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
         self._main = main
         self._until_us = until_us
         self.ready = False

@@ -48,6 +48,7 @@ class Subscriber:
         "lagging",
         "missed_live",
         "ready",
+        "steps",
         "subscriptions",
     )
 
@@ -64,6 +65,8 @@ class Subscriber:
         self.missed_live: set[int] = set()
         self.subscriptions: dict[bytes, Grant] = {}
         self._granted: dict[bytes, Grant | None] = {}
+        # Topic streams: the last batch that was sent, by the stream's slot.
+        self.steps: dict[int, int] = {}
 
     @property
     def takes_dictionaries(self) -> bool:

@@ -121,8 +121,8 @@ def simulate(
     algorithm.audience(publishers, 1)
     run = Run(stream_bytes=0 if stream else None)
     codec: Codec = Deflate()
-    streams = TopicStreams[bytes]()
-    topic = streams.stream(FAMILY)
+    streams = TopicStreams()
+    newest: Dictionary | None = None
     window = max(1, len(messages) // 100)
     before = (0, 0)
     for at, message in enumerate(messages):
@@ -131,8 +131,10 @@ def simulate(
             run.sent_bytes += sent
             run.raw_bytes += len(message)
             if run.stream_bytes is not None:
-                frame = topic.encode(message, sent - _TAG_BYTES)
-                run.stream_bytes += sent if frame is None else _TAG_BYTES + len(frame)
+                now_us = at * _MESSAGE_US
+                if streams.takes(FAMILY, 1, newest, now_us):
+                    sent = _TAG_BYTES + len(streams.encode(FAMILY, [message], sent - _TAG_BYTES, now_us).frames[0])
+                run.stream_bytes += sent
         weight = 1 if _probes_now(algorithm) else _TIMED if at % _TIMED == 0 else 0
         begun = time.process_time() if weight else 0.0
         algorithm.observe(message, _START_US + at * _MESSAGE_US)
@@ -140,9 +142,7 @@ def simulate(
         if weight:
             run.sampling_cpu_s += weight * (time.process_time() - begun)
         if due is not None and (dictionary := _answer(run, algorithm, due, at + 1, trainer)) is not None:
-            codec = dictionary.build()
-            if stream:
-                topic = streams.stream(FAMILY, dictionary.id, dictionary.content)
+            codec, newest = dictionary.build(), dictionary
         if (at + 1) % window == 0:
             before = _close_window(run, before)
     _extrapolate(run, len(messages), stride)

@@ -14,7 +14,8 @@ A *run* is consecutive records that agree in everything but the payload: one top
     skip        offsets left out before this run (0 unless records were filtered away or have expired)
     topic       index into `topics`
     flags       QoS in bits 0-1, RETAIN in bit 2
-    encoding    0 raw, 1 DEFLATE, n >= 2: the dictionary `dictionaries[n - 2]`
+    encoding    0 raw, 1 DEFLATE, n >= 2: the dictionary `dictionaries[n - 2]`; where that is STREAMED, frames of the
+                topic's stream (to clients that asked for them; never stored)
     expiry_ms   publication expiry (T_max) relative to time_us; 0 = never
     properties  None, or the MQTT 5 properties carried through (`cluster.properties`)
     origin      index into `origins`: who published (client id); -1 = unknown
@@ -49,6 +50,9 @@ FLAGS_END = 8
 RAW = 0
 DEFLATE = 1
 FIRST_DICTIONARY = 2
+
+# No dictionary has this id.
+STREAMED = 0
 
 RUN_FIELDS = 8
 U32 = 4

@@ -1,9 +1,9 @@
 """The client's side of a dictionary-aware connection, as a pure state machine (the rules: `compression.wire`).
 
-    connected(aware, opted_out)     a connection was accepted; `aware`: its CONNACK echoed `sdc`
-    outgoing(topic, payload, now)   -> bindings to send first, and the payload to send
-    incoming(item, ...)             -> steps
-    tick(now)                       -> steps; call it once a second or so
+    connected(aware, opted_out, streams)  a connection was accepted; `aware`: its CONNACK echoed `sdc`
+    outgoing(topic, payload, now)         -> bindings to send first, and the payload to send
+    incoming(item, ...)                   -> steps
+    tick(now)                             -> steps; call it once a second or so
 
 Steps, to be performed in order: `Deliver` an item with its raw payload to the program, `Fetch` or `Release` a
 dictionary's topic (subscribe, unsubscribe), `Fail` an item with the error to report. Messages that need a dictionary
@@ -11,7 +11,8 @@ which is not held wait, and all later ones behind them, so the order stays; when
 `fetch_s`, or too many wait, the message that needs it fails and the others go on. Nothing is ever delivered that was
 not decompressed with exactly the dictionary that its sender named.
 
-What is learned (dictionaries, families) outlives the connection; aliases and bindings do not.
+What is learned (dictionaries, families) outlives the connection; aliases, bindings and topic streams do not. Frames of
+a stream are read in the order in which they came, so they wait like any other; one that was given up is a hole.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW
+from lexicast.cluster.blocks import RAW
 from lexicast.cluster.errors import DictionaryError, TopicError
 from lexicast.cluster.topics import DICTIONARY_PREFIX, dictionary_topic, unescape_family
 
@@ -29,7 +30,8 @@ from .codecs import PAYLOAD_BYTES_MAX
 from .dictionary import shown, unpack
 from .families import Families, FamilyMap
 from .optout import OptedOut
-from .wire import ALIAS_TOPIC, AliasTable, Bindings, Encoded, Recoder
+from .topic_stream import StreamReaders, dictionary_of
+from .wire import ALIAS_TOPIC, STREAM_TAG, AliasTable, Bindings, Encoded, Recoder
 
 Item = TypeVar("Item")
 
@@ -38,6 +40,7 @@ WAITING_BYTES_MAX: Final = 16 << 20
 FETCH_S: Final = 10.0
 
 _RAW_TAG: Final = bytes((RAW,))
+_STREAM: Final = bytes((STREAM_TAG,))
 
 
 class Deliver(NamedTuple, Generic[Item]):
@@ -81,6 +84,8 @@ class _Waiting(NamedTuple, Generic[Item]):
     topic: bytes
     encoded: Encoded
     until: float
+    # of the connection on which it came
+    streams: StreamReaders | None
 
 
 class ClientSession(Generic[Item]):
@@ -95,11 +100,13 @@ class ClientSession(Generic[Item]):
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
     ) -> None:
         self.aware = False
+        self._streams: StreamReaders | None = None
         self.sent = TrafficCounters()
         self.received = TrafficCounters()
         self._waiting_max = waiting_max
         self._waiting_bytes_max = waiting_bytes_max
         self._fetch_s = fetch_s
+        self._payload_bytes_max = payload_bytes_max
         self._recoder = Recoder(dictionaries_max=1_024, coders_max=64, payload_bytes_max=payload_bytes_max)
         self._map = FamilyMap()
         self._rules = Families()
@@ -116,10 +123,11 @@ class ClientSession(Generic[Item]):
         """Messages that wait for a dictionary, or behind one that does."""
         return len(self._waiting)
 
-    def connected(self, aware: bool, opted_out: Iterable[bytes] = ()) -> list[Step[Item]]:
+    def connected(self, aware: bool, opted_out: Iterable[bytes] = (), streams: bool = False) -> list[Step[Item]]:
         """A new connection begins. What still waits is fetched again. `opted_out`: filters of topics that the broker
-        wants nobody to compress. Raises TopicError when one is none."""
+        wants nobody to compress; `streams`: it may send topic streams. Raises TopicError when a filter is none."""
         self.aware = aware
+        self._streams = StreamReaders(self._recoder.get, self._payload_bytes_max) if aware and streams else None
         self._opted_out = OptedOut(opted_out)
         self._aliases = AliasTable()
         self._bindings = Bindings()
@@ -159,17 +167,23 @@ class ClientSession(Generic[Item]):
         if topic.startswith(DICTIONARY_PREFIX):
             return self._control(topic, payload)
         try:
-            encoded = self._recoder.from_aware(payload, self._bindings, held=False)
+            encoded = self._taken(payload)
         except DictionaryError as error:
             return [Fail(item, error)]
         if not self._waiting and self._held(encoded):
-            return [self._deliver(item, topic, encoded)]
-        self._waiting.append(_Waiting(item, topic, encoded, now_s + self._fetch_s))
+            return [self._deliver(item, topic, encoded, self._streams)]
+        self._waiting.append(_Waiting(item, topic, encoded, now_s + self._fetch_s, self._streams))
         self._waiting_bytes += len(encoded.data)
         steps: list[Step[Item]] = [*self._fetches(topic, encoded)]
         while len(self._waiting) > self._waiting_max or self._waiting_bytes > self._waiting_bytes_max:
             steps += [self._fail_first("too many messages wait for it"), *self._drain()]
         return steps
+
+    def _taken(self, payload: bytes) -> Encoded:
+        if self._streams is not None and payload[:1] == _STREAM:
+            frame = payload[1:]
+            return Encoded(STREAM_TAG, dictionary_of(frame), frame)
+        return self._recoder.from_aware(payload, self._bindings, held=False)
 
     def tick(self, now_s: float) -> list[Step[Item]]:
         """Let time pass: messages whose dictionary did not come in time fail."""
@@ -208,15 +222,20 @@ class ClientSession(Generic[Item]):
         steps: list[Step[Item]] = []
         while self._waiting and self._held(self._waiting[0].encoded):
             first = self._pop()
-            steps.append(self._deliver(first.item, first.topic, first.encoded))
+            steps.append(self._deliver(first.item, first.topic, first.encoded, first.streams))
         if not self._waiting:
             steps += [Release(topic) for topic in self._fetched]
             self._fetched.clear()
         return steps
 
-    def _deliver(self, item: Item, topic: bytes, encoded: Encoded) -> Deliver[Item] | Fail[Item]:
+    def _deliver(
+        self, item: Item, topic: bytes, encoded: Encoded, streams: StreamReaders | None
+    ) -> Deliver[Item] | Fail[Item]:
         try:
-            payload = self._recoder.to_raw(*encoded)
+            if encoded.encoding == STREAM_TAG and streams is not None:
+                payload = streams.decode(topic, encoded.data)
+            else:
+                payload = self._recoder.to_raw(*encoded)
         except DictionaryError as error:
             return Fail(item, error)
         self.received.add(self._family(topic, encoded), len(payload), 1 + len(encoded.data))
@@ -246,7 +265,7 @@ class ClientSession(Generic[Item]):
         while self._waiting:
             if self._held(self._waiting[0].encoded):
                 first = self._pop()
-                steps.append(self._deliver(first.item, first.topic, first.encoded))
+                steps.append(self._deliver(first.item, first.topic, first.encoded, first.streams))
             else:
                 steps.append(self._fail_first(reason))
         return steps
@@ -257,7 +276,7 @@ class ClientSession(Generic[Item]):
         return first
 
     def _held(self, encoded: Encoded) -> bool:
-        return encoded.encoding < FIRST_DICTIONARY or encoded.dictionary in self._recoder
+        return encoded.dictionary is None or encoded.dictionary in self._recoder
 
     def _family(self, topic: bytes, encoded: Encoded) -> bytes | None:
         """For counting and messages: the dictionary's family, else the announced one, else by rule."""

@@ -6,10 +6,10 @@
    version echoes it in CONNACK. Only then is the session dictionary-aware, for this connection; else nothing below
    applies. A client that asked sends no PUBLISH before CONNACK (it would not know whether to tag it).
 2. *Tags.* The payload of every application PUBLISH, both ways, starts with one tag byte: 0 (RAW) and the payload as it
-   is; 1 (DEFLATE) and raw DEFLATE without dictionary; 2 to 255, an alias, and the payload compressed with the
-   dictionary bound to it. A zero-length payload (which clears a retained message) travels as the tag 0 alone. A PUBLISH
-   with no byte at all is an error. Wills are raw and untagged. Payload Format Indicator and all other properties speak
-   of the payload before encoding.
+   is; 1 (DEFLATE) and raw DEFLATE without dictionary; 2 to 254, an alias, and the payload compressed with the
+   dictionary bound to it; 255 (STREAM_TAG): rule 9. A zero-length payload (which clears a retained message) travels
+   as the tag 0 alone. A PUBLISH with no byte at all is an error. Wills are raw and untagged. Payload Format Indicator
+   and all other properties speak of the payload before encoding.
 3. *Raw topics.* PUBLISHes on topics below `$sdc/` carry no tag.
 4. *Bindings.* An alias is bound by a PUBLISH on `$sdc/alias` (ALIAS_TOPIC), QoS 0, payload one or more of: alias byte,
    dictionary id (8 bytes, big-endian). It holds from there on, in the order of the connection and of its sender's
@@ -23,6 +23,11 @@
    from that connection; a payload that needs one that nobody has is malformed: DISCONNECT 0x99.
 7. *Opted-out topics* (`optout`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
 8. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.
+9. *Topic streams.* A client that can read them adds the user property `sdc-streams` = `1` (STREAMS_PROPERTY) to
+   CONNECT; a broker that sends them echoes it in CONNACK. Then the broker may send payloads of QoS 0 and 1 as
+   STREAM_TAG and a frame of the topic's stream (`topic_stream`); before a key frame it sends the dictionary that this
+   names by its id (form of rule 5, no binding). All frames of a topic since a key frame arrive on the connection in
+   order, whatever standalone payloads stand between them. Without the property 255 is an alias (of older brokers).
 
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
@@ -48,7 +53,11 @@ USER_PROPERTY: Final = ("sdc", "1")
 ALIAS_TOPIC: Final = DICTIONARY_PREFIX + b"alias"
 
 FIRST_ALIAS: Final = FIRST_DICTIONARY
-LAST_ALIAS: Final = 255
+LAST_ALIAS: Final = 254
+STREAM_TAG: Final = 255
+"""No alias: a frame of the topic's stream."""
+
+STREAMS_PROPERTY: Final = ("sdc-streams", "1")
 
 _BINDING: Final = struct.Struct(">BQ")
 
@@ -68,7 +77,7 @@ class Binding(NamedTuple):
 class AliasTable:
     """The sender's side: one table for all connections of a broker, so that one encoding serves all of them.
 
-    254 aliases; when all are taken the least recently used is bound anew. A connection needs to know only the
+    253 aliases; when all are taken the least recently used is bound anew. A connection needs to know only the
     bindings of the aliases it is sent: see `Introductions`.
     """
 
@@ -201,7 +210,10 @@ def split_tag(payload: bytes) -> tuple[int, bytes]:
 
 
 class Encoded(NamedTuple):
-    """A payload as stored: `encoding` is RAW, DEFLATE or FIRST_DICTIONARY, the last with its dictionary's id."""
+    """A payload as stored: `encoding` is RAW, DEFLATE or FIRST_DICTIONARY, the last with its dictionary's id.
+
+    On the way to a client also STREAM_TAG: a frame, with the id of the dictionary that it begins with, if it does.
+    """
 
     encoding: int
     dictionary: int | None

@@ -95,9 +95,9 @@ class Served:
         for name in self._names:
             await self.cluster.start_broker(name)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], wait_s: float = WAIT_S * 2) -> T:
         """Run something in the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S * 2)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(wait_s)
 
     def broker(self, index: int = 0) -> BrokerServer:
         """A broker; look, do not touch (it lives in another thread)."""

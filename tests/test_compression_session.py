@@ -14,7 +14,8 @@ from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Release, Step
-from lexicast.compression.wire import ALIAS_TOPIC, AliasTable, Bindings, Recoder
+from lexicast.compression.topic_stream import Primed, TopicStream
+from lexicast.compression.wire import ALIAS_TOPIC, STREAM_TAG, AliasTable, Bindings, Recoder
 
 FAMILY = b"cars/+/speed"
 TOPIC = b"cars/1234/speed"
@@ -249,3 +250,79 @@ def test_any_interleaving_delivers_in_order_the_right_bytes(seed: int) -> None:
     delivered = [step for step in steps if isinstance(step, Deliver)]
     assert delivered == [Deliver(n, message(n)) for n in range(30)]
     assert not any(isinstance(step, Fail) for step in steps)
+
+
+# -- topic streams
+
+
+def streamed(count: int, dictionary: Dictionary | None = None) -> list[bytes]:
+    """Tagged frames of `message(0)` and so on."""
+    stream = TopicStream(Primed(dictionary))
+    return [bytes((STREAM_TAG,)) + stream.encode([message(n)], 1 << 30)[0] for n in range(count)]
+
+
+def streaming(**limits: float) -> tuple[ClientSession[int], Broker]:
+    session, broker = aware(**limits)
+    session.connected(True, streams=True)
+    return session, broker
+
+
+@pytest.mark.parametrize("dictionary", [None, SHARED, NEWER])
+def test_frames_are_read_whatever_stands_between_them(dictionary: Dictionary | None) -> None:
+    session, broker = streaming()
+    if dictionary:
+        assert broker.announce(session, dictionary) == []
+        broker.bind(session, dictionary)
+    for n, frame in enumerate(streamed(5, dictionary)):
+        assert session.incoming(n, TOPIC, frame, 0.0) == [Deliver(n, message(n))]
+        assert session.incoming(n, TOPIC, broker.publish(b"alone", dictionary), 0.0) == [Deliver(n, b"alone")]
+
+
+def test_255_is_an_alias_where_streams_were_not_agreed_on() -> None:
+    session, _ = aware()
+    (failed,) = session.incoming(1, TOPIC, streamed(1)[0], 0.0)
+    assert isinstance(failed, Fail)
+    assert "alias 255" in str(failed.error)
+
+
+def test_frames_wait_in_order_for_the_dictionary_of_their_key_frame() -> None:
+    session, broker = streaming()
+    frames = streamed(3, SHARED)
+    assert [type(step) for step in session.incoming(0, TOPIC, frames[0], 0.0)] == [Fetch]
+    assert session.incoming(1, TOPIC, frames[1], 0.0) == []
+    # a new connection: what has come is still read as that of the old one, and a new stream beside it
+    assert [type(step) for step in session.connected(True, streams=True)] == [Fetch]
+    assert session.incoming(2, TOPIC, streamed(1)[0], 0.0) == []
+    steps = broker.announce(session, SHARED)
+    assert steps[:3] == [Deliver(0, message(0)), Deliver(1, message(1)), Deliver(2, message(0))]
+    assert session.waiting == 0
+
+
+def test_a_key_frame_that_was_given_up_takes_the_rest_of_its_interval_with_it() -> None:
+    session, broker = streaming(fetch_s=1)
+    frames = streamed(3, SHARED)
+    for n in range(2):
+        session.incoming(n, TOPIC, frames[n], 0.0)
+    steps = session.tick(2.0)
+    assert [step.item for step in steps if isinstance(step, Fail)] == [0, 1]
+    assert broker.announce(session, SHARED) == []
+    (failed,) = session.incoming(2, TOPIC, frames[2], 3.0)
+    assert isinstance(failed, Fail)
+    assert "topic stream of 'cars/1234/speed'" in str(failed.error)
+    again = streamed(1, SHARED)
+    assert session.incoming(3, TOPIC, again[0], 3.0) == [Deliver(3, message(0))]
+
+
+def test_damaged_frames_name_family_and_id_and_a_bomb_is_stopped() -> None:
+    session, broker = streaming(payload_bytes_max=1_000)
+    broker.announce(session, SHARED)
+    frames = streamed(2, SHARED)
+    assert session.incoming(0, TOPIC, frames[0], 0.0) == [Deliver(0, message(0))]
+    for wrong in (frames[1][:2], frames[1][:2] + b"\xff\xff", bytes((STREAM_TAG, 77)) + frames[1][2:], frames[0][:9]):
+        (failed,) = session.incoming(1, TOPIC, wrong, 0.0)
+        assert isinstance(failed, Fail)
+        assert f"family 'cars/+/speed', dictionary {SHARED.id:016x}" in str(failed.error)
+    bomb = TopicStream(Primed()).encode([b"\0" * 100_000], 1)[0]
+    (failed,) = session.incoming(2, TOPIC, bytes((STREAM_TAG,)) + bomb, 0.0)
+    assert isinstance(failed, Fail)
+    assert "more than 1000 bytes" in str(failed.error)
