@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -28,7 +29,10 @@ WIDTH: Final = 120
 
 def console() -> Console:
     """Tables go to stdout; a file or pipe has no width of its own."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    if not sys.stdout.isatty():
+        return Console(width=WIDTH, highlight=False)
+    # By a descriptor of its own: bars move on while Spark starts, whose processes write to stdout (`environment.quiet`).
+    return Console(file=os.fdopen(os.dup(sys.stdout.fileno()), "w"), highlight=False)
 
 
 PICTURES: Final = (".pdf", ".png", ".svg")

@@ -23,7 +23,7 @@ class JobProgress:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[share]}"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
         )
@@ -49,9 +49,10 @@ class JobProgress:
         for name, task in self._tasks.items():
             if name != text:
                 self._bars.update(task, visible=False)
+        share = f"{100 * done / total:3.0f}%" if total else ""
         if text not in self._tasks:
-            self._tasks[text] = self._bars.add_task(text, total=total, note=note)
-        self._bars.update(self._tasks[text], total=total, completed=done, note=note, visible=True)
+            self._tasks[text] = self._bars.add_task(text, total=total, note=note, share=share)
+        self._bars.update(self._tasks[text], total=total, completed=done, note=note, share=share, visible=True)
 
     @contextmanager
     def computing(self, spark: SparkSession, text: str) -> Iterator[None]:
