@@ -31,7 +31,7 @@ def console() -> Console:
     """Tables go to stdout; a file or pipe has no width of its own."""
     if not sys.stdout.isatty():
         return Console(width=WIDTH, highlight=False)
-    # By a descriptor of its own: bars move on while Spark starts, whose processes write to stdout (`environment.quiet`).
+    # By a descriptor of its own: bars move while Spark starts, whose processes write to stdout (`environment.quiet`).
     return Console(file=os.fdopen(os.dup(sys.stdout.fileno()), "w"), highlight=False)
 
 
