@@ -20,6 +20,8 @@ from lexicast.cluster.errors import PeerError
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
+# A part ends by itself when its input is closed.
+STOP_S = 10.0
 LINE_BYTES_MAX = 1 << 20
 
 
@@ -134,7 +136,7 @@ class Part:
         if self._process.stdin is not None:
             self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), 2.0)
+            await asyncio.wait_for(self._process.wait(), STOP_S)
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lexicast.actors.broker import BrokerServer
 
 GROUPS = 4
-WAIT_S = 20.0
+WAIT_S = 60.0
 MIB = 1 << 20
 STORE = StoreOptions(map_bytes=256 * MIB, quota_bytes=200 * MIB, reserve_bytes=MIB)
 TEST_NODE = "node"

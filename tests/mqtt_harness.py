@@ -50,7 +50,7 @@ from lexicast.storage.options import StoreOptions
 from .harness import STORE, Cluster
 
 T = TypeVar("T")
-WAIT_S = 20.0
+WAIT_S = 60.0
 HOST = "127.0.0.1"
 _names = itertools.count()
 _opened: list[Raw] = []

@@ -147,5 +147,5 @@ def test_ctrl_c_ends_a_wait_and_leaves_the_client_usable(served: BrokerThread) -
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (out, err, process.returncode) == ("1\n", "", 0)

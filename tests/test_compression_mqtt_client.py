@@ -24,7 +24,7 @@ from lexicast.compression.codecs import ZSTD
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import ALIAS_TOPIC, AliasTable, Bindings, Recoder
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 FAMILY = b"cars/+/speed"
 TOPIC = "cars/1234/speed"
 SHARED = Dictionary(FAMILY, ZSTD, b'{"speed": 120, "unit": "km/h"}' * 10, created_us=1)

@@ -36,7 +36,7 @@ from lexicast.compression.training import fulfil
 from .harness import eventually
 from .sampling_harness import Sampled, publish, reading, sampled
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 # -- shares
