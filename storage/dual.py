@@ -10,7 +10,8 @@ An entry is one topic's publications in one block: first offset u64, records u32
 Nothing is read to be written (the paper's lazy lists): entries go to a memory table, which answers meanwhile, and are
 *written behind* in sorted runs with LMDB's append, a segment a step; runs are merged in the background, and what
 retention has passed by is left out on the way. A memory table that is full is frozen and a new one begun; while the
-frozen one is written both answer, and an entry may be found twice: `lookup` names it once. Once all of it is on disk
+frozen one is written both answer, and an entry may be found twice: `lookup` names it once. Freezing itself does nothing
+(bringing 65,536 entries into order at once took 5 to 16 ms): each step orders what it writes. Once all of it is on disk
 each group's watermark `indexed_below` moves, in the same transaction: after a crash everything beyond the watermark is
 entered again from the log. Subscriptions are few (one a broker and filter) and written at once.
 
@@ -24,10 +25,12 @@ entries of as many topics wrote a page each, 256 MiB; as a run it writes 3 MiB.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lexicast.cluster.records import Subscribed
 
@@ -42,6 +45,9 @@ SUBSCRIPTION: Final = b"S"
 _ENTRY = struct.Struct("<QIqQ")
 _SUBSCRIPTION = struct.Struct("<qq")
 _KEY = struct.Struct(">QcQ")
+
+# Topics whose ids one step takes from a frozen table, before they are ordered: about 1 ms.
+_TOPICS_A_STEP: Final = 8_192
 
 _ENTRIES = np.dtype([("offset", "<u8"), ("records", "<u4"), ("time_us", "<i8"), ("expires_us", "<u8")])
 
@@ -79,6 +85,7 @@ class Index:
     ) -> None:
         self._database = database
         self._runs = IndexRuns(database, options.index_step_topics, still_wanted, oldest_us)
+        self._segment_rows = options.index_step_topics
         self._entries_max = options.index_entries_max
         self._log_bytes_max = options.index_log_bytes_max
         self._active: dict[int, bytearray] = {}
@@ -113,8 +120,15 @@ class Index:
 
     @property
     def overdue(self) -> bool:
-        """The memory table is at twice its limit: commits write behind themselves until it is not."""
+        """The memory table is at twice its limit: see `steps_owed`."""
         return self.entries >= 2 * self._entries_max
+
+    def steps_owed(self, topics: int) -> int:
+        """Steps of writing behind that a commit with so many entries takes itself, because the table is overdue.
+
+        Twice what it brings: so that a table fills to four times its limit at most, and no commit waits for all of it.
+        """
+        return 1 + 2 * topics // self._segment_rows if self.overdue else 0
 
     def freeze(self, below: dict[int, int]) -> None:
         """Begin to write the memory table; `below`: a watermark a group, all below it entered here or before."""
@@ -122,7 +136,7 @@ class Index:
         # In this order: a reader that looks at the active table, then at the frozen one, misses nothing.
         self._frozen = Frozen(runs, below)
         self._active = {}
-        self._runs.begin_flush(_rows_of(runs))
+        self._runs.begin_flush(segments_of(runs, self._segment_rows))
         self.entries = 0
         self._log_bytes = 0
 
@@ -201,11 +215,12 @@ class Index:
 
     # retention
 
-    def bare(self, txn: AnyTransaction, topic_id: int, last: int) -> bool:
-        """Nothing at all stands under a topic's ID beyond offset `last`: no publication and no subscription."""
-        if self._in_memory(topic_id) or next(self.subscriptions(txn, topic_id), None) is not None:
-            return False
-        return self._runs.bare(txn, topic_id, last)
+    def bare(self, txn: AnyTransaction, topic_ids: Sequence[int], lasts: Sequence[int]) -> list[bool]:
+        """Of each topic: nothing at all stands under its ID beyond that offset, no publication and no subscription."""
+        free = [not self._in_memory(i) and next(self.subscriptions(txn, i), None) is None for i in topic_ids]
+        asked = [(topic_id, last) for topic_id, last, left in zip(topic_ids, lasts, free, strict=True) if left]
+        found = iter(self._runs.bare(txn, [i for i, _ in asked], [last for _, last in asked]))
+        return [left and next(found) for left in free]
 
     def _in_memory(self, topic_id: int) -> bool:
         return topic_id in self._active or (self._frozen is not None and topic_id in self._frozen.runs)
@@ -237,11 +252,45 @@ def entries_of(run: bytes) -> Iterator[Entry]:
     return (Entry(*fields) for fields in _ENTRY.iter_unpack(run))
 
 
-def _rows_of(runs: dict[int, bytearray]) -> Rows:
-    """A memory table as rows, by topic and offset."""
-    topics = sorted(runs)
+def segments_of(runs: dict[int, bytearray], segment_rows: int) -> Iterator[Rows]:
+    """A frozen memory table by topic and offset, at most `segment_rows` rows a step; at first steps without any.
+
+    The work of a step is bounded by `segment_rows` and _TOPICS_A_STEP, whatever the table holds.
+    """
+    topics: list[NDArray[np.uint64]] = []
+    ids = iter(runs)
+    while len(found := np.fromiter(islice(ids, _TOPICS_A_STEP), np.uint64)):
+        topics.append(found)
+        yield empty()
+    own: list[int] = []
+    count = 0
+    for topic in _one_by_one(topics):
+        size = len(runs[topic]) // _ENTRY.size
+        if own and count + size > segment_rows:
+            yield from _slices(_rows_of(runs, own), segment_rows)
+            own, count = [], 0
+        own.append(topic)
+        count += size
+    if own:
+        yield from _slices(_rows_of(runs, own), segment_rows)
+
+
+def _one_by_one(topics: list[NDArray[np.uint64]]) -> Iterator[int]:
+    """The ids in order."""
     if not topics:
-        return empty()
+        return
+    ordered = np.sort(np.concatenate(topics))
+    for at in range(0, len(ordered), _TOPICS_A_STEP):
+        yield from ordered[at : at + _TOPICS_A_STEP].tolist()
+
+
+def _slices(rows: Rows, size: int) -> Iterator[Rows]:
+    """`rows` in pieces; more than one only where a single topic has more than `size`."""
+    return (rows.slice(at, at + size) for at in range(0, rows.size, size))
+
+
+def _rows_of(runs: dict[int, bytearray], topics: Sequence[int]) -> Rows:
+    """These topics of a memory table as rows."""
     table = np.frombuffer(b"".join([runs[topic] for topic in topics]), _ENTRIES)
     counts = [len(runs[topic]) // _ENTRY.size for topic in topics]
     expires = table["expires_us"]

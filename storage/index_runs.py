@@ -15,13 +15,14 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgpack
 import numpy as np
 
-from .format import seal, unseal
-from .lsm.jobs import Flush, Merge
+from .format import DamageError, seal, unseal
+from .lsm.jobs import Merge
 from .lsm.rows import Rows, joined
 from .lsm.runs import Run, delete_some
 from .table import AnyTransaction, Database, WriteTransaction
@@ -55,7 +56,7 @@ class IndexRuns:
         self._known: dict[int, Run] = {}
         self._next = 1
         self._dropped: list[int] = []
-        self._flush: Flush | None = None
+        self._flush: tuple[Run, Iterator[Rows]] | None = None
         self._merge: tuple[Merge, list[int]] | None = None
 
     def open(self, txn: AnyTransaction) -> bool:
@@ -72,6 +73,9 @@ class IndexRuns:
                     self._dropped.append(run)  # of a flush or merge that a crash has ended
                 self._next = max(self._next, run + 1)
                 there = cursor.set_range(_KEY.pack(0xFFFF, run + 1, 0))
+        with suppress(DamageError):  # which whoever comes by it will name
+            for row in stored:
+                self._run(txn, row)
         return True
 
     def create(self, txn: WriteTransaction) -> None:
@@ -96,16 +100,20 @@ class IndexRuns:
 
     # writing
 
-    def begin_flush(self, rows: Rows) -> None:
-        """Begin a run of level 0 with these rows, which are in order."""
-        self._flush = Flush(self._new_run(0), rows, self._segment_rows)
+    def begin_flush(self, segments: Iterator[Rows]) -> None:
+        """Begin a run of level 0 with these segments, all in order; what is without rows is a step that took time."""
+        self._flush = (self._new_run(0), segments)
 
     def flush_step(self, txn: WriteTransaction) -> bool:
         """Write the next segment of it; True when it is complete and counts, once `txn` is committed."""
         assert self._flush is not None
-        if not self._flush.step(txn, self._database, 0):
+        run, segments = self._flush
+        rows = next(segments, None)
+        if rows is not None:
+            if rows.size:
+                run.append(txn, self._database, rows)
             return False
-        run, self._flush = self._flush.target, None
+        self._flush = None
         if run.segments:
             self._known[run.number] = run
             self._store(txn, [*self._manifest(txn)[0], (run.number, run.level, run.segments)])
@@ -120,7 +128,7 @@ class IndexRuns:
         """One bounded step of deleting what was merged, or of merging the runs of a level."""
         if self._dropped:
             if delete_some(txn, self._database, self._dropped[0], _SEGMENTS_DELETED_A_STEP, RUNS_PREFIX):
-                self._dropped.pop(0)
+                self._known.pop(self._dropped.pop(0), None)
         elif self._merge is not None:
             merge, replaced = self._merge
             if merge.step(txn, self._database, 0):
@@ -141,6 +149,9 @@ class IndexRuns:
         if self._merge is not None:
             return
         stored = self._manifest(txn)[0]
+        # A reader of an older snapshot may have brought back what was forgotten.
+        for number in set(self._known).difference([run for run, _, _ in stored], self._dropped):
+            self._known.pop(number, None)
         oldest_us = self._oldest_us(txn)
         gone = [row for row in stored if self._run(txn, row).low_max < oldest_us]
         if gone:
@@ -191,8 +202,23 @@ class IndexRuns:
                     break
             yield joined(found)
 
-    def bare(self, txn: AnyTransaction, topic_id: int, beyond: int) -> bool:
-        """No row of the topic lies beyond that offset."""
-        return all(
-            [not rows.size or int(rows.seq[-1]) <= beyond for rows in self.rows(txn, topic_id, beyond + 1, 2**63, 1)]
-        )
+    def bare(self, txn: AnyTransaction, topic_ids: Sequence[int], lasts: Sequence[int]) -> list[bool]:
+        """Of each topic: no row of it lies beyond that offset. At most one segment a run and topic is looked at."""
+        wanted, beyond = np.array(topic_ids, np.uint64), np.array(lasts, np.int64)
+        bare = np.ones(len(wanted), np.bool_)
+        # The youngest run first: most topics that live are found there.
+        for row in reversed(self._manifest(txn)[0]):
+            if not bare.any():
+                break
+            run = self._run(txn, row)
+            first, last, _ = run.fences()
+            segment = np.searchsorted(first, wanted, "right") - 1
+            there = bare & (segment >= 0)
+            there[there] = last[segment[there]] >= wanted[there]
+            for number in set(segment[there].tolist()):
+                part = run.segment(txn, self._database, number)
+                own = np.flatnonzero(there & (segment == number))
+                end = np.searchsorted(part.key, wanted[own], "right") - 1
+                found = (part.key[end] == wanted[own]) & (part.seq[end].astype(np.int64) > beyond[own])
+                bare[own[found]] = False
+        return bare.tolist()

@@ -16,6 +16,7 @@ Dictionaries stay: blocks refer to them, and counting which still do costs more 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
@@ -48,8 +49,10 @@ from .table import ReadTransaction, Table, WriteTransaction
 from .topics import TopicIds, find, group_of, id_key
 
 BLOCKS_A_STEP: Final = 64
-STEP_S: Final = 0.005
+STEP_S: Final = 0.002
 _ROWS_A_STEP: Final = 128
+# Topics remembered because a block of theirs has gone; those beyond it are found when all topics are looked through.
+_LEFT_MAX: Final = 65_536
 _EXPIRY_KEY_BYTES: Final = 8
 
 
@@ -105,13 +108,29 @@ class Reclaimer:
         self._options = options
         self._clock = clock
         self._swept: dict[str, bytes | None] = {}
+        # Topics of blocks that have gone: the next steps look whether anything is left of them.
+        self._left: dict[int, None] = {}
+        self._turn = 0
 
     def step(self, now_us: int) -> Reclaimed:
-        """One bounded step: writing behind first, then merging, then reclaiming."""
-        if self._index.due:
-            return Reclaimed(0, 0, 0, self._behind.step())
-        if self._behind.merge_step():
-            return Reclaimed(0, 0, 0, True)
+        """One bounded step of writing behind, merging or reclaiming: each in its turn, so that none waits for ever."""
+        kinds = (self._write_behind, self._merge, self._reclaim)
+        for _ in kinds:
+            self._turn = (self._turn + 1) % len(kinds)
+            done = kinds[self._turn](now_us)
+            if done is not None:
+                return done
+        return Reclaimed(0, 0, 0, False)
+
+    def _write_behind(self, now_us: int) -> Reclaimed | None:
+        del now_us
+        return Reclaimed(0, 0, 0, True) if self._index.due and self._behind.step() else None
+
+    def _merge(self, now_us: int) -> Reclaimed | None:
+        del now_us
+        return Reclaimed(0, 0, 0, True) if self._behind.merge_step() else None
+
+    def _reclaim(self, now_us: int) -> Reclaimed | None:
         with self._environment.snapshot() as txn:
             victims = self._victims(txn, now_us)
             sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
@@ -119,7 +138,7 @@ class Reclaimer:
             # The index must not name what is gone: it is written first, and the blocks go in a later step.
             return Reclaimed(0, 0, 0, self._behind.step())
         if not (victims or any(sweep)):
-            return Reclaimed(0, 0, 0, False)
+            return Reclaimed(0, 0, 0, True) if self._left else None
         return self._discard(victims, sweep, now_us)
 
     # choosing
@@ -186,9 +205,14 @@ class Reclaimer:
         ]
 
     def _stale_topics(self, txn: ReadTransaction) -> list[int]:
-        rows = self._rows(txn, self._databases.names)
-        topic_ids = [int.from_bytes(key, "big") for key, _ in rows]
-        return [i for i in topic_ids if self._index.bare(txn, i, self._log_first(group_of(i)) - 1)]
+        """Of the topics left bare by blocks that went, else of all topics in turn: those of which nothing is left."""
+        topic_ids = list(islice(self._left, _ROWS_A_STEP))
+        if not topic_ids:
+            topic_ids = [int.from_bytes(key, "big") for key, _ in self._rows(txn, self._databases.names)]
+        for topic_id in topic_ids:
+            self._left.pop(topic_id, None)
+        bare = self._index.bare(txn, topic_ids, [self._log_first(group_of(i)) - 1 for i in topic_ids])
+        return [topic_id for topic_id, gone in zip(topic_ids, bare, strict=True) if gone]
 
     def _log_first(self, group: int) -> int:
         known = self._groups.get(group)
@@ -223,7 +247,7 @@ class Reclaimer:
             for key, topic in sweep.kept:
                 self._clear_kept(txn, key, topic)
             for topic_id in sweep.topics:
-                self._forget(txn, topic_id, self._log_first(group_of(topic_id)) - 1)
+                self._forget(txn, topic_id)
             for victim in victims:
                 gone.append((victim, self._discard_block(txn, victim, now_us)))
                 if self._clock.monotonic() >= until:
@@ -232,7 +256,7 @@ class Reclaimer:
             used = self._environment.used_bytes(txn)
         self._discarded(gone, firsts)
         self._space.measured(used)
-        more = len(gone) < len(victims) or len(victims) >= BLOCKS_A_STEP
+        more = len(gone) < len(victims) or len(victims) >= BLOCKS_A_STEP or bool(self._left)
         return Reclaimed(len(gone), sum(n for _, n in gone), sum(v.size_bytes for v, _ in gone), more)
 
     def _clear_kept(self, txn: WriteTransaction, key: bytes, topic: bytes) -> None:
@@ -241,7 +265,7 @@ class Reclaimer:
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
         if topic_id is not None and row is not None and retained_fields(row).offset == parse_log_key(key)[1]:
             self._databases.retained.delete(txn, id_key(topic_id))
-            self._forget(txn, topic_id, -1)
+            self._look_later(topic_id)
 
     def _discard_block(self, txn: WriteTransaction, victim: Victim, now_us: int) -> int:
         """Delete a block; how many records it held (0 when it was damaged)."""
@@ -262,21 +286,22 @@ class Reclaimer:
         return head.records
 
     def _let_go(self, txn: WriteTransaction, block: Block, head: Head, now_us: int) -> None:
-        """Rescue retained publications of a block that goes, forget its runs in the index, and topics left bare."""
+        """Rescue retained publications of a block that goes; its topics are looked at in a later step."""
         retaining = {r.topic for r in block.meta.runs if r.flags & RETAIN} if head.flags & HAS_RETAINED else set()
-        left = self._log.head_at(txn, block.group, 0)
-        gone_upto = block.last if left is None else left.first - 1
         for at, topic in enumerate(block.meta.topics):
             topic_id = find(self._databases, txn, topic)
             if topic_id is not None:
                 if at in retaining:
                     self._rescue(txn, block, topic_id, now_us)
-                self._forget(txn, topic_id, gone_upto)
+                self._look_later(topic_id)
 
-    def _forget(self, txn: WriteTransaction, topic_id: int, upto: int) -> None:
-        """Forget a topic of which nothing is left beyond `upto`; its entries in runs go when a merge meets them."""
-        bare = self._index.bare(txn, topic_id, upto)
-        if bare and self._databases.retained.get(txn, id_key(topic_id)) is None:
+    def _look_later(self, topic_id: int) -> None:
+        if len(self._left) < _LEFT_MAX:
+            self._left[topic_id] = None
+
+    def _forget(self, txn: WriteTransaction, topic_id: int) -> None:
+        """Forget a topic of which no block is left; its entries in runs go when a merge meets them."""
+        if self._databases.retained.get(txn, id_key(topic_id)) is None:
             self._ids.forget(txn, topic_id)
 
     def _rescue(self, txn: WriteTransaction, block: Block, topic_id: int, now_us: int) -> None:

@@ -231,7 +231,7 @@ class Store:
         need = sum([self._space.needed_bytes(len(value)) for value in values])
         self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
         with self._guard():
-            while self._index.overdue:
+            for _ in range(self._index.steps_owed(sum([len(found.topics) for found in outlines]))):
                 self._behind.step()
             try:
                 entries, used = self._write(outlines, values)

@@ -13,6 +13,7 @@ from lexicast.storage.options import StoreOptions
 from lexicast.storage.outline import outline
 from lexicast.storage.producers import ProducerState, extended, parse
 from lexicast.storage.reader import ReadResult
+from lexicast.storage.retention import Reclaimed
 from lexicast.storage.state import Epoch
 from lexicast.storage.store import Tail
 
@@ -71,8 +72,9 @@ class MemoryStore:
             copy.commit([block for block in log if block.last <= upto.get(group, -1)])
         return copy
 
-    def reclaim(self, now_us: int) -> None:
+    def reclaim(self, now_us: int) -> Reclaimed:
         """Nothing is ever discarded."""
+        return Reclaimed(0, 0, 0, False)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -6,7 +6,7 @@ Both make a new run out of sorted rows; expired rows and rows under graves are l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from .rows import Rows, joined, merged
 from .runs import Run
 
 Cleaned = Callable[[Rows], Rows]
+
+# Ends of segments that one step of a merge passes: where all of them have expired, it writes nothing and goes on later.
+TAKES_A_STEP: Final = 8
 
 
 class Job(Protocol):
@@ -86,14 +89,22 @@ class Merge:
 
     def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
         """See `Job`."""
-        while self._pending_rows < self._segment_rows and any([each.left for each in self._inputs]):
+        for _ in range(TAKES_A_STEP):
+            if self._pending_rows >= self._segment_rows or not self._left:
+                break
             self._take(txn, database, now_us)
+        if self._pending_rows < self._segment_rows and self._left:
+            return False
         rows = joined(self._pending)
         if rows.size:
             self.target.append(txn, database, rows.slice(0, self._segment_rows))
         rest = rows.slice(self._segment_rows, rows.size)
         self._pending, self._pending_rows = [rest], rest.size
-        return not rest.size and not any([each.left for each in self._inputs])
+        return not rest.size and not self._left
+
+    @property
+    def _left(self) -> bool:
+        return any([each.left for each in self._inputs])
 
     def _take(self, txn: AnyTransaction, database: Database, now_us: int) -> None:
         """Move all rows up to the first end of a current segment: after it every input is at or beyond that key."""

@@ -1,0 +1,168 @@
+"""Work behind the commits is done in steps, and what a step does is bounded: counted here, not timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
+from lexicast.cluster.clock import ManualClock
+from lexicast.storage import dual
+from lexicast.storage.behind import WriteBehind
+from lexicast.storage.dual import Entry, segments_of
+from lexicast.storage.lsm.jobs import TAKES_A_STEP
+from lexicast.storage.lsm.runs import Run as SortedRun
+from lexicast.storage.options import StoreOptions
+from lexicast.storage.retention import BLOCKS_A_STEP, Reclaimer
+from lexicast.storage.store import Store
+
+START_US = 1_700_000_000_000_000
+SMALL = StoreOptions(index_entries_max=64, index_step_topics=16, retention_s=100)
+
+
+def publications(first: int, topics: list[bytes], time_us: int = START_US) -> Block:
+    """A block with one publication of each topic."""
+    runs = tuple([Run(0, at, 0, 0, 0, None, -1, 1) for at in range(len(topics))])
+    meta = pack_meta(Meta(tuple(topics), runs, (), (), (), ()))
+    lengths = (1).to_bytes(4, "little") * len(topics)
+    return Block(0, 1, first, first + len(topics) - 1, time_us, PUBLICATIONS, meta, lengths, b"x" * len(topics))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(time_us=START_US)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "s", cluster_id="c", member="m", groups=1, options=SMALL, clock=clock)
+    yield opened
+    opened.close()
+
+
+class Counted(dict[int, bytearray]):
+    """A memory table that counts how often a topic of it is looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, topic: int) -> bytearray:
+        self.looked_at += 1
+        return super().__getitem__(topic)
+
+
+def table(topics: int, entries: int) -> Counted:
+    """A memory table of so many topics, in no order, each with so many entries."""
+    made = Counted()
+    for topic in np.random.default_rng(1).permutation(topics).tolist():
+        made[topic] = bytearray(b"".join([dual._ENTRY.pack(*Entry(n, 1, START_US + n, 0)) for n in range(entries)]))
+    return made
+
+
+def test_freezing_a_memory_table_orders_a_segment_a_step_however_many_topics_it_has() -> None:
+    runs = table(20_000, 1)
+    rows = []
+    for segment in segments_of(runs, 100):
+        assert segment.size <= 100
+        assert runs.looked_at <= 3 * 101  # its size, twice for its rows; and the topic that did not fit any more
+        runs.looked_at = 0
+        rows += segment.key.tolist()
+    assert rows == list(range(20_000))
+
+
+def test_a_topic_with_more_entries_than_a_segment_is_written_in_several_steps() -> None:
+    found = [segment for segment in segments_of(table(3, 250), 100) if segment.size]
+    assert [segment.size for segment in found] == [100, 100, 50] * 3
+    assert np.concatenate([segment.seq for segment in found]).tolist() == [*range(250)] * 3
+
+
+def test_a_merge_of_what_retention_has_passed_by_reads_few_segments_a_step(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    whole = SortedRun.segment
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return whole(*arguments)
+
+    names = [f"t{number}".encode() for number in range(1_000)]
+    for at in range(4):
+        store.commit([publications(at * 1_000, names, clock.time_us())])
+        store.flush()
+        clock.advance(1)
+    clock.advance(200)
+    steps = 0
+    monkeypatch.setattr(SortedRun, "segment", counted)
+    while store.reclaim(clock.time_us()).more:
+        assert reads <= 4 * TAKES_A_STEP + 128  # a merge, or a look at 128 topics
+        reads = 0
+        steps += 1
+    assert steps > 10
+    assert list(store.topics(0)) == []
+
+
+def test_a_commit_that_meets_a_full_memory_table_writes_little_of_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    whole = WriteBehind.step
+
+    def counted(behind: WriteBehind) -> bool:
+        nonlocal steps
+        steps += 1
+        return whole(behind)
+
+    monkeypatch.setattr(WriteBehind, "step", counted)
+    most = 0
+    for number in range(200):
+        names = [f"t{number}/{at}".encode() for at in range(20)]
+        before = steps
+        store.commit([publications(number * 20, names)])
+        assert steps - before <= 1 + 2 * 20 // SMALL.index_step_topics
+        most = max(most, store.stats().index_pending)
+    assert steps > 20
+    assert most <= 4 * SMALL.index_entries_max
+
+
+def test_writing_behind_keeps_neither_merging_nor_retention_from_their_turns(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.commit([publications(0, [b"a"])])
+    store.flush()
+    monkeypatch.setattr(type(store._index), "due", True)
+    monkeypatch.setattr(WriteBehind, "step", lambda _: True)
+    clock.advance(200)
+    assert sum([store.reclaim(clock.time_us()).blocks for _ in range(3)]) == 1
+    monkeypatch.undo()
+
+
+def test_a_block_with_many_topics_leaves_them_to_later_steps(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten = 0
+    whole = Reclaimer._forget
+
+    def counted(reclaimer: Reclaimer, *arguments: Any) -> None:
+        nonlocal forgotten
+        forgotten += 1
+        whole(reclaimer, *arguments)
+
+    names = [f"t{number}".encode() for number in range(1_000)]
+    for at in range(2):
+        store.commit([publications(at * 1_000, names)])
+    store.flush()
+    clock.advance(200)
+    monkeypatch.setattr(Reclaimer, "_forget", counted)
+    blocks = steps = 0
+    while (done := store.reclaim(clock.time_us())).more:
+        assert done.blocks <= BLOCKS_A_STEP
+        assert forgotten <= 128
+        blocks, steps, forgotten = blocks + done.blocks, steps + 1, 0
+    assert blocks == 2
+    assert steps >= 1_000 // 128
+    assert list(store.topics(0)) == []
