@@ -39,7 +39,8 @@ SLICE_RECORDS: Final = 100_000
 SLICE_BYTES: Final = 8 << 20
 CALL_TIMEOUT_S: Final = 60.0
 # Of what reads and computes beside a running cluster: Linux' least. Publishing during a read, over that without, on
-# two cores: 0.55 at 10, 0.66 at 19 with two readers at a time.
+# two cores: 0.55 at 10, 0.66 at 19 with two readers at a time, 0.74 to 0.90 with one. The policy SCHED_IDLE in its
+# place: 0.81, no better, and the read takes longer.
 NICENESS: Final = 19
 TOPICS_REMEMBERED: Final = 100_000
 

@@ -37,7 +37,7 @@ from lexicast.raydp_jobs.failures import JobFailedError, told
 from lexicast.raydp_jobs.history import export_parquet, history, history_dataset, release
 from lexicast.raydp_jobs.train_dictionaries import current_dictionaries, publish, train_from_history
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
 START_S = 120.0
 WAIT_S = 60.0
