@@ -15,7 +15,7 @@ from rich.text import Text
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from .cli_common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
-from .client_address import read_run
+from .client_address import own_ray_address
 
 RATE_S: Final = 1.0
 FAMILIES_SHOWN: Final = 20
@@ -37,7 +37,7 @@ def status(
     if watch and as_json:
         raise UsageError("--watch is for people, --json for programs: give one of them")
     found = find_cluster(address, data_dir)
-    target = str(found.get("address") or read_run(found["data_dir"])["ray_address"])
+    target = str(found.get("address") or own_ray_address(found["data_dir"]))
     from .launch_ray import disconnect, join  # loads Ray, which takes a second: only here
 
     join(target)

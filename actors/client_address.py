@@ -64,8 +64,7 @@ async def _running(folder: Path) -> list[Endpoint]:
     try:
         key = (folder / KEY_FILE).read_bytes()
     except FileNotFoundError:
-        use_own_token()
-        return await _ray(str(run["ray_address"]))
+        return await _ray(own_ray_address(folder))
     except OSError as error:
         raise UnavailableError(
             f"the cluster's key cannot be read ({error}): run as the user of `lexicast up`"
@@ -74,6 +73,13 @@ async def _running(folder: Path) -> list[Endpoint]:
         Endpoint(str(name), tuple(str(a) for a in addresses), str(run["cluster_id"]), key)
         for name, addresses in run["brokers"].items()
     ]
+
+
+def own_ray_address(folder: Path) -> str:
+    """The Ray of the cluster that runs on `folder`, which will be shown the user's token. Raises as `read_run`."""
+    address = str(read_run(folder)["ray_address"])
+    use_own_token()
+    return address
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -86,7 +92,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         run = json.loads(path.read_text())
     except FileNotFoundError:
         raise UnavailableError(
-            f"no cluster runs on {folder}: start one with `lexicast up`, or give connect() an address"
+            f"no cluster runs on {folder}: start one with `lexicast up`, or say where it is (data_dir, address)"
         ) from None
     except OSError as error:
         raise UnavailableError(f"{path} cannot be read ({error.strerror}): run as the user of `lexicast up`") from None

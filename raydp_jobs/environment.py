@@ -23,8 +23,7 @@ import psutil
 import ray
 
 from lexicast.actors import launch_ray
-from lexicast.actors.client_address import read_run
-from lexicast.actors.ray_token import use_own_token
+from lexicast.actors.client_address import own_ray_address
 from lexicast.actors.spark_environment import JAVA_OPTIONS, prepare
 from lexicast.cluster.config import Node
 from lexicast.cluster.errors import UnavailableError, UsageError
@@ -69,8 +68,7 @@ def join_ray(address: str | None, data_dir: str | os.PathLike[str] | None) -> bo
     if ray.is_initialized():
         return False
     if address is None:
-        address = str(read_run(Node(data_dir=os.fspath(data_dir or "")).data_path())["ray_address"])
-        use_own_token()
+        address = own_ray_address(Node(data_dir=os.fspath(data_dir or "")).data_path())
     with quiet():  # Ray's own complaints of a Ray that does not let it in, one a second
         launch_ray.join(address)
     return True

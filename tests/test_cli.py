@@ -29,12 +29,17 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("LEXICAST_", "RAY_"))},
     "PYTHONPATH": str(ROOT / "src"),
-    "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "COLUMNS": "200",
 }
 CLI = [sys.executable, "-m", "lexicast.actors.cli"]
 START_TIMEOUT_S = 120
+
+
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A user's home: Ray keeps the token there which, by default, it asks for."""
+    ENVIRONMENT["HOME"] = str(tmp_path_factory.mktemp("home"))
 
 
 def run(*arguments: str, stdin: str | None = None, cwd: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
