@@ -34,6 +34,7 @@ from .format import (
     unseal,
     verified_head,
 )
+from .forms import look_at_form
 from .index_runs import MANIFEST_KEY, RUNS_PREFIX
 from .log import Log
 from .lsm.segments import segment_rows
@@ -186,7 +187,7 @@ class Checker:
         return block
 
     def _check_kept(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
-        group, offset = parse_log_key(key)
+        group, offset = parse_log_key(key, "kept")
         self._blocks += 1
         block = self._verified(group, offset, value)
         if block.count != 1:
@@ -204,6 +205,7 @@ class Checker:
             group = -1 if table.name in _NOT_BY_GROUP else int.from_bytes(key[:2], "big")
             try:
                 row = unseal(table.name, key, value)
+                look_at_form(table.name, key, row)
             except DamageError as error:
                 raise DamageError(table.name, group, -1, error.what) from None
             self._check_reference(txn, table.name, key, row)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from lexicast.cluster.records import Subscribed
 
-from .format import seal, unseal
+from .format import seal, unpacked, unpacked_head, unseal
 from .index_runs import IndexRuns, OldestUs, StillWanted
 from .lsm.rows import NEVER_US, Rows, empty
 from .options import StoreOptions
@@ -208,9 +208,9 @@ class Index:
             while there and bytes(cursor.key()).startswith(prefix):
                 key = bytes(cursor.key())
                 data = unseal("dual", key, cursor.value())
-                time_min_us, time_max_us = _SUBSCRIPTION.unpack_from(data)
-                broker = data[_SUBSCRIPTION.size :].decode()
-                yield IndexedSubscription(_KEY.unpack(key)[2], time_min_us, time_max_us, broker)
+                time_min_us, time_max_us = unpacked_head(_SUBSCRIPTION, data, "dual")
+                broker = data[_SUBSCRIPTION.size :].decode(errors="replace")
+                yield IndexedSubscription(unpacked(_KEY, key, "dual")[2], time_min_us, time_max_us, broker)
                 there = cursor.next()
 
     # retention

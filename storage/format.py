@@ -24,7 +24,7 @@ from array import array
 from binascii import crc32
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from lexicast.cluster.blocks import CONTROL, U32, Block
 from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError
@@ -41,6 +41,8 @@ HEAD_BYTES: Final = _CRC.size + _HEAD.size
 
 # LMDB keys end at 511 bytes, MQTT names at 65,535: a longer name is known by its digest.
 _NAME_BYTES_MAX: Final = 480
+# Of a key or row that cannot be read, as much is shown.
+_SHOWN_BYTES: Final = 32
 _NAME_DIGEST_BYTES: Final = 32
 
 MAX_OFFSET: Final = 2**64 - 1
@@ -86,9 +88,22 @@ def log_key(group: int, offset: int) -> bytes:
     return _KEY.pack(group, offset)
 
 
-def parse_log_key(key: Value) -> tuple[int, int]:
-    """(group, last offset) of a log key."""
-    group, offset = _KEY.unpack(key)
+def unpacked(layout: struct.Struct, data: Value, table: str) -> tuple[Any, ...]:
+    """The fields of a key or row of that layout. Raises DamageError naming its table when the size is another."""
+    if len(data) != layout.size:
+        what = f"{len(data)} bytes ({bytes(data[:_SHOWN_BYTES])!r}) where {layout.size} were expected"
+        raise DamageError(table, -1, -1, what)
+    return layout.unpack(data)
+
+
+def unpacked_head(layout: struct.Struct, data: Value, table: str) -> tuple[Any, ...]:
+    """The same of a row that goes on after that layout."""
+    return unpacked(layout, data[: layout.size], table)
+
+
+def parse_log_key(key: Value, table: str = "log") -> tuple[int, int]:
+    """(group, last offset) of a key of the log, or of another table by position. Raises DamageError."""
+    group, offset = unpacked(_KEY, key, table)
     return group, offset
 
 

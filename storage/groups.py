@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from .environment import Databases
-from .format import group_prefix
+from .format import group_prefix, unpacked
 from .table import AnyTransaction, WriteTransaction
 
 _ROW: Final = struct.Struct("<QQqQQQQ")
@@ -69,12 +69,12 @@ class Group:
 def load(databases: Databases, txn: AnyTransaction) -> dict[int, GroupRow]:
     """Every stored row."""
     rows = databases.groups.rows(txn, b"", None, 1 << 16)
-    return {int.from_bytes(key, "big"): GroupRow(*_ROW.unpack(row)) for key, row in rows}
+    return {int.from_bytes(key, "big"): unpack(row) for key, row in rows}
 
 
 def unpack(data: bytes) -> GroupRow:
-    """A row of the groups table."""
-    return GroupRow(*_ROW.unpack(data))
+    """A row of the groups table. Raises DamageError."""
+    return GroupRow(*unpacked(_ROW, data, "groups"))
 
 
 def pack(row: GroupRow) -> bytes:

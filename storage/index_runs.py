@@ -21,7 +21,7 @@ from typing import Final
 import msgpack
 import numpy as np
 
-from .format import DamageError, seal, unseal
+from .format import DamageError, seal, unpacked, unseal
 from .lsm.jobs import Merge
 from .lsm.rows import Rows, joined
 from .lsm.runs import Run, delete_some
@@ -68,7 +68,7 @@ class IndexRuns:
         with txn.cursor(self._database) as cursor:
             there = cursor.set_range(_KEY.pack(0xFFFF, 0, 1))
             while there:
-                run = _KEY.unpack(cursor.key())[1]
+                run = unpacked(_KEY, cursor.key(), "dual")[1]
                 if run not in known:
                     self._dropped.append(run)  # of a flush or merge that a crash has ended
                 self._next = max(self._next, run + 1)
@@ -87,8 +87,12 @@ class IndexRuns:
         value = txn.get(MANIFEST_KEY, None, self._database)
         if value is None:
             return [], self._next
-        _, next_run, stored = msgpack.unpackb(unseal("dual", MANIFEST_KEY, value))
-        return [(run, level, segments) for run, level, segments in stored], next_run
+        data = unseal("dual", MANIFEST_KEY, value)
+        try:
+            _, next_run, stored = msgpack.unpackb(data)
+            return [(run, level, segments) for run, level, segments in stored], next_run
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise DamageError("dual", -1, -1, f"the manifest cannot be read: {error}") from None
 
     def _store(self, txn: WriteTransaction, stored: Stored) -> None:
         data = msgpack.packb((MANIFEST_VERSION, self._next, stored))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from .format import unpacked, unpacked_head
 from .outline import ProducerRow
 
 RECENT_RUNS: Final = 64
@@ -48,21 +49,22 @@ class ProducerState(NamedTuple):
 
 def parse(producer: bytes, row: bytes) -> ProducerState:
     """A row as a ProducerState."""
-    incarnation, sequence, time_us = _HEAD.unpack_from(row)
-    runs = tuple([SequenceRun(*fields) for fields in _RUN.iter_unpack(row[_HEAD.size :])])
+    incarnation, sequence, time_us = unpacked_head(_HEAD, row, "producers")
+    starts = range(_HEAD.size, len(row), _RUN.size)
+    runs = tuple([SequenceRun(*unpacked(_RUN, row[at : at + _RUN.size], "producers")) for at in starts])
     return ProducerState(producer, incarnation, sequence, time_us, runs)
 
 
 def idle_since(row: bytes) -> int:
     """The time of the last publication in a row."""
-    time_us: int = _HEAD.unpack_from(row)[2]
+    time_us: int = unpacked_head(_HEAD, row, "producers")[2]
     return time_us
 
 
 def restated(row: bytes | None, incarnation: int, sequence: int, time_us: int) -> bytes:
     """The row after a ProducerSeen: the sequence is known, its offset is not."""
     if row is not None:
-        known, last, _ = _HEAD.unpack_from(row)
+        known, last, _ = unpacked_head(_HEAD, row, "producers")
         if known > incarnation:
             return row
         if known == incarnation:
@@ -75,7 +77,7 @@ def extended(row: bytes | None, added: ProducerRow, time_us: int) -> bytes:
     last = added.sequence + added.records - 1
     runs = b""
     if row is not None:
-        known, before, _ = _HEAD.unpack_from(row)
+        known, before, _ = unpacked_head(_HEAD, row, "producers")
         if known > added.incarnation:
             return row
         if known == added.incarnation:
@@ -86,7 +88,7 @@ def extended(row: bytes | None, added: ProducerRow, time_us: int) -> bytes:
 
 def _append(runs: bytes, added: ProducerRow) -> bytes:
     if runs:
-        sequence, count, offset = _RUN.unpack_from(runs, len(runs) - _RUN.size)
+        sequence, count, offset = unpacked(_RUN, runs[-_RUN.size :], "producers")
         follows = sequence + count == added.sequence and offset + count == added.offset
         if follows and count + added.records <= _COUNT_MAX:
             return runs[: -_RUN.size] + _RUN.pack(sequence, count + added.records, offset)

@@ -2,7 +2,8 @@
 
     log, kept     blocks whose payloads are damaged lose those records and keep the others, each at its own offset; a
                   block whose head is damaged is lost, because nobody can say which record is which
-    tables        rows that do not match their checksum are left out; of a topic's two rows (name and id) one suffices
+    tables        rows that do not match their checksum, or have another form, are left out; of a topic's two rows (name
+                  and id) one suffices
     dual          not copied: it is built again from the log when the store is opened
 
 What follows from a lost record (a session, a subscription) stays as its table has it: the table has its own checksum.
@@ -37,6 +38,7 @@ from .format import (
     unseal,
     verified_head,
 )
+from .forms import look_at_form
 from .groups import pack, unpack
 from .options import GIB
 from .outline import outline
@@ -80,8 +82,9 @@ class StoreRepair:
 
     def _copy_blocks(self, name: str) -> None:
         for key, value in self._pairs(name):
-            group, last = parse_log_key(key)
+            group = last = -1
             try:
+                group, last = parse_log_key(key, name)
                 head = verified_head(memoryview(value), group, last)
                 kept = list(self._undamaged(name, memoryview(value), head))
             except (LexicastError, ValueError) as error:
@@ -115,7 +118,7 @@ class StoreRepair:
         with self._environment.begin(write=True) as txn:
             for key, value in self._pairs(name):
                 try:
-                    unseal(name, key, value)
+                    look_at_form(name, key, unseal(name, key, value))
                 except DamageError as error:
                     self._damages.append(Damage(name, -1, -1, error.what))
                     continue

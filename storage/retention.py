@@ -16,6 +16,7 @@ Dictionaries stay: blocks refer to them, and counting which still do costs more 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -46,7 +47,7 @@ from .producers import idle_since
 from .space import Space
 from .state import mark_fields, retained_fields
 from .table import ReadTransaction, Table, WriteTransaction
-from .topics import TopicIds, find, group_of, id_key
+from .topics import TopicIds, find, group_of, id_key, topic_id_of
 
 BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
@@ -160,9 +161,11 @@ class Reclaimer:
                 key = bytes(cursor.key())
                 if int.from_bytes(key[:_EXPIRY_KEY_BYTES], "big") >= now_us:
                     return
-                group, last = parse_log_key(key[_EXPIRY_KEY_BYTES:])
-                value = txn.get(key[_EXPIRY_KEY_BYTES:], None, self._log.database)
-                yield Victim(group, last, 0 if value is None else len(value), key)
+                # A row that cannot be read is left to `check`: its block goes by age or size.
+                with suppress(DamageError):
+                    group, last = parse_log_key(key[_EXPIRY_KEY_BYTES:], "expiry")
+                    value = txn.get(key[_EXPIRY_KEY_BYTES:], None, self._log.database)
+                    yield Victim(group, last, 0 if value is None else len(value), key)
                 there = cursor.next()
 
     def _oldest(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
@@ -208,7 +211,7 @@ class Reclaimer:
         """Of the topics left bare by blocks that went, else of all topics in turn: those of which nothing is left."""
         topic_ids = list(islice(self._left, _ROWS_A_STEP))
         if not topic_ids:
-            topic_ids = [int.from_bytes(key, "big") for key, _ in self._rows(txn, self._databases.names)]
+            topic_ids = [topic_id_of(key, "names") for key, _ in self._rows(txn, self._databases.names)]
         for topic_id in topic_ids:
             self._left.pop(topic_id, None)
         bare = self._index.bare(txn, topic_ids, [self._log_first(group_of(i)) - 1 for i in topic_ids])
@@ -229,7 +232,7 @@ class Reclaimer:
                 if not there:
                     return found
                 key, value = bytes(cursor.key()), cursor.value()
-                head = peek_head(value, *parse_log_key(key))
+                head = peek_head(value, *parse_log_key(key, "kept"))
                 if 0 < head.expire_all_us < now_us:
                     found.append((key, only_topic(block_of(value, head))))
                 there = cursor.next()
@@ -263,7 +266,7 @@ class Reclaimer:
         txn.delete(key, db=self._databases.kept)
         topic_id = find(self._databases, txn, topic)
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        if topic_id is not None and row is not None and retained_fields(row).offset == parse_log_key(key)[1]:
+        if topic_id is not None and row is not None and retained_fields(row).offset == parse_log_key(key, "kept")[1]:
             self._databases.retained.delete(txn, id_key(topic_id))
             self._look_later(topic_id)
 

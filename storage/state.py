@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import (
     ControlRecord,
     DictionaryStored,
@@ -38,7 +39,7 @@ from lexicast.cluster.topics import is_wildcard
 from . import producers
 from .dual import Index
 from .environment import Databases
-from .format import group_prefix, log_key, name_key
+from .format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
 from .outline import CLEARED, Outline, RetainedRow
 from .table import AnyTransaction, WriteTransaction
 from .topics import TopicIds, find, id_key, wildcard_id
@@ -47,6 +48,8 @@ from .topics import TopicIds, find, id_key, wildcard_id
 EPOCHS_MAX: Final = 1_024
 
 NEVER_US: Final = 2**63 - 1
+
+R = TypeVar("R", bound=ControlRecord)
 
 _U64 = struct.Struct(">Q")
 _POSITION = struct.Struct("<QQ")
@@ -145,16 +148,16 @@ class State:
     def session(self, txn: AnyTransaction, group: int, client_id: str) -> SessionSaved | None:
         """The session of a client id."""
         row = self._databases.sessions.get(txn, self._session_key(group, client_id))
-        return None if row is None else _session(row)
+        return None if row is None else session_of(row)
 
     def expired_sessions(self, txn: AnyTransaction, now_us: int, limit: int) -> Iterator[tuple[int, SessionSaved]]:
         """Up to `limit` sessions to be forgotten by `now_us`, the longest expired first, each with its group."""
         for key, _ in self._databases.session_expiry.rows(txn, b"", None, limit):
-            if _U64.unpack_from(key)[0] > now_us:
+            if unpacked_head(_U64, key, "session_expiry")[0] > now_us:
                 return
             row = self._databases.sessions.get(txn, key[_U64.size :])
             if row is not None:
-                yield int.from_bytes(key[_U64.size : _U64.size + 2], "big"), _session(row)
+                yield int.from_bytes(key[_U64.size : _U64.size + 2], "big"), session_of(row)
 
     # subscriptions
 
@@ -174,7 +177,7 @@ class State:
         self._databases.subscriptions.delete(txn, key)
         name = filter.encode()
         topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
-        self._index.delete_subscription(txn, topic_id, _U64.unpack_from(row)[0])
+        self._index.delete_subscription(txn, topic_id, unpacked_head(_U64, row, "subscriptions")[0])
 
     @staticmethod
     def _subscription_key(group: int, broker: str, filter: str) -> bytes:
@@ -235,43 +238,53 @@ class State:
     def epochs(self, txn: AnyTransaction, group: int) -> list[Epoch]:
         """The group's last EPOCHS_MAX epoch starts, oldest first."""
         rows = self._databases.epochs.rows(txn, group_prefix(group), None, EPOCHS_MAX + 1)
-        return [Epoch(_U64.unpack_from(key, 2)[0], *_EPOCH.unpack(row)) for key, row in rows]
+        return [epoch_of(key, row) for key, row in rows]
 
 
-def _session(row: bytes) -> SessionSaved:
-    record = unpack_record(row)
-    assert isinstance(record, SessionSaved)
+def _record(table: str, row: bytes, kind: type[R]) -> R:
+    """The record in a row. Raises DamageError when there is none, or another one."""
+    try:
+        record = unpack_record(row)
+    except PeerError as error:
+        raise DamageError(table, -1, -1, str(error)) from None
+    if not isinstance(record, kind):
+        raise DamageError(table, -1, -1, f"a {type(record).__name__} where a {kind.__name__} was expected")
     return record
+
+
+# What follows raises DamageError: a row may have its right checksum and yet another form than this lexicast writes.
+
+
+def epoch_of(key: bytes, row: bytes) -> Epoch:
+    """A row of the epochs table."""
+    return Epoch(unpacked(_U64, key[2:], "epochs")[0], *unpacked(_EPOCH, row, "epochs"))
 
 
 def session_of(row: bytes) -> SessionSaved:
     """A row of the sessions table."""
-    return _session(row)
+    return _record("sessions", row, SessionSaved)
 
 
 def dictionary_of(row: bytes) -> DictionaryStored:
     """A row of the dictionaries table."""
-    record = unpack_record(row)
-    assert isinstance(record, DictionaryStored)
-    return record
+    return _record("dictionaries", row, DictionaryStored)
 
 
 def subscription_of(row: bytes) -> tuple[Subscribed, int]:
     """A row of the subscriptions table: the record and its offset, the cut."""
-    record = unpack_record(row[_U64.size :])
-    assert isinstance(record, Subscribed)
-    return record, _U64.unpack_from(row)[0]
+    offset = unpacked_head(_U64, row, "subscriptions")[0]
+    return _record("subscriptions", row[_U64.size :], Subscribed), offset
 
 
 def mark_fields(row: bytes) -> tuple[int, int]:
     """A row of the marks table: (offset, time_us)."""
-    offset, time_us = _MARK.unpack(row)
+    offset, time_us = unpacked(_MARK, row, "marks")
     return offset, time_us
 
 
 def retained_fields(row: bytes) -> Retained:
     """A row of the retained table."""
-    return Retained(*_POSITION.unpack(row))
+    return Retained(*unpacked(_POSITION, row, "retained"))
 
 
 def pack_retained(offset: int, expires_us: int) -> bytes:

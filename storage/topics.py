@@ -6,14 +6,16 @@ filters of the group. Ids are never given twice: stale index rows of a forgotten
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from .environment import Databases
-from .format import name_key
+from .format import name_key, unpacked
 from .table import AnyTransaction, WriteTransaction
 
 GROUP_SHIFT: Final = 48
 ID_BYTES: Final = 8
+_ID: Final = struct.Struct(">Q")
 
 
 def wildcard_id(group: int) -> int:
@@ -26,6 +28,12 @@ def id_key(topic_id: int) -> bytes:
     return topic_id.to_bytes(ID_BYTES, "big")
 
 
+def topic_id_of(data: bytes, table: str) -> int:
+    """The topic that a key or row of `table` names. Raises DamageError when it has another length."""
+    topic_id: int = unpacked(_ID, data, table)[0]
+    return topic_id
+
+
 def group_of(topic_id: int) -> int:
     """The group of a topic."""
     return topic_id >> GROUP_SHIFT
@@ -34,7 +42,7 @@ def group_of(topic_id: int) -> int:
 def find(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
     """The id of `topic`, or None when no record names it."""
     row = databases.ids.get(txn, name_key(topic))
-    return None if row is None else int.from_bytes(row, "big")
+    return None if row is None else topic_id_of(row, "ids")
 
 
 class TopicIds:

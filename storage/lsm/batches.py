@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lexicast.cluster.errors import StoreFormatError, UsageError
 
-from ..format import DamageError
+from ..format import DamageError, unpacked_head
 from .checks import U32, row_checks
 from .rows import EVER_US, I64, ID_LIMIT, U64
 
@@ -149,8 +149,8 @@ def batch_head(value: memoryview, first: int) -> BatchHead:
 
 
 def keep_until(value: memoryview) -> int:
-    """When the last publication of a stored batch expires, unverified."""
-    return BatchHead(*_HEAD.unpack_from(value, _CRC.size)).keep_until_us
+    """When the last publication of a stored batch expires, unverified. Raises DamageError when it is cut short."""
+    return BatchHead(*unpacked_head(_HEAD, value[_CRC.size :], "batches")).keep_until_us
 
 
 def decode_batch(value: memoryview, head: BatchHead) -> Batch:

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from ..format import seal, unseal
+from ..format import DamageError, seal, unpacked_head, unseal
 from ..table import AnyTransaction, WriteTransaction
 from .graves import Graves
 from .home import GRAVES, DualOptions, Home, Manifest, RunRow, write_manifest
@@ -206,9 +206,9 @@ def _pack_rows(rows: Rows) -> bytes:
 
 
 def _unpack_rows(data: bytes) -> Rows:
-    count = _COUNT.unpack_from(data)[0]
+    count = unpacked_head(_COUNT, data, "meta")[0]
     if len(data) != _COUNT.size + ROW_BYTES * count:
-        raise ValueError("the graves are cut short")
+        raise DamageError("meta", -1, -1, "the graves are cut short")
     columns = np.frombuffer(data, np.uint64, 5 * count, _COUNT.size).reshape(5, count)
     low: I64 = columns[2].view(np.int64)
     return Rows(columns[0], columns[1], low, columns[3].view(np.int64), columns[4])

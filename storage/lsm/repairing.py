@@ -90,7 +90,11 @@ class DualRepair:
         """The undamaged rows of each run, segment by segment."""
         found: dict[int, list[Rows]] = {}
         for key, value in salvaged_pairs(self._file, "runs", self._scratch, self._lines):
-            run, number = parse_segment_key(key)
+            try:
+                run, number = parse_segment_key(key)
+            except DamageError as error:
+                self._damages.append(Damage("runs", -1, -1, f"a segment is lost: {error.what}"))
+                continue
             try:
                 rows = segment_rows(memoryview(value), verify=True)
             except DamageError:

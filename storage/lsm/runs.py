@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from ..format import DamageError
+from ..format import DamageError, unpacked
 from ..table import AnyTransaction, Database, WriteTransaction
 from .rows import I64, U64, Asked, Bounds, Matches, Rows, bounds_of, probe
 from .segments import encode_segment, segment_head, segment_rows
@@ -27,8 +27,8 @@ def segment_key(run: int, number: int) -> bytes:
 
 
 def parse_segment_key(key: bytes | memoryview) -> tuple[int, int]:
-    """(run, number) of a segment's key."""
-    run, number = _KEY.unpack(key)
+    """(run, number) of a segment's key. Raises DamageError."""
+    run, number = unpacked(_KEY, key, "runs")
     return run, number
 
 
