@@ -87,7 +87,7 @@ def render(now: dict[str, Any]) -> Group:
         (f"stored {rates['stored_per_s']:,.0f}/s  delivered {rates['delivered_per_s']:,.0f}/s", "bold"),
     )
     warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
-    parts: list[Any] = [head, *warned, _actors(now), _groups(now), _brokers(now)]
+    parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
     families = [item for actor in now["sampling"].values() for item in actor.get("families", {}).items()]
     if families:
         parts.append(_families(families))
@@ -118,25 +118,28 @@ def _actors(now: dict[str, Any]) -> Table:
 
 
 def _groups(now: dict[str, Any]) -> Table:
-    from .status import size, span
-
-    columns = ("groups", "epochs", "copies", "stored/s", "to disk", "used", "room", "kept for", "topics", "sessions")
-    table = _table("topic groups and stores", "leader", *columns)
+    table = _table("topic groups", "leader", "groups", "epochs", "copies", "topics", "sessions")
     led: dict[str, list[tuple[int, int]]] = {}
     for epoch, leader, in_sync in now["coordination"]["group_states"].values():
         led.setdefault(leader, []).append((epoch, len(in_sync)))
     for leader, states in sorted(led.items()):
-        actor = now["coordinators"].get(leader, {})
-        store = actor.get("store", {})
+        store = now["coordinators"].get(leader, {}).get("store", {})
         row = [str(len(states)), _range([e for e, _ in states]), _range([c for _, c in states])]
-        row += [f"{actor.get('rates', {}).get('stored_per_s', 0):,.0f}", size(actor.get("uncommitted_bytes", 0))]
+        table.add_row(leader, *row, *[f"{store[key]:,}" for key in ("topics", "sessions") if store])
+    return table
+
+
+def _stores(now: dict[str, Any]) -> Table:
+    from .status import size, span
+
+    table = _table("stores", "coordinator", "stored/s", "to disk", "used", "room", "kept for")
+    for name, actor in sorted(now["coordinators"].items()):
+        store = actor.get("store", {})
         if store:
             kept = now["time"] - store["oldest_us"] / 1_000_000 if store["oldest_us"] else 0
             room = Text("full", style="bold red") if store["full"] else Text(size(store["free_bytes"]))
-            row += [size(store["used_bytes"])]
-            table.add_row(leader, *row, room, span(kept), f"{store['topics']:,}", f"{store['sessions']:,}")
-        else:
-            table.add_row(leader, *row)
+            row = [f"{actor.get('rates', {}).get('stored_per_s', 0):,.0f}", size(actor.get("uncommitted_bytes", 0))]
+            table.add_row(name, *row, size(store["used_bytes"]), room, span(kept))
     return table
 
 
@@ -146,25 +149,14 @@ def _range(numbers: list[int]) -> str:
 
 
 def _brokers(now: dict[str, Any]) -> Table:
-    columns = (
-        "MQTT",
-        "sessions",
-        "Python",
-        "filters",
-        "published/s",
-        "delivered/s",
-        "published",
-        "delivered",
-        "behind",
-    )
+    columns = ("MQTT", "sessions", "Python", "filters", "published/s", "delivered/s", "behind")
     table = _table("brokers", "name", *columns)
     for name, actor in now["brokers"].items():
         mqtt, rates = actor.get("mqtt", {}), actor.get("rates", {})
         row = [f"{mqtt.get(key, 0):,}" for key in ("connections", "sessions")]
         row += [f"{actor.get(key, 0):,}" for key in ("clients", "filters")]
         row += [f"{rates.get(key, 0):,.0f}" for key in ("published_per_s", "delivered_per_s")]
-        row += [f"{actor.get(key, 0):,}" for key in ("published_records", "delivered_records", "catching_up")]
-        table.add_row(name, *row)
+        table.add_row(name, *row, f"{actor.get('catching_up', 0):,}")
     return table
 
 
@@ -173,12 +165,12 @@ def _families(families: list[tuple[str, dict[str, Any]]]) -> Table:
 
     shown = sorted(families, key=lambda item: -item[1]["raw_bytes"])[:FAMILIES_SHOWN]
     more = f", {FAMILIES_SHOWN} of {len(families)}" if len(families) > FAMILIES_SHOWN else ""
-    columns = ("messages", "raw", "sent", "dictionaries", "saved", "", "codec")
+    columns = ("messages", "raw", "sent", "dictionaries", "saved", "codec")
     table = _table(f"families (of the messages sampled{more})", "family", *columns)
     for name, family in shown:
         sent = family["sent_bytes"] + family["dictionary_bytes"]
         saved = family["raw_bytes"] - sent
         row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(family["sent_bytes"])]
-        row += [size(family["dictionary_bytes"]), size(saved), f"{100 * saved / max(family['raw_bytes'], 1):.1f}%"]
+        row += [size(family["dictionary_bytes"]), f"{100 * saved / max(family['raw_bytes'], 1):.1f}%"]
         table.add_row(Text(name), *row, str(family["codec"] or ""))
     return table

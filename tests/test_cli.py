@@ -262,10 +262,29 @@ def told(time: float, stored: int, **coordinator: Any) -> dict[str, Any]:
     return {**now, "warnings": list(warnings(now))}
 
 
-def shown(now: dict[str, Any]) -> str:
-    console = Console(width=140, record=True, file=StringIO())
+def shown(now: dict[str, Any], width: int = 140) -> str:
+    console = Console(width=width, record=True, file=StringIO())
     console.print(render(with_rates(now, now)))
     return console.export_text()
+
+
+def test_status_fits_a_terminal_of_80_columns() -> None:
+    store = {
+        "topics": 1_234_567,
+        "sessions": 18_000,
+        "full": False,
+        "used_bytes": 12_345_678_901,
+        "free_bytes": 5 << 40,
+    }
+    now = told(5e5, 0, uncommitted_bytes=63 << 20, store={**store, "oldest_us": 3})
+    family = {"messages": 1_234_567, "raw_bytes": 345_678_901, "sent_bytes": 45_678_901, "dictionary_bytes": 145_678}
+    now["sampling"] = {"sampling-0": {"families": {"flights/EWR/+": {**family, "codec": "deflate-9"}}}}
+    counts = {"clients": 1_000, "filters": 100_000, "catching_up": 12}
+    now["brokers"] = {"broker-0": {**counts, "mqtt": {"connections": 18_000, "sessions": 18_000}}}
+    rows = {words[0]: words for line in shown(now, 80).splitlines() if (words := line.split())}
+    assert rows["coordinator-0"] == ["coordinator-0", "0", "63.0", "MiB", "11.5", "GiB", "5.0", "TiB", "5", "days"]
+    assert rows["broker-0"] == ["broker-0", "18,000", "18,000", "1,000", "100,000", "0", "0", "12"]
+    assert rows["flights/EWR/+"][-2:] == ["86.7%", "deflate-9"]
 
 
 def test_rates_are_never_negative() -> None:
