@@ -31,7 +31,7 @@ from lexicast.storage.format import DamageError
 from lexicast.storage.reader import ReadResult
 
 from .link import Link
-from .peers import BrokerPeer
+from .peers import BrokerPeer, recorded_filters
 
 if TYPE_CHECKING:
     from .coordinator import CoordinatorServer
@@ -111,15 +111,18 @@ class CoordinatorRequests:
         if old is not None and old.incarnation > link.incarnation:
             raise PeerError(f"{link.name} has been replaced by a newer incarnation")
         peer = BrokerPeer(link.name, link.incarnation, link)
+        recorded = recorded_filters(server.store, peer.name, self._groups_of) if old is None else old.recorded()
         if old is not None:
-            for gone in server.routing.drop(old):
-                if gone not in set(filters):
-                    self._record(gone, Unsubscribed(link.name, gone.decode()))
+            server.routing.drop(old)
             if old.link is not link:
                 old.link.abort()
         server.routing.peers[peer.name] = peer
-        for topic_filter in filters:
-            self._subscribe_one(peer, topic_filter)
+        wanted = set(filters)
+        for gone in sorted(recorded.keys() - wanted):
+            self._record(gone, Unsubscribed(peer.name, gone.decode()))
+        for topic_filter in sorted(wanted):
+            # What the log says already keeps its cut: a broker that dials again changes nothing.
+            self._subscribe_one(peer, topic_filter, recorded.get(topic_filter) != peer.incarnation)
         server.routing.flush()
         for number, group in server.sequencer.groups.items():
             head = heads.get(number)
@@ -189,8 +192,8 @@ class CoordinatorRequests:
         behind = [number for number in groups if number in peer.behind]
         return {"cut": cut, "retained": [block.to_wire() for block in found], "behind": behind}
 
-    def _subscribe_one(self, peer: BrokerPeer, topic_filter: bytes) -> None:
-        if self._server.routing.insert(peer, topic_filter):
+    def _subscribe_one(self, peer: BrokerPeer, topic_filter: bytes, record_it: bool = True) -> None:
+        if self._server.routing.insert(peer, topic_filter) and record_it:
             now_us = self._server.clock.time_us()
             record = Subscribed(peer.name, peer.incarnation, topic_filter.decode(), now_us, TIME_MAX_US)
             self._record(topic_filter, record)

@@ -7,12 +7,14 @@ behind when its link is full, and when it comes back after a broken link. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.messages import DELIVER
 from lexicast.cluster.topics import TopicTrie, is_wildcard
+from lexicast.storage.store import Store
 
 from .link import Link
 
@@ -34,6 +36,10 @@ class BrokerPeer:
     outgoing: list[Block] = field(default_factory=list)
     delivered_records: int = 0
 
+    def recorded(self) -> dict[bytes, int]:
+        """What the log says that it is subscribed to, or will when this turn is committed: filter -> incarnation."""
+        return dict.fromkeys(self.filters, self.incarnation)
+
     def offer(self, block: Block) -> None:
         """Send `block` at the end of this turn, unless the broker is behind in its group."""
         if block.group not in self.behind:
@@ -54,6 +60,20 @@ class BrokerPeer:
         """Send blocks now."""
         self.delivered_records += sum([block.count for block in blocks])
         self.link.send((DELIVER, 0, [block.to_wire() for block in blocks]))
+
+
+def recorded_filters(store: Store, broker: str, groups_of: Callable[[list[bytes]], list[int]]) -> dict[bytes, int]:
+    """What the logs say that a broker is subscribed to: filter -> incarnation; -1 where not all of its groups do."""
+    told: dict[bytes, dict[int, int]] = {}
+    for group in groups_of([b"#"]):
+        for record, _ in store.subscriptions(group):
+            if record.broker == broker:
+                told.setdefault(record.filter.encode(), {})[group] = record.incarnation
+    found = {}
+    for topic_filter, by_group in told.items():
+        whole = len(by_group) == len(groups_of([topic_filter])) and len(set(by_group.values())) == 1
+        found[topic_filter] = next(iter(by_group.values())) if whole else -1
+    return found
 
 
 class Routing:

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
 from lexicast.cluster.errors import UsageError
-from lexicast.cluster.records import DictionaryStored, EpochStart, Released, SessionEnded, SessionSaved
+from lexicast.cluster.records import (
+    DictionaryStored,
+    EpochStart,
+    Released,
+    SessionEnded,
+    SessionSaved,
+    Subscribed,
+    Unsubscribed,
+)
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.outline import outline
@@ -30,6 +38,7 @@ class MemoryStore:
         self._marks: dict[tuple[int, bytes, int], int] = {}
         self._epochs: dict[int, list[Epoch]] = {}
         self._sessions: dict[tuple[int, str], SessionSaved] = {}
+        self._subscriptions: dict[tuple[int, str, str], tuple[Subscribed, int]] = {}
         self._dictionaries: dict[tuple[int, int], DictionaryStored] = {}
 
     # -- writing
@@ -62,6 +71,10 @@ class MemoryStore:
                     self._sessions[block.group, record.client_id] = record
                 case SessionEnded():
                     self._sessions.pop((block.group, record.client_id), None)
+                case Subscribed():
+                    self._subscriptions[block.group, record.broker, record.filter] = (record, block.first + at)
+                case Unsubscribed():
+                    self._subscriptions.pop((block.group, record.broker, record.filter), None)
                 case DictionaryStored():
                     self._dictionaries[block.group, record.dictionary] = record
 
@@ -171,6 +184,10 @@ class MemoryStore:
     def sessions(self, group: int) -> Iterable[SessionSaved]:
         """As `Store.sessions`."""
         return [session for (home, _), session in self._sessions.items() if home == group]
+
+    def subscriptions(self, group: int) -> Iterable[tuple[Subscribed, int]]:
+        """As `Store.subscriptions`."""
+        return [found for (number, _, _), found in self._subscriptions.items() if number == group]
 
     def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
         """As `Store.expired_sessions`."""

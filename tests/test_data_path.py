@@ -268,6 +268,56 @@ async def test_a_broker_that_was_cut_off_gets_what_it_missed(tmp_path: Path) -> 
         assert stream.payloads() == numbered(0, 41)
 
 
+async def test_a_broker_that_dials_again_records_only_what_has_changed(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        await broker.subscribe(b"t/#", b"a/b")
+        groups = coordinator.server.sequencer.groups
+        await eventually(lambda: all([g.committed == g.next for g in groups.values()]), "the subscriptions' records")
+
+        def cuts() -> dict[tuple[int, str], int]:
+            store = coordinator.server.store
+            return {(group, record.filter): cut for group in groups for record, cut in store.subscriptions(group)}
+
+        before = cuts()
+        assert {filter for _, filter in before} == {"t/#", "a/b", "$sdc/#"}  # the last: of the broker itself
+        routing = coordinator.server.routing
+        peer = routing.peers["broker-0"]
+        broker.cut_links()
+        await eventually(lambda: routing.peers["broker-0"] is not peer, "a new link")
+        await broker.publish(b"t/1", [b"x"])
+        assert cuts() == before
+        coordinator = await cluster.restart_coordinator()
+        await broker.publish(b"t/1", [b"y"])  # answered on a resumed link
+        assert cuts() == before
+        stream = await broker.subscribe(b"t/#")
+        await broker.publish(b"t/1", [b"z"])
+        assert (await stream.arrived(1))[0].payload == b"z"
+
+
+async def test_what_a_broker_was_subscribed_to_before_a_crash_of_both_is_ended(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        await broker.subscribe(b"a")
+        group = topic_group(b"a", GROUPS)
+
+        def recorded() -> list[tuple[str, int]]:
+            found = coordinator.server.store.subscriptions(group)
+            return [(record.filter, record.incarnation) for record, _ in found if record.filter == "a"]
+
+        await eventually(lambda: recorded() == [("a", broker.engine.incarnation)], "the subscription's record")
+        await cluster.crash_coordinator()
+        await cluster.stop_broker("broker-0")
+        coordinator = await cluster.start_coordinator()
+        assert recorded() == [("a", broker.engine.incarnation)]
+        broker = await cluster.start_engine("broker-0")
+        await eventually(lambda: recorded() == [], "the end of the old subscription")
+        await broker.subscribe(b"a")
+        await eventually(lambda: recorded() == [("a", broker.engine.incarnation)], "the new subscription's record")
+
+
 async def test_a_broker_whose_link_is_full_falls_behind_and_is_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
