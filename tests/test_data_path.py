@@ -592,6 +592,33 @@ async def test_subscriptions_are_counted_once_a_subscriber(tmp_path: Path) -> No
         await eventually(lambda: peer.filters == set(broker.engine.filters()), "the end of the back-end subscription")
 
 
+async def test_a_clock_that_jumps_back_and_forth_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    start_us = clock.time_us()
+    async with Cluster(tmp_path, clock=clock) as cluster:
+        await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        live = await broker.subscribe(b"t/#")
+        for at, jump in enumerate([0, 3_600, -7_200, 60, -60, 86_400, -86_400]):
+            clock.jump(jump)
+            await broker.publish(b"t/%d" % (at % 2), numbered(10 * at, 10), qos=at % 2)
+            if at == 3:
+                await cluster.restart_coordinator()
+        await live.arrived(70)
+        past = await broker.subscribe(
+            b"t/#", start=await broker.engine.offsets_at(b"t/#", start_us - 10 * 86_400_000_000)
+        )
+        await broker.publish(b"t/0", [b"70"])
+        await past.arrived(71)
+        await live.arrived(71)
+        assert sorted(map(int, past.payloads())) == sorted(map(int, live.payloads())) == list(range(71))
+        assert in_order(past.received)
+        # Times are stamped so that they ascend: a time is found again whatever the clock did since.
+        late = await broker.subscribe(b"t/#", start=await broker.engine.offsets_at(b"t/#", start_us + 3_600_000_000))
+        await late.arrived(61)
+        assert sorted(map(int, late.payloads())) == list(range(10, 71))
+
+
 async def test_two_coordinators_share_the_groups(tmp_path: Path) -> None:
     names = ("coordinator-0", "coordinator-1")
     async with Cluster(tmp_path, coordinators=names) as cluster:
