@@ -154,6 +154,7 @@ class Runner:
         self._tell = tell
         self._due: dict[str, float] = {}
         self._before: dict[str, set[str]] = {}
+        self._ended = threading.Event()
         self.answered_at_once = True
         """Whether the last answer was one query for all subscriptions."""
         self.told: tuple[str, ...] = ()
@@ -161,6 +162,7 @@ class Runner:
 
     def run(self, ended: threading.Event) -> None:
         """Answer every channel each period until `ended` is set. Raises LexicastError when the cluster is gone."""
+        self._ended = ended
         while not ended.is_set():
             started = time.monotonic()
             self.step(started)
@@ -201,6 +203,8 @@ class Runner:
             self._tell(f"{channel.name}: {first_line(error)}")
             return 0
         except Exception as error:
+            if self._ended.is_set():
+                return 0  # the signal that ended us ended Spark's processes as well
             # One channel's SQL must not end the others'.
             self._tell(f"{channel.name}: the query failed: {first_line(error)}")
             return 0

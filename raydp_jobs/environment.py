@@ -23,7 +23,7 @@ import psutil
 import ray
 
 from lexicast.actors import launch_ray
-from lexicast.actors.client_address import own_ray_address
+from lexicast.actors.client_address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE, own_ray_address
 from lexicast.actors.spark_environment import JAVA_OPTIONS, prepare
 from lexicast.cluster.config import Node
 from lexicast.cluster.errors import UnavailableError, UsageError
@@ -64,11 +64,17 @@ def configuration(shuffle_partitions: int) -> dict[str, str]:
 
 
 def join_ray(address: str | None, data_dir: str | os.PathLike[str] | None) -> bool:
-    """Connect this process to the Ray of a running cluster; False when it was connected. Raises LexicastError."""
+    """Connect this process to the Ray of a running cluster, found as `lexicast.connect` finds it.
+
+    False when it was connected. Raises LexicastError.
+    """
     if ray.is_initialized():
         return False
+    if address is None and data_dir is None:
+        address = os.environ.get(ADDRESS_VARIABLE) or None
     if address is None:
-        address = own_ray_address(Node(data_dir=os.fspath(data_dir or "")).data_path())
+        folder = os.fspath(data_dir or os.environ.get(DATA_DIR_VARIABLE, ""))
+        address = own_ray_address(Node(data_dir=folder).data_path())
     with quiet():  # Ray's own complaints of a Ray that does not let it in, one a second
         launch_ray.join(address)
     return True
