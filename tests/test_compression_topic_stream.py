@@ -143,14 +143,27 @@ def test_the_stream_beats_standalone_payloads() -> None:
     assert sent < 0.4 * sum(len(alone.compress(message)) for message in messages)
 
 
-def test_a_stream_that_loses_rests_for_seven_intervals() -> None:
+def test_a_stream_that_loses_rests_for_seven_intervals_then_longer_and_not_after_it_gained() -> None:
     stream = TopicStream(Primed(), key_interval=10)
+    answers = []
+    for number, message in enumerate(readings(1, 340)):
+        answers.append(not stream.rests(1))
+        if answers[-1]:
+            stream.encode([message], 1 if number < 230 or number >= 250 else ALWAYS)
+    lost, gained = [True] * 10, [True] * 10
+    assert answers[:240] == lost + [False] * 70 + lost + [False] * 140 + gained
+    assert answers[240:] == gained + lost + [False] * 70 + lost
+
+
+def test_a_stream_that_is_losing_is_left_before_its_interval_ends() -> None:
+    stream = TopicStream(Primed())
     answers = []
     for message in readings(1, 100):
         answers.append(not stream.rests(1))
         if answers[-1]:
             stream.encode([message], 1)
-    assert answers == [True] * 10 + [False] * 70 + [True] * 10 + [False] * 10
+    assert answers == [True] * 25 + [False] * 75
+    assert stream.at_key_frame
 
 
 def test_whoever_joins_waits_for_the_key_frame() -> None:
