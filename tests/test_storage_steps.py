@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ from lexicast.cluster.clock import ManualClock
 from lexicast.storage import dual
 from lexicast.storage.behind import WriteBehind
 from lexicast.storage.dual import Entry, segments_of
+from lexicast.storage.dualdb import Batch, DualDB, DualOptions
+from lexicast.storage.lsm import jobs, tiers
+from lexicast.storage.lsm.batches import SUBSCRIBE
 from lexicast.storage.lsm.jobs import TAKES_A_STEP
+from lexicast.storage.lsm.rows import Rows
 from lexicast.storage.lsm.runs import Run as SortedRun
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.retention import BLOCKS_A_STEP, Reclaimer
@@ -166,3 +170,55 @@ def test_a_block_with_many_topics_leaves_them_to_later_steps(
     assert blocks == 2
     assert steps >= 1_000 // 128
     assert list(store.topics(0)) == []
+
+
+def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges: list[int] = []
+    whole = jobs.merged
+
+    def counted(parts: Sequence[Rows], now_us: int) -> Rows:
+        merges.append(sum([part.size for part in parts]))
+        return whole(parts, now_us)
+
+    monkeypatch.setattr(jobs, "merged", counted)
+    options = DualOptions(map_bytes=1 << 28, memory_rows_max=4_000, segment_rows=100, reserve_bytes=0)
+    db = DualDB.open(tmp_path / "d", options)
+    random = np.random.default_rng(1)
+    written = 0
+    for number in range(100):
+        time = np.full(100, number, np.int64)
+        kind = np.full(100, SUBSCRIBE, np.uint8)
+        id, tag = random.integers(0, 50, 100).astype(np.uint64), np.arange(100, dtype=np.uint64)
+        db.append(Batch(kind, id, time, time, np.full(100, 10**9), tag, []))
+        assert len(merges) <= TAKES_A_STEP
+        assert (
+            max(merges, default=0) <= 100 + 4 * 8 * 4
+        )  # pieces are rounded up, a tier each; and runs by their segments
+        written += sum(merges)
+        merges.clear()
+    assert written > 4_000
+    monkeypatch.undo()
+    db.close()
+
+
+def test_small_tiers_are_merged_and_large_ones_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    merges: list[int] = []
+    whole = tiers.merged
+
+    def counted(parts: Sequence[Rows], now_us: int) -> Rows:
+        merges.append(sum([part.size for part in parts]))
+        return whole(parts, now_us)
+
+    monkeypatch.setattr(tiers, "merged", counted)
+    monkeypatch.setattr(tiers, "MERGED_ROWS_MAX", 1_000)
+    table = tiers.Tiers()
+    one = np.arange(100, dtype=np.uint64)
+    for number in range(100):
+        times = np.full(100, number, np.int64)
+        table.add(Rows(one, one, times, times + 10**6, one), number)
+    assert merges == [800] * 12
+    assert table.rows == 10_000
+    assert len(table.parts(0)) == 12 + 4
+    assert table.parts(10**6 + 8) == table.parts(0)[:4] + table.parts(0)[5:]  # the first merged one has expired

@@ -1,6 +1,7 @@
 """Work behind the commits, a segment a step: writing the frozen memory table, and merging runs.
 
-Both make a new run out of sorted rows; expired rows and rows under graves are left out on the way.
+Both merge sorted rows into a new run; expired rows and rows under graves are left out on the way. (Bringing the whole
+memory table into order first held up a commit: 22 ms for 400,000 rows.)
 """
 
 from __future__ import annotations
@@ -20,52 +21,54 @@ Cleaned = Callable[[Rows], Rows]
 TAKES_A_STEP: Final = 8
 
 
-class Job(Protocol):
-    """One run in the making."""
+class Source(Protocol):
+    """Sorted rows in pieces."""
 
-    target: Run
-    replaced: Sequence[Run]
+    @property
+    def segments(self) -> int:
+        """How many pieces."""
+        ...
 
-    def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
-        """Write up to a segment; True when the run is complete."""
+    def segment(self, txn: AnyTransaction, database: Database, number: int) -> Rows:
+        """One of them."""
         ...
 
 
-class Flush:
-    """The frozen memory table, already sorted and cleaned, to a run of level 0."""
+class InMemory:
+    """A tier of the memory table as a source; `piece` rows at a time."""
 
-    def __init__(self, target: Run, rows: Rows, segment_rows: int) -> None:
-        self.target = target
-        self.replaced: Sequence[Run] = ()
+    def __init__(self, rows: Rows, piece: int) -> None:
         self._rows = rows
-        self._segment_rows = segment_rows
-        self._at = 0
+        self._piece = piece
+        self.segments = -(-rows.size // piece)
 
-    def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
-        """See `Job`."""
-        del now_us
-        part = self._rows.slice(self._at, self._at + self._segment_rows)
-        if part.size:
-            self.target.append(txn, database, part)
-        self._at += self._segment_rows
-        return self._at >= self._rows.size
+    def segment(self, txn: AnyTransaction, database: Database, number: int) -> Rows:
+        """See `Source`."""
+        del txn, database
+        return self._rows.slice(number * self._piece, (number + 1) * self._piece)
+
+
+def in_memory(tiers: Sequence[Rows], segment_rows: int) -> list[Source]:
+    """Tiers as sources whose pieces span about the same keys, and are about a segment together."""
+    total = max(1, sum([tier.size for tier in tiers]))
+    return [InMemory(tier, -(-segment_rows * tier.size // total)) for tier in tiers if tier.size]
 
 
 class _Input:
-    """A run being merged: its current segment from row `at` on."""
+    """A source being merged: its current piece from row `at` on."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, source: Source) -> None:
+        self.source = source
         self.number = 0
         self.at = 0
 
     @property
     def left(self) -> bool:
-        return self.number < self.run.segments
+        return self.number < self.source.segments
 
 
 class Merge:
-    """Several runs to one of a higher level, in key order, so many rows a step as make about one segment.
+    """Several sources to one run, in key order, so many rows a step as make about one segment.
 
     With `by_seq`, rows of a key are in the order of their `seq`, in all runs and in the new one, and nothing expires.
     """
@@ -73,22 +76,21 @@ class Merge:
     def __init__(
         self,
         target: Run,
-        replaced: Sequence[Run],
+        sources: Sequence[Source],
         cleaned: Cleaned,
         segment_rows: int,
         by_seq: bool = False,
     ) -> None:
         self.target = target
-        self.replaced = replaced
         self._cleaned = cleaned
         self._by_seq = by_seq
         self._segment_rows = segment_rows
-        self._inputs = [_Input(run) for run in replaced]
+        self._inputs = [_Input(source) for source in sources]
         self._pending: list[Rows] = []
         self._pending_rows = 0
 
     def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
-        """See `Job`."""
+        """Write up to a segment; True when the run is complete."""
         for _ in range(TAKES_A_STEP):
             if self._pending_rows >= self._segment_rows or not self._left:
                 break
@@ -109,7 +111,9 @@ class Merge:
     def _take(self, txn: AnyTransaction, database: Database, now_us: int) -> None:
         """Move all rows up to the first end of a current segment: after it every input is at or beyond that key."""
         current = [
-            (each, each.run.segment(txn, database, each.number).from_row(each.at)) for each in self._inputs if each.left
+            (each, each.source.segment(txn, database, each.number).from_row(each.at))
+            for each in self._inputs
+            if each.left
         ]
         bound = min([(rows.key[-1], rows.seq[-1] if self._by_seq else 0) for _, rows in current])
         parts = []

@@ -1,7 +1,7 @@
 """The lists of all IDs: a memory table in front, sorted runs behind it, and the work that moves rows between them.
 
     added    -> active tiers                       answers from memory
-    freeze   -> frozen, one sorted array           answers from memory while it is written, a segment a step
+    freeze   -> frozen tiers                       answer from memory while they are merged, a segment a step
     flush    -> a run of level 0
     merge    -> `runs_fanout` runs of a level become one of the next
 
@@ -22,7 +22,7 @@ from ..format import DamageError, seal, unpacked_head, unseal
 from ..table import AnyTransaction, WriteTransaction
 from .graves import Graves
 from .home import GRAVES, DualOptions, Home, Manifest, RunRow, write_manifest
-from .jobs import Flush, Job, Merge
+from .jobs import Merge, in_memory
 from .rows import I64, ROW_BYTES, Matches, Queries, Rows, asked, joined_matches
 from .runs import Run, delete_some
 from .tiers import Tiers
@@ -43,8 +43,9 @@ class Lists:
         self._frozen_below = 0
         # Rows and graves since the last freeze, those that have expired included: what a crash costs to enter again.
         self._entered = 0
-        self._job: Job | None = None
-        self._merge: tuple[Merge, int] | None = None
+        self._flush: Merge | None = None
+        # With the runs that it replaces, and the number before which it applies all graves.
+        self._merge: tuple[Merge, list[Run], int] | None = None
         self._runs: list[Run] = []
         self.graves = Graves()
 
@@ -102,16 +103,16 @@ class Lists:
 
     def due(self) -> bool:
         """There is work to do."""
-        return self._full or self._job is not None or self._merge is not None or bool(self._manifest.dropped)
+        return self._full or self._flush is not None or self._merge is not None or bool(self._manifest.dropped)
 
     def freeze(self, flushed: int, now_us: int) -> None:
         """Begin to write the memory table; operations before `flushed` are in it or in runs."""
-        rows = self.graves.apply(self._active.all_rows(now_us))
-        self._frozen = Tiers.of(rows)
+        self._frozen = self._active
         self._frozen_below = flushed
         self._active = Tiers()
         self._entered = 0
-        self._job = Flush(self._new_run(0), rows, self._options.segment_rows)
+        size = self._options.segment_rows
+        self._flush = Merge(self._new_run(0), in_memory(self._frozen.parts(now_us), size), self._clean, size)
 
     def _new_run(self, level: int) -> Run:
         self._manifest.next_run += 1
@@ -140,28 +141,28 @@ class Lists:
             txn, self._home.runs, self._manifest.dropped[0], _SEGMENTS_DELETED_A_STEP
         ):
             self._manifest.dropped.pop(0)
-        if self._job is None and self._full:
+        if self._flush is None and self._full:
             self.freeze(flushed, now_us)
-        if self._job is not None:
-            if self._job.step(txn, self._home.runs, now_us):
-                self._complete_flush(txn, self._job, now_us)
+        if self._flush is not None:
+            if self._flush.step(txn, self._home.runs, now_us):
+                self._complete_flush(txn, self._flush.target, now_us)
             return
         if self._merge is None:
             self._choose_merge()
         if self._merge is not None and self._merge[0].step(txn, self._home.runs, now_us):
             self._complete_merge(txn, now_us)
 
-    def _complete_flush(self, txn: WriteTransaction, job: Job, now_us: int) -> None:
-        if job.target.segments:
-            self._runs.append(job.target)
-        self._job = self._frozen = None
+    def _complete_flush(self, txn: WriteTransaction, run: Run, now_us: int) -> None:
+        if run.segments:
+            self._runs.append(run)
+        self._flush = self._frozen = None
         self._manifest.flushed = self._frozen_below
         self._drop([run for run in self._runs if run.high_max < now_us and not self._merging(run)])
         self.graves.forget(now_us, 0 if self._runs else self._frozen_below)
         self._store(txn, now_us)
 
     def _merging(self, run: Run) -> bool:
-        return self._merge is not None and run in self._merge[0].replaced
+        return self._merge is not None and run in self._merge[1]
 
     def _choose_merge(self) -> None:
         if self._runs and self.graves.before(self._manifest.flushed) > self._options.graves_max:
@@ -174,19 +175,19 @@ class Lists:
                 return
 
     def _begin_merge(self, level: int, replaced: list[Run], graves_below: int) -> None:
-        cleaned = self._clean
-        self._merge = (Merge(self._new_run(level), replaced, cleaned, self._options.segment_rows), graves_below)
+        merge = Merge(self._new_run(level), replaced, self._clean, self._options.segment_rows)
+        self._merge = (merge, replaced, graves_below)
 
     def _clean(self, rows: Rows) -> Rows:
         return self.graves.apply(rows)
 
     def _complete_merge(self, txn: WriteTransaction, now_us: int) -> None:
         assert self._merge is not None
-        merge, graves_below = self._merge
+        merge, replaced, graves_below = self._merge
         self._merge = None
         if merge.target.segments:
             self._runs.append(merge.target)
-        self._drop(list(merge.replaced))
+        self._drop(replaced)
         self.graves.forget(now_us, graves_below)
         self._store(txn, now_us)
 

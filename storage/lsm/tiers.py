@@ -25,6 +25,9 @@ from .rows import Asked, Bounds, Matches, Rows, bounds_of, merged, probe
 
 FANOUT: Final = 8
 
+# A batch that completes a tier waits for the merge: 5 ms for so many rows.
+MERGED_ROWS_MAX: Final = 131_072
+
 
 class Tiers:
     """Sorted rows in memory, asked as one."""
@@ -35,24 +38,18 @@ class Tiers:
         self._levels: list[list[tuple[Rows, Bounds]]] = [[]]
         self.rows = 0
 
-    @classmethod
-    def of(cls, rows: Rows) -> Tiers:
-        """One tier of sorted rows."""
-        made = cls()
-        if rows.size:
-            made._levels[0].append((rows, bounds_of(rows)))
-        made.rows = rows.size
-        return made
-
     def add(self, rows: Rows, now_us: int) -> None:
-        """Take in sorted rows, at least one; merges tiers when FANOUT of one size have come together."""
+        """Take in sorted rows, at least one; merges tiers when FANOUT of one size have come together.
+
+        Tiers that would be more than MERGED_ROWS_MAX together stay as they are.
+        """
         self.rows += rows.size
         level = 0
         while True:
             if rows.size:
                 self._levels[level].append((rows, bounds_of(rows)))
             tiers = self._levels[level]
-            if len(tiers) < FANOUT:
+            if len(tiers) < FANOUT or sum([tier.size for tier, _ in tiers]) > MERGED_ROWS_MAX:
                 return
             rows = merged([tier for tier, _ in tiers], now_us)
             self.rows += rows.size - sum([tier.size for tier, _ in tiers])
@@ -66,6 +63,6 @@ class Tiers:
         found = [probe(tier, bounds, asking) for tiers in self._levels for tier, bounds in tiers]
         return [matches for matches in found if matches is not None]
 
-    def all_rows(self, now_us: int) -> Rows:
-        """Everything unexpired, sorted."""
-        return merged([tier for tiers in self._levels for tier, _ in tiers], now_us)
+    def parts(self, now_us: int) -> list[Rows]:
+        """The tiers; without those that have expired as a whole."""
+        return [rows for tiers in self._levels for rows, bounds in tiers if bounds.high_max >= now_us]
