@@ -18,7 +18,7 @@ from lexicast.storage.dualdb import Batch, DualDB, DualOptions
 from lexicast.storage.lsm import jobs, tiers
 from lexicast.storage.lsm.batches import SUBSCRIBE
 from lexicast.storage.lsm.jobs import TAKES_A_STEP
-from lexicast.storage.lsm.rows import Rows
+from lexicast.storage.lsm.rows import Rows, merged
 from lexicast.storage.lsm.runs import Run as SortedRun
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.retention import BLOCKS_A_STEP, Reclaimer
@@ -176,7 +176,7 @@ def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merges: list[int] = []
-    whole = jobs.merged
+    whole = merged
 
     def counted(parts: Sequence[Rows], now_us: int) -> Rows:
         merges.append(sum([part.size for part in parts]))
@@ -205,7 +205,7 @@ def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
 
 def test_small_tiers_are_merged_and_large_ones_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     merges: list[int] = []
-    whole = tiers.merged
+    whole = merged
 
     def counted(parts: Sequence[Rows], now_us: int) -> Rows:
         merges.append(sum([part.size for part in parts]))
