@@ -91,7 +91,17 @@ class Dictionary:
         return CODECS[self.codec].build(self.label, self.content)
 
     def pack(self, previous: Dictionary | None = None) -> bytes:
-        """The packed form (see the module's docstring); `previous`: one that every receiver of these bytes holds."""
+        """The packed form (see the module's docstring); `previous`: one that every receiver of these bytes holds.
+
+        The one without is made once: a broker sends it to each of its sessions, and squeezing it takes 1 to 26 ms.
+        """
+        return self._packed if previous is None else self._pack(previous)
+
+    @cached_property
+    def _packed(self) -> bytes:
+        return self._pack(None)
+
+    def _pack(self, previous: Dictionary | None) -> bytes:
         how, content = self._packed_content(previous)
         life = 0 if self.expires_us == NEVER_US else 1 + _zigzag(self.expires_us - self.created_us)
         numbers = (self.created_us, life, self.samples, len(self.content), len(self.family))
