@@ -56,12 +56,17 @@ format: $(VENV)/.installed-dev ## Bring the code into ruff's form
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(VENV)/.installed-bench debian-bench ## Compare with Mosquitto and nats-server (BENCH_ARGS=--quick for a first look)
+bench: $(VENV)/.installed-bench debian-bench ## All drivers beside their peers (hours; BENCH_ARGS=--quick: minutes)
 	@mkdir -p $(OUT)
-	for driver in fanout latency connections; do
+	for driver in fanout latency connections stream_cpu bandwidth tapd compression dualdb; do
 	    printf '== %s\n' "$$driver"
 	    $(TEST_ENV) $(BIN)/python -m lexicast.bench.$$driver --json "$(OUT)/$$driver.json" $(BENCH_ARGS)
 	done
+
+.PHONY: bench-spark
+bench-spark: $(VENV)/.installed-spark ## The driver of the history in Spark (installs it: 1 GB)
+	@mkdir -p $(OUT)
+	$(TEST_ENV) $(BIN)/python -m lexicast.bench.history --json "$(OUT)/history.json" $(BENCH_ARGS)
 
 .PHONY: spark
 spark: $(VENV)/.installed-spark ## Install what the history as Spark DataFrames needs (1 GB)
