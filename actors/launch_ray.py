@@ -63,7 +63,8 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     durable = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}
     os.environ.update(durable)
     try:
-        _init(address="local", include_dashboard=False, num_cpus=embedded_cpus(os.cpu_count() or 1, actors))
+        cpus = embedded_cpus(os.cpu_count() or 1, actors)
+        _init(address="local", namespace=NAMESPACE, include_dashboard=False, num_cpus=cpus)
     finally:
         for name in durable:
             del os.environ[name]
@@ -79,15 +80,15 @@ def embedded_cpus(cores: int, actors: int) -> int:
     return cores + math.ceil(actors * ACTOR_CPUS)
 
 
-def join(address: str, nodes: int = 1) -> RayNodes:
+def join(address: str, nodes: int = 1, namespace: str = NAMESPACE) -> RayNodes:
     """Connect to the Ray at `address` ("auto", "HOST:PORT"); wait till it has so many nodes, NODES_TIMEOUT_S at most.
 
-    Raises UnavailableError, UsageError.
+    `namespace`: where the names of actors that are named nowhere else belong. Raises UnavailableError, UsageError.
     """
     if address.startswith(RAY_CLIENT):
         raise UsageError("run this on a node of the Ray cluster, with --address auto")
     os.environ.update(QUIET)
-    _init(address=check_ray(address))
+    _init(address=check_ray(address), namespace=namespace)
     until = time.monotonic() + NODES_TIMEOUT_S
     while len((found := _nodes(embedded=False)).nodes) < nodes:
         if time.monotonic() > until:
@@ -110,7 +111,7 @@ def _init(**options: Any) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray's notices about its own future defaults: nothing a user can act on
-            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"

@@ -29,7 +29,7 @@ from lexicast.cluster.config import Node
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .failures import first_line
-from .history import warm
+from .history import release_all, warm
 from .reading import places, warm_up, yield_all_spark
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ DRIVER_MEMORY: Final = "768m"  # the JVM beside this Python; results are collect
 # Spark's start takes 13 to 35 s on two cores; one that hangs (no Java on a node) would be waited for for ever.
 START_TIMEOUT_S: Final = 180.0
 STDERR: Final = 2
+ONE_SPARK: Final = "RAY_APP_MASTER exists"
 
 _OPTIONS: Final = " ".join(JAVA_OPTIONS)
 
@@ -76,7 +77,8 @@ def join_ray(address: str | None, data_dir: str | os.PathLike[str] | None) -> bo
         folder = os.fspath(data_dir or os.environ.get(DATA_DIR_VARIABLE, ""))
         address = own_ray_address(Node(data_dir=folder).data_path())
     with quiet():  # Ray's own complaints of a Ray that does not let it in, one a second
-        launch_ray.join(address)
+        # RayDP gives its actors names of its own: two jobs at a time need two namespaces.
+        launch_ray.join(address, namespace=f"lexicast-job-{uuid.uuid4().hex[:8]}")
     return True
 
 
@@ -110,6 +112,7 @@ def spark_session(
         try:
             yield spark
         finally:
+            release_all()
             with quiet():
                 _stop()
     finally:
@@ -131,7 +134,6 @@ def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> 
     import raydp
 
     settings = {**configuration(shuffle_partitions=max(2, 2 * executors * cores)), **configs}
-    # Spark's actors have names in Ray: two jobs at a time need two
     name = f"lexicast-{uuid.uuid4().hex[:8]}"
     watch = threading.Timer(START_TIMEOUT_S, _give_up, [os.dup(STDERR)])
     watch.daemon = True
@@ -139,15 +141,21 @@ def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> 
     try:
         with quiet():
             spark: SparkSession = raydp.init_spark(name, executors, cores, memory, configs=settings)
+        spark.sparkContext.setLogLevel("OFF")
+        readers = warm_up()
+        warm(spark)  # also waits for the first executor, for which Ray may have no CPU left
+        ray.wait(readers, num_returns=len(readers))
+        yield_all_spark()
     except Exception as error:
+        _stop()
+        if ONE_SPARK in str(error):
+            raise UnavailableError(
+                f"a Spark runs in Ray's namespace {ray.get_runtime_context().namespace} already: end it, or connect to "
+                "Ray with a namespace of your own"
+            ) from error
         raise UnavailableError(f"Spark does not start: {first_line(error)}") from error
     finally:
         watch.cancel()
-    spark.sparkContext.setLogLevel("OFF")
-    readers = warm_up()
-    warm(spark)
-    ray.wait(readers, num_returns=len(readers))
-    yield_all_spark()
     return spark
 
 
@@ -158,7 +166,10 @@ def driver_processes() -> list[psutil.Process]:
 
 def _give_up(stderr: int) -> None:
     """The main thread waits inside Ray and cannot be told: the one way out is the process's end."""
-    text = f"lexicast: Spark has not started within {START_TIMEOUT_S:.0f} s: is Java 17 on the PATH of every node?\n"
+    text = (
+        f"lexicast: Spark has not started within {START_TIMEOUT_S:.0f} s: are the CPUs that it needs taken by others "
+        "(`ray status`), or is Java 17 not on the PATH of every node?\n"
+    )
     os.write(stderr, text.encode())
     os._exit(1)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
-_RAISED = re.compile(r"^(?:[\w.$]+\.)?(\w*(?:Error|Exception)\b.*)")
+_RAISED = re.compile(r"^(?:: )?(?:[\w.$]+\.)?(\w*(?:Error|Exception)\b.*)")
+_TOLD_BY_RAY = re.compile(r"^(?:\x1b\[\d+m)?ray::")
 _DETAILS = re.compile(r"\s*(?:SQLSTATE:.*|;\s*line \d+ pos \d+.*|== SQL ==.*)$", re.DOTALL)
 
 
@@ -25,7 +26,7 @@ def first_line(error: BaseException) -> str:
     text = str(java.toString()) if java is not None else str(getattr(error, "desc", None) or error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [found[1] for line in lines if (found := _RAISED.match(line))]
-    if "Traceback" in text and raised:
+    if raised and ("Traceback" in text or _TOLD_BY_RAY.match(text)):
         return raised[-1]
     return lines[0] if lines else type(error).__name__
 

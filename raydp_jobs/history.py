@@ -101,6 +101,11 @@ def release(df: DataFrame) -> None:
     _held.pop(_plan_id(df), None)
 
 
+def release_all() -> None:
+    """The same for all of them."""
+    _held.clear()
+
+
 def with_payload_columns(df: DataFrame, schema: str | StructType) -> DataFrame:
     """`df` and, behind its columns, the fields of its JSON payloads; see `history`."""
     from pyspark.sql import functions as f

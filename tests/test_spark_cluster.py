@@ -215,6 +215,16 @@ def test_a_job_that_fails_says_so_in_one_line_and_leaves_the_cluster_alone(spark
     assert spark.range(10).count() == 10
 
 
+def test_two_jobs_at_a_time(spark: Any, data_dir: Path) -> None:
+    """Spark has one in this process; a command starts another in the same Ray."""
+    command = [sys.executable, "-m", "lexicast.actors.cli", "spark", "sql", "SELECT count(*) n FROM history", "--json"]
+    options = ["--filter", "flights/JFK", "--data-dir", str(data_dir)]
+    told = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600, check=False)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["n"] >= MESSAGES // 3
+    assert spark.range(10).count() == 10
+
+
 def test_dictionaries_from_the_history_are_published_and_used(spark: Any, data_dir: Path) -> None:
     connect = {"data_dir": data_dir}
     with lexicast.sync.connect(data_dir=data_dir) as bus:
