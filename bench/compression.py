@@ -67,6 +67,7 @@ _VCDIFF_MESSAGES: Final = 2_000
 _CPU_MESSAGES: Final = 1_000
 _CPU_STRIDE: Final = 100
 _BATCH_MESSAGES: Final = 5_000
+_BATCH_MESSAGES_QUICK: Final = 1_000
 
 
 Point = tuple[int, ...]
@@ -262,11 +263,12 @@ def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
 def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
     """Section 5.5.1: the reduction by batch size, with 1 and 1,000 publishers."""
     lines: dict[str, list[float]] = {"DEFLATE": [], "PREDICT": [], "PREDICT, 1,000 publishers": []}
-    sizes = BATCHES[::4] if report.options.quick else BATCHES
+    quick = report.options.quick
+    sizes, first = (BATCHES[::4], _BATCH_MESSAGES_QUICK) if quick else (BATCHES, _BATCH_MESSAGES)
     for size in sizes:
         joined = []
         for corpus in corpora:
-            messages = corpus.messages[:_BATCH_MESSAGES]
+            messages = corpus.messages[:first]
             joined.append([batching.join(messages[at : at + size]) for at in range(0, len(messages), size)])
         lines["DEFLATE"].append(_mean([deflate_reduction(one) for one in joined]))
         for name, publishers in (("PREDICT", 1), ("PREDICT, 1,000 publishers", 1_000)):
@@ -274,7 +276,7 @@ def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
             lines[name].append(_mean([run.reduction(publishers) for run in runs]))
     report.samples["batches"] = {"sizes": list(sizes), **lines}
     rows = [[name, *(f"{value:.1f}" for value in values)] for name, values in lines.items()]
-    title = f"Batching (section 5.5.1), mean BR % of the first {_BATCH_MESSAGES:,} messages a corpus"
+    title = f"Batching (section 5.5.1), mean BR % of the first {first:,} messages a corpus"
     report.table(title, ["messages a batch", *map(str, sizes)], rows)
     if report.options.pictures:
         pictures.batches(report.options.pictures / "batching_5_5_1.png", sizes, lines)
