@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from .blocks import PUBLICATIONS, U32, Block, Mark, Meta, ProducerRun, Run, pack_meta
+from .blocks import U32, Block, Mark, Meta, ProducerRun, Run, pack_meta
 
 
 def offsets_of(block: Block) -> list[int]:
@@ -55,17 +55,21 @@ def select(block: Block, keep: Sequence[bool]) -> Block | None:
     ends = list(accumulate(lengths))
     parts = [block.body[end - n : end] for end, n, flag in zip(ends, lengths, keep, strict=True) if flag]
     packed = b"".join([len(part).to_bytes(U32, "little") for part in parts])
+    return _of(block, kept, packed, b"".join(parts))
+
+
+def _of(block: Block, meta: Meta, lengths: bytes, body: bytes) -> Block:
     return Block(
         block.group,
         block.epoch,
         block.first,
         block.last,
         block.time_us,
-        PUBLICATIONS,
-        pack_meta(kept),
-        packed,
-        b"".join(parts),
-        kept,
+        block.kind,
+        pack_meta(meta),
+        lengths,
+        body,
+        meta,
     )
 
 
@@ -74,19 +78,7 @@ def for_readers(block: Block) -> Block:
     meta = block.meta
     if not (meta.producers or meta.marks):
         return block
-    lean = meta._replace(producers=(), marks=())
-    return Block(
-        block.group,
-        block.epoch,
-        block.first,
-        block.last,
-        block.time_us,
-        block.kind,
-        pack_meta(lean),
-        block.lengths,
-        block.body,
-        lean,
-    )
+    return _of(block, meta._replace(producers=(), marks=()), block.lengths, block.body)
 
 
 def same_run(a: Run, b: Run) -> bool:
