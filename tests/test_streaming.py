@@ -20,6 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lexicast.actors import streaming
 from lexicast.actors.client_decoder import Decoder, Frames
 from lexicast.actors.client_dictionaries import Dictionaries
 from lexicast.actors.encoding import LINK, BlockView, Encoder, Grant, Kind
@@ -336,6 +337,22 @@ def test_frames_are_made_once_for_all_that_are_in_step(broker: Broker, monkeypat
     broker.publish([(b"line/a", 3, 0), (b"line/b", 3, 0)])
     assert len(made) == 1
     assert {receiver.frames for receiver in receivers} == {ADMITTED + 3}
+
+
+def test_past_the_most_variants_a_block_goes_standalone_and_leaves_out_of_step(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = MqttReceiver(broker, 0)
+    broker.subscribe(receiver.subscriber, FAMILY, Grant())
+    monkeypatch.setattr(streaming, "VARIANTS_MAX", 0)
+    broker.publish([(b"line/a", ADMITTED, 0)])
+    monkeypatch.undo()
+    broker.publish([(b"line/a", 3, 0)])
+    assert receiver.frames == 0
+    broker.publish([(b"line/a", KEY_INTERVAL, 0)])
+    broker.publish([(b"line/a", 3, 0)])
+    assert receiver.frames == 3
+    assert receiver.got == broker.sent
 
 
 def test_who_did_not_ask_gets_no_frame(broker: Broker) -> None:
