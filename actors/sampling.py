@@ -242,7 +242,8 @@ class SamplingServer:
         await self._states.open()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._states.follow())
-            tasks.create_task(self._others.follow())
+            tasks.create_task(self._others.follow_dictionaries())
+            tasks.create_task(self._others.follow_models())
             tasks.create_task(self._train())
             tasks.create_task(self._save())
             tasks.create_task(self._look())

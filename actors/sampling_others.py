@@ -11,7 +11,6 @@ publications, which are followed like any other: what is there at the start, and
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -47,13 +46,8 @@ class Others:
         self._regression = regression
         self.model: PublishedModel | None = None
 
-    async def follow(self) -> None:
+    async def follow_dictionaries(self) -> None:
         """Runs until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_dictionaries())
-            tasks.create_task(self._follow_models())
-
-    async def _follow_dictionaries(self) -> None:
         async for message in self._client.subscribe(f"{DICTIONARY_PREFIX.decode()}#"):
             if not message.payload or message.topic.encode() == ALIAS_TOPIC:
                 continue
@@ -62,7 +56,8 @@ class Others:
             except DictionaryError as error:
                 log.warning("%s: %s", message.topic, error)
 
-    async def _follow_models(self) -> None:
+    async def follow_models(self) -> None:
+        """Runs until cancelled."""
         async for message in self._client.subscribe(MODEL_TOPIC.decode()):
             if message.payload:
                 self.learn_model(message.payload)
