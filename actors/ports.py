@@ -16,10 +16,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import socket
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,11 @@ LOCK_WAIT_S: Final = 5.0
 LOCK_PAUSE_S: Final = 0.01
 ID_BYTES_MAX: Final = 200
 BACKLOG: Final = 4096
+# Where port 0 is looked for: above Ray's own (10002 to 19999), below what the system gives to outgoing connections.
+CHOSEN_FROM: Final = 20_000
+CHOSEN_BELOW: Final = 65_536
+CHOICES: Final = 20
+EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(slots=True)
@@ -126,14 +132,26 @@ def _check_free(host: str, port: int) -> None:
 
 
 def _free_port(host: str) -> int:
+    """One that the system gives to nobody by itself: it is free now, and bound seconds later, by another process."""
+    below = min(_first_ephemeral(), CHOSEN_BELOW)
+    for port in random.sample(range(CHOSEN_FROM, below), k=CHOICES) if below - CHOSEN_FROM >= CHOICES else ():
+        with suppress(UnavailableError):
+            _check_free(host, port)
+            return port
     family, address = _resolve(host, 0)
     with closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
         try:
             sock.bind(address)
         except OSError as error:
             raise _bind_error(host, 0, error) from None
-        port: int = sock.getsockname()[1]
-        return port
+        return int(sock.getsockname()[1])
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(EPHEMERAL_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:

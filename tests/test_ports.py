@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lexicast.actors import ports
 from lexicast.actors.broker import run_directory
 from lexicast.actors.ports import PortClaim, claim_port, reuse_port_socket
 from lexicast.cluster.config import Config
@@ -37,6 +38,21 @@ def test_port_0_takes_a_free_port(claim: PortClaim) -> None:
     assert claim.port > 0
     with closing(claim_port(HOST, 0, "theirs")) as other:
         assert other.port != claim.port
+
+
+def test_the_system_gives_the_port_taken_for_0_to_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is chosen when `up` begins and served once Ray and its many connections are there."""
+    (tmp_path / "range").write_text("25000\t65535\n")
+    monkeypatch.setattr(ports, "EPHEMERAL_RANGE", tmp_path / "range")
+    with closing(claim_port(HOST, 0, "ours")) as claim:
+        assert 20_000 <= claim.port < 25_000
+
+
+def test_without_room_below_them_port_0_is_one_of_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "range").write_text("1024\t65535\n")
+    monkeypatch.setattr(ports, "EPHEMERAL_RANGE", tmp_path / "range")
+    with closing(claim_port(HOST, 0, "ours")) as claim:
+        assert claim.port > 0
 
 
 def test_one_cluster_shares_its_port(claim: PortClaim) -> None:
