@@ -6,11 +6,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lexicast.storage.dualdb import DualDB, DualOptions
+from lexicast.storage.lsm import tiers
 from lexicast.storage.lsm.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE
 
 from .dualdb_model import Model, Operation, batch_of
@@ -31,6 +33,10 @@ def relative_operations(draw: st.DrawFn) -> tuple[int, int, int, int, int, int]:
 class DualDBMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        # Few rows a step: so that tiers are asked, frozen and lost while they are being joined.
+        self.patched = pytest.MonkeyPatch()
+        for name, value in (("FANOUT", 2), ("MOVED_A_ROW", 1), ("MOVED_ROWS_MIN", 2), ("_TAKEN_ROWS", 4)):
+            self.patched.setattr(tiers, name, value)
         self.directory = Path(tempfile.mkdtemp(prefix="dualdb"))
         self.db = DualDB.open(self.directory, SMALL)
         self.model = Model()
@@ -38,6 +44,7 @@ class DualDBMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.db.close()
+        self.patched.undo()
         shutil.rmtree(self.directory)
 
     def operation(self, kind: int, id: int, step: int, back: int, ahead: int, tag: int) -> Operation:
@@ -91,5 +98,5 @@ class DualDBMachine(RuleBasedStateMachine):
 
 TestDualDB = DualDBMachine.TestCase
 TestDualDB.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -203,22 +203,40 @@ def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
     db.close()
 
 
-def test_small_tiers_are_merged_and_large_ones_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    merges: list[int] = []
+def test_tiers_of_the_memory_table_are_joined_a_few_rows_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = 0
     whole = merged
 
     def counted(parts: Sequence[Rows], now_us: int) -> Rows:
-        merges.append(sum([part.size for part in parts]))
+        nonlocal moved
+        moved += sum([part.size for part in parts])
         return whole(parts, now_us)
 
     monkeypatch.setattr(tiers, "merged", counted)
-    monkeypatch.setattr(tiers, "MERGED_ROWS_MAX", 1_000)
+    monkeypatch.setattr(tiers, "MOVED_ROWS_MIN", 100)
+    monkeypatch.setattr(tiers, "_TAKEN_ROWS", 50)
+    table = tiers.Tiers()
+    random = np.random.default_rng(1)
+    levels = 3
+    for number in range(8**levels):
+        key = np.sort(random.integers(0, 1_000, 20).astype(np.uint64))
+        seq = np.arange(20, dtype=np.uint64) + np.uint64(20 * number)
+        times = np.full(20, number, np.int64)
+        table.add(Rows(key, seq, times, times + 10**6, seq), number)
+        assert moved <= levels * (8 * 20 + 50 + 8)
+        moved = 0
+    parts = table.parts(0)
+    assert table.rows == 20 * 8**levels == sum([part.size for part in parts])
+    assert sorted(np.concatenate([part.seq for part in parts]).tolist()) == list(range(table.rows))
+    assert all([bool((part.key[1:] >= part.key[:-1]).all()) for part in parts])
+    assert len(parts) <= levels * 16
+
+
+def test_tiers_that_have_expired_leave_nothing_behind() -> None:
     table = tiers.Tiers()
     one = np.arange(100, dtype=np.uint64)
-    for number in range(100):
+    for number in range(64):
         times = np.full(100, number, np.int64)
-        table.add(Rows(one, one, times, times + 10**6, one), number)
-    assert merges == [800] * 12
-    assert table.rows == 10_000
-    assert len(table.parts(0)) == 12 + 4
-    assert table.parts(10**6 + 8) == table.parts(0)[:4] + table.parts(0)[5:]  # the first merged one has expired
+        table.add(Rows(one, one, times, times + 8, one), number)
+    assert table.rows <= 100 * (8 + 8)
+    assert table.parts(1_000) == []

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..format import DamageError, unpacked
 from ..table import AnyTransaction, Database, WriteTransaction
-from .rows import I64, U64, Asked, Bounds, Matches, Rows, bounds_of, probe
+from .rows import I64, U64, Asked, Bounds, Matches, Rows, asked, bounds_of, probe
 from .segments import encode_segment, segment_head, segment_rows
 
 _KEY: Final = struct.Struct(">II")
@@ -119,7 +119,7 @@ class Run:
         start = np.searchsorted(queries.key, first, "left")
         end = np.searchsorted(queries.key, last, "right")
         for number in np.flatnonzero((start < end) & (high_max >= asking.valid_at_min)):
-            own = asking._replace(queries=queries.slice(int(start[number]), int(end[number])))
+            own = asked(queries.slice(int(start[number]), int(end[number])))
             found = probe(self.segment(txn, database, int(number)), self._bounds[number], own)
             if found is not None:
                 yield found

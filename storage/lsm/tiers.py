@@ -19,44 +19,104 @@ is passed over by its bounds. They were not kept apart, because one long window 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from .rows import Asked, Bounds, Matches, Rows, bounds_of, merged, probe
 
 FANOUT: Final = 8
 
-# A batch that completes a tier waits for the merge: 5 ms for so many rows.
-MERGED_ROWS_MAX: Final = 131_072
+# A batch moves at most so many times its own rows into larger tiers, or MOVED_ROWS_MIN: 2 ms for so many. (All at once
+# it was 20 ms for 400,000 rows; never to merge more than 131,072 made a look-up a fifth dearer.)
+MOVED_A_ROW: Final = 8
+MOVED_ROWS_MIN: Final = 32_768
+_TAKEN_ROWS: Final = 16_384
+
+
+class Joining:
+    """FANOUT tiers on their way into one, a part of the keys a step; they answer until it is done."""
+
+    def __init__(self, tiers: Sequence[Rows]) -> None:
+        self._tiers = tiers
+        self._at = [0] * len(tiers)
+        self._total = sum([tier.size for tier in tiers])
+        self._made = Rows._make([np.empty(self._total, column.dtype) for column in tiers[0]])
+        self._filled = 0
+
+    @property
+    def _left(self) -> bool:
+        return any([at < tier.size for at, tier in zip(self._at, self._tiers, strict=True)])
+
+    def step(self, rows: int, now_us: int) -> bool:
+        """Move about so many rows; True when all are."""
+        moved = 0
+        while moved < rows and self._left:
+            moved += self._take(now_us)
+        return not self._left
+
+    def _take(self, now_us: int) -> int:
+        """Move all rows up to a key: of each tier at most its share of _TAKEN_ROWS, so no more than that together."""
+        places = range(len(self._tiers))
+        ends = [
+            min(t.size, at + -(-_TAKEN_ROWS * t.size // self._total))
+            for at, t in zip(self._at, self._tiers, strict=True)
+        ]
+        bound = min([self._tiers[i].key[ends[i] - 1] for i in places if self._at[i] < ends[i]])
+        parts = []
+        for i in places:
+            piece = self._tiers[i].slice(self._at[i], ends[i])
+            taken = int(np.searchsorted(piece.key, bound, "right"))
+            parts.append(piece.slice(0, taken))
+            self._at[i] += taken
+        found = merged(parts, now_us)
+        for column, new in zip(self._made, found, strict=True):
+            column[self._filled : self._filled + found.size] = new
+        self._filled += found.size
+        return sum([part.size for part in parts])
+
+    def result(self) -> Rows:
+        """The one tier; a copy where most of the room for it has stayed empty."""
+        rows = self._made.slice(0, self._filled)
+        return rows if 2 * self._filled > self._total else Rows._make([column.copy() for column in rows])
 
 
 class Tiers:
     """Sorted rows in memory, asked as one."""
 
-    __slots__ = ("_levels", "rows")
+    __slots__ = ("_joining", "_levels", "rows")
 
     def __init__(self) -> None:
         self._levels: list[list[tuple[Rows, Bounds]]] = [[]]
+        # Of each level: its first FANOUT tiers on their way into one of the next.
+        self._joining: list[Joining | None] = [None]
         self.rows = 0
 
     def add(self, rows: Rows, now_us: int) -> None:
-        """Take in sorted rows, at least one; merges tiers when FANOUT of one size have come together.
-
-        Tiers that would be more than MERGED_ROWS_MAX together stay as they are.
-        """
+        """Take in sorted rows, at least one, and go on with joining tiers of which FANOUT of one size are there."""
         self.rows += rows.size
-        level = 0
-        while True:
-            if rows.size:
-                self._levels[level].append((rows, bounds_of(rows)))
-            tiers = self._levels[level]
-            if len(tiers) < FANOUT or sum([tier.size for tier, _ in tiers]) > MERGED_ROWS_MAX:
-                return
-            rows = merged([tier for tier, _ in tiers], now_us)
-            self.rows += rows.size - sum([tier.size for tier, _ in tiers])
-            self._levels[level] = []
-            level += 1
-            if level == len(self._levels):
-                self._levels.append([])
+        self._levels[0].append((rows, bounds_of(rows)))
+        quota = max(MOVED_ROWS_MIN, MOVED_A_ROW * rows.size)
+        for level, tiers in enumerate(self._levels):
+            joining = self._joining[level]
+            if joining is None:
+                if len(tiers) < FANOUT:
+                    continue
+                joining = self._joining[level] = Joining([tier for tier, _ in tiers[:FANOUT]])
+            if joining.step(quota, now_us):
+                self._joined(level, joining.result())
+
+    def _joined(self, level: int, rows: Rows) -> None:
+        """The first FANOUT tiers of a level have become one of the next."""
+        self._joining[level] = None
+        self.rows += rows.size - sum([tier.size for tier, _ in self._levels[level][:FANOUT]])
+        del self._levels[level][:FANOUT]
+        if level + 1 == len(self._levels):
+            self._levels.append([])
+            self._joining.append(None)
+        if rows.size:
+            self._levels[level + 1].append((rows, bounds_of(rows)))
 
     def probe(self, asking: Asked) -> list[Matches]:
         """The answers that these tiers hold."""
