@@ -302,11 +302,15 @@ class CoordinatorRequests:
             blocks, offset = result.blocks, result.next_offset
         else:
             blocks = []
+        room = bytes_max - sum([block.size_bytes for block in blocks])
         for block in server.sequencer.waiting(group, offset):
             part = select_from(block, offset)
             part = None if part is None else select_topics(part, wanted)
             if part is not None:
+                if blocks and room <= 0:  # as much as the disk is behind may wait here
+                    return blocks, max(offset, block.first), False
                 blocks.append(part)
+                room -= part.size_bytes
         return blocks, max(offset, state.delivered), True
 
     def _read_sound(

@@ -95,6 +95,32 @@ async def test_qos1_is_neither_seen_nor_acknowledged_before_it_is_durable(tmp_pa
         assert stream.payloads() == [b"at once", b"safe", b"behind"]
 
 
+async def test_what_waits_for_the_disk_is_fetched_in_bounded_answers(tmp_path: Path) -> None:
+    """Delivered and not yet durable may be 64 MiB: an answer holds what was asked for and about a block more."""
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"a")
+        requests, group = coordinator.server.requests, topic_group(b"a", GROUPS)
+        await broker.publish(b"a", [b"0" * 1_000])
+        coordinator.disk.hold()
+        for number in range(1, 40):
+            await broker.publish(b"a", [b"%d" % number * 1_000], qos=0)
+            await stream.arrived(number + 1)
+        peer, cursor, answers = coordinator.server.routing.peers["broker-0"], {group: 0}, 0
+        found: list[Block] = []
+        while True:
+            answer = await requests.fetch(peer, cursor, [b"#"], 5_000)
+            blocks = [Block.from_wire(wire) for wire in answer["blocks"]]
+            assert 0 < sum([block.size_bytes for block in blocks]) < 8_000
+            found, cursor, answers = found + blocks, answer["cursor"], answers + 1
+            if answer["live"]:
+                break
+        assert [block.last for block in found] == [received.offset for received in stream.received]
+        assert answers > 8
+        coordinator.disk.release()
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_past_cursor_while_publishing_goes_on_has_neither_gap_nor_double(tmp_path: Path, seed: int) -> None:
     choose = random.Random(seed)

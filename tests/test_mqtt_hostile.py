@@ -302,7 +302,7 @@ async def test_a_subscriber_that_never_reads_is_caught_up_later(cluster: Served,
     publisher, blocked = await Raw.connect(port), await stalled(port, topic)
     await reader.subscribe(topic)
     reading = asyncio.create_task(read_all(reader, count - 1))
-    growth, coordinator = Growth(UNCOMMITTED_MAX + 56 * MIB), cluster.cluster.coordinators["coordinator-0"]
+    growth, coordinator = Growth(UNCOMMITTED_MAX + 80 * MIB), cluster.cluster.coordinators["coordinator-0"]
     coordinator.disk.hold()
     try:
         flooding = asyncio.create_task(flood(publisher, topic, count, SIZE))
