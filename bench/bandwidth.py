@@ -3,7 +3,8 @@
 A real cluster, real clients in processes of their own, each connection limited to 1 or 4 Mbit/s in each direction by
 the proxy. All publishers begin at once and share the messages; the time is that from the start until the last
 subscriber has the last message. Every run starts cold, on a topic of its own: what goes out before the first dictionary
-exists, and the dictionaries, count.
+exists, and the dictionaries, count. Rounds are interleaved (--quick has one): a speedup is the median of those within
+a round, and what is shown of a cell is the round of median time.
 
 - `nothing`: plain MQTT clients;
 - `deflate`: the same, each payload deflated by the program;
@@ -55,6 +56,10 @@ class Outcome(NamedTuple):
     seconds: float
     publisher_bytes: int
     subscriber_bytes: int
+
+
+Outcomes = dict[Setting, list[Outcome]]
+"""A cell's rounds."""
 
 
 class Corpus(NamedTuple):
@@ -183,33 +188,40 @@ def measure(report: reports.Report) -> None:
         data = {one.name: one for one in corpora(options, Path(folder))}
         experiment = Experiment(running["lexicast"], Path(folder))
         cells = settings(options, list(data.values()))
-        outcomes: dict[Setting, Outcome] = {}
-        with reports.Steps(report.console, len(cells)) as steps:
-            for cell in cells:
-                steps.step(
-                    f"{cell.corpus}, {cell.mbit} Mbit/s, {cell.clients} publishers and subscribers: {cell.method}"
-                )
-                outcomes[cell] = asyncio.run(experiment.run(cell, data[cell.corpus]))
-                running["lexicast"].require_alive()
+        outcomes: Outcomes = {cell: [] for cell in cells}
+        with reports.Steps(report.console, len(cells) * options.rounds) as steps:
+            for number in range(options.rounds):
+                for cell in cells:
+                    steps.step(
+                        f"{cell.corpus}, {cell.mbit} Mbit/s, {cell.clients} publishers and subscribers: {cell.method}, "
+                        f"round {number + 1} of {options.rounds}"
+                    )
+                    outcomes[cell].append(asyncio.run(experiment.run(cell, data[cell.corpus])))
+                    running["lexicast"].require_alive()
     tell(report, outcomes, data)
     if options.picture is not None:
-        draw(outcomes, data, options.picture)
+        draw({cell: middle(rounds) for cell, rounds in outcomes.items()}, data, options.picture)
         report.console.print(f"picture: {options.picture}", highlight=False)
 
 
-def speedup(outcomes: dict[Setting, Outcome], cell: Setting, over: str = "nothing") -> float | None:
-    """How many times faster PREDICT is in a cell."""
-    ours, theirs = outcomes.get(cell._replace(method="predict")), outcomes.get(cell._replace(method=over))
-    return theirs.seconds / ours.seconds if ours and theirs else None
+def middle(rounds: Sequence[Outcome]) -> Outcome:
+    """The round of median time (of an even number the faster one of the two)."""
+    return sorted(rounds)[(len(rounds) - 1) // 2]
 
 
-def tell(report: reports.Report, outcomes: dict[Setting, Outcome], data: dict[str, Corpus]) -> None:
+def speedup(outcomes: Outcomes, cell: Setting, over: str = "nothing") -> float | None:
+    """How many times faster PREDICT is in a cell: the median over the rounds."""
+    theirs, ours = ([one.seconds for one in outcomes.get(cell._replace(method=m), ())] for m in (over, "predict"))
+    return reports.ratio(theirs, ours)
+
+
+def tell(report: reports.Report, outcomes: Outcomes, data: dict[str, Corpus]) -> None:
     """Table, samples, figures."""
     rows = []
     for cell in outcomes:
         if cell.method != "predict":
             continue
-        of = [outcomes[cell._replace(method=method)] for method in METHODS]
+        of = [middle(outcomes[cell._replace(method=method)]) for method in METHODS]
         bytes_of = [one.subscriber_bytes / cell.clients / 1e6 for one in of]
         rows.append(
             (
@@ -224,7 +236,7 @@ def tell(report: reports.Report, outcomes: dict[Setting, Outcome], data: dict[st
         )
     columns = ("corpus", "link", "clients", *METHODS, "speedup", "over deflate", "MB a subscriber")
     report.table("Time until every subscriber has everything", columns, rows)
-    report.samples = {" ".join(map(str, cell)): outcome._asdict() for cell, outcome in outcomes.items()}
+    report.samples = {" ".join(map(str, cell)): [one._asdict() for one in rounds] for cell, rounds in outcomes.items()}
     figure_corpus = GITHUB if GITHUB in data else next(iter(data))
     for mbit in report.options.mbit:
         for clients in report.options.clients:
@@ -245,8 +257,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--clients", type=reports.integers, help="publishers, and subscribers (default 1,5,21; quick 5)"
     )
+    parser.set_defaults(rounds=None)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the times here (PNG)")
     options = parser.parse_args(argv)
+    options.rounds = options.rounds or (1 if options.quick else reports.ROUNDS)
     options.messages = options.messages or (3_000 if options.quick else 20_000)
     options.mbit = options.mbit or ([1] if options.quick else [1, 4])
     options.clients = options.clients or ([5] if options.quick else [1, 5, 21])
