@@ -165,12 +165,12 @@ def _families(families: list[tuple[str, dict[str, Any]]]) -> Table:
 
     shown = sorted(families, key=lambda item: -item[1]["raw_bytes"])[:FAMILIES_SHOWN]
     more = f", {FAMILIES_SHOWN} of {len(families)}" if len(families) > FAMILIES_SHOWN else ""
-    columns = ("messages", "raw", "sent", "dictionaries", "saved", "codec")
-    table = _table(f"families (of the messages sampled{more})", "family", *columns)
+    columns = ("messages", "raw", "sent", "saved", "", "codec")
+    table = _table(f"families (of the messages sampled, dictionaries included{more})", "family", *columns)
     for name, family in shown:
         sent = family["sent_bytes"] + family["dictionary_bytes"]
         saved = family["raw_bytes"] - sent
-        row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(family["sent_bytes"])]
-        row += [size(family["dictionary_bytes"]), f"{100 * saved / max(family['raw_bytes'], 1):.1f}%"]
+        row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(sent), size(saved)]
+        row.append(f"{100 * saved / max(family['raw_bytes'], 1):.1f}%")
         table.add_row(Text(name), *row, str(family["codec"] or ""))
     return table

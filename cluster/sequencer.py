@@ -19,7 +19,7 @@ those from `committed` on. A control block needs no delivery: it is passed over 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -245,14 +245,17 @@ class Sequencer:
             for mark in block.meta.marks:
                 state.marks.pop((mark.session_uid, mark.packet_id), None)
 
-    def waiting(self, group: int, offset: int) -> list[Block]:
-        """Delivered publication blocks at or after `offset` that are not committed yet (the store may lack them)."""
+    def waiting(self, group: int, offset: int) -> Iterator[Block]:
+        """Delivered publication blocks at or after `offset` that are not committed yet (the store may lack them).
+
+        To be used up, or left, before anything else is done with the group: there may be very many.
+        """
         state = self.groups[group]
-        return [
-            block
-            for block in state.uncommitted
-            if block.kind == PUBLICATIONS and offset <= block.last < state.delivered
-        ]
+        for block in state.uncommitted:
+            if block.last >= state.delivered:
+                return
+            if block.kind == PUBLICATIONS and offset <= block.last:
+                yield block
 
     # -- repeats
 

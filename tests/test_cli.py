@@ -284,7 +284,8 @@ def test_status_fits_a_terminal_of_80_columns() -> None:
     rows = {words[0]: words for line in shown(now, 80).splitlines() if (words := line.split())}
     assert rows["coordinator-0"] == ["coordinator-0", "0", "63.0", "MiB", "11.5", "GiB", "5.0", "TiB", "5", "days"]
     assert rows["broker-0"] == ["broker-0", "18,000", "18,000", "1,000", "100,000", "0", "0", "12"]
-    assert rows["flights/EWR/+"][-2:] == ["86.7%", "deflate-9"]
+    words = ["1,234,567", "329.7", "MiB", "43.7", "MiB", "286.0", "MiB", "86.7%", "deflate-9"]
+    assert rows["flights/EWR/+"] == ["flights/EWR/+", *words]
 
 
 def test_rates_are_never_negative() -> None:

@@ -124,7 +124,7 @@ def test_qos0_goes_at_once_but_overtakes_nothing() -> None:
     assert safe is not None
     made.durable("a", GROUP, safe.last)
     assert made.deliverable(GROUP) == [safe, behind]
-    assert made.waiting(GROUP, 0) == [behind]
+    assert list(made.waiting(GROUP, 0)) == [behind]
 
 
 def test_a_mixed_entry_waits_for_its_commit() -> None:
