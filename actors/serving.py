@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 # A full collection stops everything: with Ray's own objects and a cache that fills 35, 47, 80 ms within 15 s of 5,000
 # messages/s (p99.9 of the latency 50 ms, without them 2). What start-up has made lives as long as the process and is
 # left out (`gc.freeze`); after that a full one comes after 2.1 million new containers that stayed, not 70,000. Blocks
-# in caches need none, references count them; what closed connections leave in circles is a few hundred MB at worst.
+# in caches need none, and closed connections neither (tested): references count them.
 GC_THRESHOLDS = (700, 10, 300)
 
 

@@ -7,6 +7,7 @@ grown beyond a stated limit.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lexicast.actors.mqtt_codec import encode_packet
+from lexicast.actors.mqtt_connection import MqttConnection
 from lexicast.actors.mqtt_packets import (
     V5,
     V311,
@@ -419,6 +421,29 @@ async def test_a_publisher_that_floods_is_not_read(cluster: Served, port: int) -
     assert [(await flooding.expect(PubAck)).packet_id for _ in range(1_000)] == list(range(1, 1_001))
     assert await read_all(witness, 999) == list(range(1_000))
     growth.check()
+
+
+async def test_closed_connections_leave_nothing_to_the_garbage_collector(port: int) -> None:
+    """Full collections are rare (actors/serving.py): what they had to find would pile up."""
+
+    def known() -> int:
+        return sum(type(found) is MqttConnection for found in gc.get_objects())
+
+    gc.collect()
+    before = known()
+    gc.disable()
+    try:
+        for version in (V311, V5):
+            clients = [await Raw.connect(port, version=version) for _ in range(20)]
+            for client in clients:
+                await client.subscribe("many/#", qos=1)
+                await client.publish("many/x", b"x", qos=1)
+            assert known() == before + 20
+            for client in clients:
+                client.abort()
+            await eventually(lambda: known() == before)
+    finally:
+        gc.enable()
 
 
 async def test_connects_that_never_finish(cluster: Served, port: int) -> None:
