@@ -117,7 +117,15 @@ def up(
         if value is not None:
             given[key] = value
     with _Screen() as screen:
-        launch_up(load(config, overrides=given), address, screen.progress, screen.serving, ready_file, nodes=nodes)
+        launch_up(
+            load(config, overrides=given),
+            address,
+            screen.progress,
+            screen.serving,
+            ready_file,
+            nodes=nodes,
+            warn=screen.warning,
+        )
 
 
 class _Screen:
@@ -141,6 +149,10 @@ class _Screen:
             self._console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
         else:
             self._spinner.update(text)
+
+    def warning(self, text: str) -> None:
+        """What is dangerous: it stays to be seen."""
+        self._console.print(f"! {text}", soft_wrap=True, markup=False)
 
     def serving(self, run: Any) -> None:
         """Everything serves."""

@@ -39,7 +39,16 @@ from .handles import (
 from .launch_files import Run, left_run, lock_data_dir, remove_run, write_run
 from .launch_gcs import RayWatch
 from .launch_processes import children, end_leftovers, end_processes, forget_processes, note_processes
-from .launch_ray import ACTOR_CPUS, RayNodes, disconnect, join, start_embedded, worker_environment
+from .launch_ray import (
+    ACTOR_CPUS,
+    RayNodes,
+    check_closed,
+    disconnect,
+    find,
+    join,
+    start_embedded,
+    worker_environment,
+)
 from .launch_stores import check_stores
 from .ports import PortClaim, claim_port
 from .status import snapshot
@@ -79,13 +88,16 @@ class ClusterLauncher:
         classes: ActorClasses,
         progress: Callable[[str], None],
         ready_file: Path | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        """`progress` gets one short line a step. `config.node.data_dir` may be empty: the user's folder."""
+        """`progress` gets one short line a step, `warn` what is dangerous, once. `config.node.data_dir` may be empty:
+        the user's folder."""
         self._folder = config.node.data_path()
         self._config = config.replaced(node__data_dir=str(self._folder))
         self._classes = classes
         self._progress = progress
         self._ready_file = ready_file
+        self._warn = warn or progress
         self._lock = -1
         self._files_are_ours = False
         self._claim: PortClaim | None = None
@@ -117,17 +129,24 @@ class ClusterLauncher:
         self._progress("starting Ray")
         node = self._config.node
         self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + 1)
+        self._look_at_ray(self._nodes.address)
         self._note()
         self._ray = RayWatch(self._nodes.address, self._progress, self._note)
 
     def _join_ray(self, address: str, nodes: int) -> None:
         self._progress(f"joining Ray at {address}")
+        address = find(address)
+        self._look_at_ray(address)
         self._nodes = join(address, nodes)
         self._check_alone(left_run(self._folder))
         self._take_files()
         # Not before: what a killed `up` left in that Ray had the stores and the port.
         check_stores(self._config, all_here=False, wait_s=STOP_TIMEOUT_S)
         self._look_at_port()
+
+    def _look_at_ray(self, address: str) -> None:
+        if warning := check_closed(address):
+            self._warn(warning)
 
     def _take_files(self) -> None:
         """From here on what tells of a running cluster is ours; before, it may tell what a killed `up` left."""
@@ -365,14 +384,15 @@ def up(
     ready_file: Path | None = None,
     classes: ActorClasses | None = None,
     nodes: int = 1,
+    warn: Callable[[str], None] | None = None,
 ) -> None:
     """Run a cluster until SIGINT or SIGTERM; returns after a clean stop. Main thread.
 
     `nodes`: how many the Ray at `address` must have first; those that join later get no brokers and coordinators before
-    the next `up`. `serving` is called once, when everything serves. Raises LexicastError with the one reason why it did
-    not start; by then everything that had started is stopped.
+    the next `up`. `serving` is called once, when everything serves, `warn` for what is dangerous. Raises LexicastError
+    with the one reason why it did not start; by then everything that had started is stopped.
     """
-    launcher = ClusterLauncher(config, classes or actor_classes(), progress, ready_file)
+    launcher = ClusterLauncher(config, classes or actor_classes(), progress, ready_file, warn)
     previous = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:

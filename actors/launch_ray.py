@@ -20,8 +20,8 @@ import ray.exceptions
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .handles import NAMESPACE
-from .ray_address import RAY_CLIENT, check_ray
-from .ray_token import MODE_VARIABLE
+from .ray_address import RAY_CLIENT, check_ray, is_open
+from .ray_token import DISABLED, MODE_VARIABLE
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
@@ -85,10 +85,9 @@ def join(address: str, nodes: int = 1, namespace: str = NAMESPACE) -> RayNodes:
 
     `namespace`: where the names of actors that are named nowhere else belong. Raises UnavailableError, UsageError.
     """
-    if address.startswith(RAY_CLIENT):
-        raise UsageError("run this on a node of the Ray cluster, with --address auto")
+    address = find(address)
     os.environ.update(QUIET)
-    _init(address=check_ray(address), namespace=namespace)
+    _init(address=address, namespace=namespace)
     until = time.monotonic() + NODES_TIMEOUT_S
     while len((found := _nodes(embedded=False)).nodes) < nodes:
         if time.monotonic() > until:
@@ -98,6 +97,29 @@ def join(address: str, nodes: int = 1, namespace: str = NAMESPACE) -> RayNodes:
             )
         time.sleep(NODES_PAUSE_S)
     return found
+
+
+def find(address: str) -> str:
+    """The address HOST:PORT of the Ray at `address` ("auto", "HOST:PORT"). Raises UnavailableError, UsageError."""
+    if address.startswith(RAY_CLIENT):
+        raise UsageError("run this on a node of the Ray cluster, with --address auto")
+    return check_ray(address)
+
+
+def check_closed(address: str) -> str:
+    """A warning where the Ray at HOST:PORT runs code for whoever reaches it; "" where it asks for a token.
+
+    Raises UnavailableError for such a Ray unless RAY_AUTH_MODE=disabled says that it is meant to be open.
+    """
+    if not is_open(address):
+        return ""
+    told = f"the Ray at {address} asks for no token: whoever reaches it runs code as its user"
+    if os.environ.get(MODE_VARIABLE) == DISABLED:
+        return f"{told} ({MODE_VARIABLE}={DISABLED})"
+    raise UnavailableError(
+        f"{told}; start it with {MODE_VARIABLE}=token (`ray get-auth-token --generate` makes one), or, where nobody "
+        f"else reaches it, set {MODE_VARIABLE}={DISABLED} here"
+    )
 
 
 def disconnect() -> None:

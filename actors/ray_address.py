@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from ray._private.services import get_ray_address_from_environment
 
 from lexicast.cluster.errors import UnavailableError, UsageError
+
+from .ray_token import use_own_token
 
 REACH_TIMEOUT_S: Final = 5.0
 RAY_CLIENT: Final = "ray://"
@@ -29,7 +32,8 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTING
 def check_ray(address: str) -> str:
     """The address of the Ray that answers at `address`: "auto", HOST:PORT or ray://HOST:PORT. Blocking, seconds.
 
-    Raises UnavailableError when none does, UsageError when the address is none.
+    A Ray found on this machine will be shown the user's token. Raises UnavailableError when none answers, UsageError
+    when the address is none.
     """
     source = ""
     if address == "auto":
@@ -40,6 +44,8 @@ def check_ray(address: str) -> str:
                 "no Ray runs on this machine: start one with `ray start --head`, or give its address"
             ) from None
         source = f" (from {RAY_ADDRESS})" if os.environ.get(RAY_ADDRESS) else ""
+        if not source:
+            use_own_token()
     _check(address, source)
     return address
 
@@ -61,6 +67,23 @@ def _check(address: str, source: str) -> None:
         raise UnavailableError(f"what listens at {address}{source} is no Ray: {_HINT}")
 
 
+def is_open(address: str) -> bool:
+    """Whether the Ray at HOST:PORT obeys whoever reaches it: whether its GCS answers without a token. Blocking.
+
+    Ray's processes listen on all addresses, and running code is what they are for.
+    """
+    grpc: Any = import_module("grpc")  # Ray's; it has no types
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        ask = channel.unary_unary(_CHECK_ALIVE, bytes, bytes)
+        try:
+            ask(b"", timeout=REACH_TIMEOUT_S)
+        except grpc.RpcError:  # UNAUTHENTICATED; or it is just going, which is told by who joins it
+            return False
+    return True
+
+
+# Takes an empty message, and changes nothing.
+_CHECK_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _HINT: Final = "start one with `ray start --head`, or correct the address"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 MODE_VARIABLE: Final = "RAY_AUTH_MODE"
+DISABLED: Final = "disabled"
 TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 

@@ -342,6 +342,11 @@ def test_ray_cluster_yaml_holds_what_was_measured() -> None:
     assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in head
     assert "lexicast up --address auto" in head
     assert "ray start --address=$RAY_HEAD_IP:6379" in worker
+    for start in (head, worker):
+        assert start.index("export RAY_AUTH_MODE=token") < start.index("ray start")
+    assert head.count("RAY_AUTH_MODE=token") == 3  # Ray's, and the service's in both its forms
+    assert config["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
+    assert "chmod 600 ~/.ray/auth_token" in config["setup_commands"]
     checks = {
         word for word in worker.replace(";", "").split() if word.startswith(("RAY_health", "RAY_grpc", "RAY_gcs_rpc"))
     }

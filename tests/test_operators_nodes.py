@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,13 +19,15 @@ import pytest
 
 import lexicast
 from lexicast.actors.client import Client
+from lexicast.actors.ray_address import is_open
 from lexicast.cluster.positions import topic_group
 
 TIMEOUT_S = 120.0
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    "RAY_AUTH_MODE": "disabled",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
 }
 # A Ray of two nodes that ends with its standard input; each node has an address of its own.
 TWO_NODES = """
@@ -101,6 +104,7 @@ def connect(run: dict[str, Any], broker: str) -> Client:
 
 
 async def test_two_nodes_are_one_cluster(ray_address: str, tmp_path: Path) -> None:
+    assert not is_open(ray_address)
     with up(tmp_path, ray_address, 0, end=signal.SIGKILL) as run:
         assert set(run["brokers"]) == {"broker-0", "broker-1"}
         assert len(run["pids"]["coordinators"]) == 2
