@@ -234,7 +234,8 @@ def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes
         properties[USER_PROPERTY] = list(properties[USER_PROPERTY])
     if run.expiry_ms:
         left_us = view.block.time_us + run.expiry_ms * 1000 - view.now_us
-        properties[MESSAGE_EXPIRY_S] = max(1, -(-left_us // 1_000_000))  # [MQTT-3.3.2-6]
+        # [MQTT-3.3.2-6]; 0 for what has less than a second in all, and for what is sent again after its time.
+        properties[MESSAGE_EXPIRY_S] = max(0, -(-left_us // 1_000_000)) if run.expiry_ms >= 1000 else 0
     if grant.ids:
         properties[SUBSCRIPTION_ID] = list(grant.ids)  # [MQTT-3.3.4-3]
     return write_properties(properties)

@@ -23,7 +23,6 @@ from .mqtt_codec import PacketReader, encode_packet, farewell
 from .mqtt_connecting import Connecting, Refused
 from .mqtt_encode import encode_replies
 from .mqtt_packets import (
-    DISCONNECT_WITH_WILL,
     KEEP_ALIVE_TIMEOUT,
     PROTOCOL_ERROR,
     PUBACK,
@@ -34,6 +33,7 @@ from .mqtt_packets import (
     SERVER_SHUTTING_DOWN,
     SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
+    SUCCESS,
     V5,
     AckRun,
     Auth,
@@ -350,7 +350,8 @@ class MqttConnection(asyncio.Protocol):
                     PROTOCOL_ERROR, "MQTT-3.14.2-2", "a session that was to end with its connection cannot be kept now"
                 )
             self.session.expiry_s = min(expiry, self._listener.config.session_expiry_s_max)
-        self._end(with_will=packet.reason_code == DISCONNECT_WITH_WILL, linger=False)
+        # Only "normal disconnection" takes the will back [MQTT-3.14.4-3], [MQTT-3.1.2-10].
+        self._end(with_will=packet.reason_code != SUCCESS, linger=False)
 
     def _auth(self, packet: Auth) -> None:
         raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-4.12.0-7", "no authentication method was agreed")

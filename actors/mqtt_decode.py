@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lexicast.cluster.errors import TopicError
-from lexicast.cluster.topics import check_topic
+from lexicast.cluster.topics import check_filter_form, check_topic, shared
 
 from .mqtt_packets import (
     AUTH,
@@ -30,7 +30,6 @@ from .mqtt_packets import (
     SUBACK,
     SUBSCRIBE,
     SUCCESS,
-    TOPIC_NAME_INVALID,
     UNSUBACK,
     UNSUBSCRIBE,
     V5,
@@ -138,7 +137,7 @@ def _read_will(body: Body, flags: int, version: int) -> Will:
     try:
         check_topic(topic)
     except TopicError as error:
-        raise MqttProtocolError(TOPIC_NAME_INVALID, "MQTT-3.3.2-2", f"the will's {error}") from None
+        raise malformed("MQTT-3.3.2-2", f"the will's {error}") from None
     return Will(topic, body.binary(), flags >> 3 & 3, bool(flags & 0x20), properties)
 
 
@@ -208,13 +207,25 @@ def _decode_subscribe(body: Body, version: int) -> Subscribe:
     subscription_id = properties.pop(SUBSCRIPTION_ID, None) if properties else None
     filters: list[tuple[bytes, SubscriptionOptions]] = []
     while body.left():
-        name = body.binary()
-        decode_text(name)  # [MQTT-3.8.3-1]
+        name = _filter(body, version)
         filters.append((name, _subscription_options(body.u8(), version, name)))
         _check_filter_count(filters)
     if not filters:
         raise protocol_error("MQTT-3.8.3-2", "SUBSCRIBE holds no filter")
     return Subscribe(packet_id, filters, subscription_id, properties or None)
+
+
+def _filter(body: Body, version: int) -> bytes:
+    """A topic filter, well-formed [MQTT-3.8.3-1], [MQTT-3.10.3-1]. Whether it is served here is another question: only
+    what no server could take ends the connection."""
+    name = body.binary()
+    decode_text(name)
+    try:
+        if version != V5 or shared(name) is None:  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]; 3.1.1 has no shared subscriptions
+            check_filter_form(name)  # [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1]
+    except TopicError as error:
+        raise malformed("MQTT-4.13.1-1", str(error)) from None
+    return name
 
 
 def _subscription_options(byte: int, version: int, name: bytes) -> SubscriptionOptions:
@@ -239,8 +250,7 @@ def _decode_unsubscribe(body: Body, version: int) -> Unsubscribe:
     properties = read_properties(body, UNSUBSCRIBE) if version == V5 else None
     filters: list[bytes] = []
     while body.left():
-        filters.append(body.binary())
-        decode_text(filters[-1])  # [MQTT-3.10.3-1]
+        filters.append(_filter(body, version))
         _check_filter_count(filters)
     if not filters:
         raise protocol_error("MQTT-3.10.3-2", "UNSUBSCRIBE holds no filter")

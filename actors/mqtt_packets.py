@@ -213,7 +213,7 @@ class SubscriptionOptions:
 
 @dataclass(slots=True)
 class Subscribe:
-    """SUBSCRIBE. Filters are well-formed UTF-8; whether they are valid filters decides their own SUBACK code."""
+    """SUBSCRIBE. Filters are well-formed; whether they are served decides their own SUBACK code."""
 
     packet_id: int
     filters: list[tuple[bytes, SubscriptionOptions]]

@@ -65,6 +65,10 @@ WILL = 0x00
 # no honest client sends so many.
 USER_PROPERTIES_MAX = 1000
 
+# A Message Expiry Interval of 0 is over at once, but an interval counts whole seconds: who can be reached within the
+# first one gets the publication, nobody later does.
+EXPIRY_0_MS = 999
+
 _ACKS = (PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK)
 _ANYWHERE = (CONNECT, CONNACK, PUBLISH, WILL, *_ACKS, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH)
 
@@ -216,6 +220,12 @@ def check_response_topic(properties: Properties) -> None:
     response: str | None = properties.get(RESPONSE_TOPIC)
     if response is not None and ("+" in response or "#" in response or not response):
         raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-3.3.2-14", "a response topic may hold no wildcard, nor be empty")
+
+
+def expiry_ms(properties: Properties) -> int:
+    """The lifetime of a publication or will with these properties, in milliseconds; 0: for ever [MQTT-3.3.2-5]."""
+    interval_s: int | None = properties.get(MESSAGE_EXPIRY_S)
+    return 0 if interval_s is None else interval_s * 1000 or EXPIRY_0_MS
 
 
 def write_properties(properties: Properties | None) -> bytes:

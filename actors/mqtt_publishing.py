@@ -35,7 +35,7 @@ from .mqtt_packets import (
     PublishRun,
     PubRec,
 )
-from .mqtt_properties import MESSAGE_EXPIRY_S
+from .mqtt_properties import expiry_ms
 from .session import Reply
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ class Publishing:
         flags = run.qos | (RETAIN if run.retain else 0)
         like: dict[str, Any] = {}
         if run.properties:
-            expiry_ms = int(run.properties.get(MESSAGE_EXPIRY_S, 0)) * 1000
-            like = {"expiry_ms": expiry_ms, "properties": carried(run.properties)}
+            like = {"expiry_ms": expiry_ms(run.properties), "properties": carried(run.properties)}
         if self._aliases is None:
             self._publish_run(topic, flags, payloads, ids, like)
         else:

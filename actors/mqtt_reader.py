@@ -39,8 +39,6 @@ from .mqtt_packets import (
     PUBLISH,
     PUBREC,
     PUBREL,
-    TOPIC_ALIAS_INVALID,
-    TOPIC_NAME_INVALID,
     V5,
     AckRun,
     MqttProtocolError,
@@ -87,7 +85,7 @@ def _checked_topic(field: bytes) -> bytes:
     try:
         check_topic(topic)
     except TopicError as error:
-        raise MqttProtocolError(TOPIC_NAME_INVALID, "MQTT-3.3.2-2", str(error)) from None
+        raise malformed("MQTT-3.3.2-2", str(error)) from None
     if len(topic) <= TOPIC_CACHED_BYTES_MAX:
         if len(_topics) >= TOPICS_CACHED_MAX:
             _topics.clear()
@@ -384,7 +382,7 @@ class PacketReader:
         if topic is None:
             topic = self._aliases.get(alias)
             if topic is None:
-                raise MqttProtocolError(TOPIC_ALIAS_INVALID, "MQTT 5.0 3.3.2.3.4", f"topic alias {alias} is not set")
+                raise protocol_error("MQTT 5.0 3.3.2.3.4", f"topic alias {alias} is not set")
         else:
             self._aliases[alias] = topic
         return rest.pos, topic, properties or None

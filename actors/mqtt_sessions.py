@@ -22,7 +22,7 @@ from lexicast.cluster.properties import carried
 from lexicast.cluster.records import SessionSaved
 
 from .mqtt_packets import Will
-from .mqtt_properties import MESSAGE_EXPIRY_S, WILL_DELAY_S
+from .mqtt_properties import WILL_DELAY_S, expiry_ms
 from .pipeline import Pipeline
 from .session import Session
 from .session_home import Opened
@@ -276,11 +276,15 @@ class Sessions:
 
     def _publish_will(self, client_id: str, will: Will) -> None:
         properties = will.properties or {}
-        expiry_ms = int(properties.get(MESSAGE_EXPIRY_S, 0)) * 1000
         flags = will.qos | (RETAIN if will.retain else 0)
         try:
             self._engine.publish(
-                will.topic, flags, [will.payload], client_id, expiry_ms=expiry_ms, properties=carried(properties)
+                will.topic,
+                flags,
+                [will.payload],
+                client_id,
+                expiry_ms=expiry_ms(properties),
+                properties=carried(properties),
             )
         except UnavailableError as error:
             log.error("the will of %r could not be published: %s", client_id, error)

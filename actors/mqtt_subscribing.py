@@ -15,14 +15,12 @@ from .mqtt_encode import encode_packet
 from .mqtt_packets import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
-    PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
     SERVER_BUSY,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
     UNSPECIFIED_ERROR,
-    MqttProtocolError,
     SubAck,
     Subscribe,
     SubscriptionOptions,
@@ -111,12 +109,7 @@ async def _one(
     try:
         check_filter(name)
         if shared(name) is not None:
-            if options.no_local:
-                raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on a shared subscription")
             return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, refused, []
-    except MqttProtocolError as error:
-        connection.fail(error)
-        return error.reason_code, refused, []
     except TopicError as error:
         log.info("client %r: %s", connection.client_id, error)
         return TOPIC_FILTER_INVALID, refused, []

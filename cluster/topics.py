@@ -27,6 +27,9 @@ MODEL_TOPIC: Final = b"$sdc-model/predict"
 
 SHARE_PREFIX: Final = b"$share/"
 
+# A wildcard beside another character of its level, and '#' that is not the last character.
+_MISPLACED: Final = re.compile(rb"[^/][+#]|\+[^/]|#.", re.DOTALL)
+
 _ESCAPES: Final = {b"%": b"%25", b"+": b"%2B", b"#": b"%23"}
 _UNESCAPES: Final = {escaped: plain for plain, escaped in _ESCAPES.items()}
 _TO_ESCAPE: Final = re.compile(rb"[%+#]")
@@ -45,20 +48,24 @@ def check_topic(topic: bytes) -> None:
 
 def check_filter(filter: bytes) -> None:
     """Raise TopicError unless `filter` is one that may be subscribed to (`$share/` is looked at by `shared`)."""
-    _check_text(filter, "filter")
-    if not is_wildcard(filter):
-        return
-    levels = filter.split(b"/")
-    if len(levels) > FILTER_LEVELS_MAX:
+    check_filter_form(filter)
+    levels = filter.count(b"/") + 1
+    if levels > FILTER_LEVELS_MAX and is_wildcard(filter):
         raise TopicError(
-            f"filter {_show(filter)} has {len(levels)} levels: a filter with wildcards may have {FILTER_LEVELS_MAX}"
+            f"filter {_show(filter)} has {levels} levels: a filter with wildcards may have {FILTER_LEVELS_MAX}"
         )
+
+
+def check_filter_form(filter: bytes) -> None:
+    """Raise TopicError unless `filter` is a filter by MQTT's rules, whether or not it may be subscribed to here."""
+    _check_text(filter, "filter")
+    if not _MISPLACED.search(filter):
+        return
     if b"#" in filter and filter.index(b"#") != len(filter) - 1:  # [MQTT-4.7.1-1]: last
         raise TopicError(f"filter {_show(filter)}: '#' stands for all further levels and may only be the last one")
-    if levels[-1].endswith(b"#") and levels[-1] != b"#":  # [MQTT-4.7.1-1]: alone in its level
+    if filter.endswith(b"#") and not filter.endswith(b"/#"):  # [MQTT-4.7.1-1]: alone in its level
         raise TopicError(f"filter {_show(filter)}: '#' must be alone in its level, as in 'a/#'")
-    if any(b"+" in level and level != b"+" for level in levels):  # [MQTT-4.7.1-2]
-        raise TopicError(f"filter {_show(filter)}: '+' must be alone in its level, as in 'a/+/b'")
+    raise TopicError(f"filter {_show(filter)}: '+' must be alone in its level, as in 'a/+/b'")  # [MQTT-4.7.1-2]
 
 
 def _check_text(text: bytes, what: str) -> None:
@@ -113,7 +120,7 @@ def shared(filter: bytes) -> tuple[str, bytes] | None:
         raise TopicError(f"filter {_show(filter)}: a share name is one or more characters, none of them '+' or '#'")
     if not slash or not inner:  # [MQTT-4.8.2-2]
         raise TopicError(f"filter {_show(filter)}: write '$share/NAME/FILTER'")
-    check_filter(inner)
+    check_filter_form(inner)
     _check_text(group, "share name")
     return group.decode(), inner
 

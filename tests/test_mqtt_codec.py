@@ -417,9 +417,9 @@ REFUSED: list[tuple[int, bool, str, int, str]] = [
     (4, True, "32 06 0003 612f62 01", 0x81, "MQTT-2.2.1-3"),
     (4, True, "30 04 0003 612f", 0x81, "MQTT-3.3.2-1"),
     (4, True, "30 01 00", 0x81, "MQTT-3.3.2-1"),
-    (4, True, "30 02 0000", 0x90, "MQTT-3.3.2-2"),
-    (4, True, "30 05 0003 612f23", 0x90, "MQTT-3.3.2-2"),
-    (4, True, "30 05 0003 2b2f62", 0x90, "MQTT-3.3.2-2"),
+    (4, True, "30 02 0000", 0x81, "MQTT-3.3.2-2"),
+    (4, True, "30 05 0003 612f23", 0x81, "MQTT-3.3.2-2"),
+    (4, True, "30 05 0003 2b2f62", 0x81, "MQTT-3.3.2-2"),
     (4, True, "30 05 0003 610062", 0x81, "MQTT-1.5.4-2"),
     (4, True, "30 05 0003 61ff62", 0x81, "MQTT-1.5.4-1"),
     (5, True, "30 03 0001 74", 0x81, "MQTT-4.13.1-1"),
@@ -444,7 +444,7 @@ REFUSED: list[tuple[int, bool, str, int, str]] = [
     (4, True, "82 08 000a 0003 612f62 05", 0x81, "MQTT-3.8.3-5"),
     (5, True, "82 09 000a 00 0003 612f62 41", 0x81, "MQTT-3.8.3-5"),
     (5, True, "82 09 000a 00 0003 612f62 31", 0x82, "MQTT 5.0 3.8.3.1"),
-    (5, True, "82 0f 000a 00 0009 2473686172652f672f 05", 0x82, "MQTT-3.8.3-4"),
+    (5, True, "82 10 000a 00 000a 2473686172652f672f61 05", 0x82, "MQTT-3.8.3-4"),
     (5, True, "82 0b 000a 02 0b00 0003 612f62 01", 0x82, "MQTT 5.0 2.2.2.2"),
     (4, True, "a2 02 000a", 0x82, "MQTT-3.10.3-2"),
     (4, True, "a0 07 000a 0003 612f62", 0x81, "MQTT-2.1.3-1"),
@@ -471,6 +471,43 @@ def test_refused(version: int, from_client: bool, text: str, reason: int, statem
         read(data, version, from_client=from_client)
     assert (caught.value.reason_code, caught.value.statement) == (reason, statement)
     assert f"[{statement}]" in str(caught.value)
+
+
+ILL_FORMED = ["", "a#", "#/a", "a/#/b", "a+", "+a/b", "a/++", "##", "a\0b"]
+ILL_FORMED_SHARES = [
+    "$share",
+    "$share/",
+    "$share/g",
+    "$share/g/",
+    "$share//a",
+    "$share/+/a",
+    "$share/g#/a",
+    "$share/g/a#",
+]
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("name", [*ILL_FORMED, *ILL_FORMED_SHARES])
+def test_ill_formed_filters_are_refused(version: int, name: str) -> None:
+    """[MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1], [MQTT-4.7.3-2], [MQTT-4.8.2-1], [MQTT-4.8.2-2]."""
+    filters = [b"good/+", name.encode()]
+    packets: list[Subscribe | Unsubscribe] = [
+        Subscribe(1, [(each, SubscriptionOptions()) for each in filters]),
+        Unsubscribe(1, filters),
+    ]
+    for packet in packets:
+        if version == V311 and name in ILL_FORMED_SHARES[:-2]:  # filters like any others there
+            assert read(encode_packet(packet, version), version) == [packet]
+            continue
+        with pytest.raises(MqttProtocolError) as caught:
+            read(encode_packet(packet, version), version)
+        assert caught.value.reason_code == 0x81
+
+
+@pytest.mark.parametrize("name", [b"$share/g/a", b"$share/g/+/#", b"$sharer", b"+/" * 300 + b"#"])
+def test_filters_that_are_not_served_are_well_formed(name: bytes) -> None:
+    packet = Unsubscribe(1, [name])
+    assert read(encode_packet(packet, V5)) == [packet]
 
 
 def test_overlong_remaining_length_is_allowed_in_311() -> None:
@@ -529,7 +566,7 @@ def test_topic_aliases_are_resolved() -> None:
     ]
     with pytest.raises(MqttProtocolError, match="not set") as caught:
         read(encoded[1], alias_max=1)
-    assert caught.value.reason_code == 0x94
+    assert (caught.value.reason_code, caught.value.statement) == (0x82, "MQTT 5.0 3.3.2.3.4")
 
 
 def test_too_many_user_properties_are_refused() -> None:

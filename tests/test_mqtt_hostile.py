@@ -374,7 +374,7 @@ async def test_a_qos_1_subscriber_that_acknowledges_nothing(port: int) -> None:
     [
         encode_packet(Publish(b"$x", b"", 1, packet_id=1), V5),
         encode_packet(PubRel(9), V5),
-        encode_packet(Subscribe(9, [(b"a/#/b", OPTIONS)] * 20), V5),
+        encode_packet(Subscribe(9, [(b"$share/g/a", OPTIONS)] * 20), V5),
     ],
     ids=["publish", "pubrel", "subscribe"],
 )
