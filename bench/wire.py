@@ -99,11 +99,11 @@ def _varint(value: int) -> bytes:
             return bytes(out)
 
 
-def _mqtt_frame(first: int, body: bytes) -> bytes:
+def mqtt_frame(first: int, body: bytes) -> bytes:
     return bytes([first]) + _varint(len(body)) + body
 
 
-def _mqtt_header(data: bytes | bytearray) -> tuple[int, int] | None:
+def mqtt_header(data: bytes | bytearray) -> tuple[int, int] | None:
     """(header length, packet length) of the packet that starts `data`; None while the header is incomplete."""
     value = 0
     for index in range(1, 5):
@@ -129,11 +129,11 @@ class Mqtt:
         """CONNECT with a clean session and no keep-alive (a keep-alive would put PINGRESPs between deliveries)."""
         encoded = client_id.encode()
         body = b"\0\4MQTT" + bytes([self.version, 2, 0, 0]) + self._properties
-        steps = [Step(_mqtt_frame(0x10, body + len(encoded).to_bytes(2, "big") + encoded), self._connack)]
+        steps = [Step(mqtt_frame(0x10, body + len(encoded).to_bytes(2, "big") + encoded), self._connack)]
         if topic is not None:
             encoded = topic.encode()
             body = b"\0\1" + self._properties + len(encoded).to_bytes(2, "big") + encoded + bytes([qos])
-            steps.append(Step(_mqtt_frame(0x82, body), self._suback))
+            steps.append(Step(mqtt_frame(0x82, body), self._suback))
         return steps
 
     def _connack(self, data: bytes) -> int:
@@ -154,7 +154,7 @@ class Mqtt:
             return 0
         if data[0] != first:
             raise RefusedError(f"expected {name}, got a packet that starts with {data[0]:#04x}")
-        header = _mqtt_header(data)
+        header = mqtt_header(data)
         return header[1] if header is not None and len(data) >= header[1] else 0
 
     def publish(self, topic: str, payload: bytes, qos: int, packet_id: int = 0) -> bytes:
@@ -162,11 +162,11 @@ class Mqtt:
         encoded = topic.encode()
         identifier = packet_id.to_bytes(2, "big") if qos else b""
         body = len(encoded).to_bytes(2, "big") + encoded + identifier + self._properties + payload
-        return _mqtt_frame(0x30 | qos << 1, body)
+        return mqtt_frame(0x30 | qos << 1, body)
 
     def next_packet(self, data: bytes | bytearray) -> Packet | None:
         """The packet at the start of `data`; a QoS 1 delivery asks for its PUBACK."""
-        header = _mqtt_header(data)
+        header = mqtt_header(data)
         if header is None or len(data) < header[1]:
             return None
         start, length = header
@@ -179,7 +179,7 @@ class Mqtt:
 
     def delivery_layout(self, packet: bytes, payload_size: int) -> Layout:
         """The payload ends the packet; the type byte and the first length byte are the same in each packet."""
-        header = _mqtt_header(packet)
+        header = mqtt_header(packet)
         if header is None:
             raise PeerError(f"a delivery of {len(packet)} bytes is too short for MQTT")
         at = header[0] + 2 + int.from_bytes(packet[header[0] : header[0] + 2], "big")
