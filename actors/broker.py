@@ -77,7 +77,7 @@ class BrokerServer:
             self.engine, self.config.mqtt, self.config.compression.enabled, self.config.broker.session_save_s
         )
         self.clients.mqtt_publishers = self.mqtt.publishers_of
-        await self.mqtt.start(host, self.config.mqtt.port, info.cluster_id)
+        await self.mqtt.start(self.config.mqtt.host or host, self.config.mqtt.port, info.cluster_id)
 
     async def _reach_coordinators(self) -> None:
         version = -1

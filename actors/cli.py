@@ -79,7 +79,7 @@ def up(
     coordinators: Annotated[
         int | None, typer.Option(min=1, help="Coordinators on each node; fixed when the cluster is created.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on for MQTT.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on for MQTT; 0.0.0.0: all.")] = None,
     address: Annotated[
         str | None, typer.Option(help="Join this Ray (auto, or HOST:PORT) instead of starting one.")
     ] = None,
@@ -112,7 +112,7 @@ def up(
         ("mqtt.port", mqtt_port),
         ("node.brokers", brokers),
         ("node.coordinators", coordinators),
-        ("node.host", host),
+        ("mqtt.host", host),
     ):
         if value is not None:
             given[key] = value
@@ -164,16 +164,21 @@ class _Screen:
 def _where(run: Any) -> str:
     """What `up` prints when everything serves."""
     default = Config().node.data_path() == Path(run.data_dir)
+    mqtt = [f"mqtt://{_bracketed(host)}:{run.mqtt_port}" for host in run.mqtt_hosts]
     return "\n".join(
         [
             f"lexicast {VERSION} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
-            f"  MQTT     mqtt://{run.mqtt_host}:{run.mqtt_port}",
+            f"  MQTT     {' '.join(mqtt)}",
             f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
             f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",
             f"  data     {run.data_dir}",
             f"  Ray      {run.ray_address}, namespace {run.namespace}",
         ]
     )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host  # RFC 3986, section 3.2.2
 
 
 @app.command()

@@ -38,6 +38,7 @@ from .handles import (
 )
 from .launch_files import Run, left_run, lock_data_dir, remove_run, write_run
 from .launch_gcs import RayWatch
+from .launch_places import Places
 from .launch_processes import children, end_leftovers, end_processes, forget_processes, note_processes
 from .launch_ray import (
     ACTOR_CPUS,
@@ -130,6 +131,7 @@ class ClusterLauncher:
         node = self._config.node
         self._nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + 1)
         self._look_at_ray(self._nodes.address)
+        self._look_at_places()
         self._note()
         self._ray = RayWatch(self._nodes.address, self._progress, self._note)
 
@@ -138,6 +140,7 @@ class ClusterLauncher:
         address = find(address)
         self._look_at_ray(address)
         self._nodes = join(address, nodes)
+        self._look_at_places()
         self._check_alone(left_run(self._folder))
         self._take_files()
         # Not before: what a killed `up` left in that Ray had the stores and the port.
@@ -148,6 +151,13 @@ class ClusterLauncher:
         if warning := check_closed(address):
             self._warn(warning)
 
+    def _look_at_places(self) -> None:
+        """Raises ConfigError where an address that is configured cannot be every node's."""
+        places = self._places()
+        places.check()
+        if notice := places.notice():
+            self._warn(notice)
+
     def _take_files(self) -> None:
         """From here on what tells of a running cluster is ours; before, it may tell what a killed `up` left."""
         remove_run(self._folder)
@@ -155,7 +165,7 @@ class ClusterLauncher:
 
     def _look_at_port(self) -> None:
         """Nobody of this cluster runs now, so whoever holds the port is a stranger; a free one for 0 is fixed here."""
-        with closing(claim_port(self._config.node.host, self._config.mqtt.port, uuid.uuid4().hex)) as claim:
+        with closing(claim_port(self._places().mqtt_host(), self._config.mqtt.port, uuid.uuid4().hex)) as claim:
             self._config = self._config.replaced(mqtt__port=claim.port)
 
     def _check_alone(self, killed: str) -> None:
@@ -187,7 +197,7 @@ class ClusterLauncher:
         ready = await self._start_rest(names)
         coordination = RayCoordination(self._coordination)
         self._info = await coordination.cluster()
-        self._claim = claim_port(self._host(nodes[0]), self._config.mqtt.port, self._info.cluster_id)
+        self._claim = claim_port(self._places().mqtt_host(), self._config.mqtt.port, self._info.cluster_id)
         self._run = self._make_run(ready, status["pid"])
         self._note()
         write_run(self._run, self._info.key, self._ready_file)
@@ -245,26 +255,28 @@ class ClusterLauncher:
     def _spawn(self, cls: type, name: str, node_id: str, *more: Any) -> ActorReference:
         assert self._nodes is not None
         environment = worker_environment(self._nodes)
-        plain = self._config.replaced(node__host=self._host(node_id)).as_dict()
+        places = self._places()
+        hosts = {"node__host": places.link_host(node_id), "mqtt__host": places.mqtt_host(node_id)}
+        plain = self._config.replaced(**hosts).as_dict()
         return spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
 
-    def _host(self, node_id: str) -> str:
-        """Where a node's actors listen: on several nodes at an address that the others can reach."""
-        assert self._nodes is not None
-        return self._nodes.hosts[node_id] if len(self._nodes.nodes) > 1 else self._config.node.host
+    def _places(self) -> Places:
+        return Places(self._config, {} if self._nodes is None else self._nodes.hosts_in_order())
 
     def _make_run(self, ready: dict[str, list[dict[str, Any]]], coordination_pid: int) -> Run:
         assert self._nodes is not None
         assert self._info is not None
         names = [actor.name for actor in self._actors["brokers"]]
         pids = {role: [answer["pid"] for answer in answers] for role, answers in ready.items()}
+        mqtt = self._places().reached_at()
         return Run(
             data_dir=str(self._folder),
             cluster_id=self._info.cluster_id,
             ray_address=self._nodes.address,
             namespace=NAMESPACE,
-            mqtt_host=self._host(self._nodes.nodes[0]),
+            mqtt_host=mqtt[0],
             mqtt_port=self._config.mqtt.port,
+            mqtt_hosts=mqtt,
             started_us=time.time_ns() // 1_000,
             up_pid=os.getpid(),
             brokers={n: list(a["addresses"]) for n, a in zip(names, ready["brokers"], strict=True)},

@@ -36,10 +36,11 @@ class Run:
     cluster_id: str
     ray_address: str
     namespace: str
-    mqtt_host: str
+    mqtt_host: str  # the first of mqtt_hosts
     mqtt_port: int
     started_us: int
     up_pid: int
+    mqtt_hosts: list[str]  # at which MQTT clients reach the nodes, the one of `up` first
     brokers: dict[str, list[str]]  # name -> link addresses
     pids: dict[str, Any] = field(default_factory=dict)  # brokers, coordinators, sampling: lists; coordination: one
 

@@ -50,6 +50,10 @@ class RayNodes:
     hosts: dict[str, str]  # node id -> its address
     embedded: bool
 
+    def hosts_in_order(self) -> dict[str, str]:
+        """`hosts`, this process's own first."""
+        return {node_id: self.hosts[node_id] for node_id in self.nodes}
+
 
 def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     """A Ray of one node for this process, which it ends with. Call it from the main thread: Ray's processes die with

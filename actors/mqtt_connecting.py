@@ -7,7 +7,6 @@ authentication by reason code.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
 import socket
 from contextlib import suppress
@@ -18,6 +17,7 @@ from lexicast.compression.wire import STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from .encoding import Kind
+from .mqtt_admission import admission
 from .mqtt_encode import encode_acks, encode_packet
 from .mqtt_packets import (
     BAD_AUTHENTICATION_METHOD,
@@ -146,8 +146,8 @@ class Connecting:
         connect = self._connect
         if AUTHENTICATION_METHOD in self._properties:
             raise Refused(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]: none is offered
-        if not self._trusted():
-            raise Refused(NOT_AUTHORIZED)
+        if (code := admission(self._config, connect, self._end("peername"), self._end("sockname"))) != SUCCESS:
+            raise Refused(code)
         if not connect.client_id and connect.version != V5 and not connect.clean_start:
             raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
         if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
@@ -155,13 +155,10 @@ class Connecting:
         if connect.will is not None and connect.will.topic.startswith(b"$"):
             raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
 
-    def _trusted(self) -> bool:
-        """`mqtt.allow_anonymous`: nobody can prove who they are yet, so the address decides."""
-        allowed = self._config.allow_anonymous
-        if allowed != "loopback":
-            return allowed == "always"
-        peer = self._connection.transport.get_extra_info("peername")
-        return bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
+    def _end(self, which: str) -> str:
+        """The IP address of one end of the connection; "" where it is gone."""
+        end = self._connection.transport.get_extra_info(which)
+        return str(end[0]) if end else ""
 
     # -- the session
 

@@ -160,7 +160,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise UnavailableError(f"{host} is no address to listen on ({error.strerror}): change node.host") from None
+        raise UnavailableError(f"{host} is no address to listen on ({error.strerror}): change mqtt.host") from None
     return family, (str(address[0]), int(address[1]))
 
 
@@ -170,7 +170,7 @@ def _bind_error(host: str, port: int, error: OSError) -> UnavailableError:
     if error.errno == errno.EACCES:
         return UnavailableError(f"port {port} needs more rights: choose one from 1024 on with --mqtt-port")
     if error.errno == errno.EADDRNOTAVAIL:
-        return UnavailableError(f"{host} is not an address of this machine: change node.host")
+        return UnavailableError(f"{host} is not an address of this machine: change mqtt.host")
     return UnavailableError(f"cannot listen on {host} port {port}: {error.strerror}")
 
 

@@ -34,6 +34,9 @@ TIB = 1024 * GIB
 DAY_S = 86_400
 YEAR_S = 366 * DAY_S
 
+# Of each group, until groups have followers.
+COPIES = 1
+
 Plain: TypeAlias = dict[str, dict[str, Any]]
 
 
@@ -51,7 +54,6 @@ class _Table:
 class Cluster(_Table):
     """[cluster]: what all nodes agree on, fixed when the cluster is created."""
 
-    name: str = knob("lexicast")
     groups: int = knob(DEFAULT_GROUPS, 1, 10_000)
     min_copies: int = knob(0, 0, 7)
 
@@ -80,7 +82,9 @@ class Mqtt(_Table):
     """[mqtt]: the listener and its sessions."""
 
     port: int = knob(1883, 0, 65_535)
+    host: str = knob("")
     allow_anonymous: str = knob("loopback", choices=("loopback", "never", "always"))
+    credentials: str = knob("refuse", choices=("refuse", "ignore"))
     packet_bytes_max: int = knob(MIB, KIB, 268_435_460)
     output_bytes_max: int = knob(4 * MIB, 64 * KIB, GIB)
     connect_timeout_s: float = knob(10.0, 0.1, 3_600)
@@ -163,6 +167,11 @@ class Config:
     compression: Compression = Compression()
 
     def __post_init__(self) -> None:
+        if self.cluster.min_copies > COPIES:
+            raise ConfigError(
+                f"cluster.min_copies = {self.cluster.min_copies}: groups have {COPIES} copy and no followers yet; "
+                f"set it to 0 or {COPIES}"
+            )
         for low, high in (
             ("link.batch_bytes_max", "link.queue_bytes_max"),
             ("mqtt.packet_bytes_max", "link.queue_bytes_max"),

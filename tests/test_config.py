@@ -88,7 +88,7 @@ def test_the_file_may_be_named(elsewhere: Path) -> None:
         ("compression.families", '["a,b"]', ("a,b",)),
         ("compression.families", "", ()),
         ("node.host", "::1", "::1"),
-        ("cluster.name", "7", "7"),
+        ("node.data_dir", "7", "7"),
     ],
 )
 def test_texts_become_values(dotted: str, text: str, value: Any) -> None:
@@ -117,6 +117,7 @@ def test_texts_become_values(dotted: str, text: str, value: Any) -> None:
             "[link]\nbatch_bytes_max = 9_000_000\n",
             r"link\.batch_bytes_max = 9000000 is more than link\.queue_bytes_max",
         ),
+        ("[cluster]\nmin_copies = 2\n", r"cluster\.min_copies = 2: groups have 1 copy.*set it to 0 or 1"),
         ("[mqtt\n", r"f\.toml is no TOML file: .*line 1"),
     ],
 )

@@ -569,6 +569,14 @@ async def test_enhanced_authentication_is_refused(port: int) -> None:
     assert (await Raw.connect(port, _21="SCRAM-SHA-256")).connack.reason_code == 0x8C
 
 
+@pytest.mark.parametrize("version", [V311, V5])
+async def test_user_names_and_passwords_are_refused_because_nobody_checks_them(port: int, version: int) -> None:
+    client = await Raw.open(port, version)
+    client.send(Connect(version, unique(), True, 0, user_name="me", password=b"wrong"))
+    assert (await client.expect(ConnAck)).reason_code == 0x86  # 3.1.1: return code 4
+    assert await client._stream.read() == b""
+
+
 async def test_suback_for_the_wire_in_one_packet(port: int) -> None:
     """One SUBSCRIBE with one filter many times is one subscription."""
     topic = unique()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -103,9 +104,22 @@ def connect(run: dict[str, Any], broker: str) -> Client:
     return lexicast.connect(f"link:{address}", key=(Path(run["data_dir"]) / "cluster.key").read_bytes())
 
 
+async def admitted(host: str, port: int) -> None:
+    """A node lets in clients of its own machine, by whatever address it listens at."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01a")
+    assert await reader.readexactly(4) == b"\x20\x02\x00\x00"
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_two_nodes_are_one_cluster(ray_address: str, tmp_path: Path) -> None:
     assert not is_open(ray_address)
     with up(tmp_path, ray_address, 0, end=signal.SIGKILL) as run:
+        assert run["mqtt_hosts"] == [ray_address.rpartition(":")[0], "127.0.0.2"]
+        assert "MQTT clients of other machines are refused" in (tmp_path / "up.log").read_text()
+        for host in run["mqtt_hosts"]:
+            await admitted(host, run["mqtt_port"])
         assert set(run["brokers"]) == {"broker-0", "broker-1"}
         assert len(run["pids"]["coordinators"]) == 2
         assert {a.split(":")[1] for a in run["brokers"]["broker-1"] if a.startswith("tcp:")} == {"127.0.0.2"}

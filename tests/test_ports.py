@@ -127,7 +127,7 @@ def test_a_privileged_port_is_explained() -> None:
 
 
 def test_an_address_of_another_machine_is_explained() -> None:
-    with pytest.raises(UnavailableError, match=r"not an address of this machine: change node\.host"):
+    with pytest.raises(UnavailableError, match=r"not an address of this machine: change mqtt\.host"):
         claim_port("192.0.2.77", 0, "ours")
 
 
