@@ -223,7 +223,8 @@ class Client:
 
         `since` None: the retained messages, then what is published from now on. Else nothing retained, and
         everything from there on, past and future in one order: a Position (what came after it; exact topics only), a
-        subscription's `cursor`, a datetime, seconds since 1970, a duration ("10m", timedelta), "beginning".
+        subscription's `cursor`, a datetime, seconds since 1970 (from 2001 on: 10 may be meant as a duration, and is
+        refused), a duration ("10m", timedelta), "beginning".
         `until`: the time at which it ends. `qos`: the highest the subscriber asks for; with `slow="drop"` what
         does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
         storage. `sample_records_per_s`: of what is published from now on the broker sends about so many, each topic

@@ -31,6 +31,8 @@ CURSOR: Final = "cursor"
 TIME: Final = "time"
 FOREVER_US: Final = 2**63 - 1
 US_PER_S: Final = 1_000_000
+# Seconds since 1970 as a number: from 2001 on. Who writes 10 means a duration, and would get everything since 1970.
+EPOCH_S_MIN: Final = 1_000_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
@@ -121,7 +123,8 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_time(when: datetime | timedelta | float | str, now_us: int) -> int:
-    """Microseconds since 1970 of a datetime (naive: local time), seconds since 1970, or so long before `now_us`.
+    """Microseconds since 1970 of a datetime (naive: local time), seconds since 1970 (from EPOCH_S_MIN on), or so long
+    before `now_us`.
 
     Texts: a duration, back from now ("10m" or "-10m") or ahead ("+10m"), ISO 8601 ("2026-05-01T12:00:00+02:00"), "now"
     or "beginning". Raises UsageError.
@@ -145,6 +148,11 @@ def parse_time(when: datetime | timedelta | float | str, now_us: int) -> int:
         return max(0, (when.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1))
     if isinstance(when, bool) or not isinstance(when, int | float) or not 0 <= when < FOREVER_US / US_PER_S:
         raise UsageError(f"{when!r} is no point in time: give seconds since 1970, a datetime, a timedelta or a text")
+    if when < EPOCH_S_MIN:
+        raise UsageError(
+            f"{when!r} may be a duration or seconds since 1970: write '{when:g}s' for so long ago, a datetime or "
+            "seconds from 2001 on for a time, 'beginning' for all"
+        )
     return round(when * US_PER_S)
 
 

@@ -175,7 +175,13 @@ class Publisher:
         """Queue a chunk whole, or raise and queue nothing of it."""
         queued: list[Queued] = []
         topics, most, size = self._topics, self._payload_bytes_max, 0
-        for index, (topic, payload) in enumerate(chunk):
+        for index, pair in enumerate(chunk):
+            try:
+                topic, payload = pair
+            except (TypeError, ValueError):
+                raise UsageError(
+                    f"{pair!r:.80} is no (topic, payload) pair: publish_many([('a/b', 'hello'), ...])"
+                ) from None
             name, group = topics.get(topic) or self.topic(topic)
             if type(payload) is not bytes:
                 payload = self._payload(payload)

@@ -48,12 +48,23 @@ def connect(
 
 
 class _LoopThread:
-    """An event loop in a thread of its own (daemonic: a program that forgets to close may still end)."""
+    """An event loop in a thread of its own (daemonic: a program that forgets to close may still end).
+
+    The loop runs there from its first to its last round: the caller's thread may run a loop itself, as a notebook's
+    does, and a thread runs one at a time.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="lexicast-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="lexicast-client", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._finish())
+        finally:
+            self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` there and wait for it; cancelled there when this wait is interrupted."""
@@ -67,19 +78,11 @@ class _LoopThread:
             future.cancel()
             raise
 
-    def run_soon(self, function: Any, *arguments: Any) -> None:
-        """Run `function` there, unless the loop has ended."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(function, *arguments)
-
     def stop(self) -> None:
         """End loop and thread."""
-        if not self._thread.is_alive():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._finish())
-        self._loop.close()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     async def _finish(self) -> None:
         """What a cancelled call left behind ends before its loop does."""

@@ -44,7 +44,7 @@ def run(
                 filter,
                 since=since,
                 # of nothing at all, in a dry run: the query is looked at by Spark, and no message is read
-                until=0 if dry_run else until,
+                until="beginning" if dry_run else until,
                 schema=None if dry_run and schema == "json" else schema,
                 progress=progress.read,
             )

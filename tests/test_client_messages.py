@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import lexicast
+import lexicast.mqtt as lexicast_mqtt
+from lexicast import sync
 from lexicast.actors.client_address import DATA_DIR_VARIABLE, KEY_FILE, RUN_FILE, resolver
 from lexicast.actors.client_messages import (
     Properties,
@@ -49,8 +55,8 @@ def test_no_durations(text: str) -> None:
     [
         ("now", NOW_US),
         ("beginning", 0),
-        (1.5, 1_500_000),
-        (0, 0),
+        (1_000_000_001.5, 1_000_000_001_500_000),
+        (1_000_000_000, 1_000_000_000_000_000),
         (timedelta(seconds=2), NOW_US - 2_000_000),
         (timedelta(days=100_000), 0),
         (datetime(2001, 9, 9, 1, 46, 40, 5, tzinfo=UTC), 1_000_000_000_000_005),
@@ -67,6 +73,13 @@ def test_times(when: Any, time_us: int) -> None:
 def test_no_times(when: Any) -> None:
     with pytest.raises(UsageError, match="no point in time"):
         parse_time(when, NOW_US)
+
+
+@pytest.mark.parametrize("when", [0, 10, 1.5, 999_999_999])
+def test_a_number_that_may_be_a_duration_is_refused(when: float) -> None:
+    for parse in (lambda: parse_time(when, NOW_US), lambda: parse_since(when, NOW_US, 3)):
+        with pytest.raises(UsageError, match=r"may be a duration.* for so long ago"):
+            parse()
 
 
 def test_since() -> None:
@@ -138,4 +151,29 @@ assert "ray" not in sys.modules, "the client loads Ray"
 
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="nothing"):
-        _ = lexicast.nothing
+        _ = getattr(lexicast, "nothing")  # noqa: B009  # a checker would refuse lexicast.nothing
+
+
+def test_dir_lists_what_there_is_before_it_is_loaded() -> None:
+    code = "import lexicast; assert {*lexicast.__all__, 'history', 'spark_session'} <= set(dir(lexicast))"
+    subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"], check=True)
+
+
+@pytest.mark.parametrize("module", [lexicast, lexicast_mqtt])
+def test_type_checkers_see_every_name_and_no_others(module: ModuleType) -> None:
+    """A `__getattr__` that they see makes `lexicast.conect` a valid expression."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+    if module is lexicast:
+        shown = next(node for node in tree.body if isinstance(node, ast.If))
+        names = {alias.asname for node in shown.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert names == {*lexicast.__all__, "history", "spark_session"} - {"__version__"}
+
+
+def test_errors_that_docstrings_name_are_exported() -> None:
+    told: list[object] = [lexicast.connect, sync.connect]
+    for cls in (lexicast.Client, lexicast.Subscription, sync.SyncClient, sync.SyncSubscription):
+        told += [cls, *[getattr(member, "fget", member) for name, member in vars(cls).items() if name[0] != "_"]]
+    named = {word for item in told for word in re.findall(r"\b[A-Z]\w+Error\b", inspect.getdoc(item) or "")}
+    assert len(named) > 5
+    assert named <= set(lexicast.__all__)

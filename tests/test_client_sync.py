@@ -109,6 +109,14 @@ def test_errors_and_use_after_close(served: BrokerThread) -> None:
         sync.connect("link:unix:/nonexistent", key=b"k")
 
 
+async def test_inside_a_running_loop_as_in_a_notebook(served: BrokerThread) -> None:
+    with sync.connect(served.address, key=served.broker.key) as bus, bus.subscribe("t") as subscription:
+        bus.publish("t", "x")
+        assert next(subscription).payload == b"x"
+    with pytest.raises(UnavailableError, match="closed"):
+        bus.publish("t", "y")
+
+
 def test_several_threads_share_a_client(bus: sync.SyncClient) -> None:
     def work(name: str) -> None:
         for i in range(50):

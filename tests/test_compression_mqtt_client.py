@@ -378,7 +378,7 @@ def test_a_client_that_does_not_ask_is_plain(
 def test_every_other_name_is_pahos() -> None:
     assert mqtt.MQTT_CLEAN_START_FIRST_ONLY == 3
     with pytest.raises(AttributeError):
-        mqtt.no_such_name  # noqa: B018  # the look-up is the test
+        getattr(mqtt, "no_such_name")  # noqa: B009  # type checkers refuse mqtt.no_such_name
 
 
 @pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")

@@ -11,52 +11,77 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lexicast import sync
-    from lexicast.actors.client import Client
-    from lexicast.actors.client_connect import connect
-    from lexicast.actors.client_messages import Message, Properties
-    from lexicast.actors.client_publisher import PublishManyRefusedError
-    from lexicast.actors.client_subscription import Subscription
-    from lexicast.cluster.cells import cells
-    from lexicast.cluster.errors import LexicastError, PublishRefusedError, UnavailableError
-    from lexicast.cluster.positions import Position
+    from lexicast import sync as sync
+    from lexicast.actors.client import Client as Client
+    from lexicast.actors.client_connect import connect as connect
+    from lexicast.actors.client_messages import Message as Message
+    from lexicast.actors.client_messages import Properties as Properties
+    from lexicast.actors.client_publisher import PublishManyRefusedError as PublishManyRefusedError
+    from lexicast.actors.client_subscription import Subscription as Subscription
+    from lexicast.cluster.cells import cells as cells
+    from lexicast.cluster.errors import AuthenticationError as AuthenticationError
+    from lexicast.cluster.errors import ConfigError as ConfigError
+    from lexicast.cluster.errors import DictionaryError as DictionaryError
+    from lexicast.cluster.errors import LexicastError as LexicastError
+    from lexicast.cluster.errors import PeerError as PeerError
+    from lexicast.cluster.errors import PublishRefusedError as PublishRefusedError
+    from lexicast.cluster.errors import StoreError as StoreError
+    from lexicast.cluster.errors import TopicError as TopicError
+    from lexicast.cluster.errors import UnavailableError as UnavailableError
+    from lexicast.cluster.errors import UsageError as UsageError
+    from lexicast.cluster.positions import Position as Position
     from lexicast.raydp_jobs.environment import spark_session as spark_session
     from lexicast.raydp_jobs.history import history as history
 
 __version__: Final = "0.1.0"
 
+_ERRORS: Final = "lexicast.cluster.errors"
 _WHERE: Final = {
+    "AuthenticationError": _ERRORS,
     "Client": "lexicast.actors.client",
-    "LexicastError": "lexicast.cluster.errors",
+    "ConfigError": _ERRORS,
+    "DictionaryError": _ERRORS,
+    "LexicastError": _ERRORS,
     "Message": "lexicast.actors.client_messages",
+    "PeerError": _ERRORS,
     "Position": "lexicast.cluster.positions",
     "Properties": "lexicast.actors.client_messages",
     "PublishManyRefusedError": "lexicast.actors.client_publisher",
-    "PublishRefusedError": "lexicast.cluster.errors",
+    "PublishRefusedError": _ERRORS,
+    "StoreError": _ERRORS,
     "Subscription": "lexicast.actors.client_subscription",
-    "UnavailableError": "lexicast.cluster.errors",
+    "TopicError": _ERRORS,
+    "UnavailableError": _ERRORS,
+    "UsageError": _ERRORS,
     "cells": "lexicast.cluster.cells",
     "connect": "lexicast.actors.client_connect",
-    # With lexicast[spark] alone, therefore not in __all__.
     "history": "lexicast.raydp_jobs.history",
     "spark_session": "lexicast.raydp_jobs.environment",
+    "sync": "lexicast",
 }
-
+# With lexicast[spark] alone, therefore not in __all__.
 _OF_SPARK: Final = ("history", "spark_session")
 
 __all__ = [
+    "AuthenticationError",
     "Client",
+    "ConfigError",
+    "DictionaryError",
     "LexicastError",
     "Message",
+    "PeerError",
     "Position",
     "Properties",
     "PublishManyRefusedError",
     "PublishRefusedError",
+    "StoreError",
     "Subscription",
+    "TopicError",
     "UnavailableError",
+    "UsageError",
     "__version__",
     "cells",
     "connect",
@@ -64,21 +89,27 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # `import lexicast.cluster.blocks` runs this module first: it must not pull the client in behind it.
-    if name == "sync":
-        return import_module("lexicast.sync")
-    if name not in _WHERE:
-        raise AttributeError(f"module 'lexicast' has no attribute {name!r}")
-    try:
-        module = import_module(_WHERE[name])
-    except ModuleNotFoundError as error:
-        if name not in _OF_SPARK or str(error.name).startswith("lexicast"):
-            raise
-        unavailable = import_module("lexicast.cluster.errors").UnavailableError
-        raise unavailable(
-            f"lexicast.{name} needs {error.name}, which is not installed: pip install 'lexicast[spark]'"
-        ) from None
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})
+
+
+if not TYPE_CHECKING:  # a checker that saw it would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        # `import lexicast.cluster.blocks` runs this module first: it must not pull the client in behind it.
+        if name == "sync":
+            return import_module("lexicast.sync")
+        if name not in _WHERE:
+            raise AttributeError(f"module 'lexicast' has no attribute {name!r}")
+        try:
+            module = import_module(_WHERE[name])
+        except ModuleNotFoundError as error:
+            if name not in _OF_SPARK or str(error.name).startswith("lexicast"):
+                raise
+            unavailable = import_module(_ERRORS).UnavailableError
+            raise unavailable(
+                f"lexicast.{name} needs {error.name}, which is not installed: pip install 'lexicast[spark]'"
+            ) from None
+        value = getattr(module, name)
+        globals()[name] = value
+        return value

@@ -5,7 +5,7 @@ Every other name of `paho.mqtt.client` is found here too. See `lexicast.actors.m
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from paho.mqtt import client as _paho
 from paho.mqtt.client import (
@@ -25,6 +25,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from lexicast.actors.mqtt_client import Client, OnSdcError, SdcStats
 from lexicast.cluster.errors import DictionaryError
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import *  # type: ignore[assignment]  # noqa: F403  # all of paho's, but for its Client
 
 __all__ = [
     "MQTT_ERR_NO_CONN",
@@ -47,6 +50,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The rest of paho's names, so that a program changes one import and no more."""
-    return getattr(_paho, name)
+if not TYPE_CHECKING:  # a checker that saw it would take any name for one of paho's
+
+    def __getattr__(name: str) -> object:
+        """The rest of paho's names, so that a program changes one import and no more."""
+        return getattr(_paho, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *dir(_paho)})
