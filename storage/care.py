@@ -15,13 +15,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import lmdb
 
 from lexicast.cluster.errors import StoreError, StoreFormatError
+from lexicast.cluster.files import create_file, make_folder, sync_folder
 
 from . import check as checks
 from .check import Damage, Report
@@ -29,14 +31,14 @@ from .environment import (
     DATA_FILE,
     POISON_FILE,
     Databases,
+    ReadOnly,
     complete_file,
-    open_databases,
-    open_read_only,
-    own,
     raw_database,
 )
+from .locks import Reading, alone, replace_file
 from .lsm.checking import DUAL_TABLES, check_dual
-from .lsm.home import DUAL_FILE, open_lmdb, open_tables
+from .lsm.home import DUAL_FILE, ReadOnlyDual
+from .table import Database
 
 BEFORE_REPAIR: Final = ".before-repair"
 _NEW: Final = ".new"
@@ -102,7 +104,7 @@ def _walk_in_child(directory: Path, skip: Collection[str]) -> tuple[Report | Non
         if "table" in told:
             last = told["table"]
         elif "error" in told:
-            raise StoreFormatError(told["error"])
+            raise (StoreFormatError if told["format"] else StoreError)(told["error"])
         else:
             blocks, records, rows, damages = told["report"]
             return Report(blocks, records, rows, [Damage(*damage) for damage in damages]), None, ""
@@ -129,7 +131,7 @@ def _child(directory: Path, skip: Collection[str]) -> None:
     try:
         report = walk(directory, lambda name: tell(table=name), skip)
     except StoreError as error:
-        tell(error=str(error))
+        tell(error=str(error), format=isinstance(error, StoreFormatError))
     else:
         tell(report=[report.blocks, report.records, report.rows, [list(damage) for damage in report.damages]])
 
@@ -137,11 +139,8 @@ def _child(directory: Path, skip: Collection[str]) -> None:
 # copying
 
 
-def _open(directory: Path) -> lmdb.Environment:
-    if is_dual(directory):
-        return open_lmdb(directory, readonly=True, create=False)
-    environment, _ = open_read_only(directory)
-    return environment
+def _open(directory: Path, shared: bool = True) -> ReadOnly | ReadOnlyDual:
+    return ReadOnlyDual(directory, shared) if is_dual(directory) else ReadOnly(directory, shared)
 
 
 def backup(directory: Path, target: Path) -> int:
@@ -150,50 +149,41 @@ def backup(directory: Path, target: Path) -> int:
     May run beside the owner. While it runs LMDB reuses no page that was freed after it began: the owner's file may
     grow. Raises StoreError when `target` is not empty or cannot be written.
     """
-    if target.exists() and any(target.iterdir()):
-        raise StoreError(f"{target} is not empty: give another directory for the backup")
-    target.mkdir(parents=True, exist_ok=True)
-    return _copy(directory, target / data_file(directory).name)
-
-
-def _copy(directory: Path, target: Path) -> int:
-    """Copy the live pages to the file `target`, and make them durable."""
-    environment = _open(directory)
+    name = data_file(directory).name
     try:
-        with target.open("xb") as file:
-            environment.copyfd(file.fileno(), compact=True)
+        make_folder(target)
+        if any(target.iterdir()):
+            raise StoreError(f"{target} is not empty: give another directory for the backup")
+    except OSError as error:
+        raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
+    with closing(_open(directory)) as store:
+        return _copy(directory, store, target / name)
+
+
+def _copy(directory: Path, store: Reading, target: Path) -> int:
+    """Copy the live pages to the file `target`, and make them durable; the bytes written."""
+    try:
+        with create_file(target) as file:
+            store.lmdb.copyfd(file.fileno(), compact=True)
             os.fsync(file.fileno())
+        sync_folder(target.parent)
+        return target.stat().st_size
     except (lmdb.Error, OSError) as error:
         target.unlink(missing_ok=True)
         raise StoreError(f"{directory} could not be copied ({error}): check it, and look at the space left") from None
-    finally:
-        environment.close()
-    sync_directory(target.parent)
-    return target.stat().st_size
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def compact(directory: Path) -> tuple[int, int]:
-    """Rewrite a stopped store without its free pages: (bytes before, after). Raises StoreError when it is in use."""
+    """Rewrite a stopped store without its free pages: (bytes before, after).
+
+    Raises StoreError when it is in use or being read; then nothing has changed.
+    """
     data = data_file(directory)
-    new = data.with_name(data.name + _NEW)
-    lock = own(directory)
-    try:
+    with _rewriting(directory, data) as new:
         before = data.stat().st_size
-        new.unlink(missing_ok=True)
-        after = _copy(directory, new)
-        new.replace(data)
-        sync_directory(directory)
-    finally:
-        os.close(lock)
+        with closing(_open(directory, shared=False)) as store:
+            after = _copy(directory, store, new / data.name)
+        replace_file(directory, data, new / data.name)
     return before, after
 
 
@@ -206,30 +196,36 @@ def repair(directory: Path) -> Report:
     from .repair import repair_store
 
     data = data_file(directory)
-    lock = own(directory)
-    try:
+    with _rewriting(directory, data) as new:
         _lengthen(directory, data)
-        new = data.with_name(data.name + _NEW)
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
         report = (repair_dual if data.name == DUAL_FILE else repair_store)(directory, new)
-        data.replace(data.with_name(data.name + BEFORE_REPAIR))
-        (new / data.name).replace(data)
-        shutil.rmtree(new)
+        replace_file(directory, data, new / data.name, data.with_name(data.name + BEFORE_REPAIR))
         (directory / POISON_FILE).unlink(missing_ok=True)
-        sync_directory(directory)
-    finally:
-        os.close(lock)
+        sync_folder(directory)
     return report
+
+
+@contextmanager
+def _rewriting(directory: Path, data: Path) -> Iterator[Path]:
+    """Nobody else has the store open, and there is an empty folder for its new file."""
+    with alone(directory, data):
+        new = data.with_name(data.name + _NEW)
+        try:
+            shutil.rmtree(new, ignore_errors=True)
+            make_folder(new)
+            yield new
+        except OSError as error:
+            raise StoreError(
+                f"the store {directory} could not be rewritten: {error}; look at the disk, then try again"
+            ) from None
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
 
 
 def _lengthen(directory: Path, data: Path) -> None:
     """Where a file was cut short, zeros in place of the lost pages: LMDB says that they are no pages, and goes on."""
-    environment = _open(directory)
-    try:
-        complete_file(environment, data)
-    finally:
-        environment.close()
+    with closing(_open(directory, shared=False)) as store:
+        complete_file(store.lmdb, data)
 
 
 # counting
@@ -237,29 +233,24 @@ def _lengthen(directory: Path, data: Path) -> None:
 
 def stats(directory: Path) -> CareStats:
     """Count. May run beside the owner."""
-    dual = is_dual(directory)
-    environment = _open(directory)
-    try:
-        page = environment.stat()["psize"]
-        databases = _tables(environment, directory, dual)
+    with closing(_open(directory)) as store:
+        page = store.lmdb.stat()["psize"]
         tables = []
-        with environment.begin() as txn:
-            for name, database in databases:
+        with store.begin() as txn:
+            for name, database in _tables(store):
                 found = txn.stat(database)
                 pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
                 tables.append(TableStats(name, found["entries"], pages * page))
-        file_bytes = (environment.info()["last_pgno"] + 1) * page
-    finally:
-        environment.close()
+        file_bytes = (store.lmdb.info()["last_pgno"] + 1) * page
     poisoned = (directory / POISON_FILE).exists()
-    return CareStats("DualDB" if dual else "coordinator", file_bytes, sum(t.bytes for t in tables), poisoned, tables)
+    kind = "DualDB" if is_dual(directory) else "coordinator"
+    return CareStats(kind, file_bytes, sum(t.bytes for t in tables), poisoned, tables)
 
 
-def _tables(environment: lmdb.Environment, directory: Path, dual: bool) -> list[tuple[str, lmdb._Database]]:
-    if dual:
-        return list(zip(DUAL_TABLES, open_tables(environment, directory, create=False), strict=True))
-    databases = open_databases(environment, create=False)
-    return [(name, raw_database(databases, name)) for name in Databases._fields]
+def _tables(store: ReadOnly | ReadOnlyDual) -> list[tuple[str, Database]]:
+    if isinstance(store, ReadOnlyDual):
+        return list(zip(DUAL_TABLES, store.tables, strict=True))
+    return [(name, raw_database(store.databases, name)) for name in Databases._fields]
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +22,7 @@ from lexicast.cluster.errors import PeerError, StoreError, UsageError
 
 from .cut import only_topic
 from .dual import Entry, entries_in, parse_key
-from .environment import DATA_FILE, Databases, open_read_only, raw_database
+from .environment import DATA_FILE, Databases, ReadOnly, raw_database
 from .format import (
     DamageError,
     block_of,
@@ -36,6 +36,7 @@ from .format import (
 )
 from .forms import look_at_form
 from .index_runs import MANIFEST_KEY, RUNS_PREFIX
+from .locks import begin_reading
 from .log import Log
 from .lsm.segments import segment_rows
 from .outline import outline
@@ -257,34 +258,25 @@ class Checker:
             self._note("dual", group, entry.offset, "the topic has no name")
 
 
-@contextmanager
-def _opened(directory: Path) -> Iterator[tuple[lmdb.Environment, Databases]]:
-    environment, databases = open_read_only(directory)
-    try:
-        yield environment, databases
-    finally:
-        environment.close()
-
-
 def check(directory: Path, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()) -> Report:
     """Walk the store in `directory`, which another process may have open (in this one: `check_store`).
 
     Damaged pages of LMDB's own may end the process: `care.check` walks in a child. Raises StoreFormatError when the
     store cannot be opened at all.
     """
-    with _opened(directory) as (environment, databases):
-        expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    with closing(ReadOnly(directory)) as store:
+        expected = (store.lmdb.info()["last_pgno"] + 1) * store.lmdb.stat()["psize"]
         found = (directory / DATA_FILE).stat().st_size
         if found < expected:
             # Walking on would touch pages that are not there, which the kernel answers with SIGBUS.
             return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
-        return Checker(databases, lambda: environment.begin(buffers=True)).run(begun, skip)
+        return Checker(store.databases, store.begin).run(begun, skip)
 
 
 def check_store(store: Store) -> Report:
     """Walk a store that this process has open."""
     environment = store.environment
-    return Checker(environment.databases, lambda: environment.lmdb.begin(buffers=True)).run()
+    return Checker(environment.databases, lambda: begin_reading(environment.lmdb)).run()
 
 
 def rebuild_index(store: Store) -> None:

@@ -3,19 +3,19 @@
 NOSYNC and WRITEMAP stay off: power loss would cost the store, not only its last second. `readahead` is off because
 readers seek. The map is large and sparse, so that a store grows without a restart.
 
-Three files lie in the directory: LMDB's two, and `owner.lock`, held exclusively (flock) while a process has the store
-open; the kernel lets go of it however that process ends. A fourth, `poisoned`, is left behind by an I/O error other
-than a full disk: after a failed fsync the kernel may drop pages and yet show them to readers, so what a restart reads
-is not known to be on the disk until somebody has looked.
+Four files lie in the directory: LMDB's two, and two that locks are taken on (`locks`); the kernel lets go of them
+however a process ends. A fifth, `poisoned`, is left behind by an I/O error other than a full disk: after a failed fsync
+the kernel may drop pages and yet show them to readers, so what a restart reads is not known to be on the disk until
+somebody has looked.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,12 +23,13 @@ import lmdb
 import msgpack
 
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
+from lexicast.cluster.files import FILE_MODE, write_whole
 
 from .format import FORMAT_VERSION, DamageError, seal, unseal
+from .locks import Reading, begin_reading, no_slot, open_environment, own
 from .options import GIB, StoreOptions
 from .table import Database, ReadTransaction, Table, WriteTransaction
 
-LOCK_FILE: Final = "owner.lock"
 POISON_FILE: Final = "poisoned"
 DATA_FILE: Final = "data.mdb"
 
@@ -99,7 +100,7 @@ class Environment:
     @contextmanager
     def snapshot(self) -> Iterator[ReadTransaction]:
         """A read transaction. Keep it under a second: an old one keeps LMDB from reusing pages, for good."""
-        with self.lmdb.begin(buffers=True) as txn:
+        with begin_reading(self.lmdb) as txn:
             yield txn
 
     def file_bytes(self) -> int:
@@ -121,8 +122,7 @@ class Environment:
 
     def leave_poison(self, reason: str) -> None:
         """Write the file that keeps this store from being opened before somebody has looked at the disk."""
-        with suppress(OSError):
-            (self.directory / POISON_FILE).write_text(reason + "\n")
+        leave_poison(self.directory, reason)
 
     def close(self) -> None:
         """Close LMDB and let go of the directory."""
@@ -136,25 +136,6 @@ def raw_database(databases: Databases, name: str) -> Database:
     return found.database if isinstance(found, Table) else found
 
 
-def own(directory: Path) -> int:
-    """Lock `directory` (made when missing) for this process: the lock's descriptor. Raises StoreError."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"cannot use {directory} as a store: {error.strerror}; choose another data directory or fix it"
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StoreError(
-            f"the store {directory} is in use by another process: stop that one, or choose another data directory"
-        ) from None
-    return descriptor
-
-
 def disk_is_full(directory: Path, error: Exception) -> bool:
     """An I/O error came of a full disk: then nothing was written over, and a restart with space is enough.
 
@@ -163,6 +144,12 @@ def disk_is_full(directory: Path, error: Exception) -> bool:
     found = os.statvfs(directory)
     full = found.f_bavail * found.f_frsize < _FULL_BYTES
     return "No space" in str(error) or (full and "Input/output error" in str(error))
+
+
+def leave_poison(directory: Path, reason: str) -> None:
+    """Write the file that keeps a store from being opened before somebody has looked at the disk."""
+    with suppress(OSError):
+        write_whole(directory / POISON_FILE, reason.encode() + b"\n")
 
 
 def refuse_poisoned(directory: Path) -> None:
@@ -190,22 +177,7 @@ def _open_lmdb(directory: Path, options: StoreOptions) -> lmdb.Environment:
     map_bytes = map_bytes_possible(directory, options.map_bytes)
     while True:
         try:
-            environment = lmdb.open(
-                str(directory),
-                map_size=map_bytes,
-                subdir=True,
-                metasync=True,
-                sync=True,
-                map_async=False,
-                writemap=False,
-                readahead=False,
-                max_dbs=len(Databases._fields),
-                max_readers=options.max_readers,
-                max_spare_txns=4,
-                mode=0o600,
-            )
-            environment.reader_check()
-            return environment
+            return open_environment(directory, partial(_opened, directory, map_bytes, options.max_readers))
         except lmdb.MemoryError:
             if map_bytes <= _MAP_BYTES_MIN:
                 raise StoreError(
@@ -218,6 +190,23 @@ def _open_lmdb(directory: Path, options: StoreOptions) -> lmdb.Environment:
                 f"{directory} is not a store this lexicast can open ({error}): restore it from a backup, or move it "
                 "away to start with an empty store"
             ) from None
+
+
+def _opened(directory: Path, map_bytes: int, max_readers: int) -> lmdb.Environment:
+    return lmdb.open(
+        str(directory),
+        map_size=map_bytes,
+        subdir=True,
+        metasync=True,
+        sync=True,
+        map_async=False,
+        writemap=False,
+        readahead=False,
+        max_dbs=len(Databases._fields),
+        max_readers=max_readers,
+        max_spare_txns=4,
+        mode=FILE_MODE,
+    )
 
 
 def complete_file(environment: lmdb.Environment, data: Path) -> None:
@@ -236,6 +225,8 @@ def open_databases(environment: lmdb.Environment, create: bool = True) -> Databa
 
     try:
         fields: dict[str, Any] = {name: opened(name) for name in Databases._fields}
+    except lmdb.ReadersFullError:
+        raise no_slot(Path(environment.path())) from None
     except lmdb.Error as error:
         raise StoreFormatError(
             f"the store {environment.path()} is damaged ({error}): restore it from a backup or from another member, "
@@ -244,21 +235,36 @@ def open_databases(environment: lmdb.Environment, create: bool = True) -> Databa
     return Databases(**fields)
 
 
-def open_read_only(directory: Path) -> tuple[lmdb.Environment, Databases]:
-    """The store's LMDB environment for looking only, also beside its owner. Raises StoreFormatError."""
-    if not (directory / DATA_FILE).exists():
-        raise StoreFormatError(f"{directory} is not a store: there is no {DATA_FILE} in it")
-    try:
-        environment = lmdb.open(
-            str(directory), readonly=True, create=False, readahead=False, max_dbs=len(Databases._fields)
-        )
-    except lmdb.Error as error:
-        raise StoreFormatError(f"the store {directory} cannot be opened ({error}): restore it from a backup") from None
-    try:
-        return environment, open_databases(environment, create=False)
-    except StoreFormatError:
-        environment.close()
-        raise
+class ReadOnly(Reading):
+    """A store that is open for looking only, also beside its owner."""
+
+    def __init__(self, directory: Path, shared: bool = True) -> None:
+        """See `Reading`. Raises StoreFormatError (not a store, damaged), StoreError (no right, no slot, replaced)."""
+        if not (directory / DATA_FILE).exists():
+            raise StoreFormatError(f"{directory} is not a store: there is no {DATA_FILE} in it")
+        try:
+            super().__init__(directory, partial(_opened_read_only, directory), shared)
+        except lmdb.Error as error:
+            raise StoreFormatError(
+                f"the store {directory} cannot be opened ({error}): repair it or restore it from a backup"
+            ) from None
+        try:
+            self.databases = open_databases(self.lmdb, create=False)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _opened_read_only(directory: Path) -> lmdb.Environment:
+    return lmdb.open(
+        str(directory),
+        readonly=True,
+        create=False,
+        readahead=False,
+        max_dbs=len(Databases._fields),
+        max_readers=StoreOptions().max_readers,
+        mode=FILE_MODE,
+    )
 
 
 def identify(environment: Environment, wanted: Identity) -> None:

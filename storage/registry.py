@@ -13,6 +13,7 @@ import fcntl
 import os
 from binascii import crc32
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ import lmdb
 import msgpack
 
 from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError, StorePoisonedError, UsageError
+from lexicast.cluster.files import FILE_MODE, make_folder, open_lock
+
+from .locks import begin_reading, open_environment
 
 FORMAT: Final = 1
 FORMAT_KEY: Final = "format"
@@ -61,7 +65,7 @@ class Registry:
 
     def get(self, key: str) -> Any:
         """The value, None where there is none. Raises StoreFormatError when it is damaged."""
-        with self._healthy().begin() as transaction:
+        with begin_reading(self._healthy()) as transaction:
             packed = transaction.get(key.encode())
         return None if packed is None else self._unpack(key, packed)
 
@@ -69,7 +73,7 @@ class Registry:
         """All keys that start with `prefix`, in order, with their values. Raises StoreFormatError."""
         found: dict[str, Any] = {}
         start = prefix.encode()
-        with self._healthy().begin() as transaction, transaction.cursor() as cursor:
+        with begin_reading(self._healthy()) as transaction, transaction.cursor() as cursor:
             for key, packed in cursor.iternext() if cursor.set_range(start) else ():
                 if not bytes(key).startswith(start):
                     break
@@ -112,7 +116,7 @@ class Registry:
             raise StoreError(f"{self._path} is closed")
         return self._environment
 
-    def _unpack(self, key: str, packed: bytes) -> Any:
+    def _unpack(self, key: str, packed: bytes | memoryview) -> Any:
         data = bytes(packed)
         body = data[CRC_BYTES:]
         try:
@@ -142,8 +146,8 @@ def _pack(key: str, value: Any) -> bytes:
 def _lock(folder: Path) -> int:
     """The locked file's descriptor; also makes the folder. Raises StoreError."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(folder)
+        descriptor = open_lock(folder / LOCK_FILE)
     except OSError as error:
         raise StoreError(f"cannot open {folder}: {error.strerror}; choose another --data-dir") from None
     try:
@@ -156,11 +160,15 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
+def _opened(path: Path) -> lmdb.Environment:
+    return lmdb.open(
+        str(path), map_size=MAP_BYTES, subdir=False, mode=FILE_MODE, max_dbs=0, max_readers=16, readahead=False
+    )
+
+
 def _open(path: Path) -> lmdb.Environment:
     try:
-        environment = lmdb.open(
-            str(path), map_size=MAP_BYTES, subdir=False, mode=0o600, max_dbs=0, max_readers=16, readahead=False
-        )
+        environment = open_environment(path.parent, partial(_opened, path))
     except lmdb.Error as error:
         raise StoreFormatError(
             f"{path} cannot be opened ({error}): restore it, or move its folder away (the stores know the rest)"

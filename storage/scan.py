@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
 from lexicast.cluster.errors import PeerError
 
-from .environment import open_read_only
+from .environment import ReadOnly
 from .format import HEAD_BYTES, DamageError, Head, decode_block, group_prefix, meta_of, peek_head, verified_head
 from .log import Log
 from .state import dictionary_of, subscription_of
@@ -44,10 +44,11 @@ class LogScanner:
     """A store, opened read-only; use it as a context manager, in one thread."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises StoreFormatError when there is no store in `directory`."""
-        self._lmdb, self._databases = open_read_only(directory)
+        """Raises StoreFormatError when there is no store in `directory`, StoreError when it cannot be read now."""
+        self._store = ReadOnly(directory)
+        self._databases = self._store.databases
         # take over the owner's map size: with its own, LMDB refuses to read once the file has outgrown it
-        self._lmdb.set_mapsize(0)
+        self._store.lmdb.set_mapsize(0)
         self._log = Log(self._databases.log)
 
     def __enter__(self) -> LogScanner:
@@ -56,7 +57,7 @@ class LogScanner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lmdb.close()
+        self._store.close()
 
     def extents(
         self, group: int, first: int, end: int, since_us: int, until_us: int, records: int, stored_bytes: int
@@ -89,14 +90,14 @@ class LogScanner:
     def _start(self, group: int, first: int, end: int, since_us: int) -> int:
         if since_us <= 0 or end <= first:
             return first
-        with self._lmdb.begin(buffers=True) as txn:
+        with self._store.begin() as txn:
             return self._log.offset_at(txn, group, since_us, first, end - 1)
 
     def _heads(self, group: int, first: int, end: int) -> Iterator[Head]:
         at = first
         while at < end:
             heads: list[Head] = []
-            with self._lmdb.begin(buffers=True) as txn:
+            with self._store.begin() as txn:
                 for last, value in self._log.from_offset(txn, group, at):
                     head = peek_head(value, group, last)
                     if head.first >= end:
@@ -119,7 +120,7 @@ class LogScanner:
         """
         at = first
         while at < end:
-            with self._lmdb.begin(buffers=True) as txn:
+            with self._store.begin() as txn:
                 found, at = self._step(txn, group, at, end, (since_us, until_us), wanted)
             yield from found
 
@@ -153,13 +154,13 @@ class LogScanner:
     def dictionary(self, group: int, dictionary: int) -> bytes | None:
         """The packed dictionary that records of the group refer to by this id; None when it is not there."""
         key = group_prefix(group) + dictionary.to_bytes(_DICTIONARY_BYTES, "big")
-        with self._lmdb.begin(buffers=True) as txn:
+        with self._store.begin() as txn:
             row = self._databases.dictionaries.get(txn, key)
         return None if row is None else dictionary_of(row).content
 
     def subscriptions(self, group: int) -> list[str]:
         """The filters to which brokers are subscribed in the group, each once."""
-        with self._lmdb.begin(buffers=True) as txn:
+        with self._store.begin() as txn:
             rows = self._databases.subscriptions.rows(txn, group_prefix(group), None, 1 << 20)
         return sorted({subscription_of(row)[0].filter for _, row in rows})
 

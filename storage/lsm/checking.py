@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +14,8 @@ from lexicast.cluster.errors import StoreError, StoreFormatError
 
 from ..check import DAMAGES_MAX, Damage, Report
 from ..format import DamageError
-from ..table import Database
 from .batches import batch_head, decode_batch, undamaged
-from .home import DUAL_FILE, open_lmdb, open_tables, read_manifest
+from .home import DUAL_FILE, ReadOnlyDual, read_manifest
 from .runs import parse_segment_key
 from .segments import segment_rows
 
@@ -25,9 +25,9 @@ DUAL_TABLES: Final = ("batches", "runs", "meta")
 class DualChecker:
     """One walk."""
 
-    def __init__(self, environment: lmdb.Environment, tables: tuple[Database, ...], directory: Path) -> None:
-        self._environment = environment
-        self._tables = dict(zip(DUAL_TABLES, tables, strict=True))
+    def __init__(self, store: ReadOnlyDual, directory: Path) -> None:
+        self._store = store
+        self._tables = dict(zip(DUAL_TABLES, store.tables, strict=True))
         self._directory = directory
         self._damages: list[Damage] = []
         self._batches = self._operations = self._rows = 0
@@ -53,7 +53,7 @@ class DualChecker:
         after: bytes | None = None
         while True:
             try:
-                with self._environment.begin(buffers=True) as txn, txn.cursor(self._tables[name]) as cursor:
+                with self._store.begin() as txn, txn.cursor(self._tables[name]) as cursor:
                     # One value a transaction: a segment or a batch is large enough, and an old snapshot costs pages.
                     if not (cursor.first() if after is None else cursor.set_range(after + b"\0")):
                         return
@@ -90,7 +90,7 @@ class DualChecker:
 
     def _manifest(self, compare: bool) -> None:
         try:
-            with self._environment.begin() as txn:
+            with self._store.begin() as txn:
                 manifest = read_manifest(txn, self._tables["meta"], self._directory)
         except (StoreFormatError, lmdb.Error) as error:
             self._note("meta", -1, str(error))
@@ -103,13 +103,9 @@ class DualChecker:
 
 def check_dual(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> Report:
     """Walk the DualDB in `directory`; a report counts batches, operations and rows. Raises StoreFormatError."""
-    environment = open_lmdb(directory, readonly=True, create=False)
-    try:
-        expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    with closing(ReadOnlyDual(directory)) as store:
+        expected = (store.lmdb.info()["last_pgno"] + 1) * store.lmdb.stat()["psize"]
         found = (directory / DUAL_FILE).stat().st_size
         if found < expected:
             return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
-        tables = open_tables(environment, directory, create=False)
-        return DualChecker(environment, tables, directory).run(begun, skip)
-    finally:
-        environment.close()
+        return DualChecker(store, directory).run(begun, skip)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +21,11 @@ import lmdb
 import msgpack
 
 from lexicast.cluster.errors import ConfigError, StoreError, StoreFormatError
+from lexicast.cluster.files import FILE_MODE
 
-from ..environment import POISON_FILE, complete_file, map_bytes_possible, own, refuse_poisoned
+from ..environment import complete_file, leave_poison, map_bytes_possible, refuse_poisoned
 from ..format import DamageError, seal, unseal
+from ..locks import Reading, begin_reading, no_slot, open_environment, own
 from ..options import GIB, MIB
 from ..table import AnyTransaction, Database, ReadTransaction, WriteTransaction
 
@@ -94,7 +97,7 @@ class Home:
         self._lock = own(directory)
         try:
             refuse_poisoned(directory)
-            self.lmdb = open_lmdb(directory, map_size=map_bytes_possible(directory, map_bytes))
+            self.lmdb = open_lmdb(directory, map_bytes)
             try:
                 complete_file(self.lmdb, directory / DUAL_FILE)
                 self.batches, self.runs, self.meta = open_tables(self.lmdb, directory)
@@ -113,7 +116,7 @@ class Home:
     @contextmanager
     def snapshot(self) -> Iterator[ReadTransaction]:
         """A short read transaction that reads in place."""
-        with self.lmdb.begin(buffers=True) as txn:
+        with begin_reading(self.lmdb) as txn:
             yield txn
 
     def file_bytes(self) -> int:
@@ -130,8 +133,7 @@ class Home:
 
     def leave_poison(self, reason: str) -> None:
         """Write the file that keeps this store from being opened before somebody has looked at the disk."""
-        with suppress(OSError):
-            (self.directory / POISON_FILE).write_text(reason + "\n")
+        leave_poison(self.directory, reason)
 
     def close(self) -> None:
         """Close LMDB and let go of the directory."""
@@ -139,28 +141,51 @@ class Home:
         os.close(self._lock)
 
 
-def open_lmdb(directory: Path, **options: Any) -> lmdb.Environment:
-    """The LMDB environment of the DualDB in `directory`. Raises StoreFormatError, StoreError."""
-    try:
-        return lmdb.open(
-            str(directory / DUAL_FILE),
-            subdir=False,
-            max_dbs=3,
-            readahead=False,
-            max_spare_txns=4,
-            mode=0o600,
-            **options,
+class ReadOnlyDual(Reading):
+    """A DualDB that is open for looking only, also beside its owner."""
+
+    def __init__(self, directory: Path, shared: bool = True) -> None:
+        """See `Reading`. Raises StoreFormatError, StoreError."""
+        with _explained(directory):
+            super().__init__(directory, partial(_opened, directory, readonly=True, create=False), shared)
+        try:
+            self.tables = open_tables(self.lmdb, directory, create=False)
+        except BaseException:
+            self.close()
+            raise
+
+
+def open_lmdb(directory: Path, map_bytes: int) -> lmdb.Environment:
+    """The LMDB environment of the DualDB in `directory`, to write. Raises StoreFormatError, StoreError."""
+    with _explained(directory):
+        return open_environment(
+            directory, partial(_opened, directory, map_size=map_bytes_possible(directory, map_bytes))
         )
+
+
+def _opened(directory: Path, **options: Any) -> lmdb.Environment:
+    path = str(directory / DUAL_FILE)
+    return lmdb.open(path, subdir=False, max_dbs=3, readahead=False, max_spare_txns=4, mode=FILE_MODE, **options)
+
+
+@contextmanager
+def _explained(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except lmdb.MemoryError:
         raise StoreError(f"cannot map the store {directory}: raise the limit on address space (ulimit -v)") from None
     except lmdb.Error as error:
-        raise StoreFormatError(f"{directory} is not a DualDB that can be opened ({error}): restore a backup") from None
+        raise StoreFormatError(
+            f"{directory} is not a DualDB that can be opened ({error}): repair it or restore a backup"
+        ) from None
 
 
 def open_tables(environment: lmdb.Environment, directory: Path, create: bool = True) -> tuple[Database, ...]:
     """The tables batches, runs and meta. Raises StoreFormatError."""
     try:
         return tuple([environment.open_db(name, create=create) for name in (b"batches", b"runs", b"meta")])
+    except lmdb.ReadersFullError:
+        raise no_slot(directory) from None
     except lmdb.Error as error:
         raise StoreFormatError(f"the DualDB {directory} is damaged ({error}): repair it or restore a backup") from None
 

@@ -16,7 +16,6 @@ import numpy as np
 from lexicast.cluster.errors import StoreFormatError
 
 from ..check import Damage, Report
-from ..environment import map_bytes_possible
 from ..format import DamageError, unseal
 from ..options import GIB
 from ..salvage import rows as salvaged_pairs
@@ -36,7 +35,7 @@ class DualRepair:
         self._file = directory / DUAL_FILE
         self._directory = directory
         self._scratch = new / "scratch"
-        self._environment = open_lmdb(new, map_size=map_bytes_possible(new, 64 * GIB))
+        self._environment = open_lmdb(new, 64 * GIB)
         self._batches, self._runs, self._meta = open_tables(self._environment, new)
         self._damages: list[Damage] = []
         self._lines: list[str] = []
