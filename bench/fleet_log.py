@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import unpack_record
 from lexicast.storage import care
-from lexicast.storage.environment import open_read_only
+from lexicast.storage.environment import ReadOnly
 from lexicast.storage.format import block_of, log_key, parse_log_key, verified_head
 
 TELEMETRY: Final = b"/telemetry"
@@ -69,13 +70,12 @@ def measure_log(data_dir: Path) -> LogBytes:
 
 def _blocks(directory: Path) -> Iterator[tuple[int, Block]]:
     """(bytes of its row, block) of each block of a log, in short transactions: the owner goes on writing."""
-    environment, databases = open_read_only(directory)
-    environment.set_mapsize(0)  # the owner's
     after: bytes | None = log_key(0, 0)
-    try:
+    with closing(ReadOnly(directory)) as store:
+        store.lmdb.set_mapsize(0)  # the owner's
         while after is not None:
             found: list[tuple[int, Block]] = []
-            with environment.begin(buffers=True) as txn, txn.cursor(databases.log) as cursor:
+            with store.begin() as txn, txn.cursor(store.databases.log) as cursor:
                 there = cursor.set_range(after)
                 while there and len(found) < _ROWS_A_STEP:
                     key, value = bytes(cursor.key()), cursor.value()
@@ -86,8 +86,6 @@ def _blocks(directory: Path) -> Iterator[tuple[int, Block]]:
                 if not there:
                     after = None
             yield from found
-    finally:
-        environment.close()
 
 
 def _kinds(row_bytes: int, block: Block) -> Iterator[tuple[str, float]]:
