@@ -138,7 +138,7 @@ class CoordinatorServer:
         """A full link has drained."""
         peer = self.routing.peers.get(link.name)
         if peer is not None and peer.link is link and peer.behind:
-            self.requests.bring_up(peer)
+            self.requests.past.bring_up(peer)
 
     # -- publications
 

@@ -123,7 +123,7 @@ class Coordinator:
         server._committer._waiting.clear()
         with suppress(StoreError):
             await server._committer.close()
-        await asyncio.gather(*server._tasks, *server.requests._bringing_up.values(), return_exceptions=True)
+        await asyncio.gather(*server._tasks, *server.requests.past._bringing_up.values(), return_exceptions=True)
         await eventually(lambda: all(link.closed for link in links))
         server.store._poison = "crashed"
         await asyncio.to_thread(server.store.close)

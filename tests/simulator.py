@@ -198,7 +198,7 @@ class World:
                     with suppress(LexicastError):
                         func(*arguments)
         gate.alive = False
-        for task in [*server._tasks, *server.requests._bringing_up.values()]:
+        for task in [*server._tasks, *server.requests.past._bringing_up.values()]:
             task.cancel()
         for served, wire in self.served:
             if served is server:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors import coordinator_requests, peers, stalled
+from lexicast.actors import past, peers, stalled
 from lexicast.actors.encoding import Grant
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
@@ -110,7 +110,7 @@ async def test_what_waits_for_the_disk_is_fetched_in_bounded_answers(tmp_path: P
         peer, cursor, answers = coordinator.server.routing.peers["broker-0"], {group: 0}, 0
         found: list[Block] = []
         while True:
-            answer = await requests.fetch(peer, cursor, [b"#"], 5_000)
+            answer = await requests.past.fetch(peer, cursor, [b"#"], 5_000)
             blocks = [Block.from_wire(wire) for wire in answer["blocks"]]
             assert 0 < sum([block.size_bytes for block in blocks]) < 8_000
             found, cursor, answers = found + blocks, answer["cursor"], answers + 1
@@ -348,8 +348,8 @@ async def test_a_broker_whose_link_is_full_falls_behind_and_is_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "LINK_BACKLOG_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(coordinator_requests, "READ_STEP_BYTES", 1 << 18)
-    monkeypatch.setattr(coordinator_requests, "TAIL_RECORDS_MAX", 10)
+    monkeypatch.setattr(past, "READ_STEP_BYTES", 1 << 18)
+    monkeypatch.setattr(past, "TAIL_RECORDS_MAX", 10)
     async with Cluster(tmp_path) as cluster:
         coordinator = await cluster.start_coordinator()
         writer = await cluster.start_engine("writer")
@@ -401,7 +401,7 @@ async def test_heads_never_overtake_the_blocks_they_speak_of(tmp_path: Path, mon
 async def test_a_broker_that_comes_back_while_it_is_being_served_is_served_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_requests, "TAIL_RECORDS_MAX", 0)
+    monkeypatch.setattr(past, "TAIL_RECORDS_MAX", 0)
     async with Cluster(tmp_path) as cluster:
         server = (await cluster.start_coordinator()).server
         writer, reader = await cluster.start_engine("writer"), await cluster.start_engine("reader")
