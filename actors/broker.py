@@ -14,6 +14,7 @@ from typing import Any
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config import Config
 from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.files import make_folder
 
 from .client_port import ClientPort
 from .engine import Engine
@@ -168,7 +169,7 @@ def run_directory(config: Config) -> Path:
     """
     tag = hashlib.blake2b(str(config.node.data_path()).encode(), digest_size=6).hexdigest()
     path = Path("/tmp") / f"lexicast-{os.getuid()}-{tag}"
-    path.mkdir(mode=0o700, exist_ok=True)
+    make_folder(path)
     made = path.lstat()
     if made.st_uid != os.getuid() or not stat.S_ISDIR(made.st_mode) or made.st_mode & 0o077:
         raise UnavailableError(f"{path} is not this user's own folder: remove it, it is where link sockets go")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lexicast.cluster.errors import StoreError, UnavailableError
+from lexicast.cluster.files import make_folder, open_lock, write_whole
 
 from .client_address import KEY_FILE, RUN_FILE
 from .launch_processes import PROCESSES_FILE, end_leftovers
@@ -73,8 +74,8 @@ def remove_run(folder: Path) -> None:
 def lock_data_dir(folder: Path) -> int:
     """Take the folder for this process; the lock's descriptor. Raises UnavailableError (in use), StoreError."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_folder(folder)
+        descriptor = open_lock(folder / LOCK_FILE)
     except OSError as error:
         raise StoreError(f"cannot use {folder}: {error.strerror}; choose another --data-dir") from None
     if not _try_lock(descriptor):
@@ -150,12 +151,7 @@ def _read_pid(descriptor: int) -> int:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all: a reader never sees half a file."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        part.replace(path)
+        write_whole(path, data)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from None

@@ -13,6 +13,8 @@ from typing import Final
 
 import psutil
 
+from lexicast.cluster.files import write_whole
+
 PROCESSES_FILE: Final = "processes.json"
 # A process is known by its number and its start, which psutil computes from the boot time: it moves with the clock.
 STARTS_ALIKE_S: Final = 2.0
@@ -37,10 +39,8 @@ def note_processes(data_dir: Path) -> None:
     for process in children():
         with suppress(psutil.Error):
             noted.append([process.pid, process.create_time()])
-    part = data_dir / f"{PROCESSES_FILE}.tmp"
     with suppress(OSError):
-        part.write_text(json.dumps(noted))
-        part.replace(data_dir / PROCESSES_FILE)
+        write_whole(data_dir / PROCESSES_FILE, json.dumps(noted).encode())
 
 
 def end_leftovers(data_dir: Path) -> int:

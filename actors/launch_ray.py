@@ -18,10 +18,11 @@ import ray
 import ray.exceptions
 
 from lexicast.cluster.errors import UnavailableError, UsageError
+from lexicast.cluster.files import make_folder, private_umask
 
 from .handles import NAMESPACE
 from .ray_address import RAY_CLIENT, check_ray, is_open
-from .ray_token import DISABLED, MODE_VARIABLE
+from .ray_token import DISABLED, MODE_VARIABLE, make_own_token
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
@@ -62,13 +63,15 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
         raise UsageError("this process is connected to a Ray already: give its address instead")
     store = data_dir / GCS_FOLDER
     shutil.rmtree(store, ignore_errors=True)  # names and actors of a run that has ended
-    store.mkdir(mode=0o700, parents=True)
+    make_folder(store)
+    make_own_token()
     os.environ.update(QUIET)
     durable = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(store)}
     os.environ.update(durable)
     try:
         cpus = embedded_cpus(os.cpu_count() or 1, actors)
-        _init(address="local", namespace=NAMESPACE, include_dashboard=False, num_cpus=cpus)
+        with private_umask():  # Ray's processes and our actors write logs
+            _init(address="local", namespace=NAMESPACE, include_dashboard=False, num_cpus=cpus)
     finally:
         for name in durable:
             del os.environ[name]

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgpack
 
 from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError
+from lexicast.cluster.files import FILE_MODE
 from lexicast.cluster.messages import (
     CHALLENGE,
     HELLO,
@@ -349,6 +350,7 @@ async def listen(
         with suppress(FileNotFoundError):
             Path(rest).unlink()  # noqa: ASYNC240  # a local unlink, once at start
         server: asyncio.AbstractServer = await loop.create_unix_server(make, rest, backlog=BACKLOG)
+        Path(rest).chmod(FILE_MODE)  # noqa: ASYNC240  # local, once at start
         return server, address
     host, _, port = rest.rpartition(":")
     server = await loop.create_server(make, host, int(port), backlog=BACKLOG)

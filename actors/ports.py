@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.files import open_lock
 
 # How long another one's check of the same port may take.
 LOCK_WAIT_S: Final = 5.0
@@ -180,7 +181,7 @@ def _lock_path(port: int) -> Path:
 
 def _open_lock(path: Path, port: int) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return open_lock(path, os.O_NOFOLLOW)
     except PermissionError:
         raise UnavailableError(busy(port, f"another user (who owns {path})")) from None
     except OSError as error:

@@ -6,12 +6,24 @@ They hold what was published, keys and tokens, so they are for the user who runs
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
+UMASK: Final = 0o077
+
+
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Files that others' code makes meanwhile, and processes started meanwhile ever make, are private too."""
+    before = os.umask(UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def make_folder(path: Path) -> None:

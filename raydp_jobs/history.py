@@ -20,6 +20,7 @@ import ray
 
 from lexicast.actors.client_messages import Since, Until
 from lexicast.cluster.errors import StoreError, UsageError
+from lexicast.cluster.files import create_file, make_folder
 
 from .columns import COLUMNS, schema_of
 from .reading import Blocks, Progress, read
@@ -197,15 +198,17 @@ def export_parquet(
     Without Spark or Java. Raises also UsageError (the folder holds something) and StoreError (it cannot be written).
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if any(folder.iterdir()):
             raise UsageError(f"{folder} holds files already: give a new or an empty folder")
         blocks = read(filter, since, until, columns, expired=expired, progress=progress)
         for at, ref in enumerate(blocks.refs):
             # One at a time: this process holds one slice, whatever the history's size.
-            pyarrow.parquet.write_table(as_table(ray.get(ref)), folder / f"part-{at:05d}.parquet", compression="zstd")
+            with create_file(folder / f"part-{at:05d}.parquet") as file:
+                pyarrow.parquet.write_table(as_table(ray.get(ref)), file, compression="zstd")
         if not blocks.refs:
-            pyarrow.parquet.write_table(blocks.schema.empty_table(), folder / "part-00000.parquet")
+            with create_file(folder / "part-00000.parquet") as file:
+                pyarrow.parquet.write_table(blocks.schema.empty_table(), file)
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}") from None
     return sum(blocks.rows)
