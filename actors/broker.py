@@ -64,7 +64,8 @@ class BrokerServer:
         }
         host = self.config.node.host
         for address in (f"unix:{self._run_dir}/{self.name}.sock", f"tcp:{host}:0"):
-            server, real = await listen(address, info.key, info.cluster_id, self.opened, self.link_info)
+            beats = self.config.link.beats()
+            server, real = await listen(address, info.key, info.cluster_id, self.opened, self.link_info, beats)
             self._servers.append(server)
             self.addresses += (real,)
         member = Member(self.name, 0, self.addresses, os.uname().nodename, os.getpid())
@@ -104,6 +105,7 @@ class BrokerServer:
             window_batches=link.window_batches,
             batch_bytes_max=link.batch_bytes_max,
             queue_bytes_max=link.queue_bytes_max,
+            beats=link.beats(),
         )
 
     async def _watch(self, version: int) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
+from lexicast.cluster.heartbeat import Beats
 
 from .link import HANDSHAKE_TIMEOUT_S, WRITE_HIGH_BYTES, DiallerLink, Link, LinkUser, ListenerLink
 
@@ -30,6 +31,8 @@ CALL_BYTES_MAX: Final = 8 * 1024 * 1024
 RECEIVE_WAIT_S: Final = 20.0
 IDLE_S: Final = 60.0
 CLIENTS_MAX: Final = 10_000
+# Each beat is a call or two: rarer than on a socket.
+BEATS: Final = Beats(beat_s=5.0, silence_s=IDLE_S)
 
 
 class BrokerCalls(Protocol):
@@ -171,7 +174,7 @@ class CallLinks:
         """
         if len(self._streams) >= CLIENTS_MAX:
             raise UnavailableError(f"{CLIENTS_MAX} clients are connected by Ray calls already: use another broker")
-        link = ListenerLink(self._key, self._cluster_id, self._opened)
+        link = ListenerLink(self._key, self._cluster_id, self._opened, BEATS)
         link.info = self._info
         transport = _Buffered(link, BUFFER_BYTES_MAX)
         token = secrets.token_hex(16)
@@ -288,9 +291,12 @@ async def dial_calls(
     opened: Callable[[Link], LinkUser | None],
 ) -> Link:
     """Open a link through an actor's calls, as `link.dial` does through a socket. Raises as `link.dial`."""
-    async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-        token = await calls.client_open(hello[1])
-    link = DiallerLink(key, cluster_id, opened)
+    try:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            token = await calls.client_open(hello[1])
+    except TimeoutError:
+        raise TimeoutError(f"the broker has not answered a call within {HANDSHAKE_TIMEOUT_S:.0f} s") from None
+    link = DiallerLink(key, cluster_id, opened, BEATS)
     link.hello = hello
     transport = _Buffered(link, None)
     link.connection_made(transport)

@@ -5,10 +5,10 @@
         async for message in bus.subscribe("flights/+", since="10m"):
             print(message.topic, message.payload)
 
-One client is one link to one broker (found again, or replaced by another broker's, when it breaks) and belongs to one
-event loop. Publications are acknowledged once committed, and stored once however often they had to be sent; a
-subscription gives each message once, in order within a topic group. What waits is bounded everywhere: see
-`client_publisher` and `client_subscription`.
+One client is one link to one broker (found again, or replaced by another broker's, when it breaks) and belongs to the
+event loop that opened it: used from another one, or from another thread, it raises UsageError. Publications are
+acknowledged once committed, and stored once however often they had to be sent; a subscription gives each message once,
+in order within a topic group. What waits is bounded everywhere: see `client_publisher` and `client_subscription`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import secrets
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final
 
@@ -65,7 +66,8 @@ log = logging.getLogger("lexicast.client")
 class Client:
     """A connection to a cluster; made by `lexicast.connect`. Use it as `async with`, or `open` and `close` it.
 
-    Every method may raise UnavailableError: the client is closed, or has found no broker for `give_up_s` seconds.
+    Every method may raise UnavailableError: the client is closed, or what it waits for (a broker, an acknowledgement,
+    an answer) has not come for `give_up_s` seconds; and UsageError in another event loop or thread than `open`.
     """
 
     def __init__(
@@ -83,7 +85,11 @@ class Client:
         self.clock: Clock = clock or SystemClock()
         self._dictionaries = Dictionaries(self.clock)
         self.decoder = Decoder(self._dictionaries, self._fetch_dictionary)
-        self._publisher = Publisher(self.client_id, self._dictionaries.compressor if compress else None, self._send)
+        if give_up_s is not None and not give_up_s > 0:
+            raise UsageError(f"give_up_s={give_up_s!r}: give seconds above 0, or None to wait for ever")
+        self._give_up_s = give_up_s
+        compressor = self._dictionaries.compressor if compress else None
+        self._publisher = Publisher(self.client_id, compressor, self._send, give_up_s)
         self._connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
         self._streams: weakref.WeakValueDictionary[int, Subscription] = weakref.WeakValueDictionary()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
@@ -102,7 +108,8 @@ class Client:
             raise UsageError("a client is opened once: call connect() again")
         self._loop = asyncio.get_running_loop()
         try:
-            await self._connection.open()
+            async with self._limited("connecting"):
+                await self._connection.open()
         except BaseException:
             self._closed = True
             await self._connection.close()
@@ -113,6 +120,7 @@ class Client:
         """Wait up to 10 s for what was published to be acknowledged, then disconnect; subscriptions end."""
         if self._closed:
             return
+        self.check_loop()
         self._closed = True
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -191,7 +199,8 @@ class Client:
         self._publisher.put_nowait(topic, payload, self._kind(qos, retain, expiry_s, properties))
 
     async def flush(self) -> None:
-        """Return when everything published so far is acknowledged or refused."""
+        """Return when everything published so far is acknowledged, refused or given up."""
+        self._check_open()
         await self._publisher.drain()
 
     def _kind(
@@ -317,6 +326,7 @@ class Client:
         return {
             "published": self._publisher.published,
             "refused": self._publisher.refused,
+            "given_up": self._publisher.given_up,
             "unacknowledged": self._publisher.unacknowledged,
             "links": self._connection.links,
             "bytes_saved": self._dictionaries.bytes_saved,
@@ -325,10 +335,37 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error()
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """See Host. Nothing here may be touched from elsewhere: a future of one event loop never wakes another one."""
         if self._loop is None:
             raise UsageError("the client is not connected: use `async with lexicast.connect() as bus:`")
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self._loop:
+            raise UsageError(
+                "the client belongs to the event loop in which it was opened: open another one here, or use "
+                "lexicast.sync, whose client serves all threads"
+            )
+
+    @asynccontextmanager
+    async def _limited(self, what: str) -> AsyncIterator[None]:
+        """`give_up_s` for all that happens inside. Raises UnavailableError."""
+        try:
+            async with asyncio.timeout(self._give_up_s):
+                yield
+        except TimeoutError:
+            raise UnavailableError(f"{what} has not come to an end within {self._give_up_s or 0:.1f} s") from None
 
     # -- what subscriptions need (client_subscription.Host)
+
+    @property
+    def give_up_s(self) -> float | None:
+        """See Host."""
+        return self._give_up_s
 
     @property
     def takes_streams(self) -> bool:
@@ -366,10 +403,8 @@ class Client:
         """See Host."""
         link = await self._connection.wait_link()
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return await link.request(method, *arguments)
-        except TimeoutError:
-            raise UnavailableError(f"the broker has not answered {method!r} for {REQUEST_TIMEOUT_S:.0f} s") from None
+            limit_s = min(REQUEST_TIMEOUT_S, self._give_up_s or REQUEST_TIMEOUT_S)
+            return await link.request(method, *arguments, timeout_s=limit_s)
         except LexicastError as error:
             if link.closed:
                 raise ConnectionResetError(str(error)) from None
@@ -377,11 +412,12 @@ class Client:
 
     async def request(self, method: str, *arguments: Any) -> Any:
         """See Host."""
-        while True:
-            try:
-                return await self.request_once(method, *arguments)
-            except ConnectionResetError:
-                continue
+        async with self._limited(f"the request {method!r}"):
+            while True:
+                try:
+                    return await self.request_once(method, *arguments)
+                except ConnectionResetError:
+                    continue
 
     async def _fetch_dictionary(self, dictionary: int) -> bytes | None:
         packed = await self.request("dictionary", dictionary)

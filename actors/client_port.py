@@ -15,9 +15,11 @@ import msgpack
 
 from lexicast.cluster.blocks import Block, unpack_meta
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError, UsageError
-from lexicast.cluster.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST
+from lexicast.cluster.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST, check_entry_columns
 from lexicast.cluster.positions import topic_group
+from lexicast.cluster.requests import CLIENT
 from lexicast.cluster.selection import select_topics
+from lexicast.cluster.shapes import check_request
 from lexicast.cluster.topics import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
 
@@ -92,6 +94,7 @@ class ClientSession:
             if work is None:
                 link.reply(message[1], UsageError(f"no such request: {message[2]}"))
             else:
+                check_request(CLIENT, message[2], message[3])
                 link.answer(message[1], work(*message[3]))
         else:
             raise PeerError(f"a client sent a message of kind {message[0]}")
@@ -148,9 +151,9 @@ class ClientSession:
 
         if not wires:
             self._link.send((ACK, tag, ()))
-        for index, (group, meta, lengths, body) in enumerate(wires):
+        for index, wire in enumerate(wires):
             try:
-                entry, count = self._entry(group, meta, lengths, body)
+                entry, count = self._entry(wire)
                 entry.done.append(partial(done, index))
                 pipeline = self._engine.forward(entry, count)
             except UnavailableError as error:
@@ -159,8 +162,10 @@ class ClientSession:
             if pipeline.full:
                 self._link.pause_reading()
 
-    def _entry(self, group: int, meta: bytes, lengths: bytes, body: bytes) -> tuple[Entry, int]:
+    def _entry(self, wire: Any) -> tuple[Entry, int]:
         """Raises PeerError for an entry that breaks the rules: the client library would not have sent it."""
+        check_entry_columns(wire)
+        group, meta, lengths, body = wire
         parsed = unpack_meta(meta)
         for topic in parsed.topics:
             self._port.check_topic(topic, group)

@@ -7,6 +7,9 @@ Rules:
 2. Each group's records carry consecutive sequence numbers of this producer, given when an entry is made. An entry is
    never changed afterwards and is sent again as it is, in order, over a new link: the group stores nothing twice.
 3. What waits is bounded by `QUEUE_RECORDS_MAX` and `QUEUE_BYTES_MAX`; whoever publishes beyond it waits.
+4. With `give_up_s`, what has not been acknowledged for so long (sent, queued, or waiting for room) is given up: whoever
+   waits for it gets an UnavailableError, and it may or may not be stored. Its place in the window is free again, so a
+   topic group without a coordinator does not hold the others up for longer.
 
 Pure but for the futures it settles: bytes leave through `send`.
 """
@@ -33,6 +36,8 @@ MESSAGE_RECORDS_MAX: Final = 4_096
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 QUEUE_RECORDS_MAX: Final = 65_536
 QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
+# Looked at so many times within `give_up_s`: it is exceeded by a quarter at most.
+LOOKS: Final = 4
 # Topics whose bytes and group are remembered (about 300 bytes each); beyond it they are forgotten all at once.
 TOPICS_MAX: Final = 100_000
 CHUNK: Final = 2_048
@@ -49,9 +54,10 @@ class PublishManyRefusedError(PublishRefusedError):
 class Batch:
     """Who waits for the positions of one call."""
 
-    __slots__ = ("error", "future", "left", "positions")
+    __slots__ = ("error", "future", "left", "positions", "since_s")
 
-    def __init__(self, count: int, future: asyncio.Future[list[Position]] | None) -> None:
+    def __init__(self, count: int, future: asyncio.Future[list[Position]] | None, since_s: float) -> None:
+        self.since_s = since_s
         self.positions: list[Position | None] = [None] * count
         self.left = count
         self.future = future
@@ -84,11 +90,22 @@ class _Sent(NamedTuple):
     entries: list[Entry]
     waiting: list[list[Queued]]
 
+    @property
+    def since_s(self) -> float:
+        """When the oldest of its publications was handed over."""
+        return min([records[0][4].since_s for records in self.waiting])
+
 
 class Publisher:
     """See the module's docstring. `send` hands a message to the link and says whether it may be given more."""
 
-    def __init__(self, client_id: str, compressor: Compressor | None, send: Callable[[tuple[Any, ...]], bool]) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        compressor: Compressor | None,
+        send: Callable[[tuple[Any, ...]], bool],
+        give_up_s: float | None = None,
+    ) -> None:
         self._compressor = compressor
         self._send = send
         self._builder = EntryBuilder(client_id)
@@ -99,6 +116,10 @@ class Publisher:
         self._queue_bytes = 0
         self._sent: dict[int, _Sent] = {}
         self._next_tag = 1
+        self._give_up_s = give_up_s
+        # Tags given up whose acknowledgement may still come on the present link.
+        self._given_up: set[int] = set()
+        self._looking: asyncio.TimerHandle | None = None
         self._connected = False
         self._writable = True
         self._scheduled = False
@@ -107,6 +128,7 @@ class Publisher:
         self._error: LexicastError | None = None
         self.published = 0
         self.refused = 0
+        self.given_up = 0
         self._room.set()
         self._idle.set()
 
@@ -131,15 +153,16 @@ class Publisher:
         self._check_open()
         if not self._room.is_set():
             raise UnavailableError(f"{len(self._queue)} publications wait already: publish slower, or await publish()")
-        self._put(topic, payload, kind, Batch(1, None))
+        self._put(topic, payload, kind, Batch(1, None, asyncio.get_running_loop().time()))
 
     async def put(self, topic: str, payload: bytes | str, kind: Kind) -> Position:
         """Queue one publication, waiting for room, and return its position when it is acknowledged."""
         self._check_open()
-        while not self._room.is_set():
-            await self._room.wait()
-            self._check_open()
-        batch = Batch(1, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
+        if not self._room.is_set():
+            await self._wait_room(since_s)
+        batch = Batch(1, loop.create_future(), since_s)
         self._put(topic, payload, kind, batch)
         assert batch.future is not None
         return (await batch.future)[0]
@@ -152,16 +175,30 @@ class Publisher:
         try:
             while chunk := list(islice(iterator, CHUNK)):
                 self._check_open()
-                while not self._room.is_set():
-                    await self._room.wait()
-                    self._check_open()
-                batch = Batch(len(chunk), loop.create_future())
+                since_s = loop.time()
+                if not self._room.is_set():
+                    await self._wait_room(since_s)
+                batch = Batch(len(chunk), loop.create_future(), since_s)
                 self._put_chunk(chunk, kind, batch)
                 batches.append(batch)
         except BaseException:
             _forget(batches)
             raise
         return await _gather(batches)
+
+    async def _wait_room(self, since_s: float) -> None:
+        """Return when the queue has room. Raises UnavailableError when it has none for as long as is allowed."""
+        loop = asyncio.get_running_loop()
+        while not self._room.is_set():
+            left_s = None if self._give_up_s is None else since_s + self._give_up_s - loop.time()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._room.wait()
+            except TimeoutError:
+                raise UnavailableError(
+                    f"{len(self._queue)} publications have waited for {self._give_up_s:.1f} s"
+                ) from None
+            self._check_open()
 
     def _put(self, topic: str, payload: bytes | str, kind: Kind, batch: Batch) -> None:
         name, group = self._topics.get(topic) or self.topic(topic)
@@ -198,6 +235,7 @@ class Publisher:
         if self._queue_bytes > QUEUE_BYTES_MAX or len(self._queue) > QUEUE_RECORDS_MAX:
             self._room.clear()
         self._flush_soon()
+        self._look_later()
 
     @staticmethod
     def _payload(payload: object) -> bytes:
@@ -223,6 +261,7 @@ class Publisher:
         self._groups = groups
         self._payload_bytes_max = payload_bytes_max
         self._connected = self._writable = True
+        self._given_up.clear()
         for tag, sent in self._sent.items():
             self._writable = self._send((PUBLISH, tag, sent.entries))
         self._flush_soon()
@@ -270,20 +309,26 @@ class Publisher:
             if size >= MESSAGE_BYTES_MAX:
                 break
         self._queue_bytes -= size
-        if self._queue_bytes <= QUEUE_BYTES_MAX // 2 and len(self._queue) <= QUEUE_RECORDS_MAX // 2:
-            self._room.set()
+        self._made_room()
         compress = None if self._compressor is None else self._compressor()
         build = self._builder.build
         return [build(group, records, compress) for group, records in groups.items()], list(groups.values())
 
+    def _made_room(self) -> None:
+        if self._queue_bytes <= QUEUE_BYTES_MAX // 2 and len(self._queue) <= QUEUE_RECORDS_MAX // 2:
+            self._room.set()
+
     def acknowledged(self, tag: int, results: Any) -> None:
         """An ACK arrived. Raises PeerError when it does not fit what was sent."""
-        sent = self._sent.pop(tag, None)
+        if tag in self._given_up:
+            self._given_up.discard(tag)
+            return
+        sent = self._sent.get(tag)
         if sent is None:
             raise PeerError(f"the broker acknowledged publication batch {tag}, which is not under way")
         if len(results) != len(sent.entries):
-            self._sent[tag] = sent
             raise PeerError(f"the broker acknowledged {len(results)} of {len(sent.entries)} entries")
+        del self._sent[tag]
         for (group, *_), records, result in zip(sent.entries, sent.waiting, results, strict=True):
             if isinstance(result, str):
                 self._refuse(records, result)
@@ -294,11 +339,7 @@ class Publisher:
             self._idle.set()
 
     def _place(self, group: int, records: list[Queued], runs: Any) -> None:
-        try:
-            given = sum(count for count, _, _ in runs)
-        except (TypeError, ValueError):
-            given = -1
-        if given != len(records):
+        if sum([count for count, _, _ in runs]) != len(records):
             self._refuse(records, f"the broker gave no positions that fit {len(records)} publications: {runs!r:.80}")
             return
         new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
@@ -320,6 +361,47 @@ class Publisher:
             if not batch.left:
                 batch.finish()
 
+    # -- giving up
+
+    def _look_later(self) -> None:
+        if self._give_up_s is not None and self._looking is None and (self._sent or self._queue):
+            self._looking = asyncio.get_running_loop().call_later(self._give_up_s / LOOKS, self._look)
+
+    def _look(self) -> None:
+        """Give up what has waited for too long (rule 4). Without a link the connection gives up, and knows why."""
+        assert self._give_up_s is not None
+        self._looking = None
+        if not self._connected:
+            self._look_later()
+            return
+        oldest_s = asyncio.get_running_loop().time() - self._give_up_s
+        late: list[Queued] = []
+        for tag, sent in list(self._sent.items()):
+            if sent.since_s <= oldest_s:
+                late += [record for records in sent.waiting for record in records]
+                del self._sent[tag]
+                self._given_up.add(tag)
+        while self._queue and self._queue[0][4].since_s <= oldest_s:
+            late.append(self._queue.popleft())
+            self._queue_bytes -= len(late[-1][2])
+        if late:
+            self._give_up(late, self._give_up_s)
+        self._look_later()
+
+    def _give_up(self, late: list[Queued], give_up_s: float) -> None:
+        self.given_up += len(late)
+        topic = late[0][1].decode()
+        error = UnavailableError(
+            f"not acknowledged for {give_up_s:.1f} s: {len(late)} publications, the first to {topic!r}, which may or "
+            "may not be stored; a coordinator may be gone (`lexicast status` tells)"
+        )
+        for record in late:
+            record[4].fail(error)
+        self._made_room()
+        self._flush_soon()
+        if not self._sent and not self._queue:
+            self._idle.set()
+
     # -- the end
 
     async def drain(self) -> None:
@@ -334,6 +416,8 @@ class Publisher:
     def fail(self, error: LexicastError) -> None:
         """The client is closed or has given up: everyone who waits is told."""
         self._error = error
+        if self._looking is not None:
+            self._looking.cancel()
         waiting = [record for sent in self._sent.values() for records in sent.waiting for record in records]
         for record in (*waiting, *self._queue):
             record[4].fail(error)

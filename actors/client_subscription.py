@@ -13,6 +13,7 @@ Invariants: `_received[group]` is the next offset wanted from the broker, never 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
@@ -45,6 +46,14 @@ class Host(Protocol):
 
     decoder: Decoder
     clock: Clock
+
+    @property
+    def give_up_s(self) -> float | None:
+        """How long anything may wait; None: for ever."""
+        ...
+
+    def check_loop(self) -> None:
+        """Raises UsageError in another event loop or thread than the client's."""
 
     @property
     def takes_streams(self) -> bool:
@@ -194,6 +203,7 @@ class Subscription:
         return cursor
 
     async def __aenter__(self) -> Subscription:
+        self._host.check_loop()
         if self._stream == 0:
             await self._begin()
         if self._failure is not None:
@@ -229,6 +239,7 @@ class Subscription:
 
     async def close(self) -> None:
         """End the subscription; iteration stops."""
+        self._host.check_loop()
         self._closed = True
         self._let_go()
         self._buffer.clear()
@@ -274,6 +285,7 @@ class Subscription:
 
     async def take(self) -> list[Message]:
         """The next messages, at least one, not yet marked as given (`__anext__` and the blocking facade do)."""
+        self._host.check_loop()
         if self._turn >= TURN_MESSAGES:
             self._turn = 0
             await asyncio.sleep(0)
@@ -398,7 +410,7 @@ class Subscription:
         if self._left_s() == 0:
             self._read_past()
             return
-        pause = RETRY_FIRST_S
+        pause, started = RETRY_FIRST_S, time.monotonic()
         while self._stream == 0 and self._failure is None and not self._closed:
             try:
                 await self._register()
@@ -406,7 +418,9 @@ class Subscription:
                 continue
             except UnavailableError:
                 # A new subscription is refused; one that the user already holds outlives a broker's bad moment.
-                if not self._registered or self._failure is not None:
+                give_up_s = self._host.give_up_s
+                late = give_up_s is not None and time.monotonic() - started >= give_up_s
+                if not self._registered or self._failure is not None or late:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_MOST_S)

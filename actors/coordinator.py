@@ -17,7 +17,7 @@ from typing import Any
 from lexicast.cluster.blocks import QOS_MASK, Block, unpack_meta
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError, UsageError
-from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN
+from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN, check_entry_columns
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
 from lexicast.storage.format import DamageError
@@ -25,6 +25,7 @@ from lexicast.storage.store import Store
 
 from .committer import Committer
 from .coordinator_requests import CoordinatorRequests
+from .entries import WireEntry
 from .link import Link
 from .peers import BrokerPeer, Routing
 from .recall import StoreMemory
@@ -146,12 +147,13 @@ class CoordinatorServer:
         ticket = Ticket(link, tag, len(entries))
         full = None if self.store.room() else "the store has reached its disk reserve: publishing is refused"
         slow = self._slow
-        for index, (group, meta, lengths, body) in enumerate(entries):
+        for index, entry in enumerate(entries):
             if full is not None:
                 ticket.result(index, full)
                 continue
             try:
-                self._place(ticket, index, group, meta, lengths, body, slow)
+                check_entry_columns(entry)
+                self._place(ticket, index, entry, slow)
             except LexicastError as error:
                 # A malformed entry too: a Python client may have made it, and the broker would send it for ever.
                 ticket.result(index, str(error))
@@ -167,9 +169,8 @@ class CoordinatorServer:
         waiting = self._committer
         return waiting.waiting_bytes > UNCOMMITTED_BYTES_MAX or waiting.waiting_records > UNCOMMITTED_RECORDS_MAX
 
-    def _place(
-        self, ticket: Ticket, index: int, group: int, meta: bytes, lengths: bytes, body: bytes, slow: bool
-    ) -> None:
+    def _place(self, ticket: Ticket, index: int, entry: WireEntry, slow: bool) -> None:
+        group, meta, lengths, body = entry
         size = len(meta) + len(lengths) + len(body)
         if size > self.store.options.block_bytes_max:
             raise UsageError(
@@ -197,7 +198,11 @@ class CoordinatorServer:
             answer(None)
 
     def append_control(self, group: int, record: ControlRecord, done: Callable[[Exception | None], None]) -> None:
-        """Have `record` written at the end of this turn; `done(error)` when it is committed."""
+        """Have `record` written at the end of this turn; `done(error)` when it is committed.
+
+        Raises UsageError when the group is not led here.
+        """
+        self.sequencer.check_led(group)
         self._control.setdefault(group, []).append((record, done))
         self._turn()
 

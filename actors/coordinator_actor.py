@@ -52,7 +52,8 @@ class CoordinatorActor(ServingActor):
         self._addresses: tuple[str, ...] = ()
         run_dir = run_directory(self.config)
         for address in (f"unix:{run_dir}/{self.name}.sock", f"tcp:{self.config.node.host}:0"):
-            listener, real = await listen(address, info.key, info.cluster_id, self._server.opened, {})
+            beats = self.config.link.beats()
+            listener, real = await listen(address, info.key, info.cluster_id, self._server.opened, {}, beats)
             self._listeners.append(listener)
             self._addresses += (real,)
         groups = tuple(sorted(self._server.sequencer.groups))

@@ -18,6 +18,8 @@ from lexicast.cluster.records import (
     SessionEnded,
     SessionSaved,
 )
+from lexicast.cluster.requests import COORDINATOR
+from lexicast.cluster.shapes import GROUP, check_request
 
 from .interest import Interest
 from .link import Link
@@ -78,6 +80,13 @@ class CoordinatorRequests:
         peer = self._server.routing.peers.get(link.name)
         if method != "resume" and (peer is None or peer.link is not link):
             raise PeerError(f"{link.name} asks for {method} before `resume`")
+        check_request(COORDINATOR, method, arguments)
+        try:
+            if COORDINATOR.get(method, ())[:1] == (GROUP,):
+                self._server.sequencer.check_led(arguments[0])
+        except UsageError as error:
+            link.reply(number, error)
+            return
         if method in self._now:
             try:
                 result = self._now[method](peer if method != "resume" else link, *arguments)

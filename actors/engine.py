@@ -18,6 +18,8 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.config import Config
 from lexicast.cluster.errors import DictionaryError, UnavailableError
 from lexicast.cluster.positions import topic_group
+from lexicast.cluster.requests import BROKER
+from lexicast.cluster.shapes import check_request
 from lexicast.cluster.topics import is_wildcard
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import AliasTable, Recoder
@@ -54,6 +56,8 @@ class Engine:
         self.room: Callable[[], None] = lambda: None
         self.published_records = 0
         self.delivered_records = 0
+        # Blocks that a defect, here or in whoever made them, kept from some subscribers.
+        self.undeliverable = 0
         self.recoder = Recoder(payload_bytes_max=max(config.mqtt.packet_bytes_max, 1024 * 1024) * 4)
         self.aliases = AliasTable()
         opted_out = [name.encode() for name in config.compression.optout]
@@ -210,6 +214,7 @@ class Engine:
         work = self.requests.get(method)
         if work is None:
             raise UnavailableError(f"this broker does not answer {method}")
+        check_request(BROKER, method, arguments)
         return await work(*arguments)
 
     def on_blocks(self, wires: Any) -> None:
@@ -218,15 +223,19 @@ class Engine:
         self.aliases.next_turn()
         for wire in wires:
             block = Block.from_wire(wire)
-            if not self._stalled.takes(block):
-                self._deliver(block, now_us)
+            try:
+                if not self._stalled.takes(block):
+                    self._deliver(block, now_us)
+            except Exception:  # asked for again it would come again, and nobody here would get anything else
+                self.undeliverable += 1
+                log.exception("group %d offset %d: a block could not be delivered", block.group, block.first)
 
     def _deliver(self, block: Block, now_us: int) -> None:
         group = block.group
         head = self.heads.get(group, 0)
         if block.last < head:
             return  # delivered before: the link was resumed from an older head
-        self._cache.add(block, max(head, block.first) if head > block.first else head)
+        self._cache.add(block, head)
         self.heads[group] = block.last + 1
         if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
             self.dictionaries.learn(block)

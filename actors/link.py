@@ -2,7 +2,11 @@
 
 Contract: messages arrive whole and in order, or the link is closed; whoever dialled dials again and resends what was
 not acknowledged. Unix-domain sockets within a node, TCP between nodes. Nothing is delivered before both sides have
-proved that they hold the cluster's key. What the peer sends is only ever parsed as msgpack.
+proved that they hold the cluster's key. What the peer sends is only ever parsed as msgpack, and every field of it is
+looked at before anything acts on it (`cluster.messages`): what is wrong costs the link, never the process.
+
+Liveness: both sides say something at least every `Beats.beat_s`, and a link on which nothing comes for too long is cut
+(`cluster.heartbeat`): a node without power looks like a closed one. Every request has a limit.
 
 Back-pressure: `writable` is False while more than `WRITE_HIGH_BYTES` wait to be sent (`on_writable` tells when that
 ends); `pause_reading`/`resume_reading` push back on the peer. A message above `MESSAGE_BYTES_MAX` closes the link.
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -21,9 +26,11 @@ from typing import Any, Protocol
 
 import msgpack
 
-from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError
+from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError, remote_error
 from lexicast.cluster.files import FILE_MODE
+from lexicast.cluster.heartbeat import Beats, Heartbeat
 from lexicast.cluster.messages import (
+    BEAT,
     CHALLENGE,
     HELLO,
     NONCE_BYTES,
@@ -31,19 +38,31 @@ from lexicast.cluster.messages import (
     REPLY,
     REQUEST,
     WELCOME,
+    check_message,
     proof,
 )
 
+log = logging.getLogger(__name__)
+
 MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+# Elements of one array or map: msgpack makes room for as many as the header says before the first has come.
+MESSAGE_ITEMS_MAX = 4 * 1024 * 1024
 WRITE_HIGH_BYTES = 1024 * 1024
+# From the first packet to an open link; the handshake's own limit is for who was dialled.
+DIAL_TIMEOUT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 # A stranger may make a listener hold this much. A dialler's last read of the handshake may hold more than the
 # handshake: a whole read of what the peer sends on opening.
 HANDSHAKE_BYTES_MAX = 1024 * 1024
+HANDSHAKE_ITEMS_MAX = 1024
+# After so long a request has failed, whatever the peer may still do with it.
 REQUEST_TIMEOUT_S = 30.0
 REQUESTS_MAX = 100_000
 SOCKET_BUFFER_BYTES = 1024 * 1024
 BACKLOG = 4096
+BEATS = Beats()
+# What malformed data raises in code that expects it to be right; anything else is a defect of ours.
+MALFORMED = (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException, msgpack.BufferFull)
 
 
 class LinkUser(Protocol):
@@ -62,26 +81,28 @@ class LinkUser(Protocol):
 class Link(asyncio.Protocol):
     """One side of a link. Made by `listen` and `dial`."""
 
-    def __init__(self, key: bytes, cluster_id: str, opened: Callable[[Link], LinkUser | None]) -> None:
+    def __init__(
+        self, key: bytes, cluster_id: str, opened: Callable[[Link], LinkUser | None], beats: Beats = BEATS
+    ) -> None:
         self._key = key
         self._cluster_id = cluster_id
         self._opened = opened
         self._user: LinkUser | None = None
         self._transport: asyncio.Transport | None = None
-        self._unpacker = msgpack.Unpacker(
-            use_list=False, max_buffer_size=MESSAGE_BYTES_MAX, strict_map_key=False, read_size=1 << 18
-        )
+        self._beats = beats
+        self._unpacker = _unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
         self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
         self._nonce = os.urandom(NONCE_BYTES)
         self._peer_nonce = b""
-        self._requests: dict[int, asyncio.Future[Any]] = {}
-        self._calls: dict[int, Callable[[Exception | None, Any], None]] = {}
+        self._requests: dict[int, Callable[[Exception | None, Any], None]] = {}
         self._next_request = 1
         self._answers: set[asyncio.Task[None]] = set()
         self._shaking_bytes = 0
         self._failure: LexicastError | None = None
         self._ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._heard = self._said = False
         self.writable = True
         self.closed = False
         self.role = self.name = ""
@@ -93,39 +114,62 @@ class Link(asyncio.Protocol):
     def send_packed(self, parts: bytes) -> None:
         """Send a message that is msgpack already."""
         if self._transport is not None and not self.closed:
+            self._said = True
             self._transport.write(parts)
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send one message; silently dropped on a closed link (its user learns of the end by `on_close`)."""
         if self._transport is not None and not self.closed:
+            self._said = True
             self._transport.write(self._pack(message))
 
-    def request(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
-        """Send a REQUEST; the future gives its result. Raises UnavailableError there when the link ends first."""
+    def request(self, method: str, *arguments: Any, timeout_s: float | None = None) -> asyncio.Future[Any]:
+        """Send a REQUEST; the future gives its result.
+
+        Raises there UnavailableError: the link ended first, or nothing was answered for `timeout_s` (None:
+        REQUEST_TIMEOUT_S).
+        """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self.closed or len(self._requests) >= REQUESTS_MAX:
-            future.set_exception(UnavailableError("the link is closed" if self.closed else "too many open requests"))
-            return future
-        number = self._next_request
-        self._next_request += 1
-        self._requests[number] = future
-        future.add_done_callback(lambda _: self._requests.pop(number, None))
-        self.send((REQUEST, number, method, arguments))
+
+        def done(error: Exception | None, result: Any) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(result)
+
+        self.call(done, method, *arguments, timeout_s=timeout_s)
         return future
 
-    def call(self, done: Callable[[Exception | None, Any], None], method: str, *arguments: Any) -> None:
+    def call(
+        self,
+        done: Callable[[Exception | None, Any], None],
+        method: str,
+        *arguments: Any,
+        timeout_s: float | None = None,
+    ) -> None:
         """Like `request`, but `done(error, result)` runs while the REPLY is taken off the link.
 
         Whatever the peer sent after the REPLY is then still to come: for answers whose place among the DELIVERs
-        matters. On a closed link `done` is called at once.
+        matters. On a closed link `done` is called at once. Where `done` raises, the answer is none that can be used: it
+        is called again, with that as a PeerError, and the link is closed.
         """
-        if self.closed or len(self._calls) >= REQUESTS_MAX:
+        if self.closed or len(self._requests) >= REQUESTS_MAX:
             done(UnavailableError("the link is closed" if self.closed else "too many open requests"), None)
             return
         number = self._next_request
         self._next_request += 1
-        self._calls[number] = done
+        limit_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
+        timer = asyncio.get_running_loop().call_later(limit_s, self._unanswered, number, method, limit_s)
+
+        def answered(error: Exception | None, result: Any) -> None:
+            timer.cancel()
+            done(error, result)
+
+        self._requests[number] = answered
         self.send((REQUEST, number, method, arguments))
+
+    def _unanswered(self, number: int, method: str, limit_s: float) -> None:
+        done = self._requests.pop(number, None)
+        if done is not None:
+            done(UnavailableError(f"{self.name or 'the peer'} has not answered {method} for {limit_s:.1f} s"), None)
 
     def reply(self, number: int, error: Exception | None, result: Any = None) -> None:
         """Answer a REQUEST."""
@@ -186,23 +230,46 @@ class Link(asyncio.Protocol):
         self._greet()
 
     def data_received(self, data: bytes) -> None:
+        self._heard = True
         try:
             if self._user is None:
                 self._shaking_bytes += len(data)
                 if self._shaking_bytes > HANDSHAKE_BYTES_MAX:
                     raise PeerError(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake was done")
-            self._unpacker.feed(data)
-            for message in self._unpacker:
-                if self._user is None:
-                    self._shake(message)
-                elif message[0] == REPLY:
-                    self._replied(message)
-                else:
-                    self._user.on_message(self, message)
+                self._unpacker.feed(data)
+                self._shake_hands()
+            else:
+                self._unpacker.feed(data)
+            if self._user is not None:
+                for message in self._unpacker:
+                    check_message(message)
+                    self._take(message)
         except LexicastError as error:
             self._fail(error)
-        except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException, msgpack.BufferFull) as error:
+        except Exception as error:  # whatever it brings out in us: it costs the link
+            if not isinstance(error, MALFORMED):
+                log.exception("a message from %s could not be handled", self.name or "a peer")
             self._fail(PeerError(f"a message from {self.name or 'the peer'} cannot be read: {error!r}"))
+
+    def _shake_hands(self) -> None:
+        """Take the handshake's messages, and no more of what has come."""
+        for message in self._unpacker:
+            check_message(message)
+            self._shake(message)
+            if self._user is not None:
+                rest = self._unpacker.read_bytes(HANDSHAKE_BYTES_MAX)
+                self._unpacker = _unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
+                self._unpacker.feed(rest)
+                return
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        """One message of an open link."""
+        kind = message[0]
+        if kind == REPLY:
+            self._replied(message)
+        elif kind != BEAT:
+            assert self._user is not None
+            self._user.on_message(self, message)
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -219,12 +286,12 @@ class Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         lost = UnavailableError(f"the link to {self.name or 'the peer'} ended")
-        for future in list(self._requests.values()):
-            if not future.done():
-                future.set_exception(lost)
-        calls, self._calls = self._calls, {}
-        for done in calls.values():
-            done(lost, None)
+        requests, self._requests = self._requests, {}
+        for done in requests.values():
+            try:
+                done(lost, None)
+            except Exception:  # the others are to hear of it too
+                log.exception("whoever waited for %s could not be told that the link ended", self.name or "a peer")
         if not self._ready.done():
             self._ready.set_exception(error or lost)
             self._ready.exception()
@@ -237,7 +304,7 @@ class Link(asyncio.Protocol):
         """The listener speaks first; see ListenerLink and DiallerLink."""
 
     def _shake(self, message: tuple[Any, ...]) -> None:
-        raise PeerError("unexpected message")
+        raise NotImplementedError
 
     def _open(self) -> None:
         if self._timer is not None:
@@ -245,25 +312,46 @@ class Link(asyncio.Protocol):
         self._user = self._opened(self)
         if self._user is None:
             self.abort()
-        elif not self._ready.done():
+            return
+        if not self._ready.done():
             self._ready.set_result(self)
+        loop = asyncio.get_running_loop()
+        self._heartbeat = Heartbeat(self._beats, loop.time())
+        self._timer = loop.call_later(self._beats.beat_s, self._beat)
+
+    def _beat(self) -> None:
+        """Say that this side lives, where nothing else has said it; look whether the peer does."""
+        assert self._heartbeat is not None
+        if not self._said:
+            self.send((BEAT,))
+        self._said = False
+        loop = asyncio.get_running_loop()
+        # What is not read cannot be heard: while this side holds the peer up it waits.
+        heard = self._heard or (self._transport is not None and not self._transport.is_reading())
+        self._heard = False
+        if self._heartbeat.tick(loop.time(), heard):
+            for_s = f"for {self._heartbeat.patience_s:.0f} s"
+            self._fail(UnavailableError(f"nothing has come from {self.name or 'the peer'} {for_s}"))
+            return
+        self._timer = loop.call_later(self._beats.beat_s, self._beat)
 
     def _handshake_late(self) -> None:
         self._fail(PeerError(f"no handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"))
 
     def _replied(self, message: tuple[Any, ...]) -> None:
         _, number, error, result = message
-        done = self._calls.pop(number, None)
-        if done is not None:
-            done(None if error is None else remote_error(error), result)
+        done = self._requests.pop(number, None)
+        if done is None:
+            return  # it came too late
+        if error is not None:
+            done(remote_error(error), None)
             return
-        future = self._requests.get(number)
-        if future is None or future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(remote_error(error))
+        try:
+            done(None, result)
+        except Exception as bad:
+            # Whoever waits for it must not wait for ever.
+            done(PeerError(f"the answer of {self.name or 'the peer'} cannot be used: {bad!r}"), None)
+            raise
 
     def _fail(self, error: LexicastError) -> None:
         self._failure = error
@@ -285,13 +373,11 @@ class ListenerLink(Link):
 
     def _shake(self, message: tuple[Any, ...]) -> None:
         kind, nonce, role, name, incarnation, answer = message
-        if kind != HELLO or not isinstance(nonce, bytes) or len(nonce) != NONCE_BYTES:
+        if kind != HELLO or len(nonce) != NONCE_BYTES:
             raise PeerError("the handshake is out of order")
-        if not isinstance(answer, bytes) or not hmac.compare_digest(
-            answer, proof(self._key, "dialler", self._nonce, nonce)
-        ):
+        if not hmac.compare_digest(answer, proof(self._key, "dialler", self._nonce, nonce)):
             raise AuthenticationError("a peer does not hold this cluster's key")
-        self.role, self.name, self.incarnation = str(role), str(name), int(incarnation)
+        self.role, self.name, self.incarnation = role, name, incarnation
         info = dict(self.info)
         self.send((WELCOME, proof(self._key, "listener", self._nonce, nonce), info))
         self._open()
@@ -320,19 +406,24 @@ class DiallerLink(Link):
         self._open()
 
 
-def remote_error(text: str) -> LexicastError:
-    """The peer's error as an exception of the same class where it is one of lexicast's own."""
-    from lexicast.cluster import errors
-
-    name, _, message = text.partition(": ")
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, LexicastError):
-        return kind(message)
-    return UnavailableError(text)
+def _unpacker(bytes_max: int, items_max: int) -> msgpack.Unpacker:
+    return msgpack.Unpacker(
+        use_list=False,
+        max_buffer_size=bytes_max,
+        max_array_len=items_max,
+        max_map_len=items_max,
+        strict_map_key=False,
+        read_size=min(bytes_max, 1 << 18),
+    )
 
 
 async def listen(
-    address: str, key: bytes, cluster_id: str, opened: Callable[[Link], LinkUser | None], info: dict[str, Any]
+    address: str,
+    key: bytes,
+    cluster_id: str,
+    opened: Callable[[Link], LinkUser | None],
+    info: dict[str, Any],
+    beats: Beats = BEATS,
 ) -> tuple[asyncio.AbstractServer, str]:
     """Listen for links. `address`: "unix:PATH" or "tcp:HOST:PORT" (port 0: any). Returns (server, real address).
 
@@ -341,7 +432,7 @@ async def listen(
     loop = asyncio.get_running_loop()
 
     def make() -> ListenerLink:
-        link = ListenerLink(key, cluster_id, opened)
+        link = ListenerLink(key, cluster_id, opened, beats)
         link.info = info
         return link
 
@@ -364,32 +455,47 @@ async def dial(
     cluster_id: str,
     hello: tuple[str, str, int],
     opened: Callable[[Link], LinkUser | None],
+    beats: Beats = BEATS,
+    timeout_s: float = DIAL_TIMEOUT_S,
 ) -> Link:
-    """Open a link to `address` as (role, name, incarnation). Raises OSError, AuthenticationError or PeerError."""
-    loop = asyncio.get_running_loop()
+    """Open a link to `address` as (role, name, incarnation).
+
+    Raises OSError (TimeoutError, a subclass: it is not open within `timeout_s`), AuthenticationError or PeerError.
+    """
 
     def make() -> DiallerLink:
-        link = DiallerLink(key, cluster_id, opened)
+        link = DiallerLink(key, cluster_id, opened, beats)
         link.hello = hello
         return link
 
+    try:
+        async with asyncio.timeout(timeout_s):
+            link = await _connected(address, make)
+            try:
+                return await link.wait_open()
+            except BaseException:  # a dial that its caller gives up must not open afterwards
+                link.abort()
+                raise
+    except TimeoutError:
+        raise TimeoutError(f"{address} has not answered within {timeout_s:.1f} s") from None
+
+
+async def _connected(address: str, make: Callable[[], DiallerLink]) -> DiallerLink:
+    """A link whose socket is connected."""
+    loop = asyncio.get_running_loop()
     scheme, _, rest = address.partition(":")
-    if scheme == "unix":
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        try:
-            await loop.sock_connect(sock, rest)
-        except OSError:
-            sock.close()
-            raise
-        _, link = await loop.create_unix_connection(make, sock=sock)
-    else:
+    if scheme != "unix":
         host, _, port = rest.rpartition(":")
         _, link = await loop.create_connection(make, host, int(port))
+        return link
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
     try:
-        return await link.wait_open()
-    except BaseException:  # a dial that its caller gives up must not open afterwards
-        link.abort()
+        await loop.sock_connect(sock, rest)
+    except BaseException:
+        sock.close()
         raise
+    _, link = await loop.create_unix_connection(make, sock=sock)
+    return link

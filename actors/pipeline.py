@@ -17,11 +17,13 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
+from lexicast.cluster.heartbeat import Beats
 from lexicast.cluster.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
 
+from .background import keep_going
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, Batch, Entry, EntryBuilder
 from .handles import Member
-from .link import Link, dial
+from .link import BEATS, Link, dial
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Pipeline:
         window_batches: int,
         batch_bytes_max: int,
         queue_bytes_max: int,
+        beats: Beats = BEATS,
     ) -> None:
         self._user = user
         self.member = member
@@ -79,6 +82,7 @@ class Pipeline:
         self._window = window_batches
         self._batch_bytes_max = batch_bytes_max
         self._queue_bytes_max = queue_bytes_max
+        self._beats = beats
         self._builders: dict[int, EntryBuilder] = {}
         self._sealed: deque[Entry] = deque()
         self._batches: dict[int, Batch] = {}
@@ -92,7 +96,7 @@ class Pipeline:
         self._resumed = asyncio.Event()
         self.link: Link | None = None
         self.full = False
-        self._task = asyncio.create_task(self._keep_linked())
+        self._task = keep_going(self._keep_linked(), f"the link to {member.name}")
 
     # -- publishing
 
@@ -206,9 +210,12 @@ class Pipeline:
             self._untaken -= 1
 
     def _acknowledged(self, tag: int, results: Any) -> None:
-        batch = self._batches.pop(tag, None)
+        batch = self._batches.get(tag)
         if batch is None:
             return
+        if len(results) != len(batch.entries):
+            raise PeerError(f"{self.member.name} acknowledged {len(results)} of {len(batch.entries)} entries")
+        del self._batches[tag]
         self._taken(batch)
         self._queued_bytes -= batch.size_bytes
         for entry, result in zip(batch.entries, results, strict=True):
@@ -235,7 +242,9 @@ class Pipeline:
                 wait_s = min(wait_s * 2, DIAL_MOST_S)
 
     async def _open(self) -> None:
-        link = await dial_any(self.member.addresses, self._key, self._cluster_id, self._hello, lambda link: self)
+        link = await dial_any(
+            self.member.addresses, self._key, self._cluster_id, self._hello, lambda link: self, self._beats
+        )
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def resumed(error: Exception | None, result: Any) -> None:
@@ -302,12 +311,13 @@ async def dial_any(
     cluster_id: str,
     hello: tuple[str, str, int],
     opened: Callable[[Link], Any],
+    beats: Beats = BEATS,
 ) -> Link:
     """Dial the first of `addresses` that answers. Raises the last one's OSError, PeerError or AuthenticationError."""
     failure: Exception = UnavailableError("there is no address to dial")
     for address in addresses:
         try:
-            return await dial(address, key, cluster_id, hello, opened)
+            return await dial(address, key, cluster_id, hello, opened, beats)
         except (OSError, LexicastError) as error:
             failure = error
     raise failure

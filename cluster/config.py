@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .errors import ConfigError
+from .heartbeat import Beats
 from .knobs import checked, closest, knob, parsed
 from .positions import DEFAULT_GROUPS
 
@@ -106,6 +107,12 @@ class Link(_Table):
     batch_bytes_max: int = knob(256 * KIB, 4 * KIB, 64 * MIB)
     queue_bytes_max: int = knob(8 * MIB, 64 * KIB, GIB)
     request_timeout_s: float = knob(30.0, 0.1, 3_600)
+    beat_s: float = knob(1.0, 0.05, 2.0)
+    silence_s: float = knob(10.0, 3.0, 3_600)
+
+    def beats(self) -> Beats:
+        """As links take them."""
+        return Beats(self.beat_s, self.silence_s)
 
 
 @dataclass(frozen=True)

@@ -62,3 +62,12 @@ class StorePoisonedError(StoreError):
 
 class StaleEpochError(LexicastError):
     """A request carries an epoch older than the group's: its sender was deposed."""
+
+
+def remote_error(text: str) -> LexicastError:
+    """A peer's error, told as "Class: message", as an exception of the same class where it is one of lexicast's own."""
+    name, _, message = text.partition(": ")
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, LexicastError):
+        return kind(message)
+    return UnavailableError(text)

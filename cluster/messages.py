@@ -15,21 +15,42 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
     REQUEST   id, method, arguments       either direction; answered by one REPLY
     REPLY     id, error or None, result
     DICTIONARY  packed dictionary         broker -> client: a new dictionary of a family
+    BEAT                                  either direction: nothing but that the sender lives (`cluster.heartbeat`)
 
 Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
 
     CHALLENGE nonce, cluster id, version  listener -> dialler
     HELLO     nonce, role, name, incarnation, proof
     WELCOME   proof, info                 listener -> dialler
+
+What each carries, field by field, is in MESSAGES; what each request takes, in `cluster.requests`. Both are looked at
+before anything else is done with a message (`cluster.shapes`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Final
+from typing import Any, Final
 
-PROTOCOL_VERSION: Final = 1
+from .errors import PeerError
+from .shapes import (
+    GROUP,
+    OFFSET,
+    WHOLE,
+    Fields,
+    anything,
+    check_fields,
+    data,
+    each,
+    either,
+    mapping,
+    nothing,
+    row,
+    text,
+)
+
+PROTOCOL_VERSION: Final = 2
 
 PUBLISH: Final = 1
 ACK: Final = 2
@@ -39,11 +60,57 @@ REQUEST: Final = 5
 REPLY: Final = 6
 DICTIONARY: Final = 7
 TAKEN: Final = 8
+BEAT: Final = 9
 CHALLENGE: Final = 16
 HELLO: Final = 17
 WELCOME: Final = 18
 
 NONCE_BYTES: Final = 32
+
+
+def _words(value: Any) -> bool:
+    return type(value) is str
+
+
+def _array(value: Any) -> bool:
+    return type(value) is tuple
+
+
+# (group, meta, lengths, body): columns that the sequencer looks into
+ENTRY: Final = row(GROUP, data, data, data)
+# Runs of (count, epoch, first offset), or why an entry was refused.
+RESULT: Final = either(_words, each(row(WHOLE, WHOLE, OFFSET)))
+
+# Entries of a PUBLISH and blocks of a DELIVER are looked at one by one, so that one that is wrong costs itself.
+MESSAGES: Final[dict[int, Fields]] = {
+    PUBLISH: (WHOLE, _array),
+    ACK: (WHOLE, each(RESULT)),
+    TAKEN: (WHOLE,),
+    DELIVER: (WHOLE, _array),
+    HEADS: (mapping(GROUP, row(WHOLE, OFFSET)),),
+    REQUEST: (WHOLE, text, _array),
+    REPLY: (WHOLE, either(nothing, _words), anything),
+    DICTIONARY: (data,),
+    BEAT: (),
+    CHALLENGE: (data, text, WHOLE),
+    HELLO: (data, text, text, WHOLE, data),
+    WELCOME: (data, mapping(text, anything)),
+}
+
+
+def check_message(message: Any) -> None:
+    """Raise PeerError unless `message` is one of the above, each field of its type."""
+    kind = message[0] if type(message) is tuple and message else None
+    shapes = MESSAGES.get(kind) if type(kind) is int else None
+    if shapes is None:
+        raise PeerError(f"not a message: {message!r:.80}")
+    check_fields(f"a message of kind {kind}", shapes, message[1:])
+
+
+def check_entry_columns(entry: Any) -> None:
+    """Raise PeerError unless an entry of a PUBLISH is a group and its three columns."""
+    if not ENTRY(entry):
+        raise PeerError(f"not an entry (group, meta, lengths, body): {entry!r:.80}")
 
 
 def proof(key: bytes, side: str, listener_nonce: bytes, dialler_nonce: bytes) -> bytes:

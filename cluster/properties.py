@@ -22,6 +22,9 @@ RESPONSE_TOPIC: Final = 8
 CORRELATION_DATA: Final = 9
 USER_PROPERTY: Final = 38
 
+# Two bytes name the length of a text or of binary data (section 1.5).
+FIELD_BYTES_MAX: Final = 65_535
+
 CARRIED: Final = frozenset({PAYLOAD_FORMAT, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA, USER_PROPERTY})
 
 
@@ -39,14 +42,24 @@ def well_formed(properties: object) -> bool:
 
 
 def _good(identifier: object, value: object) -> bool:
+    if type(identifier) is not int:
+        return False
     if identifier == PAYLOAD_FORMAT:
         return type(value) is int and value in (0, 1)
     if identifier in (CONTENT_TYPE, RESPONSE_TOPIC):
-        return type(value) is str
+        return _is_text(value)
     if identifier == CORRELATION_DATA:
-        return type(value) is bytes
+        return type(value) is bytes and len(value) <= FIELD_BYTES_MAX
     if identifier != USER_PROPERTY or not isinstance(value, list | tuple):
         return False
-    return all(
-        isinstance(pair, list | tuple) and len(pair) == 2 and {str}.issuperset(map(type, pair)) for pair in value
-    )
+    return all(isinstance(pair, list | tuple) and len(pair) == 2 and all(map(_is_text, pair)) for pair in value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a UTF-8 Encoded String [MQTT-1.5.4-1], [MQTT-1.5.4-2]: else nobody could be sent it."""
+    if type(value) is not str or "\0" in value:
+        return False
+    try:
+        return len(value) * 4 <= FIELD_BYTES_MAX or len(value.encode()) <= FIELD_BYTES_MAX
+    except UnicodeEncodeError:
+        return False

@@ -167,6 +167,10 @@ class Sequencer:
         """Whether rule 3 lets `records` more be sequenced now. Raises UsageError when the group is not led here."""
         return self._led(group).pending_records + records <= RECORDS_PENDING_MAX
 
+    def check_led(self, group: int) -> None:
+        """Raises UsageError when the group is not led here."""
+        self._led(group)
+
     def _led(self, group: int) -> Group:
         state = self.groups.get(group)
         if state is None:
@@ -371,7 +375,9 @@ def dense(block: Block) -> Block:
 
 
 def check_entry(block: Block) -> None:
-    """Refuse an entry whose columns disagree. Raises PeerError."""
+    """Refuse an entry whose columns are none, or disagree. Raises PeerError."""
+    if not {bytes}.issuperset(map(type, (block.meta_bytes, block.lengths, block.body))):
+        raise PeerError(f"group {block.group}: a column of an entry is not bytes")
     meta, count = block.meta, block.count
     if count == 0 or len(block.lengths) % U32:
         raise PeerError(f"group {block.group}: an entry without records")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 import lexicast
+from lexicast.actors import client_publisher
 from lexicast.actors.broker import BrokerServer
 from lexicast.actors.client import Client
 from lexicast.actors.client_connection import Endpoint
 from lexicast.actors.client_subscription import SETTLE_S
+from lexicast.cluster.errors import UsageError
+from lexicast.cluster.positions import topic_group
 
-from .harness import Cluster, Coordinator, eventually
+from .harness import GROUPS, Cluster, Coordinator, eventually
 
 
 class Served:
@@ -172,3 +175,80 @@ async def test_refused_filter_and_closed_cluster(tmp_path: Path) -> None:
             s.cut()
             with pytest.raises(lexicast.UnavailableError, match="no broker for"):
                 await anext(subscription)
+
+
+async def test_publications_to_a_group_without_a_coordinator_end_after_give_up_s(tmp_path: Path) -> None:
+    """The link stands, so nobody looks for another broker; what goes to groups that are led goes on."""
+    names = ("coordinator-0", "coordinator-1")
+    async with Cluster(tmp_path, coordinators=names) as cluster:
+        servers = [await cluster.start_coordinator(name) for name in names]
+        s = Served(cluster, servers[0], [await cluster.start_broker("broker-0")])
+        led = [set(server.server.sequencer.groups) for server in servers]
+        kept, lost = (
+            next(f"t/{i}" for i in range(100) if topic_group(b"t/%d" % i, GROUPS) in groups) for groups in led
+        )
+        async with s.client(give_up_s=0.5) as bus:
+            await cluster.crash_coordinator("coordinator-1")
+            with pytest.raises(lexicast.UnavailableError, match=r"not acknowledged for 0\.5 s.*status"):
+                await bus.publish(lost, b"")
+            with pytest.raises(lexicast.UnavailableError, match="not acknowledged"):
+                await bus.publish_many([(lost, b"") for _ in range(3_000)])
+            assert bus.statistics["given_up"] == 3_001
+            await bus.publish(kept, b"goes on")
+            with pytest.raises(lexicast.UnavailableError, match="has not answered"):
+                await bus.subscribe(lost).__aenter__()
+            with pytest.raises(lexicast.UnavailableError):
+                [message async for message in bus.history(lost)]
+        await cluster.start_coordinator("coordinator-1")
+        async with s.client() as bus:
+            await bus.publish(lost, b"is led again")
+
+
+async def test_a_publisher_that_has_no_room_gives_up_too(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client(give_up_s=0.5) as bus:
+        await s.cluster.crash_coordinator()
+        for i in range(client_publisher.QUEUE_RECORDS_MAX + client_publisher.WINDOW * 4_096 + 1):
+            with suppress(lexicast.UnavailableError):
+                bus.publish_nowait("t", b"%d" % i)
+        with pytest.raises(lexicast.UnavailableError, match=r"no room|not acknowledged"):
+            await bus.publish("t", b"one more")
+        await s.cluster.start_coordinator()
+
+
+async def test_connecting_ends_after_give_up_s() -> None:
+    async def never() -> list[Endpoint]:
+        await asyncio.get_running_loop().create_future()
+        return []
+
+    with pytest.raises(lexicast.UnavailableError, match="connecting has not come to an end"):
+        await Client(never, give_up_s=0.05).open()
+    with pytest.raises(UsageError, match="give_up_s"):
+        Client(never, give_up_s=0)
+
+
+async def _refused(call: Callable[[], Awaitable[Any]]) -> None:
+    with pytest.raises(UsageError, match="belongs to the event loop"):
+        await call()
+
+
+async def test_a_client_belongs_to_the_event_loop_that_opened_it(tmp_path: Path) -> None:
+    """Another event loop, or a thread without one: an error at once, where it would wait for ever."""
+
+    async def elsewhere(bus: Client, subscription: lexicast.Subscription) -> None:
+        await _refused(lambda: bus.publish("t", b""))
+        await _refused(lambda: bus.publish_many([("t", b"")]))
+        await _refused(lambda: anext(subscription))
+        for call in (bus.flush, bus.status, bus.close, subscription.close):
+            await _refused(call)
+        with pytest.raises(UsageError, match="belongs to the event loop"):
+            bus.subscribe("t")
+
+    def in_thread(bus: Client) -> None:
+        with pytest.raises(UsageError, match="belongs to the event loop"):
+            bus.publish_nowait("t", b"")
+
+    async with served(tmp_path) as s, s.client() as bus, bus.subscribe("t") as subscription:
+        await asyncio.to_thread(in_thread, bus)
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere(bus, subscription)))
+        await bus.publish("t", b"goes on")
+        assert [m.payload for m in await take(subscription, 1)] == [b"goes on"]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lexicast.actors import link as link_module
 from lexicast.actors.link import DiallerLink, Link, ListenerLink, dial, listen
 from lexicast.cluster.errors import AuthenticationError, PeerError, StaleEpochError, UnavailableError
+from lexicast.cluster.heartbeat import Beats
 from lexicast.cluster.messages import CHALLENGE, DELIVER, HELLO, PROTOCOL_VERSION, PUBLISH, REQUEST, WELCOME
 
 from .harness import WAIT_S, eventually
@@ -321,3 +322,93 @@ def test_garbage_ends_the_link_and_nothing_else(data: bytes) -> None:
         assert len(user.closed) == 1
 
     asyncio.run(go())
+
+
+async def test_a_peer_that_falls_silent_is_gone() -> None:
+    """A node without power closes nothing: only that nothing comes any more tells."""
+    beats = Beats(0.02, 0.3)
+    here, there = Side(), Side()
+    with TemporaryDirectory(prefix="lexicast-test-") as folder:
+        server, real = await listen(f"unix:{folder}/l", KEY, CLUSTER, there.opened, {}, beats)
+        link = await dial(real, KEY, CLUSTER, HELLO_OF, here.opened, beats)
+        await eventually(lambda: there.link is not None)
+        asking = link.request("never")
+        await asyncio.sleep(0.5)  # longer than silence is borne: both say that they live
+        assert not link.closed
+        assert there.link is not None
+        there.link.send = lambda message: None  # type: ignore[method-assign]  # the power fails
+        with pytest.raises(UnavailableError, match="ended"):
+            await asking
+        await eventually(lambda: len(here.closed) == 1)
+        assert "nothing has come" in str(here.closed[0])
+        there.link.abort()
+        server.close()
+        await eventually(lambda: bool(there.closed))
+
+
+async def test_a_peer_that_is_not_read_is_not_taken_for_gone() -> None:
+    beats = Beats(0.02, 0.2)
+    here, there = Side(), Side()
+    with TemporaryDirectory(prefix="lexicast-test-") as folder:
+        server, real = await listen(f"unix:{folder}/l", KEY, CLUSTER, there.opened, {}, beats)
+        link = await dial(real, KEY, CLUSTER, HELLO_OF, here.opened, beats)
+        await eventually(lambda: there.link is not None)
+        link.pause_reading()
+        await asyncio.sleep(0.6)  # nothing is heard here; there the pause is not noticed at all
+        assert not link.closed
+        link.resume_reading()
+        await link.request("echo")
+        link.abort()
+        server.close()
+        await eventually(lambda: bool(here.closed and there.closed))
+
+
+async def test_a_dial_that_nobody_answers_ends() -> None:
+    """A listener that takes the connection and says nothing, as a stopped process does."""
+    with TemporaryDirectory(prefix="lexicast-test-") as folder:
+        silent = socket.socket(socket.AF_UNIX)
+        silent.bind(f"{folder}/l")
+        silent.listen()
+        with pytest.raises(TimeoutError, match="has not answered within"):
+            await dial(f"unix:{folder}/l", KEY, CLUSTER, HELLO_OF, Side().opened, timeout_s=0.05)
+        silent.close()
+
+
+async def test_a_request_ends_after_its_limit_and_a_late_answer_is_dropped() -> None:
+    async with linked() as (here, there):
+        ours, theirs = both(here, there)
+        with pytest.raises(UnavailableError, match=r"has not answered never for 0\.1 s"):
+            await ours.request("never", timeout_s=0.1)
+        theirs.reply(1, None, "late")
+        assert await ours.request("echo", 1) == (1,)
+
+
+async def test_an_answer_that_cannot_be_used_is_an_error_for_who_waits_and_ends_the_link() -> None:
+    async with linked() as (here, there):
+        ours, _ = both(here, there)
+        told: list[Exception | None] = []
+
+        def done(error: Exception | None, result: Any) -> None:
+            told.append(error)
+            if error is None:
+                raise KeyError("heads")
+
+        ours.call(done, "echo")
+        await eventually(lambda: bool(here.closed))
+        assert told[0] is None
+        assert isinstance(told[1], PeerError)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 0xFFFFFFFF])
+async def test_a_stranger_cannot_have_room_made_for_what_it_does_not_send(size: int) -> None:
+    """msgpack makes an array of as many elements as its header says."""
+    there = Side()
+    with TemporaryDirectory(prefix="lexicast-test-") as folder:
+        server, _ = await listen(f"unix:{folder}/l", KEY, CLUSTER, there.opened, {})
+        reader, writer = await asyncio.open_unix_connection(f"{folder}/l")
+        writer.write(b"\xdd" + size.to_bytes(4, "big"))
+        with suppress(ConnectionError):
+            await reader.read()  # the challenge, then the end
+        writer.close()
+        server.close()
+        assert there.link is None
