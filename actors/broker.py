@@ -155,6 +155,7 @@ class BrokerServer:
             "published_records": engine.published_records,
             "delivered_records": engine.delivered_records,
             "streamed_records": engine.streamer.records if engine.streamer is not None else 0,
+            "stored": engine.storing.status(),
             "unanswered_bytes": sum([p.unanswered_bytes for p in engine.pipelines.values()]),
             "catching_up": engine.catching_up.running,
             "filters": len(engine.filters()),

@@ -83,12 +83,13 @@ class BlockView:
 
     __slots__ = ("_payloads", "_raw", "_tagged", "batches", "block", "frames", "highest_qos", "now_us")
 
-    def __init__(self, block: Block, now_us: int) -> None:
+    def __init__(self, block: Block, now_us: int, raw: Sequence[bytes] | None = None) -> None:
+        """`raw`: the payloads decompressed, where they are known."""
         self.block = block
         self.now_us = now_us
         self.highest_qos = max([run.flags & QOS_MASK for run in block.meta.runs])
         self._payloads: list[bytes] | None = None
-        self._raw: list[bytes | None] | None = None
+        self._raw: list[bytes | None] | None = None if raw is None else [*raw]
         self._tagged: tuple[list[bytes | None], list[int]] | None = None
         self.batches: dict[int, Batch] = {}
         self.frames: dict[int, list[bytes]] = {}

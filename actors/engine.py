@@ -32,6 +32,7 @@ from .fanout import Fanout
 from .handles import Member
 from .pipeline import Pipeline
 from .stalled import Stalled
+from .storing import Storing
 from .streaming import Streamer
 from .subscriber import Subscriber
 
@@ -63,6 +64,7 @@ class Engine:
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
+        self.storing = self._storing(config)
         self.streamer = self._streamer(config)
         self.fanout = Fanout(config.broker.routes_max, self.streamer)
         self._cache = BlockCache(config.broker.cache_bytes_max)
@@ -74,6 +76,12 @@ class Engine:
         self._subscribing: dict[bytes, asyncio.Future[None]] = {}
         self._by_group: dict[int, Pipeline] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
+
+    def _storing(self, config: Config) -> Storing:
+        """What compresses publications of plain clients for the log."""
+        compression = config.compression
+        cpu_percent = compression.stored_cpu_percent if compression.enabled else 0
+        return Storing(self.recoder, self.dictionaries.newest, cpu_percent)
 
     def _streamer(self, config: Config) -> Streamer | None:
         """What makes topic streams; None: they are turned off."""
@@ -239,7 +247,11 @@ class Engine:
         self.heads[group] = block.last + 1
         if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
             self.dictionaries.learn(block)
-        self.delivered_records += self.fanout.deliver(BlockView(block, now_us), self.encoder)
+        self.delivered_records += self.fanout.deliver(self._live_view(block, now_us), self.encoder)
+
+    def _live_view(self, block: Block, now_us: int) -> BlockView:
+        raw = self.storing.recall(block) if block.meta.dictionaries else None
+        return BlockView(block, now_us, raw)
 
     # -- CatchUp (for subscribers)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, U32, Mark, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, U32, Mark, Meta, ProducerRun, Run, pack_meta
+
+from .storing import Storing
 
 # (group, meta, lengths, body)
 WireEntry = tuple[int, bytes, bytes, bytes]
@@ -24,6 +26,11 @@ ENTRY_BYTES_MAX = 1024 * 1024
 ENTRY_RECORDS_MAX = 65_536
 # What a run costs beside its payloads and its topic, about.
 RUN_BYTES = 64
+
+# Fields of a run that is being built (`blocks.Run`).
+_TOPIC: Final = 1
+_ENCODING: Final = 3
+_COUNT: Final = 7
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class EntryBuilder:
             encoding = FIRST_DICTIONARY + self._dictionaries.setdefault(dictionary, len(self._dictionaries))
         like = (topic, flags, encoding, expiry_ms, properties, origin)
         if like == self._last:
-            self._runs[-1][7] += count
+            self._runs[-1][_COUNT] += count
         else:
             self._last = like
             size += RUN_BYTES + len(topic)
@@ -113,8 +120,13 @@ class EntryBuilder:
         """Whether some publisher waits for the commit."""
         return bool(self._done)
 
-    def seal(self, producer: bytes, incarnation: int, sequence: int) -> Entry:
-        """The entry as it is sent; its first publication has `sequence`."""
+    def seal(self, producer: bytes, incarnation: int, sequence: int, storing: Storing | None = None) -> Entry:
+        """The entry as it is sent; its first publication has `sequence`. `storing` compresses what came raw."""
+        if storing is not None and (began_s := storing.begin(self.count)) is not None:
+            raw = list(self._payloads)
+            if self._compress(storing):
+                storing.remember(producer, incarnation, self._group, sequence, raw)
+            storing.end(self.count, began_s)
         meta = Meta(
             tuple(self._topics),
             tuple([Run(*run) for run in self._runs]),
@@ -127,6 +139,23 @@ class EntryBuilder:
         wire = (self._group, pack_meta(meta), lengths, b"".join(self._payloads))
         size = len(wire[1]) + len(lengths) + len(wire[3])
         return Entry(wire, self._done, meta.dictionaries, size, self.awaited)
+
+    def _compress(self, storing: Storing) -> bool:
+        """Raw runs in their family's compression; whether there is one, and all payloads came raw."""
+        topics, payloads = list(self._topics), self._payloads
+        came_raw, compressed, end = True, False, 0
+        for run in self._runs:
+            start, end = end, end + run[_COUNT]
+            if run[_ENCODING] != RAW:
+                came_raw = False
+                continue
+            made = storing.run(topics[run[_TOPIC]], payloads[start:end], bool(self._dictionaries))
+            if made is not None:
+                compressed = True
+                index = self._dictionaries.setdefault(made.dictionary, len(self._dictionaries))
+                run[_ENCODING] = FIRST_DICTIONARY + index
+                payloads[start:end] = made.payloads
+        return came_raw and compressed
 
 
 @dataclass(slots=True)

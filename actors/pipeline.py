@@ -24,6 +24,7 @@ from .background import keep_going
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, Batch, Entry, EntryBuilder
 from .handles import Member
 from .link import BEATS, Link, dial
+from .storing import Storing
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class PipelineUser(Protocol):
     """The broker, as its pipelines see it."""
 
     heads: dict[int, int]
+    storing: Storing
 
     def filters(self) -> list[bytes]:
         """All back-end subscriptions."""
@@ -127,7 +129,7 @@ class Pipeline:
     def _seal(self, group: int, builder: EntryBuilder) -> None:
         sequence = self._sequences.get(group, 1)
         self._sequences[group] = sequence + builder.count
-        entry = builder.seal(self._producer, self._hello[2], sequence)
+        entry = builder.seal(self._producer, self._hello[2], sequence, self._user.storing)
         # Counted as payload bytes until now; from here on as the entry's bytes, until its ACK.
         self._queued_bytes += entry.size_bytes - builder.size_bytes
         self._sealed.append(entry)

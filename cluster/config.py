@@ -158,6 +158,7 @@ class Compression(_Table):
     dictionary_bytes_max: int = knob(64 * KIB, 256, 256 * KIB)
     sampling_records_per_s: int = knob(500, 4, 10_000_000)
     sampling_cpu_percent: int = knob(5, 1, 100_000)
+    stored_cpu_percent: int = knob(10, 0, 100)
     stream_records_per_s: int = knob(1_000, 0, 10_000_000)
 
 

@@ -291,6 +291,12 @@ class Recoder:
         kind, data = self._coder(dictionary.id).encode(payload)
         return Encoded(kind, dictionary.id if kind >= FIRST_DICTIONARY else None, data)
 
+    def encode_all(self, payloads: list[bytes], dictionary: Dictionary) -> list[bytes]:
+        """Raw payloads compressed with `dictionary` (held from now on), shorter or not. Raises DictionaryError."""
+        if dictionary.id not in self._dictionaries:
+            self.add(dictionary)
+        return list(map(self._coder(dictionary.id).compress, payloads))
+
     def to_aware(self, encoding: int, dictionary: int | None, data: bytes, aliases: AliasTable) -> tuple[int, bytes]:
         """(tag, data) of a stored encoding, passed through untouched; decompressed only when no alias can be had.
 
