@@ -149,14 +149,18 @@ def _range(numbers: list[int]) -> str:
 
 
 def _brokers(now: dict[str, Any]) -> Table:
-    columns = ("MQTT", "sessions", "Python", "filters", "published/s", "delivered/s", "behind")
+    from .status import size
+
+    columns = ("MQTT", "sessions", "Python", "filters", "published/s", "delivered/s", "behind", "saved in logs")
     table = _table("brokers", "name", *columns)
     for name, actor in now["brokers"].items():
         mqtt, rates = actor.get("mqtt", {}), actor.get("rates", {})
         row = [f"{mqtt.get(key, 0):,}" for key in ("connections", "sessions")]
         row += [f"{actor.get(key, 0):,}" for key in ("clients", "filters")]
         row += [f"{rates.get(key, 0):,.0f}" for key in ("published_per_s", "delivered_per_s")]
-        table.add_row(name, *row, f"{actor.get('catching_up', 0):,}")
+        stored = actor.get("stored", {"raw_bytes": 0, "stored_bytes": 0})
+        saved = size(stored["raw_bytes"] - stored["stored_bytes"])
+        table.add_row(name, *row, f"{actor.get('catching_up', 0):,}", saved)
     return table
 
 

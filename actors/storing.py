@@ -173,7 +173,7 @@ class Storing:
         return found[0] if len(found[0]) == count == block.count else None
 
     def status(self) -> dict[str, Any]:
-        """For `lexicast status`."""
+        """For `lexicast status`: what was compressed here, and how many records went raw for want of time."""
         return {
             "on": self._budget.on,
             "records": self.records,
