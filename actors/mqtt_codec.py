@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .mqtt_encode import (
     encode_acks,
+    encode_answer,
     encode_packet,
     encode_pubacks,
     encode_pubcomps,
@@ -26,6 +27,7 @@ __all__ = [
     "PACKET_BYTES_MIN",
     "PacketReader",
     "encode_acks",
+    "encode_answer",
     "encode_packet",
     "encode_pubacks",
     "encode_pubcomps",

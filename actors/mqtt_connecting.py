@@ -12,17 +12,19 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.optout import OPTOUT_PROPERTY
 from lexicast.compression.wire import STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from .encoding import Kind
 from .mqtt_admission import admission
-from .mqtt_encode import encode_acks, encode_packet
+from .mqtt_encode import encode_acks, encode_answer, encode_packet
 from .mqtt_packets import (
     BAD_AUTHENTICATION_METHOD,
     CLIENT_ID_NOT_VALID,
     NOT_AUTHORIZED,
+    PACKET_TOO_LARGE,
     SESSION_TAKEN_OVER,
     SUCCESS,
     TOPIC_NAME_INVALID,
@@ -31,12 +33,14 @@ from .mqtt_packets import (
     ConnAck,
     Connect,
     Properties,
+    Terms,
 )
 from .mqtt_properties import (
     ASSIGNED_CLIENT_ID,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_BYTES,
     RECEIVE_MAXIMUM,
+    REQUEST_PROBLEM,
     SERVER_KEEP_ALIVE_S,
     SESSION_EXPIRY_S,
     SHARED_AVAILABLE,
@@ -58,6 +62,8 @@ KEEP_ALIVE_S_UNLIMITED = 65_535
 # is encoded with the newest dictionary when the link has room; what was written early is not. (On links of 1 Mbit/s the
 # kernel alone took seconds' worth, all deflated, before there was a first dictionary.)
 AWARE_OUTPUT_BYTES = 64 * 1024
+# The largest PUBLISH of a dictionary: its topic is its family's escaped name.
+DICTIONARY_PACKET_BYTES_MAX = PACKED_BYTES_MAX + 65_535 + 32
 DISCARDED_PROPERTY = "lexicast-discarded-at-most"
 
 
@@ -68,9 +74,16 @@ class Refused(Exception):
         super().__init__(hex(reason_code))
         self.reason_code = reason_code
 
-    def packet(self, version: int) -> bytes:
-        """The CONNACK that says so."""
-        return encode_packet(ConnAck(False, self.reason_code), version)
+    def packet(self, connect: Connect) -> bytes:
+        """The CONNACK that says so; empty for a client that takes no packet so large."""
+        return encode_answer(ConnAck(False, self.reason_code), connect.version, terms_of(connect)) or b""
+
+
+def terms_of(connect: Connect) -> Terms:
+    """What a CONNECT asks of all that is sent to the client."""
+    properties = connect.properties or {}
+    # Request Problem Information is 1 where it is left out (3.1.2.11.7).
+    return Terms(properties.get(MAXIMUM_PACKET_BYTES, 0), not properties.get(REQUEST_PROBLEM, 1), connect.bridge)
 
 
 class Connecting:
@@ -83,12 +96,15 @@ class Connecting:
         self._connect = connect
         self._properties: Properties = connect.properties or {}
         self._config = listener.config
+        self._terms = terms_of(connect)
 
     async def run(self) -> None:
         """Raises Refused, LexicastError or TimeoutError; else the connection is open, or gone meanwhile."""
         connect = self._connect
         self._admit()
         client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
+        if self._answer(client_id, False, 0) is None:
+            raise Refused(PACKET_TOO_LARGE)
         session = Session(
             client_id,
             b"",
@@ -125,10 +141,10 @@ class Connecting:
             raise Refused(SESSION_TAKEN_OVER)
         if self._aware:
             send_late(self._connection.transport, self._config.output_bytes_max)
-        connack = ConnAck(opened.present, SUCCESS, self._connack(client_id, discarded))
-        data = encode_packet(connack, connect.version)
+        data = self._answer(client_id, opened.present, discarded)
+        assert data is not None  # `run` has looked
         data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
-        self._connection.opened(session, subscriber, data, self._keep_alive_s(), opened.present)
+        self._connection.opened(session, subscriber, data, self._terms, self._keep_alive_s(), opened.present)
         if opened.present and (session.will is not None or session.expiry_s):
             sessions.save_soon(client_id)
 
@@ -177,20 +193,22 @@ class Connecting:
 
     @property
     def _aware(self) -> bool:
-        return self._connect.version == V5 and self._listener.compression and self._asks(SDC)
+        """Whether it takes part in dictionary compression. Not where a dictionary could be too large to be sent."""
+        limit = self._terms.packet_bytes_max
+        takes_all = not limit or limit >= DICTIONARY_PACKET_BYTES_MAX
+        return self._connect.version == V5 and self._listener.compression and takes_all and self._asks(SDC)
 
     @property
     def _streams(self) -> bool:
         """Whether it may get topic streams. Not where a packet could be too large: it would be a hole."""
-        limited = self._properties.get(MAXIMUM_PACKET_BYTES, 0)
+        limited = self._terms.packet_bytes_max
         return self._aware and self._engine.streamer is not None and not limited and self._asks(STREAMS_PROPERTY)
 
     def _asks(self, asked: tuple[str, str]) -> bool:
         return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
 
     def _subscriber(self, session: Session) -> MqttSubscriber:
-        limit = int(self._properties.get(MAXIMUM_PACKET_BYTES, 0))
-        kind = Kind(self._connect.version, self._aware, limit, self._streams)
+        kind = Kind(self._connect.version, self._aware, self._terms.packet_bytes_max, self._streams)
         drops = self._config.slow_qos0 == "drop"
         return MqttSubscriber(self._engine, session, kind, self._connection.transport.write, drops)
 
@@ -209,9 +227,19 @@ class Connecting:
 
     # -- the answer
 
-    def _connack(self, client_id: str, discarded: int) -> Properties | None:
-        if self._connect.version != V5:
-            return None
+    def _answer(self, client_id: str, present: bool, discarded: int) -> bytes | None:
+        """CONNACK; None when the client takes none so large. Properties without which it would go wrong are not left
+        out, nor user properties that say what its payloads are."""
+        version = self._connect.version
+        connack = ConnAck(present, SUCCESS, self._connack(client_id, discarded) if version == V5 else None)
+        data, limit = encode_packet(connack, version), self._terms.packet_bytes_max
+        if not limit or len(data) <= limit:
+            return data
+        if discarded:
+            return self._answer(client_id, present, 0)
+        return None if self._aware else encode_answer(connack, version, self._terms)
+
+    def _connack(self, client_id: str, discarded: int) -> Properties:
         config = self._config
         properties: Properties = {
             RECEIVE_MAXIMUM: config.receive_max,

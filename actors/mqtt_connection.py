@@ -5,57 +5,55 @@
     OPEN     served
     CLOSED   the session was let go (saved, or ended); the will, if one is due, is out
 
-The socket is not read while there is a reason not to: the pipelines are full (NO_ROOM), more requests wait than may
-(BUSY), or the client does not take the answers it asked for (UNREAD). An error ends this connection with its reason
-and nothing else.
+Packets are taken in the order of the wire. One that has to be finished before anything behind it is looked at (CONNECT,
+SUBSCRIBE, UNSUBSCRIBE, a binding of dictionaries that are not here) stalls the connection: what stands behind it is
+held until `go_on`, PINGREQ and acknowledgements of deliveries aside.
+
+The socket is not read while there is a reason not to: something is held (HELD: so at most one read is), the pipelines
+are full (NO_ROOM), too many PUBRELs wait (RELEASES), or the client does not take the answers it asked for (UNREAD).
+Each reason is ended by whoever gave it. An error ends this connection with its reason and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from .mqtt_codec import PacketReader, encode_packet, farewell
 from .mqtt_connecting import Connecting, Refused
-from .mqtt_encode import encode_replies
+from .mqtt_encode import encode_answer, encode_replies
+from .mqtt_handlers import HANDLERS, acks_in, overtakes
 from .mqtt_packets import (
     KEEP_ALIVE_TIMEOUT,
-    PROTOCOL_ERROR,
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
-    PUBREL,
+    NO_TERMS,
+    PACKET_TOO_LARGE,
     SERVER_BUSY,
     SERVER_SHUTTING_DOWN,
     SERVER_UNAVAILABLE,
     SESSION_TAKEN_OVER,
     SUCCESS,
+    UNSPECIFIED_ERROR,
     V5,
     AckRun,
-    Auth,
+    Answer,
     Connect,
     Disconnect,
     MqttProtocolError,
     PingReq,
     PingResp,
-    PubAck,
-    PubComp,
     PublishRun,
-    PubRec,
-    PubRel,
     Received,
     Subscribe,
+    Terms,
     Unsubscribe,
     Will,
 )
-from .mqtt_properties import SESSION_EXPIRY_S
 from .mqtt_publishing import Publishing
 from .mqtt_subscriber import MqttSubscriber
-from .mqtt_subscribing import change_subscriptions
 from .session import Reply, Session
 from .session_state import to_state
 
@@ -64,9 +62,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_ROOM, BUSY, UNREAD, STALLED = 1, 2, 4, 8
-# SUBSCRIBEs and UNSUBSCRIBEs that may wait for the one before them.
-CHANGES_MAX = 16
+# Reasons not to read the socket.
+NO_ROOM, RELEASES, UNREAD, HELD = 1, 2, 4, 8
 # Publications of an earlier connection fetched at a time, to be sent again.
 RESEND_RECORDS = 16
 # How long a client may go on sending, unread, after its farewell.
@@ -80,12 +77,12 @@ class MqttConnection(asyncio.Protocol):
     """See the module's docstring."""
 
     __slots__ = (
-        "_changes",
         "_held",
         "_listener",
         "_pauses",
         "_reader",
         "_resending",
+        "_stalled",
         "_state",
         "client_id",
         "heard",
@@ -95,6 +92,7 @@ class MqttConnection(asyncio.Protocol):
         "resumed",
         "session",
         "subscriber",
+        "terms",
         "transport",
     )
 
@@ -103,9 +101,9 @@ class MqttConnection(asyncio.Protocol):
         config = listener.config
         self._reader = PacketReader(config.packet_bytes_max, topic_alias_max=config.topic_alias_max)
         self._state = NEW
+        self._stalled = False
         self._held: list[Received] | None = None
         self.publisher: Publishing | None = None
-        self._changes: deque[Subscribe | Unsubscribe] | None = None
         self._resending = False
         self._pauses = 0
         self.client_id = ""
@@ -115,12 +113,18 @@ class MqttConnection(asyncio.Protocol):
         self.resumed = False
         self.session: Session = None  # type: ignore[assignment]  # set before OPEN
         self.subscriber: MqttSubscriber | None = None
+        self.terms = NO_TERMS
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
 
     @property
     def version(self) -> int:
         """4 or 5; 0 before CONNECT."""
         return self._reader.version
+
+    @property
+    def listener(self) -> MqttListener:
+        """Whose connection it is."""
+        return self._listener
 
     @property
     def is_open(self) -> bool:
@@ -138,19 +142,11 @@ class MqttConnection(asyncio.Protocol):
         if self._state == CLOSED:
             return  # see `_hang_up`
         self.heard = True
-        items = self._reader.feed(data)
-        if self._held is not None:
-            self._held += items
-        elif self._state == OPEN:
-            self._handle(items)
-            # Deliveries stop at a full socket; answers do not, so that a client that takes none is not read.
-            full = self.subscriber is not None and self.subscriber.is_socket_full
-            if full and self.transport.get_write_buffer_size() > 2 * self._listener.config.output_bytes_max:
-                self._pause(UNREAD)
-        elif self._state == NEW and items:
-            self._begin(items)
-        if self._reader.error is not None and self._state != OPENING:
-            self.fail(self._reader.error)
+        self._take(self._reader.feed(data))
+        # Deliveries stop at a full socket; answers do not, so that a client that takes none is not read.
+        full = self.subscriber is not None and self.subscriber.is_socket_full
+        if full and self.transport.get_write_buffer_size() > 2 * self._listener.config.output_bytes_max:
+            self._pause(UNREAD)
 
     def pause_writing(self) -> None:
         if self.subscriber is not None:
@@ -168,22 +164,21 @@ class MqttConnection(asyncio.Protocol):
 
     # -- beginning
 
-    def _begin(self, items: list[Received]) -> None:
-        connect = items[0]
-        assert isinstance(connect, Connect)  # the reader takes nothing else first
+    def begin(self, connect: Connect) -> None:
+        """CONNECT: the reader takes nothing else first."""
         self._state = OPENING
-        self._held = items[1:]
-        self.transport.pause_reading()
+        self.stall()
+        self._pause(HELD)
         self._listener.spawn(self._open(connect))
 
     async def _open(self, connect: Connect) -> None:
         try:
             await Connecting(self._listener, self, connect).run()
         except Refused as refused:
-            self._refuse(refused.packet(connect.version))
+            self._refuse(refused.packet(connect))
         except (LexicastError, TimeoutError, OSError) as error:
             log.warning("client %r cannot be served now: %s", connect.client_id, error)
-            self._refuse(Refused(SERVER_UNAVAILABLE).packet(connect.version))
+            self._refuse(Refused(SERVER_UNAVAILABLE).packet(connect))
         finally:
             if self._state == OPENING:  # something unforeseen, which the task's end logs
                 self.transport.abort()
@@ -191,22 +186,23 @@ class MqttConnection(asyncio.Protocol):
     def _refuse(self, packet: bytes) -> None:
         if self._state != CLOSED:
             self.transport.write(packet)
-            self._end()
+            self.end()
 
     def opened(
-        self, session: Session, subscriber: MqttSubscriber, connack: bytes, keep_alive_s: int, resumed: bool
+        self,
+        session: Session,
+        subscriber: MqttSubscriber,
+        connack: bytes,
+        terms: Terms,
+        keep_alive_s: int,
+        resumed: bool,
     ) -> None:
         """The session is this connection's: answer, and go on with what was held."""
-        self.session, self.subscriber, self.keep_alive_s = session, subscriber, keep_alive_s
+        self.session, self.subscriber, self.terms, self.keep_alive_s = session, subscriber, terms, keep_alive_s
         self.client_id, self.resumed = session.client_id, resumed
         self._state = OPEN
         self.transport.write(connack)
-        held, self._held = self._held or [], None
-        self._handle(held)
-        if self._reader.error is not None:
-            self.fail(self._reader.error)
-        elif self._state == OPEN and not self._pauses:
-            self.transport.resume_reading()
+        self.go_on()
         # What an earlier connection left comes first [MQTT-4.4.0-1]; while it is under way nothing new takes an id.
         self._send_again()
         subscriber.start()
@@ -218,23 +214,22 @@ class MqttConnection(asyncio.Protocol):
 
     # -- what the client sends
 
-    def _handle(self, items: list[Received]) -> None:
+    def _take(self, items: list[Received]) -> None:
+        """Packets in the order of the wire."""
         pings = 0
         try:
             for at, item in enumerate(items):
-                if self._state != OPEN:
-                    return
-                if self._pauses & STALLED:
-                    self._held = items[at:]
+                if self._stalled:
+                    self._hold(items[at:])
                     break
                 if type(item) is PublishRun:
                     self.publishing.publish(item)
                 elif type(item) is PingReq:
                     pings += 1
                 elif type(item) is AckRun:
-                    self._acks_in(item.kind, item.packet_ids)
+                    acks_in(self, item)
                 else:
-                    _HANDLERS[type(item)](self, item)
+                    HANDLERS[type(item)](self, item)
         except MqttProtocolError as error:
             self.fail(error)
         except UnavailableError as error:
@@ -242,6 +237,49 @@ class MqttConnection(asyncio.Protocol):
             self.disconnect(SERVER_BUSY)
         if pings and self._state == OPEN:
             self.transport.write(PINGRESP * pings)
+        if self._reader.error is not None and not self._stalled:
+            self.fail(self._reader.error)
+
+    def _hold(self, items: list[Received]) -> None:
+        """Keep these until `go_on`, but for what need not wait once the client is connected."""
+        if self._state == CLOSED:
+            return
+        held = self._held or []
+        for item in items:
+            if self._state == OPEN and type(item) is PingReq:
+                self.transport.write(PINGRESP)
+            elif self._state == OPEN and overtakes(item):
+                HANDLERS[type(item)](self, item)
+            else:
+                held.append(item)
+        if held:
+            self._held = held
+            self._pause(HELD)
+
+    def stall(self) -> None:
+        """Nothing further is taken from the client before `go_on`."""
+        self._stalled = True
+
+    def go_on(self) -> None:
+        """The inverse of `stall`."""
+        if self._state == CLOSED:
+            return
+        self._stalled = False
+        held, self._held = self._held or [], None
+        self._take(held)
+        if self._held is None:
+            self._resume(HELD)
+
+    def held_changes(self) -> list[Subscribe | Unsubscribe]:
+        """Take the SUBSCRIBEs and UNSUBSCRIBEs that come next of what is held."""
+        changes: list[Subscribe | Unsubscribe] = []
+        held = self._held or []
+        for item in held:
+            if not isinstance(item, Subscribe | Unsubscribe):
+                break
+            changes.append(item)
+        del held[: len(changes)]
+        return changes
 
     @property
     def publishing(self) -> Publishing:
@@ -251,36 +289,34 @@ class MqttConnection(asyncio.Protocol):
             self.publisher = Publishing(self._listener, self, self.subscriber.kind.aware)
         return self.publisher
 
-    def _acks_in(self, kind: int, ids: list[int]) -> None:
-        session, subscriber = self.session, self.subscriber
-        assert subscriber is not None
-        if kind == PUBACK:
-            session.on_pubacks(ids)
-        elif kind == PUBREC:
-            self.reply(session.on_pubrecs(ids))
-            return
-        elif kind == PUBCOMP:
-            session.on_pubcomps(ids)
-        else:
-            self.publishing.release(ids)
-            return
-        self._send_again()
-        subscriber.acknowledged()
+    def work(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that this client waits for. If it fails the connection ends: it would wait for ever."""
+        self._listener.spawn(self._work(work))
 
-    def _on_ack(self, ack: PubAck | PubRec | PubRel | PubComp) -> None:
-        """An acknowledgement with a reason of its own."""
-        if isinstance(ack, PubRec) and ack.reason_code >= 0x80:
-            self.reply(self.session.on_pubrecs([ack.packet_id], refused=True))
-            self._send_again()
-            if self.subscriber is not None:
-                self.subscriber.acknowledged()
-            return
-        kinds = {PubAck: PUBACK, PubRec: PUBREC, PubRel: PUBREL, PubComp: PUBCOMP}
-        self._acks_in(kinds[type(ack)], [ack.packet_id])
+    async def _work(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (LexicastError, TimeoutError) as error:
+            log.warning("client %r: %s", self.client_id, error)
+            self.disconnect(SERVER_BUSY)
+        except Exception:
+            self.disconnect(UNSPECIFIED_ERROR)
+            raise  # to be logged with the task
+
+    # -- answers
 
     def reply(self, replies: list[Reply]) -> None:
-        """Write acknowledgements."""
+        """Write acknowledgements. (Of five bytes at most, like CONNACK: they fit whatever the client takes.)"""
         self.transport.write(encode_replies(replies, self.version))
+
+    def answer(self, packet: Answer) -> bool:
+        """Write an answer by the client's terms; False when it takes none so large: the connection ends."""
+        data = encode_answer(packet, self.version, self.terms)
+        if data is None:
+            self.disconnect(PACKET_TOO_LARGE)
+            return False
+        self.transport.write(data)
+        return True
 
     # -- reading, or not
 
@@ -294,24 +330,16 @@ class MqttConnection(asyncio.Protocol):
         self._resume(NO_ROOM)
 
     def hold_back(self, held: bool = True) -> None:
-        """More of this client's requests wait than may, or no more."""
+        """More of this client's PUBRELs wait than may, or no more."""
         if held:
-            self._pause(BUSY)
+            self._pause(RELEASES)
         else:
-            self._resume(BUSY)
-
-    def stall(self) -> None:
-        """Nothing further is taken from the client before `go_on`."""
-        self._pause(STALLED)
-
-    def go_on(self) -> None:
-        """The inverse of `stall`."""
-        self._resume(STALLED)
-        held, self._held = self._held or [], None
-        self._handle(held)
+            self._resume(RELEASES)
 
     def _pause(self, reason: int) -> None:
-        if not self._pauses and self._state == OPEN:
+        if self._state == CLOSED:
+            return
+        if not self._pauses:
             self.transport.pause_reading()
         self._pauses |= reason
 
@@ -321,48 +349,19 @@ class MqttConnection(asyncio.Protocol):
             if not self._pauses and self._state == OPEN:
                 self.transport.resume_reading()
 
-    # -- other packets
-
-    def _change(self, packet: Subscribe | Unsubscribe) -> None:
-        """In the order they came: what is unsubscribed behind its SUBSCRIBE is not subscribed afterwards."""
-        if self._changes is None:
-            self._changes = deque((packet,))
-            self._listener.spawn(self._change_all(self._changes))
-            return
-        self._changes.append(packet)
-        if len(self._changes) >= CHANGES_MAX:
-            self._pause(BUSY)
-
-    async def _change_all(self, changes: deque[Subscribe | Unsubscribe]) -> None:
-        while changes and self._state == OPEN:
-            packets = list(changes)
-            await change_subscriptions(self._listener, self, packets)
-            for _ in packets:
-                changes.popleft()
-        self._changes = None
-        self._resume(BUSY)
-
-    def _disconnect_in(self, packet: Disconnect) -> None:
-        expiry = (packet.properties or {}).get(SESSION_EXPIRY_S)
-        if expiry is not None:
-            if expiry and not self.session.expiry_s:
-                raise MqttProtocolError(
-                    PROTOCOL_ERROR, "MQTT-3.14.2-2", "a session that was to end with its connection cannot be kept now"
-                )
-            self.session.expiry_s = min(expiry, self._listener.config.session_expiry_s_max)
-        # Only "normal disconnection" takes the will back [MQTT-3.14.4-3], [MQTT-3.1.2-10].
-        self._end(with_will=packet.reason_code != SUCCESS, linger=False)
-
-    def _auth(self, packet: Auth) -> None:
-        raise MqttProtocolError(PROTOCOL_ERROR, "MQTT-4.12.0-7", "no authentication method was agreed")
-
     # -- sending again after a reconnect
 
     def _send_again(self) -> None:
         if self.session.pending and not self._resending and self._state == OPEN and self.subscriber is not None:
             self._resending = True
             self.subscriber.resending(True)
-            self._listener.spawn(self._resend())
+            self.work(self._resend())
+
+    def acknowledged(self) -> None:
+        """The client has acknowledged deliveries: there may be room for others."""
+        self._send_again()
+        if self.subscriber is not None:
+            self.subscriber.acknowledged()
 
     async def _resend(self) -> None:
         """Send what an earlier connection left unacknowledged, as the window and the socket allow."""
@@ -374,10 +373,6 @@ class MqttConnection(asyncio.Protocol):
                 if self._state != OPEN:
                     return
                 subscriber.send_again(again, blocks)
-        except (LexicastError, TimeoutError) as error:
-            log.warning("client %r: %s", self.client_id, error)
-            self.disconnect(SERVER_BUSY)
-            return
         finally:
             self._resending = False
             subscriber.resending(False)
@@ -396,7 +391,7 @@ class MqttConnection(asyncio.Protocol):
                 self.transport.abort()
             return
         # A client that this broker does not read cannot be heard; one that reads no answers has had its time.
-        excused = self._pauses & (NO_ROOM | BUSY | STALLED) or not self.keep_alive_s
+        excused = self._pauses & (NO_ROOM | RELEASES | HELD) or not self.keep_alive_s
         if self._state == OPEN and not excused and silent_s > 1.5 * self.keep_alive_s:
             self.disconnect(KEEP_ALIVE_TIMEOUT)
 
@@ -407,7 +402,7 @@ class MqttConnection(asyncio.Protocol):
         log.info("client %r: %s", self.client_id, error)
         words = farewell(error, self.version, connected=self._state == OPEN)
         self.transport.write(words)
-        self._end(linger=bool(words))
+        self.end(linger=bool(words))
 
     def disconnect(self, reason_code: int, with_will: bool = True) -> None:
         """The server ends the connection (SERVER_BUSY where CONNACK would say SERVER_UNAVAILABLE)."""
@@ -415,10 +410,11 @@ class MqttConnection(asyncio.Protocol):
             return
         if told := self._state == OPEN and self.version == V5:
             self.transport.write(encode_packet(Disconnect(reason_code), V5))
-        self._end(with_will, linger=told)
+        self.end(with_will, linger=told)
 
-    def _end(self, with_will: bool = True, linger: bool = True) -> None:
-        paused = bool(self._pauses) or self._state == OPENING
+    def end(self, with_will: bool = True, linger: bool = True) -> None:
+        """Let the session go, and the client: at once, or `linger` until it has taken what it was told."""
+        paused = bool(self._pauses)
         self._close(with_will)
         self._hang_up(linger, paused)
 
@@ -461,10 +457,13 @@ class MqttConnection(asyncio.Protocol):
 
     def _take_will(self) -> Will | None:
         will, self.session.will = self.session.will, None
+        if any(isinstance(item, Disconnect) and item.reason_code == SUCCESS for item in self._held or ()):
+            return None  # it was taken back, by what waits for something before it [MQTT-3.14.4-3]
         return will
 
     def _leave(self) -> None:
         self._state = CLOSED
+        self._stalled, self._held = True, None
         self.publisher = None  # it refers to this connection
         if self.subscriber is not None:
             self.subscriber.leave()
@@ -475,6 +474,7 @@ class MqttConnection(asyncio.Protocol):
     def _close(self, with_will: bool) -> None:
         """Let the session go, once."""
         state, self._state = self._state, CLOSED
+        self._stalled = True
         if state != OPEN:
             return
         self.snapshot()
@@ -487,15 +487,3 @@ class MqttConnection(asyncio.Protocol):
 
 def _unheard(data: bytes) -> None:
     """`write` of a connection that has ended."""
-
-
-_HANDLERS: dict[type, Any] = {
-    PubAck: MqttConnection._on_ack,
-    PubRec: MqttConnection._on_ack,
-    PubRel: MqttConnection._on_ack,
-    PubComp: MqttConnection._on_ack,
-    Subscribe: MqttConnection._change,
-    Unsubscribe: MqttConnection._change,
-    Disconnect: MqttConnection._disconnect_in,
-    Auth: MqttConnection._auth,
-}

@@ -10,6 +10,7 @@ Values that do not fit their field are the caller's mistake: ValueError or struc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .mqtt_packets import (
@@ -32,6 +33,7 @@ from .mqtt_packets import (
     V311,
     Ack,
     AckRun,
+    Answer,
     Auth,
     ConnAck,
     Connect,
@@ -48,12 +50,13 @@ from .mqtt_packets import (
     PubRel,
     SubAck,
     Subscribe,
+    Terms,
     UnsubAck,
     Unsubscribe,
     UnsupportedVersionError,
     Will,
 )
-from .mqtt_properties import SUBSCRIPTION_ID, write_properties
+from .mqtt_properties import REASON_STRING, SUBSCRIPTION_ID, USER_PROPERTY, write_properties
 from .mqtt_wire import encode_binary, encode_utf8, encode_varint, pack_u16, varint_size
 
 # MQTT 5 reason codes as 3.1.1 CONNACK return codes (3.1.1 table 3.1); anything else is 3, server unavailable.
@@ -312,6 +315,27 @@ def encode_packet(packet: Packet | AckRun, version: int) -> bytes:
     What `version` cannot carry (properties and reason codes in 3.1.1) is left out.
     """
     return _ENCODERS[type(packet)](packet, version)
+
+
+def encode_answer(packet: Answer, version: int, terms: Terms) -> bytes | None:
+    """A packet to a client by its terms; None when there is no room for it [MQTT-3.1.2-24].
+
+    Reason String and User Properties are left out where they are not wanted [MQTT-3.1.2-29], and where the packet would
+    be too large with them [MQTT-3.2.2-19], [MQTT-3.2.2-20], [MQTT-3.9.2-1], [MQTT-3.9.2-2], [MQTT-3.11.2-1],
+    [MQTT-3.11.2-2].
+    """
+    if terms.terse and not isinstance(packet, ConnAck | Disconnect):
+        packet = _plain(packet)
+    data = encode_packet(packet, version)
+    limit = terms.packet_bytes_max
+    if limit and len(data) > limit:
+        data = encode_packet(_plain(packet), version)
+    return data if not limit or len(data) <= limit else None
+
+
+def _plain(packet: Answer) -> Answer:
+    properties = packet.properties or {}
+    return replace(packet, properties={k: v for k, v in properties.items() if k not in (REASON_STRING, USER_PROPERTY)})
 
 
 def farewell(error: MqttProtocolError, version: int, connected: bool) -> bytes:

@@ -10,7 +10,7 @@ Sources: MQTT 3.1.1 and MQTT 5.0, OASIS Standards; statement ids ([MQTT-x.x.x-y]
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from lexicast.cluster.errors import PeerError
 
@@ -73,6 +73,21 @@ WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
 Properties: TypeAlias = dict[int, Any]
 
 
+class Terms(NamedTuple):
+    """What a CONNECT asks of all that the server sends.
+
+    `packet_bytes_max`: Maximum Packet Size (0: any); `terse`: Request Problem Information is 0; `bridge`: the client is
+    another broker's bridge (bit 7 of the protocol level, Mosquitto's extension).
+    """
+
+    packet_bytes_max: int = 0
+    terse: bool = False
+    bridge: bool = False
+
+
+NO_TERMS = Terms()
+
+
 class MqttProtocolError(PeerError):
     """The peer broke MQTT's rules: send `farewell(...)` and close the connection [MQTT-4.13.1-1].
 
@@ -106,7 +121,7 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
-    """CONNECT; `version` is the protocol level, `clean_start` is 3.1.1's Clean Session too."""
+    """CONNECT; `version` is the protocol level without its bridge bit, `clean_start` is 3.1.1's Clean Session too."""
 
     version: int
     client_id: str
@@ -116,6 +131,7 @@ class Connect:
     user_name: str | None = None
     password: bytes | None = None
     properties: Properties | None = None
+    bridge: bool = False
 
 
 @dataclass(slots=True)
@@ -275,6 +291,7 @@ class Auth:
 
 
 Ack: TypeAlias = PubAck | PubRec | PubRel | PubComp
+Answer: TypeAlias = ConnAck | Ack | SubAck | UnsubAck | Disconnect
 Packet: TypeAlias = (
     Connect
     | ConnAck

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
-from lexicast.cluster.errors import DictionaryError, LexicastError, UnavailableError
+from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
 from lexicast.cluster.topics import matches
 from lexicast.compression.dictionary import Dictionary
@@ -28,7 +28,6 @@ from .mqtt_packets import (
     PUBACK,
     PUBREC,
     QUOTA_EXCEEDED,
-    SERVER_BUSY,
     V5,
     MqttProtocolError,
     PubAck,
@@ -190,7 +189,7 @@ class Publishing:
             missing = [dictionary for dictionary in bound if dictionary not in self._engine.recoder]
             if missing:
                 self._connection.stall()
-                self._listener.spawn(self._fetch(missing[:FETCHED_MAX]))
+                self._connection.work(self._fetch(missing[:FETCHED_MAX]))
             return
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
         ids = run.packet_ids
@@ -208,8 +207,8 @@ class Publishing:
         """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
         that it was told of)."""
         for dictionary in dictionaries:
-            # Where nobody has it, the first payload that needs it is refused.
-            with suppress(DictionaryError, UnavailableError):
+            # Where nobody has it, or it cannot be read, the first payload that needs it is refused.
+            with suppress(LexicastError, TimeoutError):
                 await self._engine.fetch_dictionary(dictionary)
         self._connection.go_on()
 
@@ -265,11 +264,12 @@ class Publishing:
             self._connection.hold_back()
         if not self._releasing:
             self._releasing = True
-            self._listener.spawn(self._release_all())
+            self._connection.work(self._release_all())
 
     async def _release_all(self) -> None:
+        """Also those of a connection that has ended meanwhile: they came before its end."""
         try:
-            while self._releases and self._connection.is_open:
+            while self._releases:
                 releases, self._releases, self._releases_waiting = self._releases, [], 0
                 wanted: dict[int | None, list[int]] = {}
                 for listed, _ in releases:
@@ -280,8 +280,5 @@ class Publishing:
                     for _, replies in releases:
                         self._connection.reply(replies)
                 self._connection.hold_back(False)
-        except (LexicastError, TimeoutError) as error:
-            log.warning("client %r: PUBREL: %s", self._session.client_id, error)
-            self._connection.disconnect(SERVER_BUSY)
         finally:
             self._releasing = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import Block
@@ -11,7 +12,6 @@ from lexicast.cluster.errors import LexicastError, TopicError, UsageError
 from lexicast.cluster.topics import check_filter, shared
 
 from .encoding import Grant
-from .mqtt_encode import encode_packet
 from .mqtt_packets import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
@@ -69,16 +69,15 @@ async def change_subscriptions(
             log.warning("client %r: its subscriptions could not be saved: %s", connection.client_id, error)
             connection.disconnect(SERVER_BUSY)
     for answer, retained in answers:
-        if not connection.is_open or connection.subscriber is None:
+        if not connection.is_open or connection.subscriber is None or not connection.answer(answer):
             return
-        connection.transport.write(answer)
         for grant, blocks in retained:
             connection.subscriber.send_retained(blocks, grant)
 
 
 async def _change(
     listener: MqttListener, connection: MqttConnection, packet: Subscribe | Unsubscribe
-) -> tuple[bytes, list[tuple[Grant, list[Block]]]]:
+) -> tuple[SubAck | UnsubAck, list[tuple[Grant, list[Block]]]]:
     """(the answer, what is retained for the new subscriptions)."""
     if isinstance(packet, Unsubscribe):
         return _unsubscribe(listener, connection, packet), []
@@ -87,13 +86,13 @@ async def _change(
     except UsageError as error:
         refused = SubAck(packet.packet_id, [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters))
         refused.properties = {REASON_STRING: str(error)}
-        return encode_packet(refused, connection.version), []
+        return refused, []
     placed = await asyncio.gather(
         *[_one(listener, connection, name, options, packet.subscription_id, window) for name, options in packet.filters]
     )
     retained = [(grant, blocks) for code, grant, blocks in placed if blocks and code < UNSPECIFIED_ERROR]
     codes = [code for code, _, _ in placed]
-    return encode_packet(SubAck(packet.packet_id, codes), connection.version), retained
+    return SubAck(packet.packet_id, codes), retained
 
 
 async def _one(
@@ -106,6 +105,8 @@ async def _one(
 ) -> tuple[int, Grant, list[Block]]:
     """(reason code, grant, retained publications) of one filter."""
     refused = Grant()
+    if connection.terms.bridge:
+        options = replace(options, no_local=True, retain_as_published=True)
     try:
         check_filter(name)
         if shared(name) is not None:
@@ -144,7 +145,7 @@ async def _in_window(
     return grant.qos, grant, []
 
 
-def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> bytes:
+def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> UnsubAck:
     """The UNSUBACK."""
     codes = []
     for name in packet.filters:
@@ -156,4 +157,4 @@ def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Uns
             subscriber.windows.pop(name).leave()
             known = True
         codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)
-    return encode_packet(UnsubAck(packet.packet_id, codes), connection.version)
+    return UnsubAck(packet.packet_id, codes)

@@ -52,13 +52,14 @@ def window_of(properties: Properties | None, now_us: int) -> Window | None:
 class WindowSubscriber(MqttSubscriber):
     """One subscription with a window, beside the session's own subscriber `main`."""
 
-    __slots__ = ("_main", "_until_us")
+    __slots__ = ("_main", "_timer", "_until_us")
 
     def __init__(self, engine: Engine, main: MqttSubscriber, until_us: int) -> None:
         # What `main` gets too would come twice: no topic stream.
         super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
         self._main = main
         self._until_us = until_us
+        self._timer: asyncio.TimerHandle | None = None
         self.ready = False
 
     def refresh(self) -> None:
@@ -82,6 +83,24 @@ class WindowSubscriber(MqttSubscriber):
             self.lagging[block.group] = max(self.lagging[block.group], block.last + 1)
         return True
 
+    def end_at(self, wait_s: float, name: bytes) -> None:
+        """End by itself in `wait_s` seconds, once it has been brought up."""
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._end, name)
+
+    def _end(self, name: bytes) -> None:
+        if self.lagging:
+            self.end_at(SETTLE_S, name)
+            return
+        del self._main.windows[name]
+        self.leave()
+
+    def leave(self) -> None:
+        """Its time is over, it is unsubscribed or replaced, or the connection has ended."""
+        if self._timer is not None:
+            self._timer.cancel()  # or it would keep all this until then
+            self._timer = None
+        super().leave()
+
 
 async def place(engine: Engine, main: MqttSubscriber, name: bytes, grant: Grant, window: Window) -> None:
     """Subscribe with a window, replacing one of the same filter. Raises LexicastError, TimeoutError."""
@@ -98,15 +117,4 @@ async def place(engine: Engine, main: MqttSubscriber, name: bytes, grant: Grant,
         replaced.leave()
     if window.until_us != FOREVER_US:
         wait_s = (window.until_us - engine.clock.time_us()) / US_PER_S
-        asyncio.get_running_loop().call_later(max(0.0, wait_s) + SETTLE_S, _end, main, name, subscriber)
-
-
-def _end(main: MqttSubscriber, name: bytes, subscriber: WindowSubscriber) -> None:
-    """The time is over: the subscription ends once it has been brought up."""
-    if main.windows.get(name) is not subscriber:
-        return
-    if subscriber.lagging:
-        asyncio.get_running_loop().call_later(SETTLE_S, _end, main, name, subscriber)
-        return
-    del main.windows[name]
-    subscriber.leave()
+        subscriber.end_at(max(0.0, wait_s) + SETTLE_S, name)
