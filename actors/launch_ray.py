@@ -6,10 +6,13 @@ import logging
 import math
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -138,7 +141,7 @@ def disconnect() -> None:
 
 def _init(**options: Any) -> None:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _own_sigterm():
             warnings.simplefilter("ignore")  # Ray's notices about its own future defaults: nothing a user can act on
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
@@ -148,6 +151,17 @@ def _init(**options: Any) -> None:
         if options["address"] != "local":
             hint = f"if it asks for a token, set {MODE_VARIABLE}=token"
         raise UnavailableError(f"cannot {what}: {reason}; {hint}") from None
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray puts a handler of its own in our one's place, which prints a stack of C++ and ends the process at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _nodes(embedded: bool) -> RayNodes:

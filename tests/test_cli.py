@@ -110,6 +110,63 @@ def test_a_data_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     fails(run("up", "--data-dir", str(tmp_path / "file" / "data"), "--mqtt-port", "0"), 1, "choose another --data-dir")
 
 
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("config",), ("config", "--documented")])
+def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -> None:
+    full(*arguments)
+
+
+def full(*arguments: str) -> None:
+    """With a full device for stdout a command says so in one line and ends."""
+    with Path("/dev/full").open("w") as device:
+        ended = subprocess.run(
+            [*CLI, *arguments],
+            stdout=device,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            env=ENVIRONMENT,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "lexicast: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [("config",), ("config", "--documented")])
+def test_a_reader_that_has_gone_is_nobodys_error(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as pipe:
+        ended = subprocess.run(
+            [*CLI, *arguments],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            env=ENVIRONMENT,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
+    program = """
+import os, signal, typer
+from lexicast.actors.cli_common import reported, run_app
+app = typer.Typer()
+@app.command()
+@reported
+def work() -> None:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        print("put away")
+raise SystemExit(run_app(app, []))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGTERM, "put away\n", "")
+
+
 def test_every_command_explains_itself() -> None:
     runner = CliRunner()
     everything = runner.invoke(app, ["--help"]).stdout
@@ -191,6 +248,22 @@ def test_what_is_published_can_be_read(cluster: Cluster) -> None:
     verbose = cluster.run("history", "cli/+", "--since", "1h", "-v").stdout.splitlines()
     assert len(verbose) == 8
     assert f"cli/one {message['position']} {message['time']} hello" in verbose
+
+
+def test_readers_and_disks_that_fail(cluster: Cluster) -> None:
+    folder = str(cluster.folder)
+    run("pub", "full/1", "x", "--data-dir", folder)
+    for arguments in (("history", "full/#"), ("sub", "full/#", "--since", "1h"), ("status",), ("status", "--json")):
+        full(*arguments, "--data-dir", folder)
+    quiet = subprocess.Popen(
+        [*CLI, "sub", "quiet/#", "--data-dir", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    )
+    assert quiet.stdout is not None
+    assert quiet.stderr is not None
+    quiet.stdout.close()
+    assert quiet.wait(START_TIMEOUT_S) == 0  # though no message ever comes
+    assert quiet.stderr.read() == b""
+    quiet.stderr.close()
 
 
 def test_a_wrong_topic_is_told(cluster: Cluster) -> None:
