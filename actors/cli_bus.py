@@ -142,6 +142,8 @@ def history(
     async def work() -> None:
         async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
             await _print(bus.history(filter, since=since, until=until, limit=limit), None, as_json, verbose)
+            if damaged := bus.statistics["undecodable"]:
+                typer.echo(f"lexicast: {damaged} payloads cannot be decompressed, --json says why", err=True)
 
     run_async(work())
 
@@ -167,8 +169,11 @@ def _line(message: Any, as_json: bool, verbose: bool) -> bytes:
 
 
 def _plain(message: Any) -> dict[str, Any]:
+    payload: dict[str, str | None]
     try:
         payload = {"payload": message.payload.decode()}
+        if message.damaged:
+            payload = {"payload": None, "damaged": message.damaged}
     except UnicodeDecodeError:
         payload = {"payload_base64": base64.b64encode(message.payload).decode()}
     return {

@@ -97,6 +97,7 @@ class Client:
         self._next_stream = 1
         self._groups = 0
         self._cluster_id = ""
+        self._undecodable = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -264,7 +265,8 @@ class Client:
 
         From `since` (as in `subscribe`) to `until` (None: to the end, as of the last page), at most `limit` messages;
         in order within each topic group, one group's pages after or between another's. `Message.retain` is as
-        published. Raises TopicError, UsageError, UnavailableError, DictionaryError.
+        published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
+        `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
         name, group = self._filter(filter)
         now_us = self.clock.time_us()
@@ -275,15 +277,15 @@ class Client:
         pages, left = HistoryPages(self, name, start, until_us), limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
-                decoded = await self.decoder.decode(block, block.first)
-                for message in decoded.messages if left is None else decoded.messages[:left]:
+                messages = await self.decoder.decode_all(block)
+                for message in messages if left is None else messages[:left]:
+                    if message.damaged:
+                        self._undecodable += 1
                     yield message
                 if left is not None:
-                    left -= min(left, len(decoded.messages))
+                    left -= min(left, len(messages))
                     if left == 0:
                         return
-                if decoded.error is not None:
-                    raise decoded.error
 
     def _filter(self, filter: str) -> tuple[bytes, int | None]:
         """A filter's bytes, and its group if it is an exact topic."""
@@ -322,7 +324,8 @@ class Client:
 
     @property
     def statistics(self) -> dict[str, int]:
-        """Counts since `open`: publications, links, and the payload bytes that dictionaries saved on the way out."""
+        """Counts since `open`: publications, links, the payload bytes that dictionaries saved on the way out, and the
+        payloads of the history that could not be decompressed."""
         return {
             "published": self._publisher.published,
             "refused": self._publisher.refused,
@@ -330,6 +333,7 @@ class Client:
             "unacknowledged": self._publisher.unacknowledged,
             "links": self._connection.links,
             "bytes_saved": self._dictionaries.bytes_saved,
+            "undecodable": self._undecodable,
         }
 
     def _check_open(self) -> None:
@@ -430,6 +434,7 @@ class Client:
         try:
             groups, cluster_id = int(link.info["groups"]), str(link.info["cluster_id"])
             payload_bytes_max = int(link.info["payload_bytes_max"])
+            self._dictionaries.limit(payload_bytes_max)
             self._dictionaries.opt_out([str(topic_filter).encode() for topic_filter in link.info.get("optout", ())])
         except (KeyError, TypeError, ValueError, TopicError) as error:
             raise PeerError(f"the broker's welcome cannot be read: {error!r}") from None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
-from itertools import islice
+from itertools import count, islice
 from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run
@@ -13,7 +14,7 @@ from lexicast.compression.dictionary import Held, shown
 from lexicast.compression.topic_stream import StreamReaders
 
 from .client_dictionaries import Dictionaries
-from .client_messages import Message, unpack_properties, utc
+from .client_messages import DamagedMessage, Message, unpack_properties, utc
 
 TOPICS_MAX: Final = 100_000
 
@@ -22,7 +23,7 @@ Fetch = Callable[[int], Awaitable[bytes | None]]
 
 
 class Decoded(NamedTuple):
-    """A block's messages in order. `error`: what stopped the decoding; `resume` is the offset after that run."""
+    """A block's messages in order. `error`: what stopped the decoding; `resume` is the offset to go on from."""
 
     messages: list[Message]
     error: LexicastError | None
@@ -32,8 +33,8 @@ class Decoded(NamedTuple):
 class Frames:
     """Reads the topic streams of one subscription's stream of blocks."""
 
-    def __init__(self, held: Held) -> None:
-        self._readers = StreamReaders(held)
+    def __init__(self, held: Held, payload_bytes_max: int) -> None:
+        self._readers = StreamReaders(held, payload_bytes_max)
         # Group -> offset up to which frames were read: one that is asked for again, after an error in its block, is not
         # read twice.
         self._read_to: dict[int, int] = {}
@@ -55,6 +56,11 @@ def _read(frames: Frames | None, topic: bytes, payloads: list[bytes], group: int
     return frames.read(topic, payloads, group, end)
 
 
+def _mark(messages: list[Message], index: int, why: DictionaryError) -> None:
+    fields = [getattr(messages[index], field.name) for field in dataclasses.fields(Message)]
+    messages[index] = DamagedMessage(str(why), *fields)
+
+
 class Decoder:
     """Turns blocks into messages; fetches dictionaries that are missing."""
 
@@ -65,16 +71,28 @@ class Decoder:
 
     def frames(self) -> Frames:
         """A reader of topic streams for a subscription's new stream of blocks."""
-        return Frames(self._dictionaries.held)
+        return Frames(self._dictionaries.held, self._dictionaries.payload_bytes_max)
 
     async def decode(
         self, block: Block, start: int, *, retain: bool | None = None, frames: Frames | None = None
     ) -> Decoded:
         """The messages of `block` from offset `start` on. `retain` None: as published. `frames`: reads topic streams.
 
-        Never raises for a payload that cannot be decompressed: the runs before it come with the error, and the
+        Never raises for a payload that cannot be decompressed: the messages before it come with the error, and the
         caller asks again from `resume`. Raises PeerError for a block that cannot be read.
         """
+        damaged = await self._hold(block)
+        return self._decode(block, start, retain, damaged, frames, through=False)
+
+    async def decode_all(self, block: Block) -> list[Message]:
+        """All messages of a stored block; a payload that cannot be decompressed is a DamagedMessage's.
+
+        Raises PeerError for a block that cannot be read.
+        """
+        return self._decode(block, block.first, None, await self._hold(block), None, through=True).messages
+
+    async def _hold(self, block: Block) -> dict[int, DictionaryError]:
+        """Fetch what the block needs; the errors of dictionaries that are damaged."""
         damaged: dict[int, DictionaryError] = {}
         for dictionary in block.meta.dictionaries:
             if dictionary != STREAMED and dictionary not in self._dictionaries:
@@ -84,7 +102,7 @@ class Decoder:
                         self._dictionaries.hold(packed)
                 except DictionaryError as error:  # matters only where a payload needs it
                     damaged[dictionary] = error
-        return self._decode(block, start, retain, damaged, frames)
+        return damaged
 
     def _decode(
         self,
@@ -93,6 +111,7 @@ class Decoder:
         retain: bool | None,
         damaged: dict[int, DictionaryError],
         frames: Frames | None,
+        through: bool,
     ) -> Decoded:
         meta, payloads, time = block.meta, block.payloads(), utc(block.time_us)
         group, epoch = block.group, block.epoch
@@ -106,6 +125,7 @@ class Decoder:
             offset += run.skip
             mine = payloads[at : at + run.count]
             first, at, offset = offset, at + run.count, offset + run.count
+            failed: dict[int, DictionaryError] = {}
             try:
                 if run.encoding == streamed:
                     mine = _read(frames, meta.topics[run.topic], mine, group, offset)
@@ -115,7 +135,9 @@ class Decoder:
                     mine, first = mine[start - first :], start
                 topic = topics[run.topic]
                 if run.encoding not in (RAW, streamed):
-                    mine = self._raw(meta.dictionaries, run, mine, damaged)
+                    mine, failed = self._raw(meta.dictionaries, run, mine, damaged)
+                    if failed and not through:
+                        mine = mine[: min(failed)]
                 publisher = meta.origins[run.origin] if run.origin >= 0 else None
             except DictionaryError as error:
                 return Decoded(messages, error, max(offset, start))
@@ -130,17 +152,29 @@ class Decoder:
                 )
                 for place, payload in enumerate(mine, first)
             ]
+            if failed and not through:
+                stretch = min(failed)
+                end = next(index for index in count(stretch) if index not in failed)
+                return Decoded(messages, failed[stretch], first + end)
+            for index, why in failed.items():
+                _mark(messages, index - len(mine), why)
         if at != len(payloads):
             raise PeerError(f"group {group} offset {block.first}: runs and payloads of the block disagree")
         return Decoded(messages, None, block.last + 1)
 
     def _raw(
         self, dictionaries: tuple[int, ...], run: Run, payloads: list[bytes], damaged: dict[int, DictionaryError]
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], dict[int, DictionaryError]]:
+        """A run's payloads, empty for those that cannot be decompressed, and by their index why."""
         named = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
         if named in damaged:
-            raise damaged[named]
-        return self._dictionaries.decompress(run.encoding, named, payloads)
+            return [b""] * len(payloads), dict.fromkeys(range(len(payloads)), damaged[named])
+        try:
+            return self._dictionaries.decompress(run.encoding, named, payloads), {}
+        except DictionaryError:
+            found = list(self._dictionaries.decompress_each(run.encoding, named, payloads))
+        failed = {index: error for index, error in enumerate(found) if isinstance(error, DictionaryError)}
+        return [b"" if isinstance(payload, DictionaryError) else payload for payload in found], failed
 
     def _topic(self, name: bytes) -> str:
         if len(self._topics) >= TOPICS_MAX:

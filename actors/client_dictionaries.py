@@ -7,12 +7,12 @@ by id. A payload whose dictionary cannot be had is an error, never wrong bytes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.codecs import Codec
+from lexicast.compression.codecs import Codec, payload_bytes_max
 from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.families import FamilyMap
 from lexicast.compression.optout import OptedOut
@@ -53,6 +53,15 @@ class Dictionaries:
     def opt_out(self, filters: Iterable[bytes]) -> None:
         """Topics that the cluster wants nobody to compress. Raises TopicError when a filter is none."""
         self._opted_out = OptedOut(filters)
+
+    def limit(self, packet_bytes_max: int) -> None:
+        """The largest packet of this cluster, from which follows how long a payload may be."""
+        self._recoder.payload_bytes_max = payload_bytes_max(packet_bytes_max)
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """No payload is longer, decompressed."""
+        return self._recoder.payload_bytes_max
 
     def announced(self) -> tuple[Dictionary, ...]:
         """The newest dictionary of each family that the broker has announced."""
@@ -103,6 +112,12 @@ class Dictionaries:
     def decompress(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
         """A run of payloads as they were published. Raises DictionaryError: not held, or data that does not fit."""
         return self._recoder.all_to_raw(encoding, dictionary, payloads)
+
+    def decompress_each(
+        self, encoding: int, dictionary: int | None, payloads: list[bytes]
+    ) -> Iterator[bytes | DictionaryError]:
+        """The same for a run in which some payloads are damaged: these give their errors."""
+        return self._recoder.each_to_raw(encoding, dictionary, payloads)
 
     def _codec(self, dictionary: Dictionary) -> Codec:
         codec = self._compressors.get(dictionary.id)

@@ -75,6 +75,27 @@ class Message:
     properties: Properties | None
     publisher: str | None
 
+    @property
+    def damaged(self) -> str:
+        """Why a message of the history has no payload: it cannot be decompressed (its dictionary is missing, its data
+        damaged). Empty for all others."""
+        return ""
+
+
+class DamagedMessage(Message):
+    """A publication whose payload cannot be decompressed: `payload` is empty, `damaged` says why."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: str, *fields: Any) -> None:
+        super().__init__(*fields)
+        self._why = why
+
+    @property
+    def damaged(self) -> str:
+        """Why there is no payload."""
+        return self._why
+
 
 def pack_properties(properties: Properties | Mapping[str, str] | None) -> dict[int, Any] | None:
     """Properties, or a mapping of user properties, as {MQTT identifier: value} in ascending order.

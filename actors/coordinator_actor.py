@@ -14,6 +14,7 @@ import ray
 
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, StorePoisonedError
+from lexicast.compression.codecs import payload_bytes_max
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.peek import peek_cluster_id
 from lexicast.storage.store import Store
@@ -68,11 +69,15 @@ class CoordinatorActor(ServingActor):
         """For `lexicast status`."""
         return self._server.status()
 
-    async def place(self) -> tuple[str, str, dict[int, int]]:
-        """For who reads its store: the folder, the id of the Ray node that it lies on, and of each group that this
-        coordinator leads the first offset that is not committed. Raises why it does not serve."""
+    async def place(self) -> tuple[str, str, dict[int, int], int]:
+        """For who reads its store: the folder, the id of the Ray node that it lies on, of each group that this
+        coordinator leads the first offset that is not committed, and how long a payload may be, decompressed.
+
+        Raises why it does not serve.
+        """
         self.check_serving()
-        return str(self.store_directory()), ray.get_runtime_context().get_node_id(), self._server.committed()
+        node, longest = ray.get_runtime_context().get_node_id(), payload_bytes_max(self.config.mqtt.packet_bytes_max)
+        return str(self.store_directory()), node, self._server.committed(), longest
 
     async def end(self) -> None:
         """Commit, close the store, leave."""

@@ -21,6 +21,7 @@ from lexicast.cluster.positions import topic_group
 from lexicast.cluster.requests import BROKER
 from lexicast.cluster.shapes import check_request
 from lexicast.cluster.topics import is_wildcard
+from lexicast.compression.codecs import payload_bytes_max
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import AliasTable, Recoder
 
@@ -59,7 +60,7 @@ class Engine:
         self.delivered_records = 0
         # Blocks that a defect, here or in whoever made them, kept from some subscribers.
         self.undeliverable = 0
-        self.recoder = Recoder(payload_bytes_max=max(config.mqtt.packet_bytes_max, 1024 * 1024) * 4)
+        self.recoder = Recoder(payload_bytes_max=payload_bytes_max(config.mqtt.packet_bytes_max))
         self.aliases = AliasTable()
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)

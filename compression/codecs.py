@@ -41,8 +41,10 @@ import zstandard
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
 from lexicast.cluster.errors import DictionaryError
 
-# MQTT's largest packet: no payload can be longer.
-PAYLOAD_BYTES_MAX: Final = 268_435_455
+# The longest payload that comes out of decompression, whoever does it: a bomb costs so much memory, once.
+PAYLOAD_BYTES_MAX: Final = 4 * 1024 * 1024
+# It grows with the largest packet that a cluster takes, as which a payload may come compressed.
+PACKETS_A_PAYLOAD: Final = 4
 
 FULL_FRAME: Final = b"\xfd\xff\xff"
 
@@ -56,6 +58,11 @@ _LENGTH_BYTES: Final = 4
 _RAW_WINDOW_BITS: Final = -15
 # zlib's state is copied for every message: memory level 6 halves the copy, and 8 and 9 gave the same sizes.
 _MEMORY_LEVEL: Final = 6
+
+
+def payload_bytes_max(packet_bytes_max: int) -> int:
+    """PAYLOAD_BYTES_MAX in a cluster whose largest packet is `packet_bytes_max` (`mqtt.packet_bytes_max`)."""
+    return max(PAYLOAD_BYTES_MAX, PACKETS_A_PAYLOAD * packet_bytes_max)
 
 
 class Codec(ABC):

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
@@ -241,7 +241,7 @@ class Recoder:
         self._dictionaries_max = dictionaries_max
         self._bytes_max = bytes_max
         self._coders_max = coders_max
-        self._payload_bytes_max = payload_bytes_max
+        self.payload_bytes_max = payload_bytes_max
         self._dictionaries: OrderedDict[int, Dictionary] = OrderedDict()
         self._bytes = 0
         self._coders: OrderedDict[int, Codec] = OrderedDict()
@@ -270,14 +270,24 @@ class Recoder:
         """The payload of a stored encoding. Raises DictionaryError: dictionary not held, or data not decompressable."""
         if encoding == RAW:
             return data
-        return self._decoder(encoding, dictionary).decompress(data, bytes_max=self._payload_bytes_max)
+        return self._decoder(encoding, dictionary).decompress(data, bytes_max=self.payload_bytes_max)
 
     def all_to_raw(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
         """`to_raw` of a run of payloads that share their encoding."""
         if encoding == RAW:
             return payloads
-        decompress, limit = self._decoder(encoding, dictionary).decompress, self._payload_bytes_max
+        decompress, limit = self._decoder(encoding, dictionary).decompress, self.payload_bytes_max
         return [decompress(data, bytes_max=limit) for data in payloads]
+
+    def each_to_raw(
+        self, encoding: int, dictionary: int | None, payloads: Iterable[bytes]
+    ) -> Iterator[bytes | DictionaryError]:
+        """`to_raw` of each payload of a run in which some are damaged: these give their errors."""
+        for data in payloads:
+            try:
+                yield self.to_raw(encoding, dictionary, data)
+            except DictionaryError as error:
+                yield error
 
     def encode(self, payload: bytes, dictionary: Dictionary | None = None) -> Encoded:
         """The shortest form of a raw payload: with `dictionary` (held from now on) or DEFLATE without, else raw."""

@@ -13,8 +13,8 @@ record where topics alternate; this takes 3 us, and 8 us where payloads are comp
     publisher    string  client id; null: unknown
     qos          int     0, 1 or 2, as published
     retained     boolean published as retained
-    payload      binary  as the publisher's program gave it
-    raw_bytes    long    of the payload
+    payload      binary  as the publisher's program gave it; null: it cannot be decompressed (and is counted)
+    raw_bytes    long    of the payload; null as it is
     stored_bytes long    as stored, compressed
     encoding     string  raw, deflate or dictionary
     dictionary   string  id of the dictionary, 16 hexadecimal digits; null: none
@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, RUN_FIELDS, Block
-from lexicast.cluster.errors import UsageError
+from lexicast.cluster.errors import DictionaryError, UsageError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.compression.wire import Recoder
 
@@ -103,11 +103,13 @@ class BlocksToArrow:
         self._recoder = recoder
         self._collected = _Collected()
         self.schema = schema_of(columns)
+        self.undecodable = 0
 
     def batches(self, blocks: Iterable[Block], first: int, end: int) -> Iterator[pa.RecordBatch]:
         """Full batches of what `blocks` hold from offset `first` to before `end`. `rest` has what is left over.
 
-        The recoder must hold the blocks' dictionaries. Raises DictionaryError (a payload cannot be decompressed).
+        The recoder must hold the blocks' dictionaries. A payload that cannot be decompressed is null, and `undecodable`
+        counts it.
         """
         for block in blocks:
             self._collected.add(block, self._wanted.topic, first, end)
@@ -121,6 +123,7 @@ class BlocksToArrow:
             batch = _Batch(collected, self._wanted.now_us, self._recoder)
             if batch.rows:
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in self._columns], schema=self.schema)
+                self.undecodable += batch.undecodable
 
 
 class _Collected:
@@ -202,6 +205,7 @@ class _Batch:
         self._offset_of = offset[self._kept]
         self._expires = expires_us
         self.rows = len(self._kept)
+        self.undecodable = 0
 
     def _offsets(self, counts: Ints) -> Ints:
         """The offset of every record: the block's first, what runs skipped, and the records before it in the block."""
@@ -308,11 +312,20 @@ class _Batch:
         used = [number for number in np.unique(encodings).tolist() if known[number][0] != RAW]
         if not used:
             return stored
-        payloads: list[bytes] = stored.to_pylist()
+        payloads: list[bytes | None] = stored.to_pylist()
         for number in used:
             where = np.flatnonzero(encodings == number).tolist()
             encoding, id = known[number]
-            raw = self._recoder.all_to_raw(encoding, id, [payloads[at] for at in where])
-            for at, payload in zip(where, raw, strict=True):
+            for at, payload in zip(where, self._raw(encoding, id, [payloads[at] or b"" for at in where]), strict=True):
                 payloads[at] = payload
         return pa.array(payloads, type=pa.binary())
+
+    def _raw(self, encoding: int, id: int | None, payloads: list[bytes]) -> Sequence[bytes | None]:
+        """Payloads of one encoding, decompressed; None for one that cannot be."""
+        try:
+            return self._recoder.all_to_raw(encoding, id, payloads)
+        except DictionaryError:
+            found = list(self._recoder.each_to_raw(encoding, id, payloads))
+        raw = [None if isinstance(payload, DictionaryError) else payload for payload in found]
+        self.undecodable += raw.count(None)
+        return raw

@@ -9,6 +9,7 @@ meanwhile and does not show. The rows lie in Ray's object store, not in this pro
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from .reading import Blocks, Progress, read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("lexicast.history")
 
 PREFIX: Final = "payload_"
 
@@ -52,19 +55,26 @@ def history(
     `raydp_jobs.columns`; all by default); without `payload` and `raw_bytes` nothing is decompressed. `schema`:
     payloads are JSON objects, and their fields become columns behind the others: "json" looks at all of them for
     names and types, else a StructType or text such as "carrier STRING, delay INT"; a field that is called as a column
-    is already gets the prefix `payload_`. A payload that is no such object has nulls. `expired`: also those whose
+    is already gets the prefix `payload_`. A payload that is no such object has nulls. One that cannot be decompressed
+    is null itself; a warning in the log (`lexicast.history`) says how many are. `expired`: also those whose
     expiry has passed. `progress` is called with slices read, slices in all, and rows.
 
     The rows stay in Ray's object store until `release(df)` or the process ends. Each row is one publication, named by
     (group, epoch, offset); rows are in order within a group, groups in no order.
 
-    Raises UsageError, TopicError, UnavailableError (no cluster, a node is gone), DamageError, DictionaryError.
+    Raises UsageError, TopicError, UnavailableError (no cluster, a node is gone), DamageError.
     """
     if schema is not None and columns is not None and "payload" not in columns:
         raise UsageError("schema= reads the payload: put 'payload' among the columns")
-    blocks = read(filter, since, until, columns, expired=expired, progress=progress)
+    blocks = _told(read(filter, since, until, columns, expired=expired, progress=progress))
     df = _to_spark(spark, blocks)
     return df if schema is None else with_payload_columns(df, schema)
+
+
+def _told(blocks: Blocks) -> Blocks:
+    if blocks.undecodable:
+        log.warning("%d payloads cannot be decompressed and are null", blocks.undecodable)
+    return blocks
 
 
 def _to_spark(spark: SparkSession, blocks: Blocks) -> DataFrame:
@@ -171,7 +181,7 @@ def history_dataset(
     progress: Progress | None = None,
 ) -> Any:
     """The same as a Ray Dataset, without Spark or Java; arguments and errors as `history`."""
-    blocks = read(filter, since, until, columns, expired=expired, progress=progress)
+    blocks = _told(read(filter, since, until, columns, expired=expired, progress=progress))
     if not blocks.refs:
         return ray.data.from_arrow(blocks.schema.empty_table())
     remote: Any = ray.remote(num_cpus=0)(as_table)
@@ -201,7 +211,7 @@ def export_parquet(
         make_folder(folder)
         if any(folder.iterdir()):
             raise UsageError(f"{folder} holds files already: give a new or an empty folder")
-        blocks = read(filter, since, until, columns, expired=expired, progress=progress)
+        blocks = _told(read(filter, since, until, columns, expired=expired, progress=progress))
         for at, ref in enumerate(blocks.refs):
             # One at a time: this process holds one slice, whatever the history's size.
             with create_file(folder / f"part-{at:05d}.parquet") as file:

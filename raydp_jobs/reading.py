@@ -28,6 +28,7 @@ from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics import check_filter, is_wildcard, matches
+from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.dictionary import unpack
 from lexicast.compression.wire import Recoder
 from lexicast.storage.scan import Extent, LogScanner
@@ -49,11 +50,15 @@ Progress = Callable[[int, int, int], None]
 
 
 class Place(NamedTuple):
-    """A coordinator's store: its folder, its Ray node, and group -> first offset not committed, of groups it leads."""
+    """A coordinator's store: its folder, its Ray node, and group -> first offset not committed, of groups it leads.
+
+    `payload_bytes_max`: no payload of this cluster is longer, decompressed.
+    """
 
     directory: str
     node: str
     committed: dict[int, int]
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
 
 
 class Query(NamedTuple):
@@ -79,11 +84,22 @@ class Slice(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The history as it lies in Ray's object store: one Arrow stream (bytes) a slice; rows of each."""
+    """The history as it lies in Ray's object store: one Arrow stream (bytes) a slice; rows of each.
+
+    `undecodable`: how many payloads are null because they cannot be decompressed.
+    """
 
     refs: list[Any]
     rows: list[int]
     schema: pa.Schema
+    undecodable: int = 0
+
+
+class Counted(NamedTuple):
+    """What a slice holds."""
+
+    rows: int
+    undecodable: int
 
 
 def matcher(filter: bytes) -> Callable[[bytes], bool]:
@@ -222,7 +238,7 @@ def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Bloc
         waiting.setdefault(each.place.node, deque()).append(at)
     data: dict[int, Any] = {}
     counted: dict[Any, int] = {}
-    rows = [0] * len(slices)
+    found = [Counted(0, 0)] * len(slices)
 
     def submit(node: str) -> None:
         if waiting[node]:
@@ -240,12 +256,13 @@ def _read_all(slices: Sequence[Slice], query: Query, progress: Progress) -> Bloc
         ready, _ = ray.wait(list(counted), num_returns=1)
         for count in ready:
             at = counted.pop(count)
-            rows[at] = get(count)
+            found[at] = get(count)
             done += 1
             submit(slices[at].place.node)
-            progress(done, len(slices), sum(rows))
-    kept = [at for at in range(len(slices)) if rows[at]]
-    return Blocks([data[at] for at in kept], [rows[at] for at in kept], schema_of(query.columns))
+            progress(done, len(slices), sum([each.rows for each in found]))
+    kept = [at for at in range(len(slices)) if found[at].rows]
+    undecodable = sum([each.undecodable for each in found])
+    return Blocks([data[at] for at in kept], [found[at].rows for at in kept], schema_of(query.columns), undecodable)
 
 
 def readers_by_node() -> dict[str, int]:
@@ -255,11 +272,11 @@ def readers_by_node() -> dict[str, int]:
     return {node["NodeID"]: max(1, int(node["Resources"].get("CPU", 1)) // 2) for node in alive}
 
 
-def read_slice(each: Slice, query: Query) -> tuple[bytes, int]:
-    """One slice as an Arrow stream, and its rows; runs on the store's node, behind the cluster's actors."""
+def read_slice(each: Slice, query: Query) -> tuple[bytes, Counted]:
+    """One slice as an Arrow stream, and what it holds; runs on the store's node, behind the cluster's actors."""
     yield_cpu()
     wanted = query.wanted()
-    recoder = Recoder(payload_bytes_max=(1 << 31) - 1)
+    recoder = Recoder(payload_bytes_max=each.place.payload_bytes_max)
     sink = pa.BufferOutputStream()
     rows = 0
     with LogScanner(Path(each.place.directory)) as scanner:
@@ -275,7 +292,7 @@ def read_slice(each: Slice, query: Query) -> tuple[bytes, int]:
             for batch in decoder.rest():
                 rows += batch.num_rows
                 writer.write_batch(batch)
-    return sink.getvalue().to_pybytes(), rows
+    return sink.getvalue().to_pybytes(), Counted(rows, decoder.undecodable)
 
 
 def warm_up() -> list[Any]:
@@ -315,15 +332,21 @@ def yield_cpu(process: int | None = None) -> None:
 
 
 def _held(blocks: Iterable[Any], scanner: LogScanner, recoder: Recoder) -> Iterable[Any]:
-    """The blocks, each with its dictionaries held. Raises DictionaryError."""
+    """The blocks, each with its dictionaries held: those that are there and sound."""
+    missing: set[int] = set()
     for block in blocks:
         for id in block.meta.dictionaries:
-            if id not in recoder:
-                packed = scanner.dictionary(block.group, id)
-                if packed is None:
-                    raise DictionaryError(
-                        f"dictionary {id:016x} is not in the log of group {block.group}, whose records at offset "
-                        f"{block.first} refer to it: check the store with `lexicast store check`"
-                    )
-                recoder.add(unpack(packed))
+            if id not in recoder and id not in missing and not _hold(id, block.group, scanner, recoder):
+                missing.add(id)
         yield block
+
+
+def _hold(id: int, group: int, scanner: LogScanner, recoder: Recoder) -> bool:
+    packed = scanner.dictionary(group, id)
+    if packed is None:
+        return False
+    try:
+        recoder.add(unpack(packed))
+    except DictionaryError:
+        return False
+    return True

@@ -76,6 +76,7 @@ def train_from_history(
     held = asyncio.run(current_dictionaries(connect))
     columns = ["topic", "group", "offset", "time", "publisher", "payload"]
     frame = history(spark, filter, since=since, until=until, columns=columns, progress=progress)
+    frame = frame.where("payload IS NOT NULL")
     computing()
     try:
         families = _families(frame, config, held.values())

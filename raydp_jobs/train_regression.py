@@ -82,6 +82,7 @@ def train_from_history(
     held = asyncio.run(current_dictionaries(connect))
     columns = ["topic", "group", "offset", "time", "payload"]
     frame = history(spark, filter, since=since, until=until, columns=columns, progress=progress)
+    frame = frame.where("payload IS NOT NULL")
     computing()
     try:
         topics = [row.topic for row in frame.select("topic").distinct().collect()]

@@ -14,7 +14,7 @@ from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, Meta, Produc
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.positions import topic_group
-from lexicast.compression.codecs import Deflate
+from lexicast.compression.codecs import PAYLOAD_BYTES_MAX, Deflate
 from lexicast.compression.dictionary import Dictionary
 from lexicast.testing import MemoryBroker
 
@@ -116,8 +116,40 @@ async def test_payload_without_its_dictionary_is_an_error_and_the_rest_goes_on(
             with pytest.raises(DictionaryError):
                 await anext(subscription)
             assert (await anext(subscription)).payload == b"after"
-        with pytest.raises(DictionaryError):
-            [m async for m in bus.history("t/1")]
+        past = [m async for m in bus.history("t/1")]
+        assert [m.payload for m in past] == [NOISE, NOISE, b"", b"", b"", b"after"]
+        assert [bool(m.damaged) for m in past] == [False, False, True, True, True, False]
+        assert (past[2].topic, past[2].position.offset) == ("t/1", past[1].position.offset + 1)
+        assert bus.statistics["undecodable"] == 3
+
+
+async def test_one_damaged_payload_of_many_costs_itself(broker: MemoryBroker) -> None:
+    dictionary = make_dictionary()
+    good = dictionary.build().compress(WORDS)
+    bodies = [good, b"\xff", b"\xff", good]
+    run = Run(0, 0, 1, FIRST_DICTIONARY, 0, None, -1, len(bodies))
+    meta = Meta((b"t/1",), (run,), (ProducerRun(b"p" * 16, 1, 1, len(bodies)),), (), (), (dictionary.id,))
+    lengths = b"".join(len(body).to_bytes(4, "little") for body in bodies)
+    broker.announce(dictionary.id, dictionary.pack())
+    broker.store([(topic_group(b"t/1", 4), pack_meta(meta), lengths, b"".join(bodies))])
+    async with await connect(broker) as bus:
+        assert [m.payload async for m in bus.history("t/1")] == [WORDS, b"", b"", WORDS]
+        assert [m.payload async for m in bus.history("t/1", limit=2)] == [WORDS, b""]
+        async with bus.subscribe("t/1", since="beginning") as subscription:
+            assert (await anext(subscription)).payload == WORDS
+            with pytest.raises(DictionaryError):
+                await anext(subscription)
+            assert (await anext(subscription)).payload == WORDS
+
+
+async def test_no_payload_is_longer_than_the_cluster_says(broker: MemoryBroker) -> None:
+    bomb = Deflate().compress(bytes(PAYLOAD_BYTES_MAX + 1))
+    run = Run(0, 0, 1, DEFLATE, 0, None, -1, 1)
+    meta = Meta((b"t/1",), (run,), (ProducerRun(b"p" * 16, 1, 1, 1),), (), (), ())
+    broker.store([(topic_group(b"t/1", 4), pack_meta(meta), len(bomb).to_bytes(4, "little"), bomb)])
+    async with await connect(broker) as bus:
+        (message,) = [m async for m in bus.history("t/1")]
+    assert message.damaged
 
 
 async def test_deflate_without_dictionary_is_read(broker: MemoryBroker) -> None:

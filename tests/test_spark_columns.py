@@ -26,7 +26,7 @@ from lexicast.cluster.blocks import (
     pack_meta,
 )
 from lexicast.cluster.clock import ManualClock
-from lexicast.cluster.errors import DictionaryError, UsageError
+from lexicast.cluster.errors import UsageError
 from lexicast.cluster.properties import CONTENT_TYPE, USER_PROPERTY
 from lexicast.cluster.records import DictionaryStored, EpochStart, pack_record
 from lexicast.compression.dictionary import Dictionary
@@ -188,7 +188,7 @@ def read(directory: Path, committed: dict[int, int], asked: Query) -> list[tuple
     for each in plan(Place(str(directory), "", committed), asked):
         stream, count = read_slice(each, asked)
         table = pa.ipc.open_stream(stream).read_all()
-        assert table.num_rows == count
+        assert table.num_rows == count.rows
         rows += [tuple(row.values()) for row in table.to_pylist()]
     return rows
 
@@ -225,11 +225,30 @@ def test_compressed_payloads_are_read_with_the_dictionaries_of_the_log(tmp_path:
     assert [row[3] for row in read(tmp_path, {0: 4}, query())] == [b"carrier, delay, origin"] * 3
 
 
-def test_a_dictionary_that_is_missing_is_named(tmp_path: Path) -> None:
-    meta = pack_meta(Meta((b"a/1",), (Run(0, 0, 1, FIRST_DICTIONARY, 0, None, -1, 1),), (), (), (), (0xABC,)))
-    fill(tmp_path, [Block(0, 1, 0, 0, START_US, PUBLICATIONS, meta, (1).to_bytes(4, "little"), b"x")])
-    with pytest.raises(DictionaryError, match="dictionary 0000000000000abc is not in the log of group 0"):
-        read(tmp_path, {0: 1}, query())
+def compressed(first: int, dictionary: int, payloads: list[bytes]) -> Block:
+    meta = pack_meta(
+        Meta((b"a/1",), (Run(0, 0, 1, FIRST_DICTIONARY, 0, None, -1, len(payloads)),), (), (), (), (dictionary,))
+    )
+    lengths = b"".join(len(payload).to_bytes(4, "little") for payload in payloads)
+    last = first + len(payloads) - 1
+    return Block(0, 1, first, last, START_US, PUBLICATIONS, meta, lengths, b"".join(payloads))
+
+
+def test_a_payload_that_cannot_be_decompressed_costs_itself(tmp_path: Path) -> None:
+    codec = TAUGHT.build()
+    good, bomb = codec.compress(b"carrier, delay, origin"), codec.compress(bytes(5 << 20))
+    record = pack_record(DictionaryStored(TAUGHT.id, "a/+", TAUGHT.pack()))
+    damaged = pack_record(DictionaryStored(0xDEF, "a/+", b"no dictionary"))
+    fill(
+        tmp_path,
+        [control_block(0, 1, 0, START_US, [record, damaged])],
+        [compressed(2, TAUGHT.id, [good, b"\xff", good, bomb]), compressed(6, 0xABC, [b"x"])],
+        [compressed(7, 0xDEF, [b"x"]), compressed(8, TAUGHT.id, [good])],
+    )
+    text = b"carrier, delay, origin"
+    assert [row[3] for row in read(tmp_path, {0: 9}, query())] == [text, None, text, None, None, None, text]
+    (each,) = plan(Place(str(tmp_path), "", {0: 9}), query())
+    assert read_slice(each, query())[1] == (7, 4)
 
 
 def test_a_scanner_reads_on_while_the_store_outgrows_what_it_was(tmp_path: Path) -> None:
