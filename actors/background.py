@@ -41,6 +41,13 @@ def keep_going(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]
     return task
 
 
+async def stop_loops(*tasks: asyncio.Task[None]) -> None:
+    """Cancel them; returns when they have ended, however."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def end_process_on(name: str, end: Callable[[int], Any] = os._exit) -> Callable[[asyncio.AbstractEventLoop, Any], None]:
     """An exception handler for the event loop of actor `name`: ends the process when one of its loops has ended."""
 

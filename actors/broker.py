@@ -16,6 +16,7 @@ from lexicast.cluster.config import Config
 from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.files import make_folder
 
+from .background import keep_going, stop_loops
 from .client_port import ClientPort
 from .engine import Engine
 from .handles import BROKER, Coordination, Member, Members
@@ -89,7 +90,7 @@ class BrokerServer:
                 version = members.version
                 self._apply(members)
             await asyncio.gather(*[pipeline.wait_linked() for pipeline in self.engine.pipelines.values()])
-        self._watching = asyncio.create_task(self._watch(version))
+        self._watching = keep_going(self._watch(version), "following the membership")
 
     def _apply(self, members: Members) -> None:
         self.engine.set_coordinators(members.coordinators.values(), self._pipeline)
@@ -132,9 +133,7 @@ class BrokerServer:
     async def stop(self) -> None:
         """Say farewell to clients, save their sessions, close the links."""
         if self._watching is not None:
-            self._watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watching
+            await stop_loops(self._watching)
         if self.mqtt is not None:
             await self.mqtt.stop()
         for server in self._servers:

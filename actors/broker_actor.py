@@ -46,21 +46,25 @@ class BrokerActor(ServingActor):
 
     async def audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
         """See `ClientPort.audience`. Raises UnavailableError while it starts."""
-        await self.status()
+        self.check_serving()
         return self._server.clients.audience(family, topics)
 
     async def client_open(self, name: str) -> str:
-        """See `CallLinks.open`."""
+        """See `CallLinks.open`. Raises UnavailableError while it starts: a client tries again."""
+        self.check_serving()
         return self._calls.open(name)
 
     async def client_send(self, token: str, data: bytes) -> None:
         """See `CallLinks.send`."""
+        self.check_serving()
         await self._calls.send(token, data)
 
     async def client_receive(self, token: str, wait_s: float) -> bytes:
         """See `CallLinks.receive`."""
+        self.check_serving()
         return await self._calls.receive(token, wait_s)
 
     async def client_close(self, token: str) -> None:
         """See `CallLinks.close`."""
+        self.check_serving()
         self._calls.close(token)

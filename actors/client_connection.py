@@ -159,23 +159,36 @@ class Connection:
         return self
 
     async def _supervise(self) -> None:
-        while True:
-            await self._lost.wait()
-            started, pause = time.monotonic(), BACKOFF_FIRST_S
-            while self.link is None:
-                try:
+        """Find a link whenever there is none. However this ends, whoever waits is told."""
+        try:
+            while True:
+                await self._lost.wait()
+                await self._find()
+        except Exception as error:
+            if not isinstance(error, UnavailableError):
+                log.exception("looking for a broker has failed")
+                error = UnavailableError(f"looking for a broker has failed: {error!r}")
+            self.stop(error)
+            self._user.on_failure(error)
+
+    async def _find(self) -> None:
+        """Return when a link is open. Raises UnavailableError when none could be had for `give_up_s`."""
+        started, pause = time.monotonic(), BACKOFF_FIRST_S
+        while self.link is None:
+            left_s = None if self._give_up_s is None else max(0.0, started + self._give_up_s - time.monotonic())
+            try:
+                async with asyncio.timeout(left_s):
                     await self._connect()
-                except (LexicastError, OSError) as error:
-                    waited = time.monotonic() - started
-                    if self._give_up_s is not None and waited >= self._give_up_s:
-                        failure = UnavailableError(f"no broker for {waited:.1f} s: {error}")
-                        self.stop(failure)
-                        self._user.on_failure(failure)
-                        return
-                    log.debug("no broker yet: %s", error)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                    pause = min(pause * 2, BACKOFF_MOST_S)
-                    await self._refresh()
+                return
+            except (LexicastError, OSError) as error:
+                waited = time.monotonic() - started
+                if self._give_up_s is not None and waited >= self._give_up_s:
+                    reason = str(error) or "the last attempt did not come to an end"
+                    raise UnavailableError(f"no broker for {waited:.1f} s: {reason}") from None
+                log.debug("no broker yet: %s", error)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, BACKOFF_MOST_S)
+            await self._refresh()
 
     async def _refresh(self) -> None:
         """Brokers may have moved; what was known stays good enough while nobody can be asked."""

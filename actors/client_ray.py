@@ -8,13 +8,13 @@ import warnings
 from typing import Any
 
 import ray
-import ray.exceptions
 
 from lexicast.cluster.errors import UnavailableError
 
 from .client_connection import Endpoint
 from .handles import COORDINATION, NAMESPACE, ActorReference, Member, RayCoordination, find_actor
 from .ray_address import RAY_CLIENT, check_ray
+from .ray_errors import one_line
 
 
 class RayBrokerCalls:
@@ -65,9 +65,8 @@ def _join(address: str) -> None:
     address = check_ray(address)
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, TimeoutError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UnavailableError(f"no Ray at {address!r}: {reason}") from None
+    except Exception as error:
+        raise UnavailableError(f"no Ray at {address!r}: {one_line(error)}") from None
 
 
 def _endpoint(member: Member, cluster_id: str, key: bytes) -> Endpoint | None:

@@ -72,7 +72,12 @@ class Committer:
         self.error: StoreError | None = None
 
     def submit(self, blocks: list[Block], awaited: bool = True) -> None:
-        """Have `blocks` made durable; returns at once. Not `awaited`: within QUIET_S, or with the next that is."""
+        """Have `blocks` made durable; returns at once. Not `awaited`: within QUIET_S, or with the next that is.
+
+        After the store has failed they are dropped: `failed` has told everybody.
+        """
+        if self.error is not None:
+            return
         self._waiting += blocks
         self._idle.clear()
         self.waiting_bytes += sum([block.size_bytes for block in blocks])
@@ -169,6 +174,8 @@ class Committer:
         if error is not None:
             self.error = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error!r}")
             log.error("%s", self.error)
+            self._waiting.clear()
+            self.waiting_bytes = self.waiting_records = 0
             self._idle.set()
             self._failed(self.error)
             return

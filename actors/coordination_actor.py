@@ -14,6 +14,7 @@ from lexicast.storage.registry import Registry
 from .coordination import CoordinationServer
 from .handles import ClusterInfo, Member, Members
 from .launch_stores import COORDINATION_FOLDER
+from .serving import LASTING
 
 # After a crash the old process may hold the registry's lock for a moment.
 OPEN_TRIES: Final = 20
@@ -21,7 +22,10 @@ OPEN_PAUSE_S: Final = 0.25
 
 
 class CoordinationActor:
-    """Constructing never fails (Ray would restart it for ever): `ready` raises the reason instead."""
+    """Constructing never fails (Ray would restart it for ever): `ready` raises the reason instead.
+
+    What may pass (a registry that is in use, a disk that is full) is tried again by the next call.
+    """
 
     def __init__(self, name: str, config: dict[str, Any], coordinators: list[str], run: str) -> None:
         """`config`: a whole Config as plain values; `node.data_dir` must be set. `run` names this `up`."""
@@ -39,10 +43,10 @@ class CoordinationActor:
             if self._server is None and self._error is None:
                 try:
                     self._server = await self._open()
-                except LexicastError as error:
+                except LASTING as error:
                     self._error = error
                 except OSError as error:
-                    self._error = StoreError(f"{self._name}: {error}")
+                    raise StoreError(f"{self._name}: {error}") from None
         if self._server is None:
             raise self._error or UnavailableError(f"{self._name} has stopped")
         return self._server

@@ -23,6 +23,7 @@ from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
 from lexicast.storage.format import DamageError
 from lexicast.storage.store import Store
 
+from .background import keep_going, stop_loops
 from .committer import Committer
 from .coordinator_requests import CoordinatorRequests
 from .entries import WireEntry
@@ -100,13 +101,14 @@ class CoordinatorServer:
         await self._committer.drain()
         if self.failure is not None:
             raise self.failure
-        self._tasks = [asyncio.create_task(self._tell_heads()), asyncio.create_task(self._sweep())]
+        self._tasks = [
+            keep_going(self._tell_heads(), "telling brokers how far they have been served"),
+            keep_going(self._sweep(), "the coordinator's housekeeping"),
+        ]
 
     async def stop(self) -> None:
         """Commit what is under way, close the links and the store."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_loops(*self._tasks)
         self._end_turn()
         await self._committer.close()
         for link in list(self._links):

@@ -47,19 +47,32 @@ class CoordinatorActor(ServingActor):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._coordination: Coordination = RayCoordination()
         options = StoreOptions(**self.config.storage.options())
-        self._server = await open_coordinator(self.name, self.store_directory(), options, self._coordination)
-        info = await self._coordination.cluster()
+        server = await open_coordinator(self.name, self.store_directory(), options, self._coordination)
         self._listeners: list[Any] = []
         self._addresses: tuple[str, ...] = ()
-        run_dir = run_directory(self.config)
+        try:
+            await self._listen(server)
+        except BaseException:
+            self._close_listeners()
+            await server.stop()
+            raise
+        self._server = server
+
+    async def _listen(self, server: CoordinatorServer) -> None:
+        """Listen for brokers and tell the coordination server where. Raises LexicastError, OSError."""
+        info = await self._coordination.cluster()
+        run_dir, beats = run_directory(self.config), self.config.link.beats()
         for address in (f"unix:{run_dir}/{self.name}.sock", f"tcp:{self.config.node.host}:0"):
-            beats = self.config.link.beats()
-            listener, real = await listen(address, info.key, info.cluster_id, self._server.opened, {}, beats)
+            listener, real = await listen(address, info.key, info.cluster_id, server.opened, {}, beats)
             self._listeners.append(listener)
             self._addresses += (real,)
-        groups = tuple(sorted(self._server.sequencer.groups))
+        groups = tuple(sorted(server.sequencer.groups))
         member = Member(self.name, 0, self._addresses, os.uname().nodename, os.getpid(), groups)
         await self._coordination.register(COORDINATOR, member)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
 
     def addresses(self) -> tuple[str, ...]:
         """Link addresses."""
@@ -81,8 +94,7 @@ class CoordinatorActor(ServingActor):
 
     async def end(self) -> None:
         """Commit, close the store, leave."""
-        for listener in self._listeners:
-            listener.close()
+        self._close_listeners()
         await self._server.stop()
         with suppress(LexicastError):
             await self._coordination.leave(COORDINATOR, self.name)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import ray
-import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.leadership import GroupState
+
+from .ray_errors import may_pass, ray_errors, translated
 
 NAMESPACE: Final = "lexicast"
 COORDINATION: Final = "coordination"
@@ -118,25 +118,6 @@ class Coordination(Protocol):
         ...
 
 
-def unwrap(error: BaseException) -> BaseException:
-    """The exception that the actor raised, out of Ray's wrapping; Ray's own failures as one-line UnavailableErrors."""
-    if isinstance(error, ray.exceptions.RayTaskError):
-        cause = error.cause
-        return unwrap(cause) if isinstance(cause, Exception) and cause is not error else error
-    if isinstance(error, ray.exceptions.RayActorError):
-        return UnavailableError(_reason(error))
-    if isinstance(error, ray.exceptions.GetTimeoutError | TimeoutError):
-        return UnavailableError("the actor did not answer in time")
-    return error
-
-
-def _reason(error: ray.exceptions.RayActorError) -> str:
-    """Ray's page about a dead actor in one line: the error of a failed constructor where there is one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
-    return raised[-1] if raised else f"the actor is gone: {lines[0]}"
-
-
 class ActorReference:
     """A named actor of this cluster. Calls by method name, so that callers need neither Ray nor the class."""
 
@@ -145,15 +126,15 @@ class ActorReference:
         self.handle = handle
 
     async def call(self, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """One call, once. Raises what the method raised, or UnavailableError when the actor is gone or silent."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await getattr(self.handle, method).remote(*arguments)
-        except (ray.exceptions.RayError, TimeoutError) as error:
-            cause = unwrap(error)
-            if isinstance(cause, UnavailableError) and not isinstance(error, ray.exceptions.RayTaskError):
-                raise UnavailableError(f"{self.name}.{method}: {cause}") from None
-            raise cause from None
+        """One call, once. Raises what the method raised on purpose, or UnavailableError: the actor is gone or silent,
+        or failed inside."""
+        with ray_errors(f"{self.name}.{method}"):
+            return await self._call(method, arguments, timeout_s)
+
+    async def _call(self, method: str, arguments: tuple[Any, ...], timeout_s: float) -> Any:
+        """Raises whatever Ray raises, and TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            return await getattr(self.handle, method).remote(*arguments)
 
     async def call_retried(
         self, method: str, *arguments: Any, timeout_s: float = CALL_TIMEOUT_S, retry_s: float = RETRY_S
@@ -162,38 +143,48 @@ class ActorReference:
         until, pause = time.monotonic() + retry_s, RETRY_FIRST_S
         while True:
             try:
-                async with asyncio.timeout(timeout_s):
-                    return await getattr(self.handle, method).remote(*arguments)
-            except (ray.exceptions.RayActorError, ray.exceptions.RaySystemError) as error:
-                if isinstance(error, ray.exceptions.RayTaskError):
-                    raise unwrap(error) from None
+                return await self._call(method, arguments, timeout_s)
+            except Exception as error:
+                if not may_pass(error):
+                    raise translated(error, f"{self.name}.{method}") from None
                 if time.monotonic() + pause > until:
                     raise UnavailableError(
-                        f"{self.name} has not answered for {retry_s:.0f} s: {unwrap(error)}"
+                        f"{self.name} has not answered for {retry_s:.0f} s: {translated(error)}"
                     ) from None
-            except (ray.exceptions.RayError, TimeoutError) as error:
-                raise unwrap(error) from None
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, RETRY_MOST_S)
 
     def kill(self) -> None:
-        """End the actor's process for good; nothing when it is gone."""
-        ray.kill(self.handle, no_restart=True)
+        """End the actor's process for good; nothing when it is gone. Raises UnavailableError."""
+        with ray_errors(f"ending {self.name}"):
+            ray.kill(self.handle, no_restart=True)
+
+
+class ActorGoneError(UnavailableError):
+    """Ray knows no actor of that name (any more): it does not start it again."""
 
 
 def find_actor(name: str) -> ActorReference:
-    """The actor of that name in the Ray that this process is connected to. Raises UnavailableError."""
-    try:
-        return ActorReference(name, ray.get_actor(name, namespace=NAMESPACE))
-    except ValueError:
-        raise UnavailableError(
-            f"there is no lexicast actor {name!r} in this Ray: start the cluster with `lexicast up`"
-        ) from None
+    """The actor of that name in the Ray that this process is connected to.
+
+    Raises ActorGoneError, or UnavailableError when that Ray cannot be asked.
+    """
+    with ray_errors("looking for an actor"):
+        try:
+            return ActorReference(name, ray.get_actor(name, namespace=NAMESPACE))
+        except ValueError:
+            raise ActorGoneError(
+                f"there is no lexicast actor {name!r} in this Ray: start the cluster with `lexicast up`"
+            ) from None
 
 
 def named_actors() -> list[str]:
-    """The names of all lexicast actors in the Ray that this process is connected to, restarting ones included."""
-    return [str(a["name"]) for a in ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE]
+    """The names of all lexicast actors in the Ray that this process is connected to, restarting ones included.
+
+    Raises UnavailableError.
+    """
+    with ray_errors("looking for actors"):
+        return [str(a["name"]) for a in ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE]
 
 
 def end_actors(names: list[str]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import time
 import uuid
@@ -51,6 +50,7 @@ from .launch_ray import (
     worker_environment,
 )
 from .launch_stores import check_stores
+from .launch_watch import Health, keep_watching
 from .ports import PortClaim, claim_port
 from .status import snapshot
 
@@ -59,7 +59,6 @@ STOP_TIMEOUT_S: Final = 10.0
 GONE_TIMEOUT_S: Final = 5.0
 WATCH_WAIT_S: Final = 30.0
 INTERRUPTED: Final = 130
-HEALTH_PERIOD_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +239,7 @@ class ClusterLauncher:
         return ready
 
     async def _ready(self, actor: ActorReference) -> dict[str, Any]:
-        try:
-            answer: dict[str, Any] = await actor.call("ready", timeout_s=START_TIMEOUT_S)
-        except LexicastError:
-            raise
-        except Exception as error:  # whatever it was: an operator gets the actor's name and one line, not our stack
-            raise LexicastError(
-                f"{actor.name} cannot start ({type(error).__name__}: {error}): see its log below "
-                "/tmp/ray/session_latest/logs; if that names its store, restore it or move it away"
-            ) from None
+        answer: dict[str, Any] = await actor.call("ready", timeout_s=START_TIMEOUT_S)
         self._progress(f"{actor.name} serves")
         return answer
 
@@ -299,32 +290,22 @@ class ClusterLauncher:
 
     async def watch_health(self) -> None:
         """Say what goes wrong, when it begins and when it is over. Runs until cancelled."""
-        known: set[str] = set()
-        while True:
-            await asyncio.sleep(HEALTH_PERIOD_S)
-            try:
-                found = {_without_numbers(warning): warning for warning in (await snapshot())["warnings"]}
-            except LexicastError:
-                continue  # `watch` says it
-            for key in sorted(found.keys() - known):
-                self._progress(found[key])
-            for key in sorted(known - found.keys()):
-                self._progress(f"no longer: {key}")
-            known = set(found)
+        await keep_watching(Health(snapshot, self._progress).look, self._progress)
 
     async def watch(self) -> None:
         """Follow the membership, so that run.json names the actors that serve now. Runs until cancelled."""
         assert self._coordination is not None
         coordination = RayCoordination(self._coordination)
         version = -1
-        while True:
-            try:
-                members = await coordination.members(version, WATCH_WAIT_S)
-                if members.version != version:
-                    version = members.version
-                    await self._update(members)
-            except LexicastError as error:
-                self._progress(f"{error}; trying on")
+
+        async def look() -> None:
+            nonlocal version
+            members = await coordination.members(version, WATCH_WAIT_S)
+            if members.version != version:
+                await self._update(members)
+                version = members.version
+
+        await keep_watching(look, self._progress)
 
     async def _update(self, members: Members) -> None:
         assert self._run is not None
@@ -474,11 +455,6 @@ async def _all_or_first_error(calls: list[Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _without_numbers(warning: str) -> str:
-    """What stays the same of a warning while its figures move: to its first colon, and what kind it is."""
-    return re.sub(r"[\d,.]+ (?=[A-Za-z])", "", warning.partition(";")[0])
 
 
 @asynccontextmanager

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
-import ray.exceptions
 
 from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.cluster.files import make_folder, private_umask
 
 from .handles import NAMESPACE
 from .ray_address import RAY_CLIENT, check_ray, is_open
+from .ray_errors import one_line
 from .ray_token import DISABLED, MODE_VARIABLE, make_own_token
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
@@ -144,8 +144,8 @@ def _init(**options: Any) -> None:
         with warnings.catch_warnings(), _own_sigterm():
             warnings.simplefilter("ignore")  # Ray's notices about its own future defaults: nothing a user can act on
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    except Exception as error:
+        reason = one_line(error)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
         hint = "its files are below RAY_TMPDIR, else /tmp"
         if options["address"] != "local":

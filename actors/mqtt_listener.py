@@ -12,6 +12,7 @@ from lexicast.cluster.config import Mqtt
 from lexicast.cluster.errors import UnavailableError
 from lexicast.compression.dictionary import Dictionary
 
+from .background import keep_going, stop_loops
 from .mqtt_connection import MqttConnection
 from .mqtt_sessions import RETRY_S, Sessions
 from .pipeline import Pipeline
@@ -55,7 +56,10 @@ class MqttListener:
         sock = reuse_port_socket(host, self.port)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: MqttConnection(self), sock=sock, backlog=BACKLOG)
-        self._periodic = [asyncio.create_task(self._sweep()), asyncio.create_task(self._save())]
+        self._periodic = [
+            keep_going(self._sweep(), "looking for silent clients"),
+            keep_going(self._save(), "saving sessions"),
+        ]
         return self.port
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -142,8 +146,7 @@ class MqttListener:
 
     async def stop(self) -> None:
         """Stop accepting, say farewell, save the sessions, give the port back."""
-        for task in self._periodic:
-            task.cancel()
+        await stop_loops(*self._periodic)
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):

@@ -54,6 +54,9 @@ class Past:
         except LexicastError as error:
             log.error("%s cannot be brought up: %s", peer.name, error)
             peer.link.abort()
+        except Exception:  # it dials again, and is begun with anew
+            log.exception("%s cannot be brought up", peer.name)
+            peer.link.abort()
         finally:
             # In the very step in which it ends: `on_writable` may start the next one at once.
             del self._bringing_up[peer]

@@ -13,14 +13,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.heartbeat import Beats
 from lexicast.cluster.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
 
-from .background import keep_going
+from .background import keep_going, stop_loops
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, Batch, Entry, EntryBuilder
 from .handles import Member
 from .link import BEATS, Link, dial
@@ -295,9 +294,7 @@ class Pipeline:
 
     async def close(self) -> None:
         """End the link, nothing is dialled again."""
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await stop_loops(self._task)
         if self.link is not None:
             self.link.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
+from .background import keep_going, stop_loops
 from .client import Client
 from .client_address import resolver
 from .handles import SAMPLER, Member, RayCoordination, find_actor
@@ -36,14 +37,18 @@ class SamplingActor(ServingActor):
         self._coordination = RayCoordination()
         self._brokers: frozenset[str] = frozenset()
         self._client = await self._connected()
+        try:
+            await self._coordination.register(SAMPLER, Member(self.name, 0, (), os.uname().nodename, os.getpid()))
+        except BaseException:
+            await self._client.close()
+            raise
         self._server = SamplingServer(self._client, self.config.compression, SystemClock(), audience=self._audience)
-        self._tasks = [asyncio.create_task(self._follow_members())]
+        self._tasks = [keep_going(self._follow_members(), "following the membership")]
         if self.config.compression.enabled:
-            self._tasks.append(asyncio.create_task(self._sample()))
-        await self._coordination.register(SAMPLER, Member(self.name, 0, (), os.uname().nodename, os.getpid()))
+            self._tasks.append(keep_going(self._sample(), "sampling"))
 
     async def _sample(self) -> None:
-        """Sample; what ends it is told, and it is begun again."""
+        """Sample; what ends it is told, and it is begun again. A defect ends this process: another begins anew."""
         while True:
             try:
                 await self._server.run()
@@ -91,9 +96,7 @@ class SamplingActor(ServingActor):
 
     async def end(self) -> None:
         """Stop sampling."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_loops(*self._tasks)
         await self._client.close()
         with suppress(LexicastError):
             await self._coordination.leave(SAMPLER, self.name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import DictionaryError, UnavailableError
@@ -20,6 +19,7 @@ log = logging.getLogger(__name__)
 
 # Blocks of a group that may wait; beyond it they go out without, and plain sessions do not get what they cannot read.
 BLOCKS_MAX = 1_000
+RETRY_S = 0.05
 
 
 class Stalled:
@@ -61,10 +61,15 @@ class Stalled:
     async def _fetched(self, dictionary: int) -> None:
         try:
             while not self._keeper.settled(dictionary):
-                with suppress(UnavailableError):
+                try:
                     await self._fetch(dictionary)
+                except UnavailableError:
+                    await asyncio.sleep(RETRY_S)
         except DictionaryError as error:
             self._give_up([dictionary], str(error))
+        except Exception as error:  # what waits for it must not wait for ever
+            log.exception("dictionary %016x could not be fetched", dictionary)
+            self._give_up([dictionary], repr(error))
         finally:
             del self._fetching[dictionary]
         self._go_on()

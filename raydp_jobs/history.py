@@ -20,6 +20,7 @@ import pyarrow.parquet
 import ray
 
 from lexicast.actors.client_messages import Since, Until
+from lexicast.actors.ray_errors import ray_errors
 from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.files import create_file, make_folder
 
@@ -215,7 +216,9 @@ def export_parquet(
         for at, ref in enumerate(blocks.refs):
             # One at a time: this process holds one slice, whatever the history's size.
             with create_file(folder / f"part-{at:05d}.parquet") as file:
-                pyarrow.parquet.write_table(as_table(ray.get(ref)), file, compression="zstd")
+                with ray_errors("a slice of the history"):
+                    stream = ray.get(ref)
+                pyarrow.parquet.write_table(as_table(stream), file, compression="zstd")
         if not blocks.refs:
             with create_file(folder / "part-00000.parquet") as file:
                 pyarrow.parquet.write_table(blocks.schema.empty_table(), file)

@@ -23,7 +23,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lexicast.actors.client_messages import FOREVER_US, Since, Until, parse_since, parse_time
-from lexicast.actors.handles import COORDINATION, find_actor, unwrap
+from lexicast.actors.handles import COORDINATION, find_actor
+from lexicast.actors.ray_errors import ray_errors
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.positions import topic_group
@@ -126,11 +127,9 @@ def places() -> list[Place]:
 
 
 def get(ref: Any) -> Any:
-    """A result, out of Ray's wrappings. Raises what the task raised, or UnavailableError."""
-    try:
+    """A result, out of Ray's wrappings. Raises what the task raised on purpose, or UnavailableError."""
+    with ray_errors("a task"):
         return ray.get(ref, timeout=CALL_TIMEOUT_S)
-    except (ray.exceptions.RayError, TimeoutError) as error:
-        raise unwrap(error) from None
 
 
 def make_query(

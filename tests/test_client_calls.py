@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from lexicast.actors import call_link
+from lexicast.actors.broker_actor import BrokerActor
 from lexicast.actors.call_link import CallLinks, dial_calls
 from lexicast.actors.client import Client
 from lexicast.actors.client_connection import Endpoint
 from lexicast.actors.link import WRITE_HIGH_BYTES
+from lexicast.cluster.config import Config
 from lexicast.cluster.errors import AuthenticationError, PeerError, UnavailableError
 from lexicast.testing import MemoryBroker
 
@@ -185,3 +187,46 @@ async def test_send_returns_when_the_link_reads_again(broker: MemoryBroker) -> N
     link.resume_reading()
     await sending
     calls.close(token)
+
+
+class Defect(Calls):
+    """A broker actor that has started again, and whose methods fail in a way that nobody foresaw."""
+
+    async def _turn(self) -> CallLinks:
+        if self.down:
+            raise AttributeError("'BrokerActor' object has no attribute '_calls'")
+        return await super()._turn()
+
+
+async def test_a_client_gives_up_whatever_a_broker_fails_with(broker: MemoryBroker) -> None:
+    calls = Defect(broker)
+    async with client_of(broker, calls, give_up_s=0.3) as bus, bus.subscribe("t") as subscription:
+        await bus.publish("t", b"")
+        await anext(subscription)
+        calls.down = True
+        broker.cut()
+        with pytest.raises(UnavailableError, match="_calls"):
+            await anext(subscription)
+        with pytest.raises(UnavailableError, match="_calls"):
+            await bus.publish("t", b"")
+
+
+async def test_a_broker_that_is_starting_says_so_to_who_calls() -> None:
+    class Starting(BrokerActor):
+        """Never ready."""
+
+        async def start(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    actor = Starting("broker-0", Config().as_dict())
+    calls = (
+        actor.client_open("c"),
+        actor.client_send("t", b""),
+        actor.client_receive("t", 0.0),
+        actor.client_close("t"),
+    )
+    for call in calls:
+        with pytest.raises(UnavailableError, match="is starting"):
+            await call
+    await actor.stop()
+    asyncio.get_running_loop().set_exception_handler(None)

@@ -12,6 +12,7 @@ from lexicast.actors import committer as module
 from lexicast.actors.committer import HOUSEKEEPING_S, STEP_SHARE, Committer
 from lexicast.cluster.blocks import Block, control_block
 from lexicast.cluster.clock import ManualClock
+from lexicast.cluster.errors import StoreError
 from lexicast.cluster.records import EpochStart, pack_record
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.retention import Reclaimed
@@ -82,3 +83,23 @@ async def test_what_a_burst_has_left_to_do_is_done_when_nothing_comes_any_more(m
         await store.done.wait()
     await writer.close()
     assert store.left <= 0
+
+
+async def test_after_a_failure_nothing_waits_for_the_disk() -> None:
+    class Broken(Busy):
+        """A store whose disk fails."""
+
+        def commit(self, blocks: Sequence[Block]) -> None:
+            raise StoreError("I/O error")
+
+    failures: list[StoreError] = []
+    store: Any = Broken(1)
+    writer = Committer(store, ManualClock(time_us=0), lambda _: None, lambda *_: None, failures.append)
+    async with asyncio.timeout(60):
+        writer.submit([block()])
+        await writer.drain()
+        assert len(failures) == 1
+        writer.submit([block()])
+        await writer.drain()
+        assert (writer.waiting_bytes, writer.waiting_records) == (0, 0)
+        await writer.close()
