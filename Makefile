@@ -17,18 +17,20 @@ TEST_ENV := RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0
 .PHONY: help
 help: ## This list
 	@printf 'make TARGET:\n'
-	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
 .PHONY: setup
 setup: $(VENV)/.installed ## Install lexicast into .venv (then: . .venv/bin/activate; lexicast up)
 
 .PHONY: demo
 demo: $(VENV)/.installed ## Replay 100,000 flight events through a cluster on this machine (under 3 minutes after set-up)
-	@$(BIN)/lexicast demo
+	@mkdir -p $(OUT)
+	$(BIN)/lexicast demo --out $(OUT)
 
 .PHONY: demo-spark
 demo-spark: $(VENV)/.installed-spark ## Ask and train from the history of flights with Spark (installs it: 1 GB)
-	@$(BIN)/python -m lexicast.bench.demo_spark
+	@mkdir -p $(OUT)
+	$(BIN)/python -m lexicast.bench.demo_spark --out $(OUT)
 
 .PHONY: test
 test: $(VENV)/.installed-dev debian-test ## Lint, types and all tests

@@ -147,7 +147,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--rate", type=float, default=1_500.0, help="events a second (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave the cluster's data, to start it again")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=f"where {PICTURE} goes (default: here)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"draw the bytes into {PICTURE} there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     return parser.parse_args(argv)
 
@@ -158,19 +158,20 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(f"--rate {options.rate:g}: events a second, above 0")
     if not 1 <= options.messages <= FLIGHTS_MAX:
         raise UsageError(f"--messages {options.messages}: the data has 1 to {FLIGHTS_MAX:,} flights")
-    for folder in (options.out, *([options.json.parent] if options.json else [])):
-        if not folder.is_dir():
+    for folder in (options.out, options.json and options.json.parent):
+        if folder is not None and not folder.is_dir():
             raise UsageError(f"{folder} is no folder: create it first")
 
 
 def finish(report: Report, options: argparse.Namespace, console: Console) -> int:
     """Prints, draws and writes what came out; returns the exit code."""
-    from .demo_picture import draw  # loads matplotlib, half a second that the start need not wait for
-
     show(report, console)
-    picture = (options.out / PICTURE).absolute()
-    draw(report, picture)
-    console.print(f"picture: {picture}", soft_wrap=True, highlight=False)
+    if options.out is not None:
+        from .demo_picture import draw  # loads matplotlib, half a second that the start need not wait for
+
+        picture = (options.out / PICTURE).absolute()
+        draw(report, picture)
+        console.print(f"picture: {picture}", soft_wrap=True, highlight=False)
     if options.json is not None:
         plain = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
         options.json.write_text(json.dumps(report.document(plain), indent=2) + "\n")

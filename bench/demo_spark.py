@@ -12,8 +12,9 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,18 +59,19 @@ ORDER BY mean_delay_min DESC LIMIT 8"""
 
 
 class Demo:
-    """One run: each step shows its table and draws its picture."""
+    """One run: each step shows its table and, with `out`, draws its picture."""
 
-    def __init__(self, console: Console, data_dir: Path, out: Path, spark: Any) -> None:
+    def __init__(self, console: Console, data_dir: Path, out: Path | None, spark: Any) -> None:
         self._console = console
         self._connect: dict[str, Any] = {"data_dir": data_dir}
         self._out = out
         self._spark = spark
 
-    def _drawn(self, name: str) -> Path:
-        file = self._out / f"lexicast-spark-{name}.png"
-        self._console.print(f"picture: {file}", soft_wrap=True)
-        return file
+    def _draw(self, name: str, draw: Callable[[Path], None]) -> None:
+        if self._out is not None:
+            file = self._out / f"lexicast-spark-{name}.png"
+            draw(file)
+            self._console.print(f"picture: {file}", soft_wrap=True)
 
     def _title(self, text: str) -> None:
         self._console.print(f"\n[bold]{text}[/]", highlight=False)
@@ -88,7 +90,7 @@ class Demo:
         answer = self._spark.sql(QUESTION)
         rows = [tuple(row) for row in answer.collect()]
         show_rows(self._console, answer.columns, rows, as_json=False, more=False)
-        draw_delays(rows, self._drawn("sql"))
+        self._draw("sql", partial(draw_delays, rows))
         release(frame)
 
     def dictionaries(self, before: datetime, later: Sequence[Event]) -> None:
@@ -103,7 +105,7 @@ class Demo:
         self._console.print(dictionaries_table(choices[:FAMILIES_SHOWN]))
         if len(choices) > FAMILIES_SHOWN:
             self._console.print(f"and {len(choices) - FAMILIES_SHOWN} families with fewer bytes")
-        draw_dictionaries(choices, self._drawn("dictionaries"))
+        self._draw("dictionaries", partial(draw_dictionaries, choices))
         begun = datetime.now(UTC)
         asyncio.run(store(self._connect["data_dir"], later))
         table = Table(title=f"{len(better)} dictionaries published: flights in the store", title_justify="left")
@@ -128,7 +130,7 @@ class Demo:
         found = train_regression(self._spark, self._connect, Compression())
         asyncio.run(publish_regression(self._connect, found))
         show_regression(self._console, found)
-        draw_regression(found, self._drawn("regression"))
+        self._draw("regression", partial(draw_regression, found))
         used = self._await(lambda sampling: sampling["regression_of_us"] is not None)
         self._console.print(
             f"published; the sampling broker {'starts new families from it' if used else 'has not taken it yet'}"
@@ -147,7 +149,7 @@ class Demo:
     def channel(self) -> None:
         """One channel delivering to subscribers that move."""
         self._title("5. A channel: EmergenciesNearMe")
-        show_channel(self._console, self._spark, self._connect["data_dir"], self._drawn("channel"))
+        self._draw("channel", show_channel(self._console, self._spark, self._connect["data_dir"]))
 
 
 async def store(data_dir: Path, events: Sequence[Event]) -> None:
@@ -190,12 +192,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lexicast.bench.demo_spark", description=__doc__)
     parser.add_argument("--messages", type=int, default=FLIGHTS, help="flights to store (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where pictures go (default: here)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="draw pictures into this folder")
     options = parser.parse_args(arguments)
     try:
         if not FIRST + LATER <= options.messages <= FLIGHTS_MAX - LATER:
             raise UsageError(f"--messages {options.messages}: {FIRST + LATER:,} to {FLIGHTS_MAX - LATER:,}")
-        if not options.out.is_dir():
+        if options.out is not None and not options.out.is_dir():
             raise UsageError(f"{options.out} is no folder: create it first")
         show_all(Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False), options)
     except LexicastError as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +37,8 @@ EMERGENCIES: Final[Mapping[str, tuple[int, Place]]] = {
 }
 
 
-def show_channel(console: Console, spark: Any, data_dir: Path, picture: Path) -> None:
-    """Defines the channel, subscribes, moves, and shows what was delivered. Raises UnavailableError."""
+def show_channel(console: Console, spark: Any, data_dir: Path) -> Callable[[Path], None]:
+    """Defines the channel, subscribes, moves, and shows what was delivered; what draws it. Raises UnavailableError."""
     channel = emergencies_near_me(period_s=PERIOD_S)
     topics = {user: channel_topic(NAME, {"user": user, "km": KM}) for user in WAYS}
     with lexicast.sync.connect(data_dir=data_dir) as bus, Bus({"data_dir": data_dir}) as runners, ExitStack() as stack:
@@ -60,7 +61,8 @@ def show_channel(console: Console, spark: Any, data_dir: Path, picture: Path) ->
             places = [f"{lat:.3f}, {lon:.3f}" for lat, lon in (way[period] for way in WAYS.values())]
             table.add_row(f"{period + 1}", *places, ", ".join(happens), "\n".join(lines))
         console.print(table)
-    draw_map(WAYS, {kind: place for kind, (_, place) in EMERGENCIES.items()}, shelters(), delivered, KM, picture)
+    emergencies = {kind: place for kind, (_, place) in EMERGENCIES.items()}
+    return partial(draw_map, WAYS, emergencies, shelters(), delivered, KM)
 
 
 def _located(topic: str, place: Place, **more: str) -> tuple[str, bytes]:

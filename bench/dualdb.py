@@ -295,8 +295,9 @@ def measure(report: Report) -> None:
             done[name](steps)
             report.samples.setdefault("section_seconds", {})[name] = round(time.perf_counter() - start, 1)
             report.samples["curves"] = run.curves
-    draw(options.picture, run.curves, report.samples.get("growth"))
-    report.console.print(f"picture: {options.picture}", highlight=False)
+    if options.picture is not None:
+        draw(options.picture, run.curves, report.samples.get("growth"))
+        report.console.print(f"picture: {options.picture}", highlight=False)
 
 
 def sections(text: str) -> list[str]:
@@ -314,7 +315,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = reports.parser("dualdb", (__doc__ or "").format(sections=told), default_targets="dualdb")
     parser.add_argument("--data", type=Path, metavar="DIR", help="take the taxi pick-ups of this folder as places")
     parser.add_argument("--box", choices=BOXES, help="bounding box of the cells (default city with --data, else state)")
-    parser.add_argument("--picture", type=Path, default=Path("dualdb.png"), help="curves (default %(default)s)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves here (PNG)")
     parser.add_argument(
         "--only",
         type=sections,

@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psutil
@@ -30,6 +31,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .failures import first_line
 from .history import release_all, warm
+from .job_folder import java_option, job_folder, make_everywhere, remove_everywhere
 from .reading import places, warm_up, yield_all_spark
 
 if TYPE_CHECKING:
@@ -47,13 +49,17 @@ ONE_SPARK: Final = "RAY_APP_MASTER exists"
 _OPTIONS: Final = " ".join(JAVA_OPTIONS)
 
 
-def configuration(shuffle_partitions: int) -> dict[str, str]:
-    """Spark's settings. Few shuffle partitions: a machine of lexicast's kind has few cores, and each costs 10 ms."""
+def configuration(shuffle_partitions: int, folder: Path) -> dict[str, str]:
+    """Spark's settings. `folder`: for what is temporary.
+
+    Few shuffle partitions: a machine of lexicast's kind has few cores, and each costs 10 ms.
+    """
+    options = f"{_OPTIONS} {java_option(folder)}"
     return {
         "spark.driver.memory": DRIVER_MEMORY,
-        "spark.executor.extraJavaOptions": _OPTIONS,
-        "spark.driver.extraJavaOptions": _OPTIONS,
-        "spark.ray.raydp_app_master.extraJavaOptions": _OPTIONS,
+        "spark.executor.extraJavaOptions": options,
+        "spark.driver.extraJavaOptions": options,
+        "spark.ray.raydp_app_master.extraJavaOptions": options,
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -108,13 +114,20 @@ def spark_session(
         # are found later in this process, where it mistakes their methods' arguments.
         places()
         _check_room(executors, executor_cores)
-        spark = _start(executors, executor_cores, executor_memory, configs or {})
+        job = f"lexicast-{uuid.uuid4().hex[:8]}"
+        folder = job_folder(job)
+        make_everywhere(folder)
         try:
-            yield spark
+            settings = {**configuration(max(2, 2 * executors * executor_cores), folder), **(configs or {})}
+            spark = _start(job, executors, executor_cores, executor_memory, settings)
+            try:
+                yield spark
+            finally:
+                release_all()
+                with quiet():
+                    _stop()
         finally:
-            release_all()
-            with quiet():
-                _stop()
+            remove_everywhere(folder)
     finally:
         if joined:
             launch_ray.disconnect()
@@ -130,11 +143,9 @@ def _check_room(executors: int, cores: int) -> None:
         )
 
 
-def _start(executors: int, cores: int, memory: str, configs: dict[str, str]) -> SparkSession:
+def _start(name: str, executors: int, cores: int, memory: str, settings: dict[str, str]) -> SparkSession:
     import raydp
 
-    settings = {**configuration(shuffle_partitions=max(2, 2 * executors * cores)), **configs}
-    name = f"lexicast-{uuid.uuid4().hex[:8]}"
     watch = threading.Timer(START_TIMEOUT_S, _give_up, [os.dup(STDERR)])
     watch.daemon = True
     watch.start()

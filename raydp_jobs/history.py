@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -25,6 +25,7 @@ from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.files import create_file, make_folder
 
 from .columns import COLUMNS, schema_of
+from .json_fields import with_payload_columns
 from .reading import Blocks, Progress, read
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = logging.getLogger("lexicast.history")
-
-PREFIX: Final = "payload_"
 
 # Ray forgets an object that no reference names, and Spark's plans hold none: `release` or the end of the process.
 _held: dict[str, list[Any]] = {}
@@ -56,7 +55,8 @@ def history(
     `raydp_jobs.columns`; all by default); without `payload` and `raw_bytes` nothing is decompressed. `schema`:
     payloads are JSON objects, and their fields become columns behind the others: "json" looks at all of them for
     names and types, else a StructType or text such as "carrier STRING, delay INT"; a field that is called as a column
-    is already gets the prefix `payload_`. A payload that is no such object has nulls. One that cannot be decompressed
+    is already, but for upper and lower case, gets the prefix `payload_`. A payload that is no such object has nulls
+    (see `json_fields` for those that "json" leaves out). One that cannot be decompressed
     is null itself; a warning in the log (`lexicast.history`) says how many are. `expired`: also those whose
     expiry has passed. `progress` is called with slices read, slices in all, and rows.
 
@@ -116,60 +116,6 @@ def release(df: DataFrame) -> None:
 def release_all() -> None:
     """The same for all of them."""
     _held.clear()
-
-
-def with_payload_columns(df: DataFrame, schema: str | StructType) -> DataFrame:
-    """`df` and, behind its columns, the fields of its JSON payloads; see `history`."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StructType
-
-    if schema == "json":
-        schema = infer_schema(df)
-    elif isinstance(schema, str):
-        schema = parse_schema(schema)
-    if not isinstance(schema, StructType) or not schema.names:
-        return df
-    parsed = df.withColumn("__payload", f.from_json(f.col("payload").cast("string"), schema))
-    taken = {name.lower() for name in df.columns}
-    fields = [
-        f.col("__payload").getField(name).alias(PREFIX + name if name.lower() in taken else name)
-        for name in schema.names
-    ]
-    return parsed.select(*df.columns, *fields)
-
-
-def parse_schema(text: str) -> StructType:
-    """A schema as text, such as "carrier STRING, delay INT". Raises UsageError."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType, _parse_datatype_string
-
-    try:
-        parsed = _parse_datatype_string(text)
-    except PySparkException as error:
-        raise UsageError(f"schema {text!r}: write 'json', or as in 'carrier STRING, delay INT'") from error
-    if not isinstance(parsed, StructType):
-        raise UsageError(f"schema {text!r}: name the fields, as in 'carrier STRING, delay INT'")
-    return parsed
-
-
-def infer_schema(df: DataFrame) -> StructType:
-    """Names and types of the fields of JSON payloads, of all of them; the work is Spark's, in its executors."""
-    from pyspark.sql.types import StructType
-
-    spark = df.sparkSession
-    texts = df.selectExpr("cast(payload as string)")
-    encoder = spark._jvm.org.apache.spark.sql.Encoders.STRING()
-    strings = getattr(texts._jdf, "as")(encoder)
-    found = spark._jsparkSession.read().option("mode", "DROPMALFORMED").json(strings).schema()
-    schema: StructType = StructType.fromJson(_json(found.json()))
-    return schema
-
-
-def _json(text: str) -> dict[str, Any]:
-    import json
-
-    parsed: dict[str, Any] = json.loads(text)
-    return parsed
 
 
 def history_dataset(
