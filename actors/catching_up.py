@@ -19,7 +19,6 @@ from .pipeline import Pipeline
 from .stalled import Stalled
 from .subscriber import Subscriber
 
-FETCH_BYTES = 1024 * 1024
 RETRY_S = 0.05
 
 
@@ -157,7 +156,7 @@ class CatchingUp:
                 if not answered.done():
                     answered.set_result(None) if error is None else answered.set_exception(error)
 
-        pipeline.call(done, "fetch", cursor, filters, FETCH_BYTES)
+        pipeline.call(done, "fetch", cursor, filters, subscriber.fetch_bytes)
         await answered
 
     def _take(self, subscriber: Subscriber, result: dict[str, Any]) -> None:

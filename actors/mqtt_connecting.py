@@ -34,6 +34,7 @@ from .mqtt_packets import (
     Connect,
     Properties,
     Terms,
+    Will,
 )
 from .mqtt_properties import (
     ASSIGNED_CLIENT_ID,
@@ -47,6 +48,7 @@ from .mqtt_properties import (
     TOPIC_ALIAS_MAXIMUM,
     USER_PROPERTY,
 )
+from .mqtt_publishing import SYS_PREFIX
 from .mqtt_subscriber import MqttSubscriber
 from .mqtt_subscribing import grant_of
 from .session import PACKET_ID_MAX, Session
@@ -115,7 +117,7 @@ class Connecting:
             self._config.subscriptions_per_session_max,
         )
         session.expiry_s = self._expiry_s()
-        session.will = connect.will
+        session.will = self._will()
         with self._listener.sessions.opening(client_id):
             await self._open(client_id, session)
 
@@ -168,8 +170,17 @@ class Connecting:
             raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
         if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
             raise Refused(CLIENT_ID_NOT_VALID)  # [MQTT-3.1.3-5] allows limits above 23 bytes
-        if connect.will is not None and connect.will.topic.startswith(b"$"):
+        will = connect.will
+        if will is not None and will.topic.startswith(b"$") and not will.topic.startswith(SYS_PREFIX):
             raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
+
+    def _will(self) -> Will | None:
+        """The will that is kept. Not one on `$SYS/`: a Mosquitto bridge announces itself there, and is welcome."""
+        will = self._connect.will
+        if will is not None and will.topic.startswith(SYS_PREFIX):
+            self._listener.dropped_dollar += 1
+            return None
+        return will
 
     def _end(self, which: str) -> str:
         """The IP address of one end of the connection; "" where it is gone."""

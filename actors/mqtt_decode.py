@@ -85,18 +85,29 @@ def protocol_error(statement: str, problem: str) -> MqttProtocolError:
     return MqttProtocolError(PROTOCOL_ERROR, statement, problem)
 
 
-def protocol_level(body: Body) -> int:
-    """The protocol level with which a CONNECT begins. Raises UnsupportedVersionError unless it is V311 or V5."""
+# Protocol name and level -> the version spoken. 3.1 is taken for 3.1.1, which is what became of it: a Mosquitto bridge
+# may still speak it.
+_VERSIONS = {(b"MQTT", V311): V311, (b"MQTT", V5): V5, (b"MQIsdp", 3): V311}
+# Set in the level by Mosquitto's bridges ("try_private").
+BRIDGE_BIT = 0x80
+
+
+def protocol_level(body: Body) -> tuple[int, bool]:
+    """With what a CONNECT begins: the version, V311 or V5, and whether the client is another broker's bridge.
+
+    Raises UnsupportedVersionError.
+    """
     name = body.binary()
     if name not in (b"MQTT", b"MQIsdp"):
         raise UnsupportedVersionError(-1, f"the protocol is {name[:20]!r}, not MQTT")
     level = body.u8()
-    if name != b"MQTT" or level not in (V311, V5):
+    version = _VERSIONS.get((name, level & ~BRIDGE_BIT))
+    if version is None:
         raise UnsupportedVersionError(level, f"{name.decode()} level {level}: MQTT 3.1.1 (4) and 5 are spoken here")
-    return level
+    return version, level >= BRIDGE_BIT
 
 
-def decode_connect(body: Body, version: int) -> Connect:
+def decode_connect(body: Body, version: int, bridge: bool = False) -> Connect:
     """The rest of a CONNECT (3.1), after `protocol_level`."""
     flags = body.u8()
     if flags & 1:
@@ -113,7 +124,7 @@ def decode_connect(body: Body, version: int) -> Connect:
     user_name = body.utf8() if flags & 0x80 else None  # [MQTT-3.1.2-16], [MQTT-3.1.2-17]
     password = body.binary() if flags & 0x40 else None  # [MQTT-3.1.2-18], [MQTT-3.1.2-19]
     body.finish("CONNECT")
-    return Connect(version, client_id, bool(flags & 2), keep_alive_s, will, user_name, password, properties)
+    return Connect(version, client_id, bool(flags & 2), keep_alive_s, will, user_name, password, properties, bridge)
 
 
 def _check_connect_flags(flags: int, version: int) -> None:

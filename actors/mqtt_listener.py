@@ -41,6 +41,8 @@ class MqttListener:
         self.connections: set[MqttConnection] = set()
         self.waiting: set[MqttConnection] = set()
         self.port = 0
+        # Publications and wills of clients on topics below `$`, which are not theirs.
+        self.dropped_dollar = 0
         self._session_save_s = session_save_s
         self._server: asyncio.AbstractServer | None = None
         self._claim: PortClaim | None = None
@@ -176,4 +178,5 @@ class MqttListener:
             "connections": len(self.connections),
             "sessions": len(self.sessions.owners),
             "paused_publishers": len(self.waiting),
+            "dropped_dollar": self.dropped_dollar,
         }

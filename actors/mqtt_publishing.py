@@ -23,12 +23,16 @@ from lexicast.compression.wire import ALIAS_TOPIC, Bindings
 
 from .mqtt_codec import encode_acks, encode_packet
 from .mqtt_packets import (
+    NO_MATCHING_SUBSCRIBERS,
     NOT_AUTHORIZED,
     PAYLOAD_FORMAT_INVALID,
     PUBACK,
     PUBREC,
     QUOTA_EXCEEDED,
+    SUCCESS,
+    UNSPECIFIED_ERROR,
     V5,
+    AckRun,
     MqttProtocolError,
     PubAck,
     PublishRun,
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SYS_PREFIX = b"$SYS/"
 TOPICS_PUBLISHED_MAX = 1_000
 RELEASES_MAX = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
@@ -52,13 +57,13 @@ FETCHED_MAX = 8
 class Slot:
     """Publications that wait for their acknowledgement, in the order of the wire."""
 
-    __slots__ = ("error", "ids", "qos", "ready")
+    __slots__ = ("ids", "qos", "ready", "reason_code")
 
     def __init__(self, qos: int, ids: list[int]) -> None:
         self.qos = qos
         self.ids = ids
         self.ready = False
-        self.error: str | None = None
+        self.reason_code = SUCCESS
 
 
 class Publishing:
@@ -96,18 +101,19 @@ class Publishing:
     def publish(self, run: PublishRun) -> None:
         """Publications of one topic. Raises MqttProtocolError, UnavailableError."""
         topic = run.topic
-        if topic.startswith(b"$"):
-            self._publish_dollar(run)
-            return
         payloads, ids = run.payloads, run.packet_ids
         if ids is not None:
             arrived = self._session.on_publishes(run.qos, ids, self._engine.group_of(topic))
-            self._connection.reply(arrived.replies)
+            if arrived.replies:  # in the order of the wire too [MQTT-4.6.0-3]
+                self._answer(2, [i for again in arrived.replies if isinstance(again, AckRun) for i in again.packet_ids])
             if arrived.fresh is not None:
                 payloads = [payloads[i] for i in arrived.fresh]
                 ids = [ids[i] for i in arrived.fresh]
                 if not ids:
                     return
+        if topic.startswith(b"$"):
+            self._publish_dollar(run, ids)
+            return
         flags = run.qos | (RETAIN if run.retain else 0)
         like: dict[str, Any] = {}
         if run.properties:
@@ -129,7 +135,9 @@ class Publishing:
 
             def done(result: Any) -> None:
                 slot.ready = True
-                slot.error = result if isinstance(result, str) else None
+                if isinstance(result, str):
+                    slot.reason_code = QUOTA_EXCEEDED
+                    log.warning("client %r: publications refused: %s", client_id, result)
                 self._slots_ready()
 
             mark = (self._session.uid, ids) if flags & 3 == 2 else None
@@ -179,8 +187,11 @@ class Publishing:
         """Whether it gets dictionaries of the family."""
         return any(matches(family, topic) for topic in self._topics)
 
-    def _publish_dollar(self, run: PublishRun) -> None:
-        """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish."""
+    def _publish_dollar(self, run: PublishRun, ids: list[int] | None) -> None:
+        """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish.
+
+        What is on `$SYS/` is dropped as if nobody had subscribed to it: bridges announce themselves there.
+        """
         if self._aliases is not None and run.topic == ALIAS_TOPIC and run.qos == 0:
             try:
                 bound = [dictionary for payload in run.payloads for dictionary in self._aliases.bind(payload)]
@@ -191,17 +202,24 @@ class Publishing:
                 self._connection.stall()
                 self._connection.work(self._fetch(missing[:FETCHED_MAX]))
             return
+        self._listener.dropped_dollar += len(run.payloads)
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
-        ids = run.packet_ids
         if ids is None:
             return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
-        if self._connection.version != V5:
+        if self._connection.version == V5:
+            sys = run.topic.startswith(SYS_PREFIX)
+            self._answer(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
+        else:
             # 3.1.1 has no negative answer: "a positive acknowledgement, according to the normal QoS rules, or close"
             # [MQTT-3.3.5-2]; a client that only tries is not worth a closed connection.
-            self._connection.transport.write(encode_acks(PUBACK if run.qos == 1 else PUBREC, ids))
-            return
-        answer = PubAck if run.qos == 1 else PubRec
-        self._connection.transport.write(b"".join([encode_packet(answer(i, NOT_AUTHORIZED), V5) for i in ids]))
+            self._answer(run.qos, ids)
+
+    def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS) -> None:
+        """Acknowledge in its turn what nobody has to commit."""
+        slot = Slot(qos, ids)
+        slot.ready, slot.reason_code = True, reason_code
+        self._slots.append(slot)
+        self._slots_ready()
 
     async def _fetch(self, dictionaries: list[int]) -> None:
         """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
@@ -228,19 +246,21 @@ class Publishing:
         parts: list[bytes] = []
         while slots and slots[0].ready:
             slot = slots.popleft()
-            if slot.error is None:
+            code = slot.reason_code
+            if code < UNSPECIFIED_ERROR:
                 self._session.committed(slot.qos, slot.ids)
+            else:
+                self._session.refused(slot.qos, slot.ids)
+                if connection.version != V5:
+                    # 3.1.1 has no negative acknowledgement: only a closed connection says "not stored".
+                    connection.transport.write(b"".join(parts))
+                    connection.disconnect(code)
+                    return
+            if code == SUCCESS:
                 parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
-                continue
-            self._session.refused(slot.qos, slot.ids)
-            log.warning("client %r: publications refused: %s", self._session.client_id, slot.error)
-            if connection.version != V5:
-                # 3.1.1 has no negative acknowledgement: only a closed connection says "not stored".
-                connection.transport.write(b"".join(parts))
-                connection.disconnect(QUOTA_EXCEEDED)
-                return
-            answer = PubAck if slot.qos == 1 else PubRec
-            parts += [encode_packet(answer(packet_id, QUOTA_EXCEEDED), V5) for packet_id in slot.ids]
+            else:
+                answer = PubAck if slot.qos == 1 else PubRec
+                parts += [encode_packet(answer(packet_id, code), V5) for packet_id in slot.ids]
         if parts:
             connection.transport.write(b"".join(parts))
 

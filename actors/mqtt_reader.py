@@ -448,5 +448,5 @@ class PacketReader:
         _check_connect(first)
         rest = Body(data, body, end)
         # Set before anything else can fail: the farewell is in the client's version.
-        self.version = protocol_level(rest)
-        return decode_connect(rest, self.version)
+        self.version, bridge = protocol_level(rest)
+        return decode_connect(rest, self.version, bridge)

@@ -1,12 +1,15 @@
 """Deliveries to one MQTT connection: QoS 0 as shared bytes, QoS 1 and 2 numbered by the session within its window.
 
 What does not fit is not queued: the subscriber lags from that offset on and is brought up when the socket has drained
-or acknowledgements have made half of the window free. Only retained publications of a new subscription and those to
-be sent again after a reconnect wait here, as records (at most RETAINED_WAITING_MAX; the session's window).
+or acknowledgements have made room in the window: at once when they have made plenty, else a moment later, so that one
+acknowledgement is enough for one publication and a stream of single ones still makes batches. Only retained
+publications of a new subscription and those to be sent again after a reconnect wait here, as records (at most
+RETAINED_WAITING_MAX; the session's window).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +23,7 @@ from .encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
 from .mqtt_encode import encode_qos0_run, encode_qos_run
 from .session import Resend, Session
 from .streaming import in_step, took
-from .subscriber import Subscriber
+from .subscriber import FETCH_BYTES, Subscriber
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETAINED_WAITING_MAX = 100_000
+# How long room for less than half a window waits for more acknowledgements: going on costs a look into the cache or the
+# store, however little can be sent then.
+ROOM_WAIT_S = 0.01
+# What is read from the store then, for each publication that there is room for.
+BYTES_A_PUBLICATION = 4096
 
 
 class MqttSubscriber(Subscriber):
@@ -40,6 +48,7 @@ class MqttSubscriber(Subscriber):
         "_introductions",
         "_resending",
         "_retained",
+        "_room_waits",
         "_socket_full",
         "_window_full",
         "discarded_records",
@@ -60,6 +69,7 @@ class MqttSubscriber(Subscriber):
         self._resending = False
         self._socket_full = False
         self._window_full = False
+        self._room_waits = False
         self.discarded_records = 0
         # Subscriptions with a window in time, each with a cursor of its own; see `mqtt_windows`.
         self.windows: dict[bytes, MqttSubscriber] = {}
@@ -100,14 +110,34 @@ class MqttSubscriber(Subscriber):
             self._go_on()
 
     def acknowledged(self) -> None:
-        """Acknowledgements came in: go on when half of the window is free."""
+        """Acknowledgements came in: go on with what there is room for."""
         if self._window_full or self._retained:
-            session = self.session
-            if session.room * 2 >= session.window:
-                self._window_full = False
-                self._go_on()
+            if self._plenty:
+                self._use_room()
+            elif self.session.room and not self._room_waits:
+                self._room_waits = True
+                asyncio.get_running_loop().call_later(ROOM_WAIT_S, self._room_waited)
         for window in list(self.windows.values()):
             window.acknowledged()
+
+    @property
+    def _plenty(self) -> bool:
+        """Whether half of the window is free, or one place of a window of up to three."""
+        return self.session.room >= max(1, self.session.window // 2)
+
+    @property
+    def fetch_bytes(self) -> int:
+        return FETCH_BYTES if self._plenty else min(FETCH_BYTES, max(1, self.session.room) * BYTES_A_PUBLICATION)
+
+    def _room_waited(self) -> None:
+        self._room_waits = False
+        if self.session.room:
+            self._use_room()
+
+    def _use_room(self) -> None:
+        if not self.closed:
+            self._window_full = False
+            self._go_on()
 
     def _go_on(self) -> None:
         if self._socket_full or self._window_full or self._resending:

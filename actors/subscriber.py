@@ -17,6 +17,8 @@ from lexicast.cluster.topics import matches
 from .encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
 
 TOPICS_REMEMBERED = 1_024
+# What is asked of a store at a time for one subscriber.
+FETCH_BYTES = 1024 * 1024
 
 
 class CatchUp(Protocol):
@@ -72,6 +74,11 @@ class Subscriber:
     def takes_dictionaries(self) -> bool:
         """Whether dictionaries are sent to it: a dictionary-aware MQTT session, or a Python client's stream."""
         return (self.kind.aware or self.kind.version == LINK) and not self.samples
+
+    @property
+    def fetch_bytes(self) -> int:
+        """How much of the past it can take now."""
+        return FETCH_BYTES
 
     # -- what a kind of subscriber provides
 

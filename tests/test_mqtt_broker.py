@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from lexicast.actors.mqtt_codec import encode_packet
 from lexicast.actors.mqtt_packets import (
     PROTOCOL_ERROR,
     V5,
@@ -185,6 +186,34 @@ async def test_receive_maximum_of_the_client_is_obeyed(port: int) -> None:
     assert [m.payload for m in await subscriber.messages(7)] == [b"%d" % n for n in range(3, 10)]
 
 
+@pytest.mark.parametrize("window", [1, 2, 3, 4, 10, 20])
+@pytest.mark.parametrize("kept", ["live", "stored", "retained"])
+async def test_one_acknowledgement_is_one_publication(port: int, window: int, kept: str) -> None:
+    """However few of the window are free: a client may keep the others for as long as it likes."""
+    root, client_id, count = unique(), unique(), window + 5
+    publisher, subscriber = await Raw.connect(port), await Raw.connect(port, client_id, _17=60, _33=window)
+    if kept != "retained":
+        await subscriber.subscribe(f"{root}/#", qos=1)
+    if kept == "stored":
+        await subscriber.disconnect()
+    for number in range(count):
+        await publisher.publish(f"{root}/{number}", b"x", 1, retain=kept == "retained")
+    if kept == "stored":
+        subscriber = await Raw.connect(port, client_id, clean=False, _17=60, _33=window)
+    subscriber.answers = False
+    if kept == "retained":
+        await subscriber.subscribe(f"{root}/#", qos=1)
+    first = await subscriber.messages(window)
+    assert await subscriber.ping() == []
+    for _ in range(5):
+        subscriber.send(PubAck(first[-1].packet_id))
+        first += await subscriber.messages(1)
+        assert await subscriber.ping() == []
+    for number in range(count):
+        await publisher.publish(f"{root}/{number}", b"", 0, retain=True)
+    await publisher.ping()
+
+
 async def test_packets_larger_than_the_client_takes_are_left_out(port: int) -> None:
     topic = unique()
     subscriber, publisher = await Raw.connect(port, _39=200, _33=2), await Raw.connect(port)
@@ -227,6 +256,53 @@ async def test_topics_below_dollar_are_not_for_clients(port: int, version: int) 
         # 3.1.1 has no negative acknowledgement.
         assert await publisher.publish("$x/y", b"", qos) == (0x87 if qos and version == V5 else 0)
     await subscriber.nothing(publisher, unique())
+
+
+@VERSIONS
+async def test_what_is_published_below_sys_is_dropped_and_counted(cluster: Served, port: int, version: int) -> None:
+    topic, before = "$SYS/broker/connection/site.bridge/state", cluster.broker().mqtt.status()["dropped_dollar"]
+    will = Will(topic.encode(), b"0", 1, True)
+    bridge, watcher = await Raw.connect(port, version=version, will=will), await Raw.connect(port)
+    await watcher.subscribe("$SYS/#", "#")
+    for qos in (0, 1, 2):
+        assert await bridge.publish(topic, b"1", qos, retain=True) == (0x10 if qos and version == V5 else 0)
+    bridge.abort()
+    await watcher.nothing(watcher, unique())
+    assert cluster.broker().mqtt.status()["dropped_dollar"] == before + 4
+
+
+async def test_acknowledgements_of_what_is_dropped_or_repeated_keep_the_order(cluster: Served, port: int) -> None:
+    """[MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
+    client, topic = await Raw.connect(port), unique()
+    client.answers = False
+    client.send(Publish(topic.encode(), b"", 2, packet_id=1))
+    await client.expect(PubRec)
+    disk = cluster.cluster.coordinators["coordinator-0"].disk
+    disk.hold()
+    try:
+        for number, (name, qos) in enumerate([(topic, 1), ("$x", 1), ("$SYS/x", 2), (topic, 2)], 2):
+            client.send(Publish(name.encode(), b"", qos, packet_id=number))
+        client.send(Publish(topic.encode(), b"", 2, dup=True, packet_id=1))
+        assert await client.ping() == []
+    finally:
+        disk.release()
+    got = [await client.packet() for _ in range(5)]
+    assert [(p.packet_id, p.reason_code) for p in got] == [(2, 0), (3, 0x87), (4, 0x10), (5, 0), (1, 0)]
+
+
+async def test_a_bridge_gets_nothing_of_its_own_back_and_retain_as_published(port: int) -> None:
+    """Bit 7 of the protocol level, as Mosquitto's bridges set it: No Local and Retain As Published."""
+    topic = unique()
+    bridge, other = await Raw.open(port, V311), await Raw.connect(port)
+    hello = bytearray(encode_packet(Connect(V311, unique()), V311))
+    hello[8] |= 0x80
+    bridge.send(bytes(hello))
+    assert (await bridge.expect(ConnAck)).reason_code == 0
+    await bridge.subscribe(topic, qos=1)
+    await bridge.publish(topic, b"own", 1)
+    await other.publish(topic, b"kept", 1, retain=True)
+    assert [(m.payload, m.retain) for m in await bridge.messages(1)] == [(b"kept", True)]
+    await bridge.nothing(other, topic)
 
 
 # -- subscriptions
