@@ -21,6 +21,7 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import PeerError, StoreError, UsageError
 
 from .cut import only_topic
+from .damage import Ledger
 from .dual import Entry, entries_in, parse_key
 from .environment import DATA_FILE, Databases, ReadOnly, raw_database
 from .format import (
@@ -100,7 +101,7 @@ class Checker:
     def __init__(self, databases: Databases, begin: Snapshot) -> None:
         self._databases = databases
         self._begin = begin
-        self._log = Log(databases.log)
+        self._log = Log(databases.log, Ledger("check:"))
         self._damages: list[Damage] = []
         self._blocks = self._records = self._rows = 0
 

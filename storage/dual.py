@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from lexicast.cluster.records import Subscribed
 
-from .format import seal, unpacked, unpacked_head, unseal
+from .damage import Ledger
+from .format import DamageError, seal, unpacked, unpacked_head, unseal
 from .index_runs import IndexRuns, OldestUs, StillWanted
 from .lsm.rows import NEVER_US, Rows, empty
 from .options import StoreOptions
@@ -81,9 +82,19 @@ class Index:
     """The index of one store. Written by the writer thread; looked up by any."""
 
     def __init__(
-        self, database: Database, options: StoreOptions, still_wanted: StillWanted, oldest_us: OldestUs
+        self,
+        database: Database,
+        options: StoreOptions,
+        still_wanted: StillWanted,
+        oldest_us: OldestUs,
+        ledger: Ledger,
     ) -> None:
         self._database = database
+        self._ledger = ledger
+        # Damage was met on disk: nothing is answered from there until all of it has been made anew.
+        self.broken = False
+        # All that the log holds has been entered, on disk or in memory.
+        self.complete = False
         self._runs = IndexRuns(database, options.index_step_topics, still_wanted, oldest_us)
         self._segment_rows = options.index_step_topics
         self._entries_max = options.index_entries_max
@@ -140,29 +151,51 @@ class Index:
         self.entries = 0
         self._log_bytes = 0
 
-    def write_step(self, txn: WriteTransaction) -> dict[int, int] | None:
-        """Write the next segment of the frozen table; the watermarks to store when it was the last, else None."""
+    def write_step(self, txn: WriteTransaction, now_us: int) -> dict[int, int] | None:
+        """Write the next segment of the frozen table; the watermarks to store when it was the last, else None.
+
+        Raises DamageError, as `merge_step`: then give up the transaction and call `damaged`.
+        """
         if self._frozen is None or not self._runs.flush_step(txn):
             return None
-        self._runs.choose(txn)
+        self._runs.choose(txn, now_us)
         return self._frozen.below
 
     def written(self) -> None:
         """The last step is durable: the run answers, the frozen table is let go of."""
         self._frozen = None
 
+    def step_done(self) -> None:
+        """The last step of writing or merging is durable."""
+        self._runs.step_done()
+
+    def step_failed(self) -> None:
+        """The last step's transaction came to nothing: memory goes back, what was under way begins again."""
+        self._runs.roll_back()
+        if self._frozen is not None:
+            self._runs.begin_flush(segments_of(self._frozen.runs, self._segment_rows))
+
     @property
     def merging(self) -> bool:
         """Runs are being merged, or deleted after a merge."""
         return self._runs.merging
 
-    def merge_step(self, txn: WriteTransaction) -> None:
-        """One bounded step of merging."""
-        self._runs.merge_step(txn)
+    def merge_step(self, txn: WriteTransaction, now_us: int) -> None:
+        """One bounded step of merging; what has expired by `now_us` is left out."""
+        self._runs.merge_step(txn, now_us)
 
     def open(self, txn: AnyTransaction) -> bool:
-        """Take up what is on disk; False when the index has to be built anew (there is none, or an older form)."""
-        return self._runs.open(txn)
+        """Take up what is on disk; False when it has to be made anew: there is none, or a damaged one."""
+        try:
+            return self._runs.open(txn)
+        except DamageError as error:
+            self.damaged(error)
+            return False
+
+    def damaged(self, error: DamageError) -> None:
+        """What is on disk cannot be believed."""
+        self._ledger.note(error)
+        self.broken = True
 
     # look-up
 
@@ -175,15 +208,23 @@ class Index:
 
     def lookup(
         self, txn: AnyTransaction, recent: list[Entry], topic_id: int, first: int, last: int, records_max: int
-    ) -> list[Entry]:
+    ) -> list[Entry] | None:
         """Entries that begin at or before `last` and may hold offsets from `first` on, each once, in offset order.
+
+        None: the index cannot tell (it is damaged, or being made anew).
 
         The last one before `first` is among them: its block may reach further. Beyond it they hold at least
         `records_max` records, where there are so many.
         """
+        if self.broken or not self.complete:
+            return None
         found = {entry.offset: entry for entry in recent if entry.offset <= last}
-        for rows in self._runs.rows(txn, topic_id, first, last, records_max):
-            found.update({entry.offset: entry for entry in _entries_in(rows)})
+        try:
+            for rows in self._runs.rows(txn, topic_id, first, last, records_max):
+                found.update({entry.offset: entry for entry in _entries_in(rows)})
+        except DamageError as error:
+            self.damaged(error)
+            return None
         offsets = sorted(found)
         start = max(0, sum([offset < first for offset in offsets]) - 1)
         return [found[offset] for offset in offsets[start : start + records_max + 1]]
@@ -206,33 +247,51 @@ class Index:
         with txn.cursor(self._database) as cursor:
             there = cursor.set_range(prefix)
             while there and bytes(cursor.key()).startswith(prefix):
-                key = bytes(cursor.key())
-                data = unseal("dual", key, cursor.value())
-                time_min_us, time_max_us = unpacked_head(_SUBSCRIPTION, data, "dual")
-                broker = data[_SUBSCRIPTION.size :].decode(errors="replace")
-                yield IndexedSubscription(unpacked(_KEY, key, "dual")[2], time_min_us, time_max_us, broker)
+                try:
+                    found = _subscription(bytes(cursor.key()), cursor.value())
+                except DamageError as error:
+                    self.damaged(error)
+                else:
+                    yield found
                 there = cursor.next()
 
     # retention
 
     def bare(self, txn: AnyTransaction, topic_ids: Sequence[int], lasts: Sequence[int]) -> list[bool]:
         """Of each topic: nothing at all stands under its ID beyond that offset, no publication and no subscription."""
+        if self.broken or not self.complete:
+            return [False] * len(topic_ids)
         free = [not self._in_memory(i) and next(self.subscriptions(txn, i), None) is None for i in topic_ids]
         asked = [(topic_id, last) for topic_id, last, left in zip(topic_ids, lasts, free, strict=True) if left]
-        found = iter(self._runs.bare(txn, [i for i, _ in asked], [last for _, last in asked]))
+        try:
+            found = iter(self._runs.bare(txn, [i for i, _ in asked], [last for _, last in asked]))
+        except DamageError as error:
+            self.damaged(error)
+            return [False] * len(topic_ids)
         return [left and next(found) for left in free]
 
     def _in_memory(self, topic_id: int) -> bool:
         return topic_id in self._active or (self._frozen is not None and topic_id in self._frozen.runs)
 
     def clear(self, txn: WriteTransaction) -> None:
-        """Delete everything; the caller enters it again from the log."""
+        """Delete everything; the caller enters it again: subscriptions first, then `begin`, then publications."""
         txn.drop(self._database, delete=False)
+        self._runs.reset()
+
+    def begin(self, txn: WriteTransaction) -> None:
+        """All subscriptions are there again. Before this, an opening finds no index, and makes it anew."""
         self._runs.create(txn)
 
     def restart(self) -> None:
         """Forget the memory table."""
         self._active, self._frozen, self.entries, self._log_bytes = {}, None, 0, 0
+
+
+def _subscription(key: bytes, value: bytes | memoryview) -> IndexedSubscription:
+    data = unseal("dual", key, value)
+    time_min_us, time_max_us = unpacked_head(_SUBSCRIPTION, data, "dual")
+    broker = data[_SUBSCRIPTION.size :].decode(errors="replace")
+    return IndexedSubscription(unpacked(_KEY, key, "dual")[2], time_min_us, time_max_us, broker)
 
 
 def _prefix(topic_id: int, kind: bytes) -> bytes:

@@ -25,7 +25,9 @@ import msgpack
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
 from lexicast.cluster.files import FILE_MODE, write_whole
 
+from .damage import Ledger
 from .format import FORMAT_VERSION, DamageError, seal, unseal
+from .forms import form_of
 from .locks import Reading, begin_reading, no_slot, open_environment, own
 from .options import GIB, StoreOptions
 from .table import Database, ReadTransaction, Table, WriteTransaction
@@ -80,10 +82,11 @@ class Environment:
         self._lock = own(directory)
         try:
             refuse_poisoned(directory)
+            self.damage = Ledger(f"the store {directory}:")
             self.lmdb = _open_lmdb(directory, options)
             try:
                 complete_file(self.lmdb, directory / DATA_FILE)
-                self.databases = open_databases(self.lmdb)
+                self.databases = open_databases(self.lmdb, self.damage)
             except BaseException:
                 self.lmdb.close()
                 raise
@@ -216,12 +219,13 @@ def complete_file(environment: lmdb.Environment, data: Path) -> None:
         os.truncate(data, expected)
 
 
-def open_databases(environment: lmdb.Environment, create: bool = True) -> Databases:
-    """Every database of the store. Raises StoreFormatError."""
+def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, create: bool = True) -> Databases:
+    """Every database of the store; `damage` gets to know of damaged rows. Raises StoreFormatError."""
+    ledger = damage or Ledger(str(environment.path()))
 
     def opened(name: str) -> Database | Table:
         database = environment.open_db(name.encode(), create=create)
-        return database if name in PLAIN else Table(name, database)
+        return database if name in PLAIN else Table(name, database, form_of(name), ledger)
 
     try:
         fields: dict[str, Any] = {name: opened(name) for name in Databases._fields}
@@ -238,7 +242,7 @@ def open_databases(environment: lmdb.Environment, create: bool = True) -> Databa
 class ReadOnly(Reading):
     """A store that is open for looking only, also beside its owner."""
 
-    def __init__(self, directory: Path, shared: bool = True) -> None:
+    def __init__(self, directory: Path, shared: bool = True, damage: Ledger | None = None) -> None:
         """See `Reading`. Raises StoreFormatError (not a store, damaged), StoreError (no right, no slot, replaced)."""
         if not (directory / DATA_FILE).exists():
             raise StoreFormatError(f"{directory} is not a store: there is no {DATA_FILE} in it")
@@ -249,7 +253,7 @@ class ReadOnly(Reading):
                 f"the store {directory} cannot be opened ({error}): repair it or restore it from a backup"
             ) from None
         try:
-            self.databases = open_databases(self.lmdb, create=False)
+            self.databases = open_databases(self.lmdb, damage, create=False)
         except BaseException:
             self.close()
             raise

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from lexicast.cluster.blocks import CONTROL, U32, Block
 from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError
+from lexicast.cluster.selection import select
 
 FORMAT_VERSION: Final = 1
 
@@ -117,6 +118,11 @@ def name_key(name: bytes) -> bytes:
     if len(name) <= _NAME_BYTES_MAX:
         return b"\0" + name
     return b"\1" + blake2b(name, digest_size=_NAME_DIGEST_BYTES).digest()
+
+
+def key_name(key: bytes) -> bytes | None:
+    """The inverse of `name_key`; None for a digest."""
+    return key[1:] if key[:1] == b"\0" else None
 
 
 def seal(key: bytes, data: bytes) -> bytes:
@@ -218,23 +224,30 @@ def damaged_records(value: Value, head: Head) -> list[int]:
     return [i for i, (a, b) in enumerate(zip(found, stored, strict=True)) if a != b]
 
 
-def decode_block(value: Value, head: Head, first: int = 0, last: int = MAX_OFFSET) -> Block:
-    """The block, its payloads verified. Raises DamageError naming the first damaged record from `first` to `last`.
+def sound_block(
+    value: Value, head: Head, first: int = 0, last: int = MAX_OFFSET
+) -> tuple[Block | None, list[DamageError]]:
+    """The block without those records from offset `first` to `last` whose payload is damaged, and what they are.
 
-    Damage outside these offsets is no concern of a reader that is going to cut it off.
+    None when none is left. Damage outside these offsets is no concern of a reader that is going to cut it off.
     """
     _, lengths, crcs, _ = _parts(head)
     block = block_of(value, head)
     try:
-        found = array("I", map(crc32, block.payloads())).tobytes()
-    except PeerError as error:
-        raise DamageError("log", head.group, head.first, str(error)) from None
-    if found != value[lengths:crcs]:
-        offsets = [record_offset(block, at) for at in damaged_records(value, head)]
-        for offset in offsets:
-            if first <= offset <= last:
-                raise DamageError("log", head.group, offset, "the payload does not match its checksum")
-    return block
+        if array("I", map(crc32, block.payloads())).tobytes() == value[lengths:crcs]:
+            return block, []
+        damaged = damaged_records(value, head)
+        offsets = [record_offset(block, at) for at in damaged]
+    except (PeerError, ValueError) as error:
+        return None, [DamageError("log", head.group, head.first, str(error))]
+    gone = {at: offset for at, offset in zip(damaged, offsets, strict=True) if first <= offset <= last}
+    what = "the payload does not match its checksum"
+    errors = [DamageError("log", head.group, offset, what) for offset in gone.values()]
+    if not gone:
+        return block, []
+    # Control records must fill their block's offsets: a reader gets all of it or nothing.
+    keep = [at not in gone for at in range(head.records)]
+    return None if block.kind == CONTROL else select(block, keep), errors
 
 
 def record_offset(block: Block, index: int) -> int:

@@ -1,4 +1,5 @@
-"""What rows of the tables look like: for check, which names those of another form, and repair, which drops them.
+"""What rows of the tables look like: for whoever reads them (`table`), for check, which names those of another form,
+and for repair, which drops them.
 
 A row with its right checksum has the form that some lexicast gave it; where that is not ours, nothing must be read
 into it.
@@ -7,42 +8,57 @@ into it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final
 
 from .format import DamageError, unpacked, unpacked_head
 from .groups import unpack as group_of_row
-from .producers import parse as producer_of_row
+from .producers import check_form
 from .state import dictionary_of, epoch_of, mark_fields, retained_fields, session_of, subscription_of
+from .table import Form
 from .topics import topic_id_of
 
 _GROUP: Final = struct.Struct(">H")
 _MARK_KEY_BYTES_MIN: Final = 5
 _EXPIRY: Final = struct.Struct(">Q")
 
-_ROWS: Final[dict[str, Callable[[bytes], object]]] = {
-    "groups": group_of_row,
-    "ids": lambda row: topic_id_of(row, "ids"),
-    "sessions": session_of,
-    "subscriptions": subscription_of,
-    "producers": lambda row: producer_of_row(b"", row),
-    "marks": mark_fields,
-    "retained": retained_fields,
-    "dictionaries": dictionary_of,
+
+def _groups(key: bytes, row: bytes) -> None:
+    unpacked(_GROUP, key, "groups")
+    group_of_row(row)
+
+
+def _marks(key: bytes, row: bytes) -> None:
+    if len(key) < _MARK_KEY_BYTES_MIN:
+        raise DamageError("marks", -1, -1, f"the key {key!r} is too short")
+    mark_fields(row)
+
+
+def _retained(key: bytes, row: bytes) -> None:
+    topic_id_of(key, "retained")
+    retained_fields(row)
+
+
+_FORMS: Final[dict[str, Form]] = {
+    "groups": _groups,
+    "names": lambda key, row: topic_id_of(key, "names"),
+    "ids": lambda key, row: topic_id_of(row, "ids"),
+    "sessions": lambda key, row: session_of(row),
+    "session_expiry": lambda key, row: unpacked_head(_EXPIRY, key, "session_expiry"),
+    "subscriptions": lambda key, row: subscription_of(row),
+    "producers": lambda key, row: check_form(row),
+    "marks": _marks,
+    "retained": _retained,
+    "dictionaries": lambda key, row: dictionary_of(row),
+    "epochs": epoch_of,
 }
 
 
+def form_of(table: str) -> Form:
+    """What raises DamageError when a row, its checksum taken off, or its key is not of the form of `table`."""
+    return _FORMS[table]
+
+
 def look_at_form(table: str, key: bytes, row: bytes) -> None:
-    """Raise DamageError when a row, its checksum taken off, or its key is not of the form of its table."""
-    if table in ("names", "retained"):
-        topic_id_of(key, table)
-    elif table == "groups":
-        unpacked(_GROUP, key, table)
-    elif table == "session_expiry":
-        unpacked_head(_EXPIRY, key, table)
-    elif table == "epochs":
-        epoch_of(key, row)
-    elif table == "marks" and len(key) < _MARK_KEY_BYTES_MIN:
-        raise DamageError(table, -1, -1, f"the key {key!r} is too short")
-    if table in _ROWS:
-        _ROWS[table](row)
+    """The same at once; any row is good where a table is none of these."""
+    if table in _FORMS:
+        _FORMS[table](key, row)

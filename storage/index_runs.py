@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Final
 
 import msgpack
@@ -58,9 +57,27 @@ class IndexRuns:
         self._dropped: list[int] = []
         self._flush: tuple[Run, Iterator[Rows]] | None = None
         self._merge: tuple[Merge, list[int]] | None = None
+        self._before: tuple[dict[int, Run], list[int], list[int]] | None = None
+
+    def _memory(self) -> tuple[dict[int, Run], list[int], list[int]]:
+        """What a step may change: known and dropped runs, and the runs being written."""
+        written = [self._flush[0].number] if self._flush is not None else []
+        written += [self._merge[0].target.number] if self._merge is not None else []
+        return dict(self._known), list(self._dropped), written
+
+    def step_done(self) -> None:
+        """The last step is durable."""
+        self._before = None
+
+    def roll_back(self) -> None:
+        """The last step is not durable. Runs that were being written are given up."""
+        if self._before is not None:
+            self._known, self._dropped, unfinished = self._before
+            self._dropped += unfinished
+            self._flush = self._merge = self._before = None
 
     def open(self, txn: AnyTransaction) -> bool:
-        """Take up what is there; False when there is no manifest: the index has to be built anew."""
+        """Take up what is there; False when there is no manifest: it has to be made anew. Raises DamageError."""
         if txn.get(MANIFEST_KEY, None, self._database) is None:
             return False
         stored, self._next = self._manifest(txn)
@@ -73,14 +90,16 @@ class IndexRuns:
                     self._dropped.append(run)  # of a flush or merge that a crash has ended
                 self._next = max(self._next, run + 1)
                 there = cursor.set_range(_KEY.pack(0xFFFF, run + 1, 0))
-        with suppress(DamageError):  # which whoever comes by it will name
-            for row in stored:
-                self._run(txn, row)
+        for row in stored:
+            self._run(txn, row)
         return True
+
+    def reset(self) -> None:
+        """Nothing is there any more. (Numbers of runs are not given again: readers may look at an older snapshot.)"""
+        self._known, self._dropped, self._flush, self._merge = {}, [], None, None
 
     def create(self, txn: WriteTransaction) -> None:
         """Store an empty manifest."""
-        self._known, self._dropped, self._flush, self._merge = {}, [], None, None
         self._store(txn, [])
 
     def _manifest(self, txn: AnyTransaction) -> tuple[Stored, int]:
@@ -111,6 +130,7 @@ class IndexRuns:
     def flush_step(self, txn: WriteTransaction) -> bool:
         """Write the next segment of it; True when it is complete and counts, once `txn` is committed."""
         assert self._flush is not None
+        self._before = self._memory()
         run, segments = self._flush
         rows = next(segments, None)
         if rows is not None:
@@ -128,28 +148,29 @@ class IndexRuns:
         """There is something to merge or to delete."""
         return self._merge is not None or bool(self._dropped)
 
-    def merge_step(self, txn: WriteTransaction) -> None:
+    def merge_step(self, txn: WriteTransaction, now_us: int) -> None:
         """One bounded step of deleting what was merged, or of merging the runs of a level."""
+        self._before = self._memory()
         if self._dropped:
             if delete_some(txn, self._database, self._dropped[0], _SEGMENTS_DELETED_A_STEP, RUNS_PREFIX):
                 self._known.pop(self._dropped.pop(0), None)
         elif self._merge is not None:
             merge, replaced = self._merge
-            if merge.step(txn, self._database, 0):
+            if merge.step(txn, self._database, now_us):
                 self._merge = None
-                self._replace(txn, merge.target, replaced)
+                self._replace(txn, merge.target, replaced, now_us)
 
-    def _replace(self, txn: WriteTransaction, run: Run, replaced: Sequence[int]) -> None:
+    def _replace(self, txn: WriteTransaction, run: Run, replaced: Sequence[int], now_us: int) -> None:
         stored = [row for row in self._manifest(txn)[0] if row[0] not in replaced]
         if run.segments:
             self._known[run.number] = run
             stored.append((run.number, run.level, run.segments))
         self._store(txn, stored)
         self._dropped += replaced
-        self.choose(txn)
+        self.choose(txn, now_us)
 
-    def choose(self, txn: WriteTransaction) -> None:
-        """Drop runs that retention has passed by as a whole, and begin to merge a level that has FANOUT runs."""
+    def choose(self, txn: WriteTransaction, now_us: int) -> None:
+        """Drop runs that retention has passed by or that have expired, and begin to merge a level of FANOUT runs."""
         if self._merge is not None:
             return
         stored = self._manifest(txn)[0]
@@ -157,7 +178,8 @@ class IndexRuns:
         for number in set(self._known).difference([run for run, _, _ in stored], self._dropped):
             self._known.pop(number, None)
         oldest_us = self._oldest_us(txn)
-        gone = [row for row in stored if self._run(txn, row).low_max < oldest_us]
+        runs = {row: self._run(txn, row) for row in stored}
+        gone = [row for row in stored if runs[row].low_max < oldest_us or runs[row].high_max < now_us]
         if gone:
             stored = [row for row in stored if row not in gone]
             self._store(txn, stored)
@@ -165,8 +187,13 @@ class IndexRuns:
         for level, count in sorted(Counter([level for _, level, _ in stored]).items()):
             if count >= FANOUT:
                 own = [row for row in stored if row[1] == level]
-                runs = [self._run(txn, row) for row in own]
-                merge = Merge(self._new_run(level + 1), runs, self._still_wanted, self._segment_rows, by_seq=True)
+                merge = Merge(
+                    self._new_run(level + 1),
+                    [runs[row] for row in own],
+                    self._still_wanted,
+                    self._segment_rows,
+                    by_seq=True,
+                )
                 self._merge = (merge, [run for run, _, _ in own])
                 return
 

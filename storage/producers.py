@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from .format import unpacked, unpacked_head
+from .format import DamageError, unpacked, unpacked_head
 from .outline import ProducerRow
 
 RECENT_RUNS: Final = 64
@@ -53,6 +53,12 @@ def parse(producer: bytes, row: bytes) -> ProducerState:
     starts = range(_HEAD.size, len(row), _RUN.size)
     runs = tuple([SequenceRun(*unpacked(_RUN, row[at : at + _RUN.size], "producers")) for at in starts])
     return ProducerState(producer, incarnation, sequence, time_us, runs)
+
+
+def check_form(row: bytes) -> None:
+    """Raise DamageError when a row is no producer's."""
+    if len(row) < _HEAD.size or (len(row) - _HEAD.size) % _RUN.size:
+        raise DamageError("producers", -1, -1, f"{len(row)} bytes where a head and whole runs were expected")
 
 
 def idle_since(row: bytes) -> int:

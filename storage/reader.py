@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from lexicast.cluster.blocks import CONTROL, Block, unpack_meta
+from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
-from lexicast.cluster.errors import PeerError
 
-from .cut import cut
+from .cut import cut, only_topic
 from .dual import Entry, Index
 from .environment import Environment
-from .format import MAX_OFFSET, DamageError, Head, decode_block, group_prefix, meta_of, verified_head
+from .format import MAX_OFFSET, DamageError, Head, group_prefix
 from .groups import Group
 from .log import Log
 from .state import retained_fields
@@ -22,6 +21,8 @@ from .topics import find, id_key
 # A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
 READ_S: Final = 0.25
 _RETAINED_A_STEP: Final = 256
+# Entries of the index that one look of `past` takes at least; each further look takes twice as many.
+_ENTRIES_A_LOOK: Final = 256
 
 
 class ReadResult(NamedTuple):
@@ -70,13 +71,12 @@ class Reader:
         until = self._clock.monotonic() + READ_S
         blocks: list[Block] = []
         size, at = 0, offset
-        for last, value in self._log.from_offset(txn, group, offset):
-            head = verified_head(value, group, last)
+        for head, value in self._log.from_offset(txn, group, offset):
             if head.first > end:
                 at = max(at, end + 1)
                 break
             found = self._wanted(value, head, offset, end, now_us, topics)
-            at = min(last, end) + 1
+            at = min(head.last, end) + 1
             if found is not None:
                 blocks.append(found)
                 size += found.size_bytes
@@ -99,20 +99,16 @@ class Reader:
         """The block cut to what the reader wants; nothing is copied when that is nothing."""
         if now_us is not None and 0 < head.expire_all_us < now_us:
             return None
-        if topics is not None and (head.kind == CONTROL or not any(map(topics, self._topics(value, head)))):
+        if topics is not None and (head.kind == CONTROL or not any(map(topics, self._log.topics(value, head)))):
+            return None
+        block = self._log.sound(value, head, first, last)
+        if block is None:
             return None
         if now_us is not None and not 0 < head.expire_first_us < now_us:
             now_us = None
         if head.first >= first and head.last <= last and now_us is None:
-            return decode_block(value, head)
-        return cut(decode_block(value, head, first, last), first, last, now_us)
-
-    @staticmethod
-    def _topics(value: memoryview, head: Head) -> tuple[bytes, ...]:
-        try:
-            return unpack_meta(meta_of(value, head)).topics
-        except PeerError as error:
-            raise DamageError("log", head.group, head.first, str(error)) from None
+            return block
+        return cut(block, first, last, now_us)
 
     def past(
         self,
@@ -132,18 +128,40 @@ class Reader:
         start = max(first, self._log.offset_at(txn, group, since_us, known.first, known.last))
         end = self._log.offset_at(txn, group, until_us + 1, known.first, known.last) - 1
         blocks: list[Block] = []
-        left = limit
-        for entry in self._index.lookup(txn, recent, topic_id, start, end, limit):
-            if left <= 0:
+        left, most = limit, max(limit, _ENTRIES_A_LOOK)
+        while left > 0 and start <= end:
+            entries = self._index.lookup(txn, recent, topic_id, start, end, most)
+            if entries is None:  # it is being made anew
+                return blocks + self._scanned(txn, group, topic, start, end, left, now_us)
+            beyond = start
+            for entry in entries:
+                beyond = max(beyond, entry.offset + 1)
+                if left > 0 and not 0 < entry.expires_us < now_us:
+                    block = self._log.block_at(txn, group, entry.offset, end)
+                    found = None if block is None else cut(block, max(start, entry.offset), end, now_us, topic)
+                    beyond = beyond if block is None else max(beyond, block.last + 1)
+                    if found is not None:
+                        blocks.append(first_records(found, left))
+                        left -= blocks[-1].count
+            if beyond == start:
                 break
-            if 0 < entry.expires_us < now_us:
-                continue
-            block = self._log.block_at(txn, group, entry.offset, end)
-            found = None if block is None else cut(block, max(start, entry.offset), end, now_us, topic)
+            # Entries that have expired fill no answer: it goes on behind them.
+            start, most = beyond, 2 * most
+        return blocks
+
+    def _scanned(
+        self, txn: ReadTransaction, group: int, topic: bytes, start: int, end: int, left: int, now_us: int
+    ) -> list[Block]:
+        """What `past` answers, from the log alone."""
+        blocks: list[Block] = []
+        for head, value in self._log.from_offset(txn, group, start):
+            if head.first > end or left <= 0:
+                break
+            found = self._wanted(value, head, start, end, now_us, topic.__eq__)
+            found = None if found is None else cut(found, start, end, now_us, topic)
             if found is not None:
-                found = first_records(found, left)
-                left -= found.count
-                blocks.append(found)
+                blocks.append(first_records(found, left))
+                left -= blocks[-1].count
         return blocks
 
     def retained_step(
@@ -156,26 +174,29 @@ class Reader:
             rows = self._databases.retained.rows(txn, group_prefix(group), after, _RETAINED_A_STEP)
             for key, row in rows:
                 topic = self._databases.names.get(txn, key)
-                if topic is not None and matches(topic):
-                    found += self._retained_record(txn, group, row, now_us)
+                if topic is not None and not matches(topic):
+                    continue
+                block = self._retained_record(txn, group, row, now_us)
+                # A topic whose name is damaged is told by its record.
+                if block is not None and (topic is not None or matches(only_topic(block))):
+                    found.append(block)
         return found, rows[-1][0] if len(rows) == _RETAINED_A_STEP else None
 
     def retained_topic(self, txn: ReadTransaction, group: int, topic: bytes) -> Block | None:
         """The retained publication of one topic."""
         topic_id = find(self._databases, txn, topic)
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        if row is None:
-            return None
-        return next(iter(self._retained_record(txn, group, row, self._clock.time_us())), None)
+        return None if row is None else self._retained_record(txn, group, row, self._clock.time_us())
 
-    def _retained_record(self, txn: ReadTransaction, group: int, row: bytes, now_us: int) -> list[Block]:
+    def _retained_record(self, txn: ReadTransaction, group: int, row: bytes, now_us: int) -> Block | None:
         offset, expires_us = retained_fields(row)
         if 0 < expires_us < now_us:
-            return []
+            return None
         block = self._log.record(txn, self._databases.kept, group, offset)
         if block is None:
-            raise DamageError("retained", group, offset, "the retained publication is not in the log")
-        return [block]
+            # Most often the record itself is damaged.
+            self._log.ledger.note(DamageError("retained", group, offset, "the retained publication cannot be read"))
+        return block
 
 
 def first_records(block: Block, limit: int) -> Block:

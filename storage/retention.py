@@ -16,7 +16,6 @@ Dictionaries stay: blocks refer to them, and counting which still do costs more 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -36,9 +35,8 @@ from .format import (
     encode_block,
     log_key,
     parse_log_key,
-    peek_head,
-    verified_head,
 )
+from .fronts import Fronts
 from .groups import Group
 from .log import Log
 from .options import StoreOptions
@@ -48,6 +46,7 @@ from .space import Space
 from .state import mark_fields, retained_fields
 from .table import ReadTransaction, Table, WriteTransaction
 from .topics import TopicIds, find, group_of, id_key, topic_id_of
+from .walk import Walk
 
 BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
@@ -67,7 +66,10 @@ class Reclaimed(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """A block to go; with the key of its row in `expiry` when it has expired and nobody misses it."""
+    """A block to go; with the key of its row in `expiry` when it has expired and nobody misses it.
+
+    `group` -1: that row alone, which names no block that has expired.
+    """
 
     group: int
     last: int
@@ -94,6 +96,7 @@ class Reclaimer:
         ids: TopicIds,
         groups: dict[int, Group],
         behind: WriteBehind,
+        walk: Walk,
         space: Space,
         options: StoreOptions,
         clock: Clock,
@@ -105,7 +108,9 @@ class Reclaimer:
         self._ids = ids
         self._groups = groups
         self._behind = behind
+        self._walk = walk
         self._space = space
+        self._fronts = Fronts(log, groups)
         self._options = options
         self._clock = clock
         self._swept: dict[str, bytes | None] = {}
@@ -113,9 +118,14 @@ class Reclaimer:
         self._left: dict[int, None] = {}
         self._turn = 0
 
+    def begun(self, group: int) -> None:
+        """A group whose log was empty has got a block."""
+        self._fronts.moved(group)
+
     def step(self, now_us: int) -> Reclaimed:
-        """One bounded step of writing behind, merging or reclaiming: each in its turn, so that none waits for ever."""
-        kinds = (self._write_behind, self._merge, self._reclaim)
+        """One bounded step of writing behind, merging, reclaiming or looking through rows after opening: each in its
+        turn, so that none waits for ever."""
+        kinds = (self._write_behind, self._merge, self._reclaim, self._look_through)
         for _ in kinds:
             self._turn = (self._turn + 1) % len(kinds)
             done = kinds[self._turn](now_us)
@@ -124,20 +134,22 @@ class Reclaimer:
         return Reclaimed(0, 0, 0, False)
 
     def _write_behind(self, now_us: int) -> Reclaimed | None:
-        del now_us
-        return Reclaimed(0, 0, 0, True) if self._index.due and self._behind.step() else None
+        return Reclaimed(0, 0, 0, True) if self._behind.due and self._behind.step(now_us) else None
 
     def _merge(self, now_us: int) -> Reclaimed | None:
+        return Reclaimed(0, 0, 0, True) if self._behind.merge_step(now_us) else None
+
+    def _look_through(self, now_us: int) -> Reclaimed | None:
         del now_us
-        return Reclaimed(0, 0, 0, True) if self._behind.merge_step() else None
+        return Reclaimed(0, 0, 0, True) if self._walk.step() else None
 
     def _reclaim(self, now_us: int) -> Reclaimed | None:
         with self._environment.snapshot() as txn:
             victims = self._victims(txn, now_us)
             sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
-        if any(v.last >= self._groups[v.group].indexed_below for v in victims):
+        if any(v.group >= 0 and v.last >= self._groups[v.group].indexed_below for v in victims):
             # The index must not name what is gone: it is written first, and the blocks go in a later step.
-            return Reclaimed(0, 0, 0, self._behind.step())
+            return Reclaimed(0, 0, 0, self._behind.step(now_us))
         if not (victims or any(sweep)):
             return Reclaimed(0, 0, 0, True) if self._left else None
         return self._discard(victims, sweep, now_us)
@@ -161,35 +173,28 @@ class Reclaimer:
                 key = bytes(cursor.key())
                 if int.from_bytes(key[:_EXPIRY_KEY_BYTES], "big") >= now_us:
                     return
-                # A row that cannot be read is left to `check`: its block goes by age or size.
-                with suppress(DamageError):
-                    group, last = parse_log_key(key[_EXPIRY_KEY_BYTES:], "expiry")
-                    value = txn.get(key[_EXPIRY_KEY_BYTES:], None, self._log.database)
-                    yield Victim(group, last, 0 if value is None else len(value), key)
+                yield self._expired_block(txn, key)
                 there = cursor.next()
+
+    def _expired_block(self, txn: ReadTransaction, key: bytes) -> Victim:
+        """What a row of `expiry` says is to go: the block, where its own head says so too; else the row alone."""
+        position = key[_EXPIRY_KEY_BYTES:]
+        value = txn.get(position, None, self._log.database) if position else None
+        head = None if value is None else self._log.sound_head(value, position)
+        if value is None or head is None or expiry_key(head.group, head.last, head.expire_all_us) != key:
+            return Victim(-1, -1, 0, key)
+        return Victim(head.group, head.last, len(value), key)
 
     def _oldest(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
         """Blocks beyond age or size, oldest first, over all groups."""
         before_us = now_us - int(self._options.retention_s * US_PER_S) if self._options.retention_s else 0
         limit = self._options.log_bytes_max
         too_much = self._environment.log_bytes(txn) - limit if limit else 0
-        heads: dict[int, tuple[int, int, int]] = {}
-        for group in self._groups:
-            self._next_head(txn, heads, group, 0)
-        while heads:
-            group = min(heads, key=lambda g: heads[g][0])
-            time_us, last, size = heads[group]
-            if time_us >= before_us and too_much <= 0:
+        for front in self._fronts.oldest(txn):
+            if front.time_us >= before_us and too_much <= 0:
                 return
-            yield Victim(group, last, size, None)
-            too_much -= self._space.value_bytes(size)
-            self._next_head(txn, heads, group, last + 1)
-
-    def _next_head(self, txn: ReadTransaction, heads: dict[int, tuple[int, int, int]], group: int, offset: int) -> None:
-        heads.pop(group, None)
-        for last, value in self._log.from_offset(txn, group, offset):
-            heads[group] = (peek_head(value, group, last).time_us, last, len(value))
-            return
+            yield Victim(front.group, front.last, front.size_bytes, None)
+            too_much -= self._space.value_bytes(front.size_bytes)
 
     # sweeping tables
 
@@ -232,8 +237,8 @@ class Reclaimer:
                 if not there:
                     return found
                 key, value = bytes(cursor.key()), cursor.value()
-                head = peek_head(value, *parse_log_key(key, "kept"))
-                if 0 < head.expire_all_us < now_us:
+                head = self._log.sound_head(value, key, "kept")
+                if head is not None and 0 < head.expire_all_us < now_us:
                     found.append((key, only_topic(block_of(value, head))))
                 there = cursor.next()
             self._swept["kept"] = key
@@ -272,15 +277,14 @@ class Reclaimer:
 
     def _discard_block(self, txn: WriteTransaction, victim: Victim, now_us: int) -> int:
         """Delete a block; how many records it held (0 when it was damaged)."""
-        key = log_key(victim.group, victim.last)
-        value = txn.pop(key, self._log.database)
         if victim.expiry is not None:
             txn.delete(victim.expiry, db=self._databases.expiry)
-        if value is None:
+        if victim.group < 0:
             return 0
-        try:
-            head = verified_head(value, victim.group, victim.last)
-        except DamageError:
+        key = log_key(victim.group, victim.last)
+        value = txn.pop(key, self._log.database)
+        head = None if value is None else self._log.sound_head(value, key)
+        if value is None or head is None:
             return 0
         if head.expire_all_us:
             txn.delete(expiry_key(head.group, head.last, head.expire_all_us), db=self._databases.expiry)
@@ -319,7 +323,8 @@ class Reclaimer:
             return
         one = cut(block, offset, offset)
         if one is None:
-            raise DamageError("retained", block.group, offset, "the retained publication is not in its block")
+            self._log.ledger.note(DamageError("retained", block.group, offset, "the publication is not in its block"))
+            return
         found = outline(one)
         value = encode_block(one, found.flags, found.expire_first_us, found.expire_all_us)
         txn.put(log_key(block.group, offset), value, db=self._databases.kept)
@@ -327,7 +332,7 @@ class Reclaimer:
     def _store_groups(self, txn: WriteTransaction, gone: list[tuple[Victim, int]]) -> dict[int, int]:
         """Store how far each group was discarded; the first offset left of each."""
         firsts = {}
-        for number in {victim.group for victim, _ in gone}:
+        for number in {victim.group for victim, _ in gone if victim.group >= 0}:
             group = self._groups[number]
             own = [(v, count) for v, count in gone if v.group == number]
             kept = max([group.first_kept, *[v.last + 1 for v, _ in own if v.expiry is None]])
@@ -340,6 +345,8 @@ class Reclaimer:
 
     def _discarded(self, gone: list[tuple[Victim, int]], firsts: dict[int, int]) -> None:
         for victim, count in gone:
+            if victim.group < 0:
+                continue
             group = self._groups[victim.group]
             group.records -= count
             group.records_indexed -= count
@@ -348,6 +355,7 @@ class Reclaimer:
                 group.first_kept = max(group.first_kept, victim.last + 1)
         for number, first in firsts.items():
             self._groups[number].first = first
+            self._fronts.moved(number)
 
 
 def expiry_key(group: int, last: int, expire_all_us: int) -> bytes:

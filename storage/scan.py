@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
-from lexicast.cluster.errors import PeerError
+from lexicast.cluster.blocks import PUBLICATIONS, Block
 
+from .damage import Ledger
 from .environment import ReadOnly
-from .format import HEAD_BYTES, DamageError, Head, decode_block, group_prefix, meta_of, peek_head, verified_head
+from .format import HEAD_BYTES, Head, group_prefix
 from .log import Log
 from .state import dictionary_of, subscription_of
 from .table import ReadTransaction
@@ -45,11 +45,12 @@ class LogScanner:
 
     def __init__(self, directory: Path) -> None:
         """Raises StoreFormatError when there is no store in `directory`, StoreError when it cannot be read now."""
-        self._store = ReadOnly(directory)
+        self.damage = Ledger(f"the store {directory}:")
+        self._store = ReadOnly(directory, damage=self.damage)
         self._databases = self._store.databases
         # take over the owner's map size: with its own, LMDB refuses to read once the file has outgrown it
         self._store.lmdb.set_mapsize(0)
-        self._log = Log(self._databases.log)
+        self._log = Log(self._databases.log, self.damage)
 
     def __enter__(self) -> LogScanner:
         return self
@@ -98,8 +99,7 @@ class LogScanner:
         while at < end:
             heads: list[Head] = []
             with self._store.begin() as txn:
-                for last, value in self._log.from_offset(txn, group, at):
-                    head = peek_head(value, group, last)
+                for head, _ in self._log.from_offset(txn, group, at):
                     if head.first >= end:
                         break
                     heads.append(head)
@@ -113,10 +113,10 @@ class LogScanner:
     def blocks(
         self, group: int, first: int, end: int, since_us: int, until_us: int, wanted: Callable[[bytes], bool]
     ) -> Iterator[Block]:
-        """The whole blocks that hold wanted publications between these offsets and times, verified.
+        """The whole blocks that hold wanted publications between these offsets and times, what is sound of them.
 
         The first and the last one may hold records beyond `first` and `end`, and of other topics: the caller leaves
-        them out. Raises DamageError naming the first damaged record.
+        them out. What is damaged is left out and counted (`damage`).
         """
         at = first
         while at < end:
@@ -136,15 +136,14 @@ class LogScanner:
         found: list[Block] = []
         size = 0
         until = time.monotonic() + READ_S
-        for last, value in self._log.from_offset(txn, group, at):
-            head = peek_head(value, group, last)
+        for head, value in self._log.from_offset(txn, group, at):
             if head.first >= end or head.time_us >= times[1]:
                 return found, end
-            at = last + 1
-            if head.kind == PUBLICATIONS and head.time_us >= times[0]:
-                head = verified_head(value, group, last)
-                if any(map(wanted, _topics(value, head))):
-                    block = decode_block(value, head)
+            at = head.last + 1
+            wanted_here = head.kind == PUBLICATIONS and head.time_us >= times[0]
+            if wanted_here and any(map(wanted, self._log.topics(value, head))):
+                block = self._log.sound(value, head)
+                if block is not None:
                     found.append(block)
                     size += block.size_bytes
             if size >= BYTES_A_STEP or time.monotonic() >= until:
@@ -163,10 +162,3 @@ class LogScanner:
         with self._store.begin() as txn:
             rows = self._databases.subscriptions.rows(txn, group_prefix(group), None, 1 << 20)
         return sorted({subscription_of(row)[0].filter for _, row in rows})
-
-
-def _topics(value: memoryview, head: Head) -> tuple[bytes, ...]:
-    try:
-        return unpack_meta(meta_of(value, head)).topics
-    except PeerError as error:
-        raise DamageError("log", head.group, head.first, str(error)) from None

@@ -17,8 +17,8 @@ Publications add their producers' runs and marks, and move the retained position
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import (
@@ -38,11 +38,13 @@ from lexicast.cluster.topics import is_wildcard
 
 from . import producers
 from .dual import Index
-from .environment import Databases
 from .format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
 from .outline import CLEARED, Outline, RetainedRow
 from .table import AnyTransaction, WriteTransaction
 from .topics import TopicIds, find, id_key, wildcard_id
+
+if TYPE_CHECKING:
+    from .environment import Databases
 
 # Epoch starts remembered a group: a joiner looks for the last common one, far fewer back.
 EPOCHS_MAX: Final = 1_024
@@ -158,6 +160,21 @@ class State:
             row = self._databases.sessions.get(txn, key[_U64.size :])
             if row is not None:
                 yield int.from_bytes(key[_U64.size : _U64.size + 2], "big"), session_of(row)
+
+    def mend_expiry(self, begin: Callable[[], WriteTransaction]) -> None:
+        """Make damaged rows of the times at which sessions expire anew, from the sessions."""
+        table = self._databases.session_expiry
+        after: bytes | None = None
+        while True:
+            with begin() as txn:
+                rows = self._databases.sessions.rows(txn, b"", after)
+                for key, row in rows:
+                    expires_us = session_of(row).expires_us
+                    if 0 < expires_us < NEVER_US and table.get(txn, _U64.pack(expires_us) + key) is None:
+                        table.put(txn, _U64.pack(expires_us) + key, b"")
+            if not rows:
+                return
+            after = rows[-1][0]
 
     # subscriptions
 

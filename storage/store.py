@@ -42,7 +42,8 @@ from .retention import Reclaimed, Reclaimer, expiry_key
 from .space import Space
 from .state import Epoch, State, dictionary_of, session_of, subscription_of
 from .table import AnyTransaction, ReadTransaction, Table, WriteTransaction
-from .topics import GROUP_SHIFT, TopicIds, find
+from .topics import GROUP_SHIFT, TopicIds, find, group_of
+from .walk import Walk
 
 _NOT_POISON = (lmdb.ReadersFullError, lmdb.MapResizedError)
 _CLOSE_WAIT_S = 5.0
@@ -93,20 +94,25 @@ class Store:
         self._readers = 0
         self._readers_changed = threading.Condition()
         self._groups: dict[int, Group] = {}
-        self._log = Log(self._databases.log)
-        self._index = Index(self._databases.dual, options, self._still_logged, self._oldest_us)
-        self._ids = TopicIds(self._databases, self._load_groups(), options.topic_cache_max)
+        self.damage = environment.damage
+        self._log = Log(self._databases.log, self.damage)
+        self._index = Index(self._databases.dual, options, self._still_logged, self._oldest_us, self.damage)
+        self._ids = TopicIds(environment, options.topic_cache_max)
         self._state = State(self._databases, self._ids, self._index)
         self._space = Space(environment, options, clock)
+        self._walk = Walk(environment, self._index, self._ids, self._state, clock)
+        self._walk.at_open()
+        self._load_groups()
         self._behind = WriteBehind(environment, self._log, self._index, self._ids, self._groups)
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
-        parts = (self._log, self._index, self._ids, self._groups, self._behind, self._space)
+        parts = (self._log, self._index, self._ids, self._groups, self._behind, self._walk, self._space)
         self._reclaimer = Reclaimer(environment, *parts, options, clock)
-        self._behind.open()
+        self._behind.open(clock)
 
     def _still_logged(self, rows: Rows) -> Rows:
         """The index's rows that retention has not passed by."""
-        firsts = np.array([g.first if (g := self._groups.get(n)) else 0 for n in range(self.groups)], np.uint64)
+        known = [self._groups.get(number) for number in range(self.groups)]
+        firsts = np.array([max(g.first, g.first_kept) if g is not None else 0 for g in known], np.uint64)
         return rows.take(rows.seq >= firsts[(rows.key >> np.uint64(GROUP_SHIFT)).astype(np.intp)])
 
     def _oldest_us(self, txn: AnyTransaction) -> int:
@@ -138,17 +144,12 @@ class Store:
             environment.close()
             raise
 
-    def _load_groups(self) -> dict[int, int]:
-        """Fill `_groups` from the rows and the ends of the logs; the next topic number of each group."""
+    def _load_groups(self) -> None:
+        """Fill `_groups` from the rows and the ends of the logs."""
         with self.environment.snapshot() as txn:
-            rows = group_rows.load(self._databases, txn)
-            for number in sorted({*rows, *self._log.groups(txn)}):
-                group = self._groups[number] = Group(number, rows.get(number))
-                end, first = self._log.end(txn, number), self._log.head_at(txn, number, 0)
-                if end is not None and end.last >= group.last:
-                    group.epoch, group.last, group.time_us = end.epoch, end.last, end.time_us
-                group.first = group.last + 1 if first is None else first.first
-        return {number: row.next_topic for number, row in rows.items()}
+            found = group_rows.opened(self._databases, self._log, txn)
+        self._groups.update(found.groups)
+        self._ids.number_from(found.next_topics)
 
     # state of the store
 
@@ -297,7 +298,9 @@ class Store:
         """The transaction is durable: let memory follow."""
         self._ids.committed()
         for topic_id, entry in entries:
-            self._index.add(topic_id, entry)
+            group = self._groups.get(group_of(topic_id))
+            if group is None or group.entered_below > group.last:
+                self._index.add(topic_id, entry)
         for found in outlines:
             block = found.block
             group = self._groups.get(block.group)
@@ -305,11 +308,13 @@ class Store:
                 group = Group(block.group)
             if group.first > group.last:
                 group.first = block.first
+                self._reclaimer.begun(block.group)
+            if group.entered_below > group.last:  # else the index has more to catch up with than this
+                group.entered_below = block.last + 1
+                group.records += block.count
+                self._index.logged(block.size_bytes)
             group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
-            group.entered_below = block.last + 1
-            group.records += block.count
             self._groups[block.group] = group
-            self._index.logged(block.size_bytes)
         self._space.measured(used)
 
     def reclaim(self, now_us: int) -> Reclaimed:
@@ -357,7 +362,7 @@ class Store:
         Records before `offset` and beyond `upto` (included) are cut off; expired publications are left out unless
         `expired`; with `topics`, blocks none of whose topics it accepts are left out, and control blocks with them.
         Go on from `next_offset`, also when no block was returned: there is more while it is at or before the tail.
-        Raises DamageError naming the first damaged record; those around it are read with other `offset` and `upto`.
+        What is damaged is left out and counted (`damage`).
         """
         known = self._groups.get(group)
         tail = known.last if known is not None else -1

@@ -1,10 +1,12 @@
-"""A table: sealed rows under short keys, read in short transactions."""
+"""A table: sealed rows under short keys, read in short transactions. A damaged row is as if it were not there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from .format import seal, unseal
+from .damage import Ledger
+from .format import DamageError, seal, unseal
 
 if TYPE_CHECKING:
     import lmdb
@@ -16,20 +18,49 @@ if TYPE_CHECKING:
 else:
     Database = ReadTransaction = WriteTransaction = AnyTransaction = object
 
+Form = Callable[[bytes, bytes], object]
+
+# No key of a table that is asked for its last one is longer.
+_KEY_BYTES_MAX = 32
+
 
 class Table:
-    """Rows of one LMDB database, each with a checksum over key and data."""
+    """Rows of one LMDB database, each with a checksum over key and data.
 
-    __slots__ = ("database", "name")
+    `form(key, row)` raises DamageError for a row of another form than the table's. What it or the checksum refuses is
+    noted in `ledger` and not returned: who reads a row need not fear that it cannot be read.
+    """
 
-    def __init__(self, name: str, database: Database) -> None:
+    __slots__ = ("_form", "_ledger", "database", "name")
+
+    def __init__(self, name: str, database: Database, form: Form, ledger: Ledger) -> None:
         self.name = name
         self.database = database
+        self._form = form
+        self._ledger = ledger
 
     def get(self, txn: AnyTransaction, key: bytes) -> bytes | None:
-        """The row under `key`, or None. Raises DamageError when it does not match its checksum."""
+        """The row under `key`; None when there is none, or a damaged one."""
         value = txn.get(key, None, self.database)
-        return None if value is None else unseal(self.name, key, value)
+        return None if value is None else self._sound(key, value)
+
+    def damaged(self, txn: AnyTransaction, key: bytes) -> bool:
+        """There is a row under `key`, and it is damaged."""
+        value = txn.get(key, None, self.database)
+        return value is not None and self._sound(key, value) is None
+
+    def is_sound(self, key: bytes, value: bytes | memoryview) -> bool:
+        """A stored row is not damaged; where it is, that is noted."""
+        return self._sound(key, value) is not None
+
+    def _sound(self, key: bytes, value: bytes | memoryview) -> bytes | None:
+        try:
+            row = unseal(self.name, key, value)
+            self._form(key, row)
+        except DamageError as error:
+            self._ledger.note(error)
+            return None
+        return row
 
     def put(self, txn: WriteTransaction, key: bytes, data: bytes) -> None:
         """Write a row; what was under `key` is replaced."""
@@ -42,7 +73,10 @@ class Table:
     def rows(
         self, txn: AnyTransaction, prefix: bytes, after: bytes | None = None, limit: int = 1_000
     ) -> list[tuple[bytes, bytes]]:
-        """Up to `limit` rows whose key starts with `prefix`, in key order, from the first key beyond `after` on."""
+        """Up to `limit` rows whose key starts with `prefix`, in key order, from the first key beyond `after` on.
+
+        Fewer than `limit` only when there are no more.
+        """
         found: list[tuple[bytes, bytes]] = []
         with txn.cursor(self.database) as cursor:
             there = cursor.set_range(prefix if after is None else after + b"\0")
@@ -50,6 +84,20 @@ class Table:
                 key = bytes(cursor.key())
                 if not key.startswith(prefix):
                     break
-                found.append((key, unseal(self.name, key, cursor.value())))
+                row = self._sound(key, cursor.value())
+                if row is not None:
+                    found.append((key, row))
                 there = cursor.next()
         return found
+
+    def last_key(self, txn: AnyTransaction, prefix: bytes) -> bytes | None:
+        """The last key that starts with `prefix` and whose row is sound."""
+        with txn.cursor(self.database) as cursor:
+            there = cursor.set_range(prefix + b"\xff" * _KEY_BYTES_MAX)
+            there = cursor.prev() if there else cursor.last()
+            while there:
+                key = bytes(cursor.key())
+                if self._sound(key, cursor.value()) is not None:
+                    return key if key.startswith(prefix) else None
+                there = cursor.prev()
+        return None

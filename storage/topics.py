@@ -7,11 +7,13 @@ filters of the group. Ids are never given twice: stale index rows of a forgotten
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from .environment import Databases
-from .format import name_key, unpacked
+from .format import key_name, name_key, unpacked
 from .table import AnyTransaction, WriteTransaction
+
+if TYPE_CHECKING:
+    from .environment import Databases, Environment
 
 GROUP_SHIFT: Final = 48
 ID_BYTES: Final = 8
@@ -40,21 +42,40 @@ def group_of(topic_id: int) -> int:
 
 
 def find(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
-    """The id of `topic`, or None when no record names it."""
-    row = databases.ids.get(txn, name_key(topic))
-    return None if row is None else topic_id_of(row, "ids")
+    """The id of `topic`, or None when no record names it. Where its row is damaged, the names tell."""
+    key = name_key(topic)
+    row = databases.ids.get(txn, key)
+    if row is not None:
+        return topic_id_of(row, "ids")
+    return _named(databases, txn, topic) if databases.ids.damaged(txn, key) else None
+
+
+def _named(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
+    """The id that the table of names gives `topic`: looked for in all of it, which only damage asks for."""
+    after: bytes | None = None
+    while rows := databases.names.rows(txn, b"", after):
+        for key, name in rows:
+            if name == topic:
+                return topic_id_of(key, "names")
+        after = rows[-1][0]
+    return None
 
 
 class TopicIds:
-    """Names to ids for the writer: a bounded cache before the table, and what the open transaction has added."""
+    """Names to ids, for the writer: a bounded cache before the table, and what the open transaction has added."""
 
-    def __init__(self, databases: Databases, next_numbers: dict[int, int], cache_max: int) -> None:
-        self._databases = databases
+    def __init__(self, environment: Environment, cache_max: int) -> None:
+        self._begin = environment.begin
+        self._databases = environment.databases
         self._cache: dict[bytes, int] = {}
         self._cache_max = cache_max
-        self._next = next_numbers
+        self._next: dict[int, int] = {}
         self._added: dict[bytes, int] = {}
         self._next_added: dict[int, int] = {}
+
+    def number_from(self, next_numbers: dict[int, int]) -> None:
+        """The next number of each group, as opening has found them."""
+        self._next = next_numbers
 
     def resolve(self, txn: WriteTransaction, group: int, topic: bytes) -> int:
         """The id of `topic`; a new one when it has none."""
@@ -87,6 +108,23 @@ class TopicIds:
             self._databases.ids.delete(txn, name_key(topic))
             self._cache.pop(topic, None)
             self._added.pop(topic, None)
+
+    def mend(self) -> None:
+        """Make damaged rows of names and ids anew from each other. (A name too long for a key is in its row alone.)"""
+        names, ids = self._databases.names, self._databases.ids
+        for table in (names, ids):
+            after: bytes | None = None
+            while True:
+                with self._begin() as txn:
+                    rows = table.rows(txn, b"", after)
+                    for key, row in rows:
+                        if table is names and ids.get(txn, name_key(row)) is None:
+                            ids.put(txn, name_key(row), key)
+                        elif table is ids and (name := key_name(key)) is not None and names.get(txn, row) is None:
+                            names.put(txn, row, name)
+                if not rows:
+                    break
+                after = rows[-1][0]
 
     def numbered(self) -> dict[int, int]:
         """The next number of each group in which the open transaction has named topics: to be stored with it."""

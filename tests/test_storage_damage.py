@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,8 @@ def fill(store: Store) -> None:
 
 
 CALLS: dict[str, Callable[[Store], object]] = {
-    "read": lambda s: s.read(0, 0),
-    "past": lambda s: s.past(0, b"a/topic", 0, 2**62, limit=9),
+    "read": lambda s: [block.to_wire() for block in s.read(0, 0).blocks],
+    "past": lambda s: [block.to_wire() for block in s.past(0, b"a/topic", 0, 2**62, limit=9)],
     "offset_at": lambda s: s.offset_at(0, START_US),
     "topics": lambda s: list(s.topics(0)),
     "session": lambda s: s.session(0, "client"),
@@ -65,7 +64,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "subscribers": lambda s: s.subscribers(b"a/topic"),
     "producer": lambda s: s.producer(0, b"p"),
     "mark": lambda s: s.mark(0, b"u", 3),
-    "retained": lambda s: s.retained(0, lambda _: True),
+    "retained": lambda s: [block.to_wire() for block in s.retained(0, lambda _: True)],
     "dictionaries": lambda s: list(s.dictionaries(0)),
     "epochs": lambda s: s.epochs(0),
     "stats": lambda s: s.stats(),
@@ -87,17 +86,23 @@ def spoil(store: Store, tables: list[str]) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_row_of_a_wrong_form_is_an_error_of_the_store_in_every_call(tmp_path: Path, table: str) -> None:
+def test_rows_of_a_wrong_form_stop_no_call_and_are_counted(tmp_path: Path, table: str) -> None:
     clock = ManualClock(time_us=START_US)
     store = opened(tmp_path / "s", clock)
     fill(store)
+    before = {name: call(store) for name, call in CALLS.items() if name not in ("stats", "reclaim", "flush")}
     spoil(store, [table])
-    for call in CALLS.values():
-        with suppress(DamageError):  # anything else fails the test
-            call(store)
+    counted = 0
+    for _ in range(2):
+        for name, call in CALLS.items():
+            found = call(store)
+            assert found == before.get(name, found), name
+        counted += store.damage.counts.get(table, 0)
+        store.close()
+        store = opened(tmp_path / "s", clock)
+    if table != "expiry":  # whose rows have no checksum: what they name is asked
+        assert counted > 0
     store.close()
-    with suppress(DamageError):
-        opened(tmp_path / "s", clock).close()
     if table != "expiry":  # which repair makes anew
         assert [damage.table for damage in check(tmp_path / "s").damages if damage.table == table]
 

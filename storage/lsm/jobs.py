@@ -70,7 +70,7 @@ class _Input:
 class Merge:
     """Several sources to one run, in key order, so many rows a step as make about one segment.
 
-    With `by_seq`, rows of a key are in the order of their `seq`, in all runs and in the new one, and nothing expires.
+    With `by_seq`, rows of a key are in the order of their `seq`, in all runs and in the new one.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Merge:
             if taken == rows.size:
                 each.number, each.at = each.number + 1, 0
         # Bringing them together copies: what it was taken from lies in the map and does not outlive the transaction.
-        found = self._cleaned(in_order(parts) if self._by_seq else merged(parts, now_us))
+        found = self._cleaned(in_order(parts, now_us) if self._by_seq else merged(parts, now_us))
         if found.size:
             self._pending.append(found)
             self._pending_rows += found.size
@@ -138,7 +138,7 @@ class Merge:
         return start + int(np.searchsorted(rows.seq[start:end], seq, "right"))
 
 
-def in_order(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts by key and seq."""
-    rows = joined(parts)
+def in_order(parts: Sequence[Rows], now_us: int) -> Rows:
+    """The rows of all parts that have not expired, by key and seq."""
+    rows = joined(parts).alive(now_us)
     return rows.take(np.lexsort((rows.seq, rows.key)))

@@ -16,7 +16,7 @@ import numpy as np
 from ..format import DamageError, unpacked
 from ..table import AnyTransaction, Database, WriteTransaction
 from .rows import I64, U64, Asked, Bounds, Matches, Rows, asked, bounds_of, probe
-from .segments import encode_segment, segment_head, segment_rows
+from .segments import encode_segment, segment_rows, verified_segment_head
 
 _KEY: Final = struct.Struct(">II")
 
@@ -68,8 +68,8 @@ class Run:
     def load(self, txn: AnyTransaction, database: Database, segments: int) -> None:
         """Note the segments of a run that the manifest names. Raises DamageError when one is missing or torn."""
         for number in range(segments):
-            rows = segment_rows(self._value(txn, database, number), verify=False)
-            self._note(rows, segment_head(self._value(txn, database, number)).bounds)
+            value = self._value(txn, database, number)
+            self._note(segment_rows(value, verify=False), verified_segment_head(value).bounds)
 
     def _value(self, txn: AnyTransaction, database: Database, number: int) -> memoryview:
         value = txn.get(self._prefix + segment_key(self.number, number), None, database)

@@ -1,7 +1,8 @@
 """A segment: a few thousand sorted rows as one LMDB value, read in place.
 
-Little-endian: crc u32 over all that follows, version u16, spare u16, rows u32, spare u32, the rows' bounds (i64 a
-number; so a run that has expired as a whole is dropped unread), then the columns key, seq, low, high, tag (8 bytes a
+Little-endian: crc u32 over all that follows, version u16, spare u16, rows u32, a crc u32 of the head, the first and the
+last key (what is known of a segment before it is touched), the rows' bounds (i64 a number; so a run that has expired as
+a whole is dropped unread), then the columns key, seq, low, high, tag (8 bytes a
 row each) and a check a row (u32, `checks`). The columns start at a multiple of 8, so NumPy reads them from the map.
 
 The checksum over the whole is compared when a segment is first touched after it was written or opened; the checks a row
@@ -20,7 +21,7 @@ from ..format import DamageError
 from .checks import row_checks
 from .rows import ROW_BYTES, Bounds, Rows, bounds_of
 
-SEGMENT_VERSION: Final = 1
+SEGMENT_VERSION: Final = 2
 
 _CRC = struct.Struct("<I")
 _HEAD = struct.Struct("<HHIIQqqq")
@@ -34,7 +35,7 @@ class SegmentHead(NamedTuple):
     version: int
     spare: int
     rows: int
-    spare_2: int
+    head_crc: int
     seq_max: int
     low_max: int
     high_min: int
@@ -48,9 +49,24 @@ class SegmentHead(NamedTuple):
 
 def encode_segment(rows: Rows) -> bytes:
     """Sorted rows as the value that is stored."""
-    head = _HEAD.pack(SEGMENT_VERSION, 0, rows.size, 0, *bounds_of(rows))
+    fields = SegmentHead(SEGMENT_VERSION, 0, rows.size, 0, *bounds_of(rows))
+    head = _HEAD.pack(*fields._replace(head_crc=_head_crc(fields, rows)))
     covered = b"".join((head, *[np.ascontiguousarray(column).data for column in rows], row_checks(*rows).data))
     return _CRC.pack(crc32(covered)) + covered
+
+
+def _head_crc(head: SegmentHead, rows: Rows) -> int:
+    """Over the head and the keys at both ends."""
+    ends = np.ascontiguousarray(rows.key[[0, -1]] if rows.size else rows.key)
+    return crc32(ends.data, crc32(_HEAD.pack(*head._replace(head_crc=0))))
+
+
+def verified_segment_head(value: memoryview) -> SegmentHead:
+    """The fixed part, believed without touching the rows between the first and the last. Raises DamageError."""
+    head = segment_head(value)
+    if head.head_crc != _head_crc(head, segment_rows(value, verify=False)):
+        raise DamageError("runs", -1, -1, "the head of the segment does not match its checksum")
+    return head
 
 
 def segment_head(value: memoryview) -> SegmentHead:
