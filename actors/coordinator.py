@@ -20,7 +20,6 @@ from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreF
 from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN, check_entry_columns
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
-from lexicast.storage.format import DamageError
 from lexicast.storage.store import Store
 
 from .background import keep_going, stop_loops
@@ -38,7 +37,6 @@ log = logging.getLogger(__name__)
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 # The same in records: well below `RECORDS_PENDING_MAX`, where publications are refused.
 UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
-DAMAGED_NOTED_MAX = 1_000
 HEADS_PERIOD_S = 1.0
 SWEEP_PERIOD_S = 0.1
 
@@ -76,7 +74,6 @@ class CoordinatorServer:
         self.requests = CoordinatorRequests(self)
         self.failure: StoreError | None = None
         self.published_records = 0
-        self.damaged: set[tuple[int, int]] = set()
         self._committer = Committer(store, clock, self._committed, self._refused, self._failed)
         self._commit_waiters: dict[int, deque[tuple[int, Callable[[Exception | None], None]]]] = {}
         self._control: dict[int, list[tuple[ControlRecord, Callable[[Exception | None], None]]]] = {}
@@ -295,13 +292,6 @@ class CoordinatorServer:
             for _, done in queue:
                 done(error)
 
-    def note_damage(self, error: DamageError) -> None:
-        """A record that cannot be read any more: told once in the log, and by `status` for as long as this runs."""
-        known = (error.group, error.offset)
-        if known not in self.damaged and len(self.damaged) < DAMAGED_NOTED_MAX:
-            self.damaged.add(known)
-            log.error("%s", error)
-
     # -- periodic
 
     async def _tell_heads(self) -> None:
@@ -346,7 +336,7 @@ class CoordinatorServer:
             "offsets": {number: group.next for number, group in groups.items()},
             "published_records": self.published_records,
             "uncommitted_bytes": self._committer.waiting_bytes,
-            "damaged": sorted(self.damaged),
+            "damage": self.store.damage.status(),
             "failure": str(self.failure) if self.failure else None,
             "brokers": self.routing.status(),
             "store": self.store.stats(),

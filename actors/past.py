@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.cluster.selection import offsets_of, select, select_from, select_topics
 from lexicast.cluster.topics import is_wildcard, matches
-from lexicast.storage.format import DamageError
-from lexicast.storage.reader import ReadResult
 
 from .peers import BrokerPeer
 
@@ -117,10 +115,9 @@ class Past:
         state = server.sequencer.groups[group]
         if offset < state.committed:
             upto = state.committed - 1
-            if state.committed - offset > TAIL_RECORDS_MAX:
-                result = await asyncio.to_thread(self._read_sound, group, offset, bytes_max, upto, wanted)
-            else:
-                result = self._read_sound(group, offset, bytes_max, upto, wanted)
+            read = partial(server.store.read, group, offset, bytes_max=bytes_max, upto=upto, topics=wanted)
+            long = state.committed - offset > TAIL_RECORDS_MAX
+            result = await asyncio.to_thread(read) if long else read()
             if result.next_offset == offset:
                 # Nothing is left there: retention or expiry took the group's last blocks.
                 result = result._replace(next_offset=upto + 1)
@@ -139,25 +136,6 @@ class Past:
                 blocks.append(part)
                 room -= part.size_bytes
         return blocks, max(offset, state.delivered), True
-
-    def _read_sound(
-        self, group: int, offset: int, bytes_max: int, upto: int, wanted: Callable[[bytes], bool]
-    ) -> ReadResult:
-        """What the store holds, passing what is damaged: one bad record must not keep a reader from all later ones.
-
-        It is noted in `CoordinatorServer.damaged`: `lexicast status` warns of it.
-        """
-        read = self._server.store.read
-        try:
-            return read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted)
-        except DamageError as error:
-            self._server.note_damage(error)
-            damaged = max(error.offset, offset)
-        if damaged > offset:
-            # What lies before it, unless it is the head of a whole block that is damaged.
-            with suppress(DamageError):
-                return read(group, offset, bytes_max=bytes_max, upto=damaged - 1, topics=wanted)
-        return ReadResult([], damaged + 1, offset)
 
     def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
         """For each group (None: all led here) the first offset whose time is at or after `time_us`."""

@@ -104,11 +104,13 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f"{name}: publishing is refused, {size(store['free_bytes'])} are left to its store; reading goes on. Free "
             "disk space, lower storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )
-    if damaged := actor.get("damaged"):
-        group, offset = damaged[0]
+    if damage := actor.get("damage"):
+        counts = damage["counts"]
+        kinds = ", ".join([f"{count:,} in {table}" for table, count in sorted(counts.items())])
         yield (
-            f"{name}: {len(damaged):,} damaged places in its store were passed over by readers, the first in group "
-            f"{group} at offset {offset}: stop the cluster and check the store (`python -m lexicast.storage.check`)"
+            f"{name}: {sum(counts.values()):,} damaged places in its store are passed over ({kinds}; first: "
+            f"{damage['first'][0]}): everything else is served; stop the cluster and repair the store "
+            "(`lexicast store repair`)"
         )
     if actor.get("uncommitted_bytes", 0) > SLOW_DISK_BYTES:
         yield f"{name}: {size(actor['uncommitted_bytes'])} wait for the disk: it is slower than what is published"
