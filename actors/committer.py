@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from typing import NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock
@@ -35,11 +36,19 @@ QUIET_S = 0.01
 QUIET_BYTES_MAX = 1024 * 1024
 
 
+class Written(NamedTuple):
+    """The blocks of a batch that are durable; `full`: why the others are not."""
+
+    blocks: list[Block]
+    full: StoreFullError | None
+
+
 class Committer:
     """Writes blocks in the order given and tells when they are durable.
 
     `committed(blocks)` and `refused(blocks, error)` are called in the event loop, in order. A StoreFullError refuses
-    publications and keeps control records; any other StoreError ends the committer: `failed(error)`, once.
+    publications and keeps control records, as long as there is room for these; in housekeeping it means to wait. Any
+    other error ends the committer: `failed(error)`, once.
     """
 
     def __init__(
@@ -135,24 +144,34 @@ class Committer:
         batch, self._waiting = self._waiting, []
         return batch
 
-    def _write(self, batch: list[Block]) -> StoreFullError | None:
+    def _write(self, batch: list[Block]) -> Written:
         """On the thread: one transaction, and perhaps one step of reclaiming."""
-        full: StoreFullError | None = None
-        if batch:
-            try:
-                self._store.commit(batch)
-            except StoreFullError as error:
-                full = error
-                self._store.commit([block for block in batch if block.kind != PUBLICATIONS])
+        found = self._commit(batch)
         self._housekeeping()
-        return full
+        return found
+
+    def _commit(self, batch: list[Block]) -> Written:
+        """All of it; else the control records alone; else nothing."""
+        full: StoreFullError | None = None
+        for wanted in (batch, [block for block in batch if block.kind != PUBLICATIONS]):
+            try:
+                if wanted:
+                    self._store.commit(wanted)
+            except StoreFullError as error:
+                full = full or error
+            else:
+                return Written(wanted, full)
+        return Written([], full)
 
     def _housekeeping(self) -> None:
         """On the thread: a step, if one is due and nothing waits meanwhile."""
         now = monotonic()
         if now < self._step_at or (self._waiting and now < self._step_at + HOUSEKEEPING_S):
             return
-        self._more = self._store.reclaim(self._clock.time_us()).more
+        try:
+            self._more = self._store.reclaim(self._clock.time_us()).more
+        except StoreFullError:
+            self._more = False  # there is no room to free any in: again at the next one due
         took = monotonic() - now
         pause = min(took / STEP_SHARE, STEP_PAUSE_MAX_S) if self._more else HOUSEKEEPING_S
         self._step_at = now + took + pause
@@ -166,7 +185,7 @@ class Committer:
         self._step_timer = None
         self._kick(sweep=True)
 
-    def _written(self, batch: list[Block], done: asyncio.Future[StoreFullError | None]) -> None:
+    def _written(self, batch: list[Block], done: asyncio.Future[Written]) -> None:
         self._busy = False
         self.waiting_bytes -= sum([block.size_bytes for block in batch])
         self.waiting_records -= sum([block.count for block in batch])
@@ -179,11 +198,11 @@ class Committer:
             self._idle.set()
             self._failed(self.error)
             return
-        full = done.result()
-        if full is not None:
-            self._refused([block for block in batch if block.kind == PUBLICATIONS], full)
-            batch = [block for block in batch if block.kind != PUBLICATIONS]
-        self._committed(batch)
+        written = done.result()
+        if written.full is not None:
+            kept = set(map(id, written.blocks))
+            self._refused([block for block in batch if id(block) not in kept], written.full)
+        self._committed(written.blocks)
         self._go_on()
         if not self._busy:
             self._step_later()

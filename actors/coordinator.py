@@ -73,6 +73,8 @@ class CoordinatorServer:
         self.sessions = Sessions(store, self.append_control, self.routing.peers)
         self.requests = CoordinatorRequests(self)
         self.failure: StoreError | None = None
+        # The last refusal for want of space. An epoch whose start cannot be stored is not served.
+        self.refusal: StoreError | None = None
         self.published_records = 0
         self._committer = Committer(store, clock, self._committed, self._refused, self._failed)
         self._commit_waiters: dict[int, deque[tuple[int, Callable[[Exception | None], None]]]] = {}
@@ -96,8 +98,8 @@ class CoordinatorServer:
             opened.append(self.sequencer.open(group, epoch, last, max(time_us, self.clock.time_us()), [self.name]))
         self._committer.submit(opened)
         await self._committer.drain()
-        if self.failure is not None:
-            raise self.failure
+        if reason := self.failure or self.refusal:
+            raise reason
         self._tasks = [
             keep_going(self._tell_heads(), "telling brokers how far they have been served"),
             keep_going(self._sweep(), "the coordinator's housekeeping"),
@@ -272,6 +274,7 @@ class CoordinatorServer:
 
     def _refused(self, blocks: list[Block], error: StoreError) -> None:
         """The disk was full after all: nobody is told that these are stored; their offsets stay unused."""
+        self.refusal = error
         for block in blocks:
             waiters = self._commit_waiters.get(block.group, deque())
             for waiter in [w for w in waiters if block.first <= w[0] <= block.last]:

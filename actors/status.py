@@ -104,6 +104,11 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f"{name}: publishing is refused, {size(store['free_bytes'])} are left to its store; reading goes on. Free "
             "disk space, lower storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )
+    if store.get("pinned"):
+        yield (
+            f"{name}: a process has been reading its store in one go for seconds, so that freed space cannot be used "
+            "again: end it (`lexicast store`, a Spark job, or a program of your own)"
+        )
     if damage := actor.get("damage"):
         counts = damage["counts"]
         kinds = ", ".join([f"{count:,} in {table}" for table, count in sorted(counts.items())])

@@ -123,6 +123,16 @@ class Environment:
         stat = txn.stat(self.databases.log)
         return (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]) * self.page_bytes
 
+    def oldest_reader(self) -> tuple[int | None, int]:
+        """The transaction that the oldest reader looks at (None: nobody reads), and the last one.
+
+        Killed readers are cleared first: they would hold their pages for ever.
+        """
+        self.lmdb.reader_check()
+        rows = [line.split() for line in self.lmdb.readers().splitlines()]
+        held = [int(row[-1]) for row in rows if row and row[-1].isdigit()]
+        return min(held, default=None), self.lmdb.info()["last_txnid"]
+
     def leave_poison(self, reason: str) -> None:
         """Write the file that keeps this store from being opened before somebody has looked at the disk."""
         leave_poison(self.directory, reason)

@@ -125,6 +125,7 @@ class Reclaimer:
     def step(self, now_us: int) -> Reclaimed:
         """One bounded step of writing behind, merging, reclaiming or looking through rows after opening: each in its
         turn, so that none waits for ever."""
+        self._space.look_at_readers()
         kinds = (self._write_behind, self._merge, self._reclaim, self._look_through)
         for _ in kinds:
             self._turn = (self._turn + 1) % len(kinds)

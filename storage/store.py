@@ -4,17 +4,16 @@ Threads: `commit`, `reclaim`, `flush` and `close` belong to one writer thread; e
 commit is one durable transaction: the blocks, what they mean for the tables, and nothing else. The index's memory
 table is entered after it.
 
-Errors: the caller's mistake (UsageError) and a full store (StoreFullError) leave everything as it was. Any error of
-LMDB or the operating system *poisons* the store: what a failed fsync left on the disk is unknown, so nothing is retried
-and every later call is a StorePoisonedError.
+Errors: the caller's mistake (UsageError) and a full store or disk (StoreFullError) leave everything as it was; any
+other error of LMDB or the operating system *poisons* the store (see `guard`). What is damaged is no error (see
+`damage`).
 """
 
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +22,16 @@ import numpy as np
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock
-from lexicast.cluster.errors import StoreError, StoreFullError, StorePoisonedError, UsageError
+from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
 from . import groups as group_rows
 from .behind import WriteBehind
 from .dual import Entry, Index, IndexedSubscription
-from .environment import Environment, Identity, disk_is_full, identify
+from .environment import Environment, Identity, identify
 from .format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
 from .groups import Group
+from .guard import Guard
 from .log import Log
 from .lsm.rows import Rows
 from .options import StoreOptions
@@ -41,12 +41,9 @@ from .reader import Reader, ReadResult
 from .retention import Reclaimed, Reclaimer, expiry_key
 from .space import Space
 from .state import Epoch, State, dictionary_of, session_of, subscription_of
-from .table import AnyTransaction, ReadTransaction, Table, WriteTransaction
+from .table import AnyTransaction, Table, WriteTransaction
 from .topics import GROUP_SHIFT, TopicIds, find, group_of
 from .walk import Walk
-
-_NOT_POISON = (lmdb.ReadersFullError, lmdb.MapResizedError)
-_CLOSE_WAIT_S = 5.0
 
 
 class Tail(NamedTuple):
@@ -59,7 +56,10 @@ class Tail(NamedTuple):
 
 
 class StoreStats(NamedTuple):
-    """What a store holds. Times are 0 when there is nothing; `free_bytes` includes the reserve."""
+    """What a store holds. Times are 0 when there is nothing; `free_bytes` includes the reserve.
+
+    `pinned`: a reader has held an old snapshot for seconds, so that freed pages cannot be used again.
+    """
 
     used_bytes: int
     file_bytes: int
@@ -75,6 +75,7 @@ class StoreStats(NamedTuple):
     index_pending: int
     full: bool
     poisoned: bool
+    pinned: bool
 
 
 class Store:
@@ -89,10 +90,6 @@ class Store:
         self._databases = environment.databases
         self._options = options
         self._clock = clock
-        self._poison: str | None = None
-        self._closed = False
-        self._readers = 0
-        self._readers_changed = threading.Condition()
         self._groups: dict[int, Group] = {}
         self.damage = environment.damage
         self._log = Log(self._databases.log, self.damage)
@@ -100,6 +97,7 @@ class Store:
         self._ids = TopicIds(environment, options.topic_cache_max)
         self._state = State(self._databases, self._ids, self._index)
         self._space = Space(environment, options, clock)
+        self.guard = Guard(environment, self._space)
         self._walk = Walk(environment, self._index, self._ids, self._state, clock)
         self._walk.at_open()
         self._load_groups()
@@ -151,69 +149,14 @@ class Store:
         self._groups.update(found.groups)
         self._ids.number_from(found.next_topics)
 
-    # state of the store
-
-    def _usable(self) -> None:
-        if self._poison is not None:
-            raise StorePoisonedError(
-                f"the store {self.environment.directory} refuses everything after an I/O error ({self._poison}): "
-                "let a follower take over, look at the disk and start again"
-            )
-        if self._closed:
-            raise StoreError(f"the store {self.environment.directory} is closed")
-
-    def _poisoned(self, error: Exception) -> StoreError:
-        """Poison the store because of `error`; what to raise."""
-        self._poison = str(error)
-        directory = self.environment.directory
-        if disk_is_full(directory, error):
-            return StoreError(f"No space left for the store {directory} ({error}): add some and start again")
-        # A full disk fails before anything is written over; anything else may have lost pages without a trace.
-        self.environment.leave_poison(str(error))
-        return StoreError(f"I/O error in the store {self.environment.directory}: {error}; it refuses everything now")
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Turn LMDB's and the system's errors into poison."""
-        self._usable()
-        try:
-            yield
-        except _NOT_POISON as error:
-            raise StoreError(f"the store {self.environment.directory} cannot be read now: {error}") from None
-        except (lmdb.Error, OSError) as error:
-            raise self._poisoned(error) from error
-
-    @contextmanager
-    def _reading(self) -> Iterator[ReadTransaction]:
-        """A read transaction that `close` waits for."""
-        with self._counted(), self._guard(), self.environment.snapshot() as txn:
-            yield txn
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        with self._readers_changed:
-            self._usable()
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._readers_changed:
-                self._readers -= 1
-                self._readers_changed.notify_all()
-
     def close(self) -> None:
         """Write the index behind (so that the next start has nothing to do), wait for readers, close."""
-        if self._closed:
+        if self.guard.closed:
             return
-        if self._poison is None:
+        if self.guard.poison is None:
             with suppress(StoreError):
                 self.flush()
-        with self._readers_changed:
-            self._closed = True
-            self._readers_changed.wait_for(lambda: self._readers == 0, _CLOSE_WAIT_S)
-            if self._readers:
-                raise StoreError(f"{self._readers} readers still hold the store {self.environment.directory}")
-        self.environment.close()
+        self.guard.close()
 
     # writing
 
@@ -224,22 +167,20 @@ class Store:
         contradicting itself) and StoreFullError (publications beyond quota or disk less the reserve): nothing was
         written. Raises StoreError on an I/O error, which poisons the store.
         """
-        self._usable()
+        self.guard.usable()
         if not blocks:
             return
         outlines = self._admit(blocks)
         values = [encode_block(o.block, o.flags, o.expire_first_us, o.expire_all_us) for o in outlines]
         need = sum([self._space.needed_bytes(len(value)) for value in values])
         self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
-        with self._guard():
+        with self.guard():
             for _ in range(self._index.steps_owed(sum([len(found.topics) for found in outlines]))):
                 self._behind.step()
             try:
                 entries, used = self._write(outlines, values)
             except (struct.error, OverflowError) as error:
                 raise UsageError(f"a record holds a number that is out of range: {error}") from None
-            except (lmdb.MapFullError, lmdb.TxnFullError) as error:
-                raise StoreFullError(f"the store {self.environment.directory} is full: {error}") from None
             self._committed(outlines, entries, used)
 
     def _admit(self, blocks: Sequence[Block]) -> list[Outline]:
@@ -322,29 +263,29 @@ class Store:
 
         `now_us` is the wall clock's time. Raises StoreError on an I/O error, which poisons the store.
         """
-        with self._guard():
+        with self.guard():
             return self._reclaimer.step(now_us)
 
     def flush(self) -> None:
         """Write all of the index's memory table. Not needed for durability."""
-        with self._guard():
+        with self.guard():
             self._behind.flush()
 
     def rebuild_index(self) -> None:
         """Empty DualDB's index and enter everything again, from the log and the table of subscriptions."""
-        with self._guard():
+        with self.guard():
             self._behind.rebuild()
 
     def room(self) -> bool:
         """Publications are accepted now. Cheap: measured at each commit, the disk at most each 0.25 s."""
-        self._usable()
+        self.guard.usable()
         return self._space.room()
 
     # reading
 
     def tails(self) -> dict[int, Tail]:
         """Where each group that ever had records stands."""
-        self._usable()
+        self.guard.usable()
         return {g.number: Tail(g.epoch, g.first, g.last, g.time_us) for g in list(self._groups.values()) if g.last >= 0}
 
     def read(
@@ -366,12 +307,12 @@ class Store:
         """
         known = self._groups.get(group)
         tail = known.last if known is not None else -1
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired, tail)
 
     def first_kept(self, group: int) -> int:
         """The first offset that retention has not discarded (expiry does not move it)."""
-        self._usable()
+        self.guard.usable()
         return self._reader.first_kept(group)
 
     def past(
@@ -381,18 +322,18 @@ class Store:
 
         At most `limit` records; go on with `first` = the offset after the last one. Expired ones are left out.
         """
-        with self._counted():
-            with self._guard(), self.environment.snapshot() as txn:
+        with self.guard.counted():
+            with self.guard(), self.environment.snapshot() as txn:
                 topic_id = find(self._databases, txn, topic)
             if topic_id is None or group not in self._groups or limit <= 0:
                 return []
             recent = self._index.recent(topic_id)
-            with self._guard(), self.environment.snapshot() as txn:
+            with self.guard(), self.environment.snapshot() as txn:
                 return self._reader.past(txn, recent, group, topic_id, topic, (since_us, until_us), first, limit)
 
     def offset_at(self, group: int, time_us: int) -> int:
         """The first stored offset whose block's time is at or after `time_us`; the last offset + 1 if there is none."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             known = self._groups.get(group)
             return 0 if known is None else self._log.offset_at(txn, group, time_us, known.first, known.last)
 
@@ -402,7 +343,7 @@ class Store:
 
     def session(self, group: int, client_id: str) -> SessionSaved | None:
         """The session of a client id, in its home group."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._state.session(txn, group, client_id)
 
     def sessions(self, group: int) -> Iterator[SessionSaved]:
@@ -411,7 +352,7 @@ class Store:
 
     def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
         """Up to `limit` sessions whose time is over by `now_us`, longest first, each with its group."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return list(self._state.expired_sessions(txn, now_us, limit))
 
     def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
@@ -420,18 +361,18 @@ class Store:
 
     def subscribers(self, topic: bytes) -> list[IndexedSubscription]:
         """The exact back-end subscriptions that stand beside the publications of `topic` in DualDB, by cut."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             topic_id = find(self._databases, txn, topic)
             return [] if topic_id is None else list(self._index.subscriptions(txn, topic_id))
 
     def producer(self, group: int, producer: bytes) -> ProducerState | None:
         """What `group` remembers of a producer: incarnation, last sequence, where its recent publications lie."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._state.producer(txn, group, producer)
 
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
         """The offset of a QoS 2 publication that its publisher has not released."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._state.mark(txn, group, session_uid, packet_id)
 
     def retained(self, group: int, matches: Callable[[bytes], bool]) -> list[Block]:
@@ -439,7 +380,7 @@ class Store:
         found: list[Block] = []
         after: bytes | None = None
         while True:
-            with self._counted(), self._guard():
+            with self.guard.counted(), self.guard():
                 blocks, after = self._reader.retained_step(group, matches, after)
             found += blocks
             if after is None:
@@ -447,12 +388,12 @@ class Store:
 
     def retained_topic(self, group: int, topic: bytes) -> Block | None:
         """The retained publication of `topic`, a block of one record."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._reader.retained_topic(txn, group, topic)
 
     def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
         """A dictionary that records of `group` may refer to."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._state.dictionary(txn, group, dictionary)
 
     def dictionaries(self, group: int) -> Iterator[DictionaryStored]:
@@ -461,14 +402,14 @@ class Store:
 
     def epochs(self, group: int) -> list[Epoch]:
         """The group's epoch starts, oldest first (the last 1,024)."""
-        with self._reading() as txn:
+        with self.guard.reading() as txn:
             return self._state.epochs(txn, group)
 
     def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows under a prefix, a short transaction a thousand: changes meanwhile may be seen or not."""
         after: bytes | None = None
         while True:
-            with self._reading() as txn:
+            with self.guard.reading() as txn:
                 rows = table.rows(txn, prefix, after)
             yield from rows
             if not rows:
@@ -479,8 +420,8 @@ class Store:
         """What the store holds. Also answers when the store is poisoned, with what was last known."""
         groups = list(self._groups.values())
         oldest = blocks = topics = sessions = retained = log_bytes = 0
-        if self._poison is None:
-            with self._reading() as txn:
+        if self.guard.poison is None:
+            with self.guard.reading() as txn:
                 oldest = self._oldest_us(txn)
                 blocks = txn.stat(self._databases.log)["entries"]
                 topics = txn.stat(self._databases.names.database)["entries"]
@@ -501,5 +442,6 @@ class Store:
             retained=retained,
             index_pending=self._index.entries,
             full=not self._space.room(),
-            poisoned=self._poison is not None,
+            poisoned=self.guard.poison is not None,
+            pinned=self._space.pinned,
         )

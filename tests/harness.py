@@ -125,7 +125,7 @@ class Coordinator:
             await server._committer.close()
         await asyncio.gather(*server._tasks, *server.requests.past._bringing_up.values(), return_exceptions=True)
         await eventually(lambda: all(link.closed for link in links))
-        server.store._poison = "crashed"
+        server.store.guard.poison = "crashed"
         await asyncio.to_thread(server.store.close)
 
 
