@@ -23,7 +23,7 @@ RETRY_S = 0.05
 
 
 class BlockCache:
-    """The blocks delivered most recently, of all groups together at most `bytes_max`."""
+    """The blocks delivered most recently, of all groups together at most `bytes_max` of memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -39,12 +39,12 @@ class BlockCache:
         self._complete_to[block.group] = block.last + 1
         self._blocks.setdefault(block.group, deque()).append(block)
         self._order.append(block)
-        self._bytes += block.size_bytes
+        self._bytes += block.memory_bytes
         while self._bytes > self._bytes_max:
             oldest = self._order.popleft()
             self._blocks[oldest.group].popleft()
             self._complete_from[oldest.group] = oldest.last + 1
-            self._bytes -= oldest.size_bytes
+            self._bytes -= oldest.memory_bytes
 
     def since(self, group: int, offset: int) -> list[Block] | None:
         """All blocks delivered that hold something at or after `offset`.

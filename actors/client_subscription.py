@@ -18,7 +18,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
-from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.blocks import BLOCK_MEMORY_BYTES, PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.positions import Cursor, Position
@@ -95,8 +95,8 @@ class _Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What it counts in the buffer."""
-        return self.block.size_bytes + RECORD_BYTES * self.block.count
+        """What it counts in the buffer: about what it takes in memory."""
+        return BLOCK_MEMORY_BYTES + self.block.size_bytes + RECORD_BYTES * self.block.count
 
 
 class HistoryPages:

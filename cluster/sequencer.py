@@ -13,7 +13,8 @@ all). Rules (DESIGN.md sections 2 and 3):
 4. Times never go back within a group, whatever the clock does.
 
 Invariants: delivered <= next; committed <= next; `undelivered` holds the blocks from `delivered` on, `uncommitted`
-those from `committed` on. A control block needs no delivery: it is passed over once it is committed.
+those from `committed` on. A control block needs no delivery: it is passed over once it is committed. `marks` are those
+of uncommitted blocks: the store knows the others, and forgets those that nobody releases (`producer_retention_s`).
 """
 
 from __future__ import annotations
@@ -232,8 +233,18 @@ class Sequencer:
             return False
         state.committed = committed
         while state.uncommitted and state.uncommitted[0].last < committed:
-            state.uncommitted.popleft()
+            self._settled(state, state.uncommitted.popleft())
         return True
+
+    @staticmethod
+    def _settled(state: Group, block: Block) -> None:
+        """A block is committed: the store knows its marks, whether their session lives on or not."""
+        if block.kind == PUBLICATIONS and state.marks:
+            for mark in block.meta.marks:
+                key = (mark.session_uid, mark.packet_id)
+                placed = state.marks.get(key)
+                if placed is not None and placed.offset <= block.last:
+                    del state.marks[key]
 
     def withdraw(self, block: Block) -> None:
         """`block` could not be stored: it is not delivered any more, and its publications are no repeats of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lexicast.actors.catching_up import BlockCache
 from lexicast.cluster.blocks import (
     CONTROL,
     DEFLATE,
@@ -279,3 +281,39 @@ def test_other_texts_are_no_positions(text: str) -> None:
 def test_a_topics_group_never_changes(topic: bytes, group: int) -> None:
     """Stores and clients of every version have to agree on it. (The numbers are those of `b2sum -l 64`.)"""
     assert topic_group(topic, 100) == group
+
+
+def many(
+    blocks: int, runs: int, topics: int, properties: dict[int, Any] | None = None, records: int = 1
+) -> list[bytes]:
+    """Packed blocks as links bring them, each run with `records` payloads of 140 bytes."""
+    names = tuple([b"devices/%05d/telemetry" % i for i in range(topics)])
+    flat = tuple([Run(0, i % topics, 1, 0, 0, properties, 0, records) for i in range(runs)])
+    count = runs * records
+    meta = pack_meta(Meta(names, flat, (ProducerRun(b"p" * 16, 1 << 40, 1 << 30, count),), (), ("client-1",), ()))
+    return [
+        msgpack.packb(
+            (5, 7, first, first + count - 1, 1 << 50, 0, meta, (140).to_bytes(4, "little") * count, b"x" * 140 * count)
+        )
+        for first in range(1 << 40, (1 << 40) + blocks * count, count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "topics", "records", "properties"),
+    [(1, 1, 1, None), (10, 1, 1, None), (100, 100, 1, None), (1, 1, 100, None), (10, 10, 1, {38: (("unit", "km"),)})],
+)
+def test_a_cache_of_blocks_takes_the_memory_that_it_is_given(
+    runs: int, topics: int, records: int, properties: dict[int, Any] | None
+) -> None:
+    packed, limit = many(2_000_000 // (runs * records * 300 + 1_000), runs, topics, properties, records), 400_000
+    tracemalloc.start()
+    cache = BlockCache(limit)
+    for data in packed:
+        block = Block.from_wire(msgpack.unpackb(data, use_list=False))
+        cache.add(block, block.first)
+    del block
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.7 * limit < taken < 1.1 * limit, taken / limit
+    assert cache.since(5, (1 << 40) + 1) is None

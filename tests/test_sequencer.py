@@ -114,6 +114,21 @@ def test_a_qos2_publication_sent_by_another_broker_is_a_repeat_until_released() 
     assert released.block is not None
 
 
+def test_marks_of_sessions_that_never_release_leave_memory_with_their_commit() -> None:
+    store = MemoryStore(8)
+    made = sequencer(store)
+    for number in range(1, 200):
+        uid = b"session-%d" % number
+        block = publish(made, entry([b"x"], qos=2, sequence=number, marks=[Mark(0, uid, 7)])).block
+        assert block is not None
+        assert (uid, 7) in made.groups[GROUP].marks
+        store.commit([block])
+        made.durable("a", GROUP, block.last)
+        again = publish(made, entry([b"x"], qos=2, producer=uid, marks=[Mark(0, uid, 7)]))
+        assert places(again) == [block.first]
+    assert not made.groups[GROUP].marks
+
+
 def test_qos0_goes_at_once_but_overtakes_nothing() -> None:
     made = sequencer()
     at_once = publish(made, entry([b"0"], qos=0)).block
