@@ -16,9 +16,11 @@ from lexicast.cluster.positions import Cursor, Position
 from lexicast.cluster.properties import (
     CONTENT_TYPE,
     CORRELATION_DATA,
+    FIELD_BYTES_MAX,
     PAYLOAD_FORMAT,
     RESPONSE_TOPIC,
     USER_PROPERTY,
+    well_formed,
 )
 
 Since: TypeAlias = Position | Mapping[int, int] | Mapping[str, int] | datetime | timedelta | float | str | None
@@ -114,7 +116,12 @@ def pack_properties(properties: Properties | Mapping[str, str] | None) -> dict[i
         (CORRELATION_DATA, given.correlation_data),
         (USER_PROPERTY, [list(pair) for pair in given.user] or None),
     )
-    return {identifier: value for identifier, value in fields if value is not None} or None
+    packed = {identifier: value for identifier, value in fields if value is not None} or None
+    if packed is not None and not well_formed(packed):
+        raise UsageError(
+            f"properties are texts without NUL, at most {FIELD_BYTES_MAX} bytes each; correlation_data is bytes, as many"
+        )
+    return packed
 
 
 def unpack_properties(carried: Mapping[int, Any] | None) -> Properties | None:

@@ -156,7 +156,8 @@ class ClientSession:
                 entry, count = self._entry(wire)
                 entry.done.append(partial(done, index))
                 pipeline = self._engine.forward(entry, count)
-            except UnavailableError as error:
+            except LexicastError as error:
+                # Also what breaks the rules: its client would send it again on the next link, for ever.
                 done(index, str(error))
                 continue
             if pipeline.full:

@@ -32,6 +32,8 @@ from lexicast.cluster.positions import Position, topic_group
 from lexicast.cluster.properties import CORRELATION_DATA, PAYLOAD_FORMAT, USER_PROPERTY, carried, well_formed
 
 NUMBER = st.integers(0, 2**63 - 1)
+# What MQTT calls a text has no NUL [MQTT-1.5.4-2].
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3)
 PROPERTIES = st.dictionaries(
     st.sampled_from([PAYLOAD_FORMAT, CORRELATION_DATA, USER_PROPERTY]), st.none(), min_size=1
 ).flatmap(
@@ -40,7 +42,7 @@ PROPERTIES = st.dictionaries(
             key: {
                 PAYLOAD_FORMAT: st.integers(0, 1),
                 CORRELATION_DATA: st.binary(max_size=9),
-                USER_PROPERTY: st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), max_size=2).map(tuple),
+                USER_PROPERTY: st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple),
             }[key]
             for key in keys
         }
@@ -315,5 +317,5 @@ def test_a_cache_of_blocks_takes_the_memory_that_it_is_given(
     del block
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.7 * limit < taken < 1.1 * limit, taken / limit
+    assert 0.7 * limit < taken < 1.1 * limit
     assert cache.since(5, (1 << 40) + 1) is None

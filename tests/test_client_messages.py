@@ -177,3 +177,18 @@ def test_errors_that_docstrings_name_are_exported() -> None:
     named = {word for item in told for word in re.findall(r"\b[A-Z]\w+Error\b", inspect.getdoc(item) or "")}
     assert len(named) > 5
     assert named <= set(lexicast.__all__)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(user=(("unit", "km\0"),)),
+        Properties(user=(("x" * 65_536, ""),)),
+        Properties(content_type=7),  # type: ignore[arg-type]
+        Properties(correlation_data=b"x" * 65_536),
+    ],
+)
+def test_properties_that_nobody_could_be_sent_are_refused(properties: Properties) -> None:
+    """A broker would refuse the publication, since no MQTT packet can carry them."""
+    with pytest.raises(UsageError):
+        pack_properties(properties)
