@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import logging
 import os
 import signal
 import stat
 import sys
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -143,6 +145,7 @@ def find_cluster(address: str | None, data_dir: Path | None) -> dict[str, Any]:
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run a command line; its exit code. Wrong usage is told in one line, as every other error."""
     signal.signal(signal.SIGTERM, _terminate)
+    _speak_as_the_command()
     try:
         with _output():
             code = app(list(arguments), prog_name="lexicast", standalone_mode=False)
@@ -162,3 +165,15 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:
 def _terminate(_number: int, _frame: object) -> NoReturn:
     """SIGTERM ends a command as Ctrl-C does: what it has begun is put away."""
     sys.exit(TERMINATED)
+
+
+def _speak_as_the_command() -> None:
+    """Warnings, of the log's too, are lines of the command's like its errors, and name no module."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("lexicast: %(message)s"))
+    logging.getLogger("lexicast").addHandler(handler)
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        _complain(" ".join(str(message).split()))
+
+    warnings.showwarning = show

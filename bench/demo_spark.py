@@ -32,6 +32,7 @@ from lexicast.raydp_jobs.failures import told
 from lexicast.raydp_jobs.history import history, release
 from lexicast.raydp_jobs.job_dictionaries import table as dictionaries_table
 from lexicast.raydp_jobs.job_regression import show as show_regression
+from lexicast.raydp_jobs.job_regression import verdict
 from lexicast.raydp_jobs.job_sql import show as show_rows
 from lexicast.raydp_jobs.pictures import draw_dictionaries, draw_regression
 from lexicast.raydp_jobs.train_dictionaries import current_dictionaries, publish
@@ -128,13 +129,15 @@ class Demo:
         """PREDICT's regression from the past, published and used."""
         self._title("4. PREDICT's regression from the history")
         found = train_regression(self._spark, self._connect, Compression())
-        asyncio.run(publish_regression(self._connect, found))
         show_regression(self._console, found)
+        self._console.print(verdict(found, dry_run=False))
         self._draw("regression", partial(draw_regression, found))
-        used = self._await(lambda sampling: sampling["regression_of_us"] is not None)
-        self._console.print(
-            f"published; the sampling broker {'starts new families from it' if used else 'has not taken it yet'}"
-        )
+        if found.pays:
+            asyncio.run(publish_regression(self._connect, found))
+            used = self._await(lambda sampling: sampling["regression_of_us"] is not None)
+            self._console.print(
+                f"the sampling broker {'starts new families from it' if used else 'has not taken it yet'}"
+            )
 
     def _await(self, true: Any) -> bool:
         """Whether `true` of the sampling broker's status within WAIT_S."""

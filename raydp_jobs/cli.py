@@ -131,11 +131,13 @@ def sql(
     lexicast spark sql 'SELECT carrier, avg(delay) FROM history GROUP BY carrier' -f 'flights/#' --schema json
     """
     needs_spark()
-    from .job_sql import run
+    from .job_sql import TABLE, run
     from .reading import check
+    from .sql_check import check_sql
 
     check(filter, since, until)
     found = cluster(address, data_dir)
+    check_sql(query, [TABLE])
     run(console(), found, query, filter, since, until, schema, limit, as_json, executors, dry_run)
 
 

@@ -19,6 +19,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .channels import DEFINITIONS_FILTER, Channel, channel_topic, parse_source, unpack
 from .cli_common import DryRunOption, ExecutorsOption, cluster, console, needs_spark
+from .sql_check import check_sql
 
 GIVE_UP_S: Final = 30.0
 RETAINED_S: Final = 1.0
@@ -66,6 +67,9 @@ def create(
     if unknown:
         raise UsageError(f"--columns names {', '.join(sorted(unknown))}, which no --history or --state does")
     packed = channel.pack()
+    with suppress(UnavailableError):  # without Spark here, `channel run` is who says it
+        needs_spark()
+        check_sql(channel.sql, [*channel.history, *channel.state, *channel.tables])
     if not dry_run:
         run_async(_retain(cluster(address, data_dir), channel.topic, packed))
     example = channel_topic(name, dict.fromkeys(channel.parameters, "...")).replace("%2E", ".")
@@ -138,6 +142,7 @@ def delete(
         if name not in [channel.name for channel in await _defined(connect)]:
             raise UnavailableError(f"there is no channel {name}: `lexicast channel list` shows those there are")
         await _retain(connect, f"$channel/{name}", b"")
+        typer.echo(f"deleted {name}; its subscriptions get nothing more")
 
     run_async(work())
 

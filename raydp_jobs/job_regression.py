@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,25 @@ def run(
             progress=progress.read,
             computing=lambda: stack.enter_context(progress.computing(spark, "replaying, fitting")),
         )
-        if not dry_run:
+        if found.pays and not dry_run:
             asyncio.run(publish(connect, found))
     show(console, found)
     if picture is not None:
         draw(found, picture)
         console.print(f"picture: {picture}", soft_wrap=True)
-    console.print(f"{'would be published' if dry_run else 'published'} on {MODEL_TOPIC.decode()}")
+    console.print(verdict(found, dry_run))
+
+
+def verdict(found: Regression, dry_run: bool) -> str:
+    """What becomes of it."""
+    if not found.pays:
+        return "not published: on families not seen nothing shows that the first is better than MC.base"
+    done = "would be published" if dry_run else "published"
+    return f"the first, whose features PREDICT has at hand, {done} on {MODEL_TOPIC.decode()}"
+
+
+def _doublings(error: float) -> str:
+    return f"{error:.2f} doublings" if isfinite(error) else "too few families"
 
 
 def show(console: Console, found: Regression) -> None:
@@ -64,10 +77,10 @@ def show(console: Console, found: Regression) -> None:
     made.add_column("model")
     for name in ("R2", "RMSE, messages", "error on unseen families"):
         made.add_column(name, justify="right")
-    made.add_row("bootstrap: MC.base", "-", "-", f"{found.bootstrap_doublings:.2f} doublings")
+    made.add_row("bootstrap: MC.base", "-", "-", _doublings(found.bootstrap_doublings))
     for each in found.fits:
         rmse = f"{each.rmse:,.2f}" + (" (log2)" if "log" in each.name else "")
-        made.add_row(each.name, f"{each.r2:.2f}", rmse, f"{each.unseen_doublings:.2f} doublings")
+        made.add_row(each.name, f"{each.r2:.2f}", rmse, _doublings(each.unseen_doublings))
     console.print(made)
     low, middle, high = np.percentile(found.residuals, [10, 50, 90])
     console.print(f"residuals of the first, 10th to 90th percentile: {low:,.0f} to {high:,.0f}, median {middle:,.0f}")

@@ -42,7 +42,8 @@ _ROW: Final = (
 
 
 class Fit(NamedTuple):
-    """One model on all observations: how well it explains them, and its mean error in doublings on unseen families."""
+    """One model on all observations: how well it explains them, and its mean error in doublings on unseen families (NaN
+    where there is none: too few observations without it)."""
 
     name: str
     r2: float
@@ -59,6 +60,11 @@ class Regression(NamedTuple):
     fits: list[Fit]
     bootstrap_doublings: float
     residuals: list[float]
+
+    @property
+    def pays(self) -> bool:
+        """Whether the thesis' model, which is what PREDICT has features for, is known to be better than MC.base."""
+        return self.fits[0].unseen_doublings < self.bootstrap_doublings  # not where it is NaN: nothing is known
 
     def pack(self) -> bytes:
         """The model as it is published, made now (`compression.regression`)."""

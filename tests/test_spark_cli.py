@@ -216,6 +216,18 @@ def test_a_file_of_sql_that_is_missing_or_no_text_is_told(here: Here, sql: Path)
     fails(create(here, sql), 2, "is no text file")
 
 
+@pytest.mark.spark
+def test_sql_that_cannot_be_is_told_before_a_channel_is_made_or_spark_started(here: Here, sql: Path) -> None:
+    fails(create(here, sql, "--history", "f=emergencies/+@10m"), 2, "the SQL names e: the tables are f")
+    sql.write_text("SELEC * FROM e")
+    fails(create(here, sql, "--history", "e=emergencies/+@10m"), 2, "Syntax error at or near 'SELEC'")
+    here.data_dir.mkdir(parents=True, exist_ok=True)
+    run = {"ray_address": "127.0.0.1:1", "cluster_id": "c", "brokers": {}}
+    (here.data_dir / "run.json").write_text(json.dumps(run))
+    for query, words in (("SELECT 1 FRM history", "Syntax error"), ("SELECT * FROM flights", "names flights")):
+        fails(here.run("spark", "sql", query, "--data-dir", str(here.data_dir)), 2, words)
+
+
 def test_the_version_of_python_api_says_what_is_missing(here: Here) -> None:
     """`lexicast.history` and `spark_session` where nothing of Spark is installed."""
     here.without("pyarrow", "raydp", "pyspark").run("export", "x")
