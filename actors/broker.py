@@ -102,7 +102,7 @@ class BrokerServer:
             member,
             ("broker", self.name, self.incarnation),
             (self.key, self.cluster_id),
-            producer=hashlib.blake2b(self.name.encode(), digest_size=16).digest(),
+            producer=hashlib.blake2b(self.name.encode(), digest_size=8).digest(),
             window_batches=link.window_batches,
             batch_bytes_max=link.batch_bytes_max,
             queue_bytes_max=link.queue_bytes_max,

@@ -309,10 +309,11 @@ def read_identity(environment: Environment) -> Identity | None:
         raise StoreFormatError(
             f"the header of the store {directory} is damaged ({error}): restore it from a backup or another member"
         ) from None
-    if found.version > FORMAT_VERSION:
+    if found.version != FORMAT_VERSION:
+        newer = ", or a newer one" if found.version > FORMAT_VERSION else ""
         raise StoreFormatError(
-            f"the store {directory} has format {found.version}, this lexicast reads up to {FORMAT_VERSION}: use the "
-            "lexicast that wrote it, or a newer one"
+            f"the store {directory} has format {found.version}, this lexicast reads {FORMAT_VERSION}: use the lexicast "
+            f"that wrote it{newer}"
         )
     return found
 

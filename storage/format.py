@@ -3,16 +3,19 @@
 A block is one value (one put and one copy a batch) under the key (group u16, last offset u64), big-endian, so that
 `set_range` on any offset finds the block that holds it. The value, little-endian:
 
-    crc u32            crc32 of head, meta, lengths and crcs: who is who, without which no record can be named
-    head               HEAD: version, kind, flags, group, spare, epoch, first, last, time_us, expire_first_us,
-                       expire_all_us, records, bytes of meta, bytes of body
+    crc u32            crc32 of key, head, meta, lengths and crcs: who is who, without which no record can be named
+    head               version u8, kind u8, flags u8, epoch u32, span u32 (last offset less the first), time_us i64,
+                       records u32, bytes of meta u32, bytes of body u32; where a record expires (flag EXPIRES) also
+                       expire_first_us u64, expire_all_us u64
     meta               msgpack (`cluster.blocks`)
     lengths            u32 a record
     crcs               u32 a record: crc32 of its payload, so that a damaged record is named and the others are kept
     body               the payloads, joined
 
-`expire_first_us` is when the first record of the block expires (0: none does), `expire_all_us` when the last one has
-(0: some never do): readers and the reclaimer decide from the head alone whether there is anything to look at.
+Group and last offset are the key's. A device's message is often a block of its own, so each byte of this counts: it was
+76 and is 35. `expire_first_us` is when the first record of the block expires (0: none does), `expire_all_us` when the
+last one has (0: some never do): readers and the reclaimer decide from the head alone whether there is anything to look
+at.
 
 Rows of the tables are sealed: crc32 of key and data, then the data.
 """
@@ -27,18 +30,23 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lexicast.cluster.blocks import CONTROL, U32, Block
-from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError
+from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError, UsageError
 from lexicast.cluster.selection import select
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 HAS_RETAINED: Final = 1
 HAS_MARKS: Final = 2
+# The head has fields for expiry.
+EXPIRES: Final = 8
 
 _KEY = struct.Struct(">HQ")
 _CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<BBHHHQQQqQQIIQ")
+_HEAD = struct.Struct("<BBBIIqIII")
+_EXPIRY = struct.Struct("<QQ")
 HEAD_BYTES: Final = _CRC.size + _HEAD.size
+_EXPIRY_BYTES: Final = _EXPIRY.size
+_U32_END: Final = 2**32
 
 # LMDB keys end at 511 bytes, MQTT names at 65,535: a longer name is known by its digest.
 _NAME_BYTES_MAX: Final = 480
@@ -66,13 +74,12 @@ class DamageError(StoreError):
 
 
 class Head(NamedTuple):
-    """The fixed part of a stored block."""
+    """What is known of a stored block before its content; see the module's docstring."""
 
     version: int
     kind: int
     flags: int
     group: int
-    spare: int
     epoch: int
     first: int
     last: int
@@ -139,51 +146,61 @@ def unseal(table: str, key: Value, value: Value) -> bytes:
 
 
 def encode_block(block: Block, flags: int, expire_first_us: int, expire_all_us: int) -> bytes:
-    """`block` as the value that is stored."""
+    """`block` as the value that is stored. Raises UsageError when its epoch or its span of offsets has no room."""
+    span = block.last - block.first
+    if not (0 <= block.epoch < _U32_END and 0 <= span < _U32_END):
+        raise UsageError(
+            f"group {block.group}: epoch {block.epoch}, offsets {block.first} to {block.last} cannot be stored"
+        )
+    expiry = b""
+    if expire_first_us or expire_all_us:
+        flags |= EXPIRES
+        expiry = _EXPIRY.pack(expire_first_us, expire_all_us)
     crcs = array("I", map(crc32, block.payloads())).tobytes()
-    head = _HEAD.pack(
-        FORMAT_VERSION,
-        block.kind,
-        flags,
-        block.group,
-        0,
-        block.epoch,
-        block.first,
-        block.last,
-        block.time_us,
-        expire_first_us,
-        expire_all_us,
-        block.count,
-        len(block.meta_bytes),
-        len(block.body),
-    )
-    covered = b"".join((head, block.meta_bytes, block.lengths, crcs))
-    return b"".join((_CRC.pack(crc32(covered)), covered, block.body))
+    sizes = (block.count, len(block.meta_bytes), len(block.body))
+    head = _HEAD.pack(FORMAT_VERSION, block.kind, flags, block.epoch, span, block.time_us, *sizes)
+    covered = b"".join((head, expiry, block.meta_bytes, block.lengths, crcs))
+    return b"".join((_CRC.pack(crc32(covered, crc32(log_key(block.group, block.last)))), covered, block.body))
 
 
 def peek_head(value: Value, group: int, last: int) -> Head:
-    """The head, unverified: for searches that look at many blocks and return none."""
+    """The head of the block under the key (group, last), unverified: for searches that look at many blocks and return
+    none. Raises DamageError when there is none, StoreFormatError when it is of another format."""
     if len(value) < HEAD_BYTES:
         raise DamageError("log", group, last, "the block is cut short")
-    return Head(*_HEAD.unpack_from(value, _CRC.size))
+    version, kind, flags, epoch, span, time_us, records, meta, body = _HEAD.unpack_from(value, _CRC.size)
+    expire_first_us = expire_all_us = 0
+    if flags & EXPIRES:
+        if len(value) < HEAD_BYTES + _EXPIRY_BYTES:
+            raise DamageError("log", group, last, "the block is cut short")
+        expire_first_us, expire_all_us = _EXPIRY.unpack_from(value, HEAD_BYTES)
+    first = max(last - span, 0)
+    return Head(
+        version, kind, flags, group, epoch, first, last, time_us, expire_first_us, expire_all_us, records, meta, body
+    )
 
 
-def _parts(head: Head) -> tuple[int, int, int, int]:
-    """Ends of meta, lengths, crcs and body within the value."""
-    meta = HEAD_BYTES + head.meta_bytes
-    lengths = meta + U32 * head.records
+def head_bytes(head: Head) -> int:
+    """Bytes before the meta."""
+    return HEAD_BYTES + _EXPIRY_BYTES if head.flags & EXPIRES else HEAD_BYTES
+
+
+def _parts(head: Head) -> tuple[int, int, int, int, int]:
+    """Where meta, lengths, crcs and body begin within the value, and where it ends."""
+    meta = head_bytes(head)
+    lengths = meta + head.meta_bytes
     crcs = lengths + U32 * head.records
-    return meta, lengths, crcs, crcs + head.body_bytes
+    body = crcs + U32 * head.records
+    return meta, lengths, crcs, body, body + head.body_bytes
 
 
 def verified_head(value: Value, group: int, last: int) -> Head:
-    """The head after its checksum (over head, meta, lengths and crcs). Raises DamageError, StoreFormatError."""
+    """The head after its checksum (over key, head, meta, lengths and crcs). Raises DamageError, StoreFormatError."""
     head = peek_head(value, group, last)
-    _, _, covered, end = _parts(head)
-    if end != len(value) or crc32(value[_CRC.size : covered]) != _CRC.unpack_from(value)[0]:
+    _, _, _, covered, end = _parts(head)
+    seed = crc32(log_key(group, last))
+    if end != len(value) or crc32(value[_CRC.size : covered], seed) != _CRC.unpack_from(value)[0]:
         raise DamageError("log", group, last, "the head of the block does not match its checksum")
-    if head.group != group or head.last != last:
-        raise DamageError("log", group, last, f"the block says it is group {head.group} offset {head.last}")
     if head.version > FORMAT_VERSION:
         raise StoreFormatError(
             f"group {group} offset {last} has format {head.version}, this lexicast reads up to {FORMAT_VERSION}: "
@@ -194,12 +211,13 @@ def verified_head(value: Value, group: int, last: int) -> Head:
 
 def meta_of(value: Value, head: Head) -> bytes:
     """The meta's bytes, without copying the body."""
-    return bytes(value[HEAD_BYTES : HEAD_BYTES + head.meta_bytes])
+    start = head_bytes(head)
+    return bytes(value[start : start + head.meta_bytes])
 
 
 def block_of(value: Value, head: Head) -> Block:
     """The block, its payloads unverified."""
-    meta, lengths, crcs, end = _parts(head)
+    meta, lengths, crcs, body, end = _parts(head)
     return Block(
         head.group,
         head.epoch,
@@ -207,18 +225,18 @@ def block_of(value: Value, head: Head) -> Block:
         head.last,
         head.time_us,
         head.kind,
-        bytes(value[HEAD_BYTES:meta]),
         bytes(value[meta:lengths]),
-        bytes(value[crcs:end]),
+        bytes(value[lengths:crcs]),
+        bytes(value[body:end]),
     )
 
 
 def damaged_records(value: Value, head: Head) -> list[int]:
     """Indexes of the records whose payload does not match its checksum."""
-    meta, lengths, crcs, end = _parts(head)
-    stored = array("I", bytes(value[lengths:crcs]))
-    body = bytes(value[crcs:end])
-    sizes = memoryview(bytes(value[meta:lengths])).cast("I")
+    _, lengths, crcs, start, end = _parts(head)
+    stored = array("I", bytes(value[crcs:start]))
+    body = bytes(value[start:end])
+    sizes = memoryview(bytes(value[lengths:crcs])).cast("I")
     ends = accumulate(sizes)
     found = [crc32(body[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     return [i for i, (a, b) in enumerate(zip(found, stored, strict=True)) if a != b]
@@ -231,10 +249,10 @@ def sound_block(
 
     None when none is left. Damage outside these offsets is no concern of a reader that is going to cut it off.
     """
-    _, lengths, crcs, _ = _parts(head)
+    _, _, crcs, body, _ = _parts(head)
     block = block_of(value, head)
     try:
-        if array("I", map(crc32, block.payloads())).tobytes() == value[lengths:crcs]:
+        if array("I", map(crc32, block.payloads())).tobytes() == value[crcs:body]:
             return block, []
         damaged = damaged_records(value, head)
         offsets = [record_offset(block, at) for at in damaged]

@@ -17,7 +17,7 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block
 
 from .damage import Ledger
 from .environment import ReadOnly
-from .format import HEAD_BYTES, Head, group_prefix
+from .format import Head, group_prefix, head_bytes
 from .log import Log
 from .state import dictionary_of, subscription_of
 from .table import ReadTransaction
@@ -74,7 +74,7 @@ class LogScanner:
                 break  # times ascend with offsets
             if head.kind != PUBLICATIONS or head.time_us < since_us:
                 continue
-            size = HEAD_BYTES + head.meta_bytes + head.body_bytes + 2 * 4 * head.records + _ROW_BYTES
+            size = head_bytes(head) + head.meta_bytes + head.body_bytes + 2 * 4 * head.records + _ROW_BYTES
             last = min(head.last + 1, end)
             if found is None:
                 found = Extent(group, max(head.first, first), last, head.records, size)
