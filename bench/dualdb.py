@@ -30,7 +30,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,6 +50,7 @@ from lexicast.storage.baselines.repqueries_joined import RepQueriesJoined
 from lexicast.storage.baselines.two_databases import TwoDatabases
 from lexicast.storage.dualdb import Batch
 
+from . import dualdb_curve
 from . import report as reports
 from .dualdb_growth import PARTS, grow
 from .dualdb_growth import ROUNDS as GROWTH_ROUNDS
@@ -113,10 +114,14 @@ def lists_on(kind: Callable[[Path], KeyValue], path: Path) -> ListsOn:
     return ListsOn(kind(path), path)
 
 
-def contenders(stack: ExitStack, folder: Path, report: Report) -> list[Contender]:
-    """Every engine that is installed, each in an empty place of its own."""
+def contenders(
+    stack: ExitStack, folder: Path, report: Report, wanted: Collection[str] | None = None
+) -> list[Contender]:
+    """Every engine that is installed (and wanted), each in an empty place of its own."""
 
     def opened(name: str, made: Callable[[Path], Engine]) -> None:
+        if wanted is not None and name not in wanted:
+            return
         found.append(Contender(name, made(folder / name)))
         stack.callback(found[-1].engine.close)
 
@@ -126,10 +131,14 @@ def contenders(stack: ExitStack, folder: Path, report: Report) -> list[Contender
     opened("repqueries", RepQueries)
     opened("repqueries_joined", RepQueriesJoined)
     for name, module, kind in (("leveldb", "plyvel", LevelDB), ("rocksdb", "rocksdict", RocksDB)):
+        if wanted is not None and name not in wanted:
+            continue
         if util.find_spec(module) is None:
             report.missing(name, f"{module} is not installed: pip install 'lexicast[bench]'")
         else:
             opened(name, partial(lists_on, kind))
+    if wanted is not None and "padres" not in wanted:
+        return found
     try:
         conninfo = stack.enter_context(server())
         opened("padres", lambda _: Padres(conninfo))
@@ -138,9 +147,14 @@ def contenders(stack: ExitStack, folder: Path, report: Report) -> list[Contender
     return found
 
 
+def warm_batches(size: Size) -> int:
+    """As many as it takes until every engine holds what will live at any time."""
+    return LIFE_US * size.rate // 1_000_000 // size.batch + 1
+
+
 def compare(report: Report, workload: Workload, size: Size, title: str, steps: reports.Steps) -> list[Contender]:
     """All engines in turns; their seconds a round."""
-    warm = LIFE_US * size.rate // 1_000_000 // size.batch + 1
+    warm = warm_batches(size)
     rounds = max(report.options.rounds, reports.ROUNDS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb")))
@@ -193,6 +207,7 @@ def tell(report: Report, title: str, key: str, taking_part: Sequence[Contender],
 SECTIONS = {
     "ratios_3_1": "the engines at 3:1 (in full, on two cores, 100 s)",
     "ratios_1_3": "the engines at 1:3 (70 s)",
+    "curve": "CPU and time by how many operations come at once: DualDB, LevelDB, RepQueries (60 s)",
     "growth": "growth_15m, growth_15m_cpu, file_growth (60 s)",
     "memory": "rss_10m_mib (35 s)",
 }
@@ -211,6 +226,23 @@ def compare_at(report: Report, run: Run, key: str, steps: reports.Steps) -> None
         for name in ("padres", "leveldb", "rocksdb", "two_databases"):
             report.figure(f"vs_{name}", ratios.get(name))
     run.curves.setdefault(key, {}).update({each.name: curve(each.cumulative, size.batch) for each in taking_part})
+
+
+def by_batch(report: Report, run: Run, steps: reports.Steps) -> None:
+    """What an operation costs, by how many come at once."""
+    size = run.size
+    workload = Workload(run.cells, SUBSCRIPTION_HEAVY, size.rate, size.batch, 9)
+    steps.step("operations one at a time to 10,000 at once")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb")))
+        taking_part = contenders(stack, folder, report, dualdb_curve.NAMES)
+        engines = {each.name: each.engine for each in taking_part}
+        points = dualdb_curve.measure(engines, workload, warm_batches(size))
+    dualdb_curve.tell(report, points)
+    report.samples["curve"] = {
+        name: {str(many): [point.cpu_s, *point.batch_s] for many, point in curve.items()}
+        for name, curve in points.items()
+    }
 
 
 def growth(report: Report, run: Run, steps: reports.Steps) -> None:
@@ -284,11 +316,12 @@ def measure(report: Report) -> None:
     done: dict[str, Callable[[reports.Steps], None]] = {
         "ratios_3_1": partial(compare_at, report, run, "3_1"),
         "ratios_1_3": partial(compare_at, report, run, "1_3"),
+        "curve": partial(by_batch, report, run),
         "growth": partial(growth, report, run),
         "memory": partial(memory, report, run),
     }
     rounds = max(options.rounds, reports.ROUNDS)
-    counts = {"ratios_3_1": rounds + 1, "ratios_1_3": rounds + 1, "growth": GROWTH_ROUNDS + 1, "memory": 1}
+    counts = {"ratios_3_1": rounds + 1, "ratios_1_3": rounds + 1, "curve": 1, "growth": GROWTH_ROUNDS + 1, "memory": 1}
     with reports.Steps(report.console, sum([counts[name] for name in options.only])) as steps:
         for name in options.only:
             start = time.perf_counter()

@@ -16,7 +16,7 @@ well as DualDB (LevelDB 0.96, RocksDB 0.83, RepQueries 9.3, PADRES 6.5 times Dua
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,11 +118,18 @@ def taxi_cells(folder: Path, box: Box = CITY) -> NDArray[np.uint64]:
 
 def batches(workload: Workload, operations: int) -> Iterator[Batch]:
     """The operations, `workload.batch` at a time; the same ones for the same workload."""
+    starts = range(0, operations, workload.batch)
+    return batches_of(workload, [min(workload.batch, operations - first) for first in starts])
+
+
+def batches_of(workload: Workload, counts: Iterable[int]) -> Iterator[Batch]:
+    """The same, so many at a time."""
     random = np.random.default_rng(workload.seed)
     text = [f"{number:08d} {TEXT}".encode() for number in range(4_096)]
-    for first in range(0, operations, workload.batch):
-        count = min(workload.batch, operations - first)
+    first = 0
+    for count in counts:
         yield _batch(workload, random, text, first, count)
+        first += count
 
 
 def _batch(workload: Workload, random: np.random.Generator, text: list[bytes], first: int, count: int) -> Batch:

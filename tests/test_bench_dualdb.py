@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.bench import dualdb
+from lexicast.bench import dualdb, dualdb_curve
 from lexicast.bench.dualdb_growth import PARTS, ROUNDS, Took, grow, ratio
 from lexicast.bench.dualdb_workload import CITY, STATE, Workload, city_cells, taxi_cells
 from lexicast.cluster.errors import UnavailableError, UsageError
@@ -54,6 +54,25 @@ def test_pieces_of_a_run_come_together_in_one_file(tmp_path: Path, monkeypatch: 
     assert found["figures"]["vs_padres"] is None
     assert {"dualdb", "dualdb_alone", "repqueries"} <= set(found["samples"]["curves"]["3_1"])
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_curve_has_every_engine_at_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dualdb, "QUICK", TINY)
+    monkeypatch.setattr(dualdb_curve, "SIZES", {1: 2, 10: 2})
+    file = tmp_path / "figures.json"
+    options = ["--quick", "--json", str(file), "--picture", str(tmp_path / "curves.png")]
+    assert dualdb.main([*options, "--only", "curve"]) == 0
+    told = json.loads(file.read_text())
+    wanted = {
+        f"{what}_{name}_{size}"
+        for what in ("cpu_us", "batch_ms")
+        for name in told["samples"]["curve"]
+        for size in (1, 10)
+    }
+    assert set(told["figures"]) == wanted
+    assert {"dualdb", "repqueries"} <= set(told["samples"]["curve"])
+    assert all(value > 0 for value in told["figures"].values())
+    assert len(told["samples"]["curve"]["dualdb"]["10"]) == 1 + 2
 
 
 def test_a_file_of_another_mode_is_not_taken_over(tmp_path: Path) -> None:
