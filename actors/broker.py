@@ -157,7 +157,7 @@ class BrokerServer:
             "stored": engine.storing.status(),
             "unanswered_bytes": sum([p.unanswered_bytes for p in engine.pipelines.values()]),
             "catching_up": engine.catching_up.running,
-            "filters": len(engine.filters()),
+            "filters": len(engine.filters),
             "clients": len(self.clients.sessions),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
             "mqtt": self.mqtt.status(),

@@ -1,25 +1,46 @@
 """Bringing lagging subscribers up: from the broker's cache of recent blocks, else from the coordinators' stores.
 
 The cache holds what was delivered to this broker most recently, so a subscriber that only paused (a full socket, a
-used-up window) is brought up within one turn and without asking anybody. A longer absence is fetched. Both end with
-the group live again in the very turn in which its last missing block was taken, so nothing falls between.
+used-up window) is brought up within one turn and without asking anybody.
+
+A longer absence is fetched, once for all. In each group the laggards stand at offsets (`Stand`); whoever comes joins
+those that stand where it left. One reader a group takes the lowest stand, finds or fetches the page of the past that
+begins there (`pages`), gives each member what it wants of it, and moves the whole stand to the page's end, where it
+meets others. A member whose socket or window is full stays where it is, with a cursor of its own, and joins again
+later. So a page costs by the messages that members get and by its topics, never members times topics; a group in which
+nothing was missed costs a member nothing but its place.
+
+Both ways end with the group live again in the very turn in which its last missing block was taken, so nothing falls
+between. Nothing takes longer than a few ms: the event loop goes on after each TURN_S.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.selection import select_from
 
+from .encoding import BlockView, Encoded, Encoder, Grants, Kind
+from .pages import Page, PageCache
 from .pipeline import Pipeline
 from .stalled import Stalled
-from .subscriber import Subscriber
+from .subscriber import Subscriber, needs_ids
+from .turns import Turns
 
+if TYPE_CHECKING:
+    from .fanout import Fan
+
+FETCH_BYTES = 256 * 1024
+PAGES_BYTES_MAX = 32 * 1024 * 1024
 RETRY_S = 0.05
+# With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
+NARROW_FILTERS = 64
+LIVE_AT_ONCE = 1_000
 
 
 class BlockCache:
@@ -46,6 +67,15 @@ class BlockCache:
             self._complete_from[oldest.group] = oldest.last + 1
             self._bytes -= oldest.memory_bytes
 
+    def reached(self, group: int, head: int) -> None:
+        """Everything of the group before `head` that concerns this broker has been delivered."""
+        self._complete_from.setdefault(group, head)
+        self._complete_to[group] = max(head, self._complete_to.get(group, head))
+
+    def end(self, group: int) -> int:
+        """Up to where `since` is complete."""
+        return self._complete_to.get(group, 0)
+
     def since(self, group: int, offset: int) -> list[Block] | None:
         """All blocks delivered that hold something at or after `offset`.
 
@@ -63,39 +93,88 @@ class BlockCache:
         return found
 
 
+class Stand:
+    """Laggards that stand at one offset of a group.
+
+    `past`: from where on the cache will do for all of them; `version`: by which all their filters were registered.
+    """
+
+    __slots__ = ("members", "offset", "past", "version")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.members: set[Subscriber] = set()
+        self.past = 0
+        self.version = 0
+
+
+class Broker(Protocol):
+    """What catching up needs of the engine."""
+
+    encoder: Encoder
+
+    def pipeline_of(self, group: int) -> Pipeline | None:
+        """The pipeline to the leader of `group`."""
+
+    def fan(self, topic: bytes) -> Fan:
+        """The subscribers of a topic."""
+
+    def version_of(self, subscriber: Subscriber) -> int:
+        """By which version of the broker's interest all its filters were registered."""
+
+    @property
+    def version(self) -> int:
+        """The version of the broker's interest."""
+
+    def reached(self, group: int, offset: int) -> None:
+        """What the group holds from `offset` on comes live."""
+
+    def view(self, block: Block) -> BlockView:
+        """A view of a block, now."""
+
+
+# Block of the page -> those of its topics that a member wants, both by number.
+Wanted = dict[int, set[int]]
+
+
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
-    def __init__(
-        self,
-        cache: BlockCache,
-        pipeline_of: Callable[[int], Pipeline | None],
-        stalled: Stalled,
-    ) -> None:
+    def __init__(self, broker: Broker, cache: BlockCache, stalled: Stalled) -> None:
+        self._broker = broker
         self._cache = cache
-        self._pipeline_of = pipeline_of
         self._stalled = stalled
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._pages = PageCache(PAGES_BYTES_MAX)
+        self._stands: dict[int, dict[int, Stand]] = {}
+        # Groups whose reader can go on; those whose page has to be fetched, by coordinator.
+        self._due: dict[int, None] = {}
+        self._needed: dict[Pipeline, dict[int, Stand]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._fetching: dict[Pipeline, asyncio.Task[None]] = {}
+        self._closed = False
 
     @property
     def running(self) -> int:
         """Subscribers that are being brought up from the store."""
-        return len(self._tasks)
+        stands = [stand for of_group in self._stands.values() for stand in of_group.values()]
+        return len(set().union(*[stand.members for stand in stands]))
+
+    # -- laggards come and go
 
     def start(self, subscriber: Subscriber) -> None:
         """The subscriber lags and nothing is in its way: bring it up."""
-        if subscriber.catching_up or subscriber.closed:
+        if subscriber.closed or self._closed:
             return
         self._from_cache(subscriber)
         if subscriber.lagging and not subscriber.blocked:
-            subscriber.catching_up = True
-            task = asyncio.get_running_loop().create_task(self._bring_up(subscriber))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            version = self._broker.version_of(subscriber)
+            for group in subscriber.lagging:
+                if group not in subscriber.riding:
+                    self._join(subscriber, group, version)
 
     def _from_cache(self, subscriber: Subscriber) -> None:
-        for group, start in list(subscriber.lagging.items()):
-            blocks = self._cache.since(group, start) if group in subscriber.missed_live else None
+        for group in [g for g in subscriber.lagging if g in subscriber.missed_live and g not in subscriber.riding]:
+            blocks = self._cache.since(group, subscriber.lagging[group])
             if blocks is None:
                 continue
             for block in blocks:
@@ -104,78 +183,304 @@ class CatchingUp:
                     return
             subscriber.caught_up(group)
 
+    def _join(self, subscriber: Subscriber, group: int, version: int) -> None:
+        stands = self._stands.setdefault(group, {})
+        offset = subscriber.lagging[group]
+        stand = stands.get(offset)
+        if stand is None:
+            stand = stands[offset] = Stand(offset)
+        stand.members.add(subscriber)
+        stand.past = max(stand.past, subscriber.past.get(group, 0))
+        stand.version = max(stand.version, version)
+        subscriber.riding[group] = stand
+        self._wake(group)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """The subscriber is gone, or wants something else: it stands nowhere, with cursors of its own."""
+        for group, stand in subscriber.riding.items():
+            subscriber.lagging[group] = max(stand.offset, subscriber.lagging.get(group, 0))
+            stand.members.discard(subscriber)
+        subscriber.riding.clear()
+
     def close(self) -> None:
         """Bring nobody up any more."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._closed = True
+        for task in [self._reading, *self._fetching.values()]:
+            if task is not None:
+                task.cancel()
 
-    async def _bring_up(self, subscriber: Subscriber) -> None:
+    # -- one reader a group
+
+    def _wake(self, group: int) -> None:
+        self._due[group] = None
+        if self._reading is None and not self._closed:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        turns = Turns()
         try:
-            while subscriber.lagging and not (subscriber.blocked or subscriber.closed):
-                try:
-                    await self._fetch(subscriber)
-                except LexicastError:
-                    await asyncio.sleep(RETRY_S)
-                if subscriber.lagging and not subscriber.blocked:
-                    self._from_cache(subscriber)
+            while self._due:
+                group = next(iter(self._due))
+                del self._due[group]
+                if await self._step(group, turns):
+                    self._due[group] = None
+                await turns.give_way()
         finally:
-            subscriber.catching_up = False
+            self._reading = None
 
-    async def _fetch(self, subscriber: Subscriber) -> None:
-        """One round: from each coordinator concerned what fits into one answer."""
-        cursors: dict[Pipeline, dict[int, int]] = {}
-        for group, offset in subscriber.lagging.items():
-            pipeline = self._pipeline_of(group)
-            if pipeline is None:
-                raise UnavailableError(f"no coordinator leads group {group} now")
-            cursors.setdefault(pipeline, {})[group] = offset
-        filters = list(subscriber.subscriptions)
-        for pipeline, cursor in cursors.items():
-            if subscriber.blocked or subscriber.closed:
-                return
-            await self._fetch_from(subscriber, pipeline, cursor, filters)
+    async def _step(self, group: int, turns: Turns) -> bool:
+        """One page for the lowest stand that can have one. False when there is none now."""
+        stands = self._stands.get(group, {})
+        lacking: Stand | None = None
+        for offset in sorted(stands):
+            stand = stands[offset]
+            if not stand.members:
+                del stands[offset]
+                continue
+            page = self._page(group, stand)
+            if page is not None and page.end == offset:
+                self._live(stand, stands, group)
+                return True
+            if page is not None:
+                await self._serve(page, stand, stands, turns)
+                return True
+            lacking = lacking or stand
+        if lacking is not None:
+            self._need(group, lacking)
+        return False
 
-    async def _fetch_from(
-        self, subscriber: Subscriber, pipeline: Pipeline, cursor: dict[int, int], filters: list[bytes]
-    ) -> None:
+    def _page(self, group: int, stand: Stand) -> Page | None:
+        """What comes next, if it is at hand; a page without extent when that is nothing."""
+        if stand.offset >= stand.past:
+            recent = self._cache.since(group, stand.offset)
+            if recent is not None:
+                end = self._cache.end(group) if recent else stand.offset
+                return Page(group, stand.offset, end, recent)
+        return self._pages.find(group, stand.offset, stand.version, stand.members)
+
+    @staticmethod
+    def _live(stand: Stand, stands: dict[int, Stand], group: int) -> None:
+        """Nothing came after where these stand: they are live."""
+        for subscriber in list(islice(stand.members, LIVE_AT_ONCE)):
+            stand.members.discard(subscriber)
+            subscriber.riding.pop(group, None)
+            subscriber.caught_up(group)
+        if not stand.members:
+            del stands[stand.offset]
+
+    async def _serve(self, page: Page, stand: Stand, stands: dict[int, Stand], turns: Turns) -> None:
+        group, offset = page.group, stand.offset
+        if page.first_kept > offset:
+            for subscriber in stand.members:
+                subscriber.lagging[group] = offset
+                subscriber.discarded(group, page.first_kept)
+        wanting = self._wanting(page, stand)
+        apart = Stand(offset)
+        for subscriber in wanting:
+            stand.members.discard(subscriber)
+            subscriber.riding[group] = apart
+            subscriber.lagging[group] = offset
+        version = stand.version
+        self._advance(stand, stands, page.end, group)
+        making = _Making(self._broker, page)
+        for subscriber, wanted in wanting.items():
+            # Unless it has left meanwhile, or subscribed to something else.
+            if subscriber.riding.get(group) is apart:
+                del subscriber.riding[group]
+                if subscriber.blocked:
+                    continue
+                if making.give(subscriber, wanted):
+                    subscriber.lagging[group] = page.end
+                    self._join(subscriber, group, version)
+                else:
+                    subscriber.yield_turn(group)
+                await turns.give_way()
+
+    @staticmethod
+    def _advance(stand: Stand, stands: dict[int, Stand], end: int, group: int) -> None:
+        """Move all that stand there to `end`."""
+        del stands[stand.offset]
+        if not stand.members:
+            return
+        other = stands.get(end)
+        stand.offset = end
+        if other is not None:
+            if len(other.members) > len(stand.members):
+                stand, other = other, stand
+            for subscriber in other.members:
+                subscriber.riding[group] = stand
+            stand.members |= other.members
+            stand.past, stand.version = max(stand.past, other.past), max(stand.version, other.version)
+        stands[end] = stand
+
+    def _wanting(self, page: Page, stand: Stand) -> dict[Subscriber, Wanted]:
+        """Who wants something of the page: looked up by filter or by topic, whichever there are fewer of."""
+        index, members, blocks, offset = page.index, stand.members, page.blocks, stand.offset
+        found: dict[Subscriber, Wanted] = {}
+        if not len(index):
+            return found
+
+        def add(subscriber: Subscriber, topic: bytes) -> None:
+            for number, at in index[topic]:
+                if blocks[number].last >= offset:
+                    found.setdefault(subscriber, {}).setdefault(number, set()).add(at)
+
+        filters = 0
+        for subscriber in members:
+            filters += len(subscriber.subscriptions)
+            if filters > len(index):
+                break
+        if filters <= len(index):
+            for subscriber in members:
+                for topic_filter in subscriber.subscriptions:
+                    for topic in index.match(topic_filter):
+                        add(subscriber, topic)
+        else:
+            for topic in index:
+                for subscriber, _ in self._broker.fan(topic):
+                    if subscriber in members:
+                        add(subscriber, topic)
+        return found
+
+    # -- fetching pages
+
+    def _need(self, group: int, stand: Stand) -> None:
+        pipeline = self._broker.pipeline_of(group)
+        if pipeline is None:
+            self._wake_later(group)
+            return
+        self._needed.setdefault(pipeline, {})[group] = stand
+        if pipeline not in self._fetching:
+            self._fetching[pipeline] = asyncio.get_running_loop().create_task(self._fetch_all(pipeline))
+
+    def _wake_later(self, group: int) -> None:
+        if not self._closed:
+            asyncio.get_running_loop().call_later(RETRY_S, self._wake, group)
+
+    async def _fetch_all(self, pipeline: Pipeline) -> None:
+        try:
+            await asyncio.sleep(0)  # the other groups of this turn
+            while needed := self._needed.pop(pipeline, None):
+                try:
+                    await self._fetch(pipeline, needed)
+                except LexicastError:
+                    for group in needed:
+                        self._wake_later(group)
+                if not self._closed:
+                    await asyncio.sleep(0)
+        finally:
+            del self._fetching[pipeline]
+
+    async def _fetch(self, pipeline: Pipeline, needed: dict[int, Stand]) -> None:
+        """One page of each group, as far as they fit into one answer."""
+        cursor = {group: stand.offset for group, stand in needed.items() if stand.members}
+        filters, version = self._narrow(needed), self._broker.version
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None, result: Any) -> None:
             try:
                 if error is None:
-                    if not subscriber.subscriptions.keys() <= set(filters):
-                        raise UnavailableError("subscribed to more meanwhile: what was read may lack it")
-                    self._take(subscriber, result)
+                    self._take(cursor, filters, version, result)
             except LexicastError as bad:
                 error = bad
             except Exception as bad:
                 error = UnavailableError(f"an answer could not be taken: {bad!r}")
                 raise
             finally:
-                # Whatever happens: nobody else would ever bring this subscriber up.
+                # Whatever happens: nobody else would ever go on with these groups.
                 if not answered.done():
                     answered.set_result(None) if error is None else answered.set_exception(error)
 
-        pipeline.call(done, "fetch", cursor, filters, subscriber.fetch_bytes)
+        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), FETCH_BYTES)
         await answered
 
-    def _take(self, subscriber: Subscriber, result: dict[str, Any]) -> None:
+    @staticmethod
+    def _narrow(needed: dict[int, Stand]) -> frozenset[bytes] | None:
+        """The filters of all that wait, where these are few."""
+        filters: set[bytes] = set()
+        seen: set[Subscriber] = set()
+        for stand in needed.values():
+            for subscriber in stand.members:
+                if subscriber not in seen:
+                    seen.add(subscriber)
+                    filters.update(subscriber.subscriptions)
+                    if len(filters) > NARROW_FILTERS:
+                        return None
+        return frozenset(filters)
+
+    def _take(
+        self, cursor: dict[int, int], filters: frozenset[bytes] | None, version: int, result: dict[str, Any]
+    ) -> None:
         """An answer to `fetch`, while it is taken off the link. Raises UnavailableError when it must be asked again."""
-        blocks = [Block.from_wire(wire) for wire in result["blocks"]]
-        if self._stalled.missing(blocks):
+        blocks: dict[int, list[Block]] = {}
+        for wire in result["blocks"]:
+            block = Block.from_wire(wire)
+            blocks.setdefault(block.group, []).append(block)
+        if self._stalled.missing([block for found in blocks.values() for block in found]):
             raise UnavailableError("a dictionary has to be fetched first")
-        for group, first in result["first"].items():
-            subscriber.discarded(group, first)
-        for block in blocks:
-            if not subscriber.take(block):
-                subscriber.yield_turn(block.group)
-                return
-        for group, offset in result["cursor"].items():
-            if group in subscriber.lagging:
-                subscriber.lagging[group] = max(subscriber.lagging[group], offset)
-        waits = [group for group in result["live"] if group in self._stalled]
-        for group in result["live"]:
-            if group not in waits:
-                subscriber.caught_up(group)
-        if waits:
-            raise UnavailableError("live blocks wait for a dictionary")
+        whole, live, first = set(result["whole"]), set(result["live"]), result["first"]
+        for group, start in cursor.items():
+            end = result["cursor"].get(group)
+            if end is None:
+                self._wake(group)  # it did not fit in
+                continue
+            if end > start:
+                page = Page(
+                    group,
+                    start,
+                    end,
+                    blocks.get(group, []),
+                    whole=group in whole,
+                    version=version,
+                    filters=filters,
+                    first_kept=first.get(group, 0),
+                )
+                self._pages.add(page)
+            if group in live and group not in self._stalled:
+                self._broker.reached(group, end)
+            if end > start or (group in live and group not in self._stalled):
+                self._wake(group)
+            else:
+                self._wake_later(group)  # the broker itself is being brought up there, or waits for a dictionary
+
+
+class _Making:
+    """What a page's members get, each distinct part and encoding made once."""
+
+    def __init__(self, broker: Broker, page: Page) -> None:
+        self._broker = broker
+        self._page = page
+        self._views: dict[tuple[int, tuple[int, ...]], BlockView] = {}
+        self._encoded: dict[tuple[BlockView, Kind, Grants], Encoded] = {}
+
+    def give(self, subscriber: Subscriber, wanted: Wanted) -> bool:
+        """Send a subscriber what it wants; False when something came in its way (its cursor is there)."""
+        group = self._page.group
+        for number in sorted(wanted):
+            view = self._view(number, tuple(sorted(wanted[number])))
+            start = subscriber.lagging[group]
+            if view.block.first < start:
+                part = select_from(view.block, start)
+                if part is None:
+                    continue
+                view = self._broker.view(part)
+            grants = tuple([subscriber.grant(topic) for topic in view.block.meta.topics])
+            if not any(grants):
+                continue  # unsubscribed meanwhile
+            encoded = None if needs_ids(view.highest_qos, grants) else self._shared(subscriber.kind, view, grants)
+            if not subscriber.take_view(view, grants, encoded):
+                return False
+        return True
+
+    def _view(self, number: int, topics: tuple[int, ...]) -> BlockView:
+        view = self._views.get((number, topics))
+        if view is None:
+            view = self._views[number, topics] = self._broker.view(self._page.part(number, topics))
+        return view
+
+    def _shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:
+        key = (view, kind, grants)
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            encoded = self._encoded[key] = self._broker.encoder.shared(kind, view, grants)
+        return encoded

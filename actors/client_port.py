@@ -193,7 +193,8 @@ class ClientSession:
             start = None if stream.samples else await self._start(topic_filter, since)
             grant = Grant(qos=0)
             want_retained = since is None and not stream.samples
-            found = await self._engine.subscribe(stream, topic_filter, grant, retained=want_retained, start=start)
+            cuts = await self._engine.subscribe(stream, {topic_filter: grant}, start=start)
+            found = await self._engine.retained(topic_filter, cuts[topic_filter]) if want_retained and cuts else []
         except BaseException:
             del self._streams[number]
             raise

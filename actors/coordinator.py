@@ -107,6 +107,7 @@ class CoordinatorServer:
 
     async def stop(self) -> None:
         """Commit what is under way, close the links and the store."""
+        await self.requests.interest.close()
         await stop_loops(*self._tasks)
         self._end_turn()
         await self._committer.close()

@@ -52,10 +52,13 @@ class CoordinatorRequests:
         self._server = server
         self.past = past = Past(server)
         retained = RetainedRequests(server)
-        interest = Interest(server, past, retained)
+        self.interest = interest = Interest(server, past)
         self._expired_us = 0
         self._now: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
+            "register": interest.register,
+            "serve": interest.serve,
+            "adopted": interest.adopted,
             "subscribe": interest.subscribe,
             "unsubscribe": interest.unsubscribe,
             "offsets_at": past.offsets_at,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from lexicast.cluster.blocks import Block
@@ -29,15 +29,22 @@ from .catching_up import BlockCache, CatchingUp
 from .dictionary_keeper import DICTIONARIES_FILTER, DictionaryKeeper
 from .encoding import BlockView, Encoder, Grant
 from .entries import Done, Entry
-from .fanout import Fanout
+from .fanout import Fan, Fanout
+from .filters import Filters, concerns_all, gathered
 from .handles import Member
+from .link import Link
 from .pipeline import Pipeline
+from .placing import Cuts, Placing
 from .stalled import Stalled
 from .storing import Storing
 from .streaming import Streamer
 from .subscriber import Subscriber
+from .turns import Turns
 
 log = logging.getLogger(__name__)
+
+# Subscriptions of one subscriber that end in one step.
+FILTERS_AT_ONCE = 100
 
 
 class Engine:
@@ -72,9 +79,9 @@ class Engine:
         self._stalled = Stalled(
             self.dictionaries, self.fetch_dictionary, lambda block: self._deliver(block, self.clock.time_us())
         )
-        self.catching_up = CatchingUp(self._cache, self.pipeline_of, self._stalled)
-        self._filters: dict[bytes, int] = {DICTIONARIES_FILTER: 1}
-        self._subscribing: dict[bytes, asyncio.Future[None]] = {}
+        self.catching_up = CatchingUp(self, self._cache, self._stalled)
+        self.filters = Filters([DICTIONARIES_FILTER], self.pipelines_of, self.ask)
+        self._leaving: set[asyncio.Task[None]] = set()
         self._by_group: dict[int, Pipeline] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
 
@@ -126,6 +133,13 @@ class Engine:
     def groups_of(self, topic_filter: bytes) -> range | list[int]:
         """The groups that a filter concerns."""
         return range(self.groups) if is_wildcard(topic_filter) else [topic_group(topic_filter, self.groups)]
+
+    def groups_of_all(self, filters: Iterable[bytes]) -> Collection[int]:
+        """The groups that some of these filters concern."""
+        filters = list(filters)
+        if concerns_all(filters):
+            return range(self.groups)
+        return {topic_group(name, self.groups) for name in filters}
 
     # -- publishing
 
@@ -187,9 +201,9 @@ class Engine:
 
     # -- PipelineUser
 
-    def filters(self) -> list[bytes]:
-        """All back-end subscriptions."""
-        return list(self._filters)
+    async def register(self, pipeline: Pipeline, link: Link) -> None:
+        """Tell a coordinator that was dialled of all back-end subscriptions that concern it."""
+        await self.filters.register(pipeline, link)
 
     def on_room(self) -> None:
         """A pipeline has room again."""
@@ -199,11 +213,21 @@ class Engine:
     def on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
         """Everything before these offsets has been delivered."""
         for group, (_, head) in heads.items():
-            if head > self.heads.get(group, -1) and group not in self._stalled:
-                self.heads[group] = head
+            self.reached(group, head)
+
+    def reached(self, group: int, head: int) -> None:
+        """Everything before `head` has been delivered, or concerns nobody here."""
+        if head > self.heads.get(group, -1) and group not in self._stalled:
+            self.heads[group] = head
+            self._cache.reached(group, head)
+
+    def is_stalled(self, group: int) -> bool:
+        """Whether blocks of the group have come and wait for a dictionary."""
+        return group in self._stalled
 
     def on_resumed(self, pipeline: Pipeline, orphans: Any) -> None:
         """A link stands (again)."""
+        self.filters.registered(pipeline)
         if orphans:
             self._adopt(orphans)
 
@@ -254,7 +278,20 @@ class Engine:
         raw = self.storing.recall(block) if block.meta.dictionaries else None
         return BlockView(block, now_us, raw)
 
-    # -- CatchUp (for subscribers)
+    # -- CatchUp (for subscribers), and what catching up needs
+
+    @property
+    def version(self) -> int:
+        """The version of the broker's interest."""
+        return self.filters.version
+
+    def version_of(self, subscriber: Subscriber) -> int:
+        """By which version of the interest all its filters were registered."""
+        return self.filters.version_of(subscriber.subscriptions)
+
+    def fan(self, topic: bytes) -> Fan:
+        """The subscribers of a topic."""
+        return self.fanout.fan(topic)
 
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
@@ -267,138 +304,64 @@ class Engine:
     # -- subscriptions
 
     async def subscribe(
-        self,
-        subscriber: Subscriber,
-        topic_filter: bytes,
-        grant: Grant,
-        *,
-        retained: bool = True,
-        start: dict[int, int] | None = None,
-    ) -> list[Block]:
-        """Subscribe from now on, or from `start` (group -> offset) on. Returns the retained records at the cut.
+        self, subscriber: Subscriber, wanted: Mapping[bytes, Grant], *, start: dict[int, int] | None = None
+    ) -> Cuts:
+        """Subscribe from now on, or from `start` (group -> offset) on. Returns the cut of each filter: what is retained
+        from before it is to be asked for with `retained`.
 
         Raises UnavailableError when a coordinator cannot be reached within `link.request_timeout_s`.
         """
-        pending = self._subscribing.get(topic_filter)
-        while pending is not None:
-            await asyncio.wait([pending])
-            pending = self._subscribing.get(topic_filter)
-        if topic_filter in self._filters:
-            return await self._subscribe_again(subscriber, topic_filter, grant, retained, start)
-        future = self._subscribing[topic_filter] = asyncio.get_running_loop().create_future()
-        self._filters[topic_filter] = 1
-        try:
-            return await self._subscribe_first(subscriber, topic_filter, grant, retained, start)
-        finally:
-            if topic_filter not in subscriber.subscriptions:
-                self._release(topic_filter)  # it has left meanwhile, or nobody answered
-            del self._subscribing[topic_filter]
-            future.set_result(None)
-
-    async def _subscribe_first(
-        self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
-    ) -> list[Block]:
-        found: list[Block] = []
-        cuts: dict[int, int] = {}
-        first = start is None and not subscriber.subscriptions
-        # A new subscriber of several coordinators' groups would get, of those that have not answered yet, what others
-        # here subscribed to, from before its cut: it begins when all have, and catches up from the cuts.
-        together = first and len(self.pipelines_of(topic_filter)) > 1
-        late: set[int] = set()
-        # Many retained records take a coordinator a while: it looks them up beside its work, after the cut.
-        later = retained and is_wildcard(topic_filter)
-
-        def cut(result: dict[str, Any]) -> None:
-            # Groups of which blocks before the cut are still to come, or have come and wait for a dictionary.
-            behind = [g for g in result["cut"] if g in result["behind"] or g in self._stalled]
-            for group, offset in result["cut"].items():
-                if group not in behind:
-                    self.heads[group] = max(self.heads.get(group, 0), offset)
-            cuts.update(result["cut"])
-            late.update(behind)
-            if not together:
-                # Where it is behind a new subscriber begins at its cut, not with what is still to come before it.
-                begin = {group: result["cut"][group] for group in behind} if first else start
-                self._insert(subscriber, topic_filter, grant, begin, behind)
-            take(result["retained"])
-
-        def take(result: Any) -> None:
-            found.extend(Block.from_wire(wire) for wire in result)
-
-        try:
-            await self._ask_all(topic_filter, cut, "subscribe", [topic_filter], retained and not later)
-            if together:
-                self._insert(subscriber, topic_filter, grant, cuts, late)
-            if later:
-                await self._ask_all(topic_filter, take, "retained", [topic_filter])
-        except BaseException:
-            self.fanout.remove(topic_filter, subscriber)
-            subscriber.drop_filter(topic_filter)
-            raise
-        return [block for block in found if block.last < cuts.get(block.group, 0)]
-
-    async def _subscribe_again(
-        self, subscriber: Subscriber, topic_filter: bytes, grant: Grant, retained: bool, start: dict[int, int] | None
-    ) -> list[Block]:
+        await self.filters.settled(wanted)
         if subscriber.closed:
-            return []
-        new = topic_filter not in subscriber.subscriptions
-        if new:
-            self._filters[topic_filter] += 1
-        cut = dict(self.heads)
-        self._insert(subscriber, topic_filter, grant, start)
-        found: list[Block] = []
-        if retained:
+            return {}
+        fresh = self.filters.hold([name for name in wanted if name not in subscriber.subscriptions])
+        placing = Placing(self, subscriber, wanted, fresh, start)
+        try:
+            return await placing.run()
+        except BaseException:
+            placing.undo()
+            raise
+        finally:
+            self.filters.placed(fresh)
+            if subscriber.closed:
+                self.filters.release([name for name in placing.held if name not in placing.inserted])
 
-            def take(result: Any) -> None:
-                found.extend(Block.from_wire(wire) for wire in result)
-
-            try:
-                await self._ask_all(topic_filter, take, "retained", [topic_filter])
-            except BaseException:
-                if new:
-                    self.unsubscribe(subscriber, topic_filter)
-                raise
-        # What is at or after the head has come, or comes, live.
-        return [block for block in found if block.last < cut.get(block.group, 0)]
-
-    def _insert(
+    def insert(
         self,
         subscriber: Subscriber,
-        topic_filter: bytes,
-        grant: Grant,
-        start: dict[int, int] | None,
-        behind: Iterable[int] = (),
+        wanted: Mapping[bytes, Grant],
+        begin: Mapping[int, int],
+        past: Mapping[int, int],
+        behind: Collection[int],
     ) -> None:
-        """Subscribe at the heads, or lagging from `start` on. `behind`: groups whose blocks before the cut are still
-        to come, and may have been chosen before the filter was known."""
+        """Subscribe at the heads, or lagging from `begin` on. `past`: from where on it comes live, or came to this
+        broker. `behind`: groups whose blocks before the cut are still to come, and may have been chosen before the
+        filter was known."""
         if subscriber.closed:
             return
-        for group, offset in (start or {}).items():
-            at = min(offset, subscriber.lagging.get(group, offset))
-            if at != self.heads.get(group, 0) or group in behind:
-                subscriber.lagging[group] = at
-                # The cache may lack what this filter adds.
-                subscriber.missed_live.discard(group)
+        self.catching_up.leave(subscriber)
+        if not subscriber.samples:
+            for group, offset in begin.items():
+                at = min(offset, subscriber.lagging.get(group, offset))
+                if at != self.heads.get(group, 0) or group in behind:
+                    subscriber.lagging[group] = at
+                    # The cache may lack what these filters add.
+                    if at < past.get(group, 0):
+                        subscriber.missed_live.discard(group)
+                        subscriber.past[group] = past[group]
+                    elif group not in subscriber.past:
+                        subscriber.missed_live.add(group)
         subscriber.refresh()
-        subscriber.set_filter(topic_filter, grant)
-        self.fanout.insert(topic_filter, subscriber, grant)
+        subscriber.set_filters(wanted)
+        self.fanout.insert(wanted, subscriber)
         if subscriber.lagging and not subscriber.blocked:
             self.lagged(subscriber)
 
-    async def _ask_all(self, topic_filter: bytes, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
-        """`_call_until` of each coordinator that the filter concerns; when one fails, none is taken any more."""
-        calls = [self._call_until(p, take, method, *arguments) for p in self.pipelines_of(topic_filter)]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+    async def ask_all(self, topic_filter: bytes, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        """`ask` each coordinator that the filter concerns; when one fails, none is taken any more."""
+        await gathered([self.ask(p, take, method, *arguments) for p in self.pipelines_of(topic_filter)])
 
-    async def _call_until(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+    async def ask(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         """Ask until it is answered; `take(result)` runs while the answer is taken off the link.
 
         Raises UnavailableError when that takes longer than `link.request_timeout_s`.
@@ -406,11 +369,11 @@ class Engine:
         wait_s = self.config.link.request_timeout_s
         try:
             async with asyncio.timeout(wait_s):
-                await self._call_again(pipeline, take, method, *arguments)
+                await self._ask_again(pipeline, take, method, *arguments)
         except TimeoutError:
             raise UnavailableError(f"{pipeline.member.name} has not answered {method} for {wait_s:.0f} s") from None
 
-    async def _call_again(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+    async def _ask_again(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         while True:
             await pipeline.wait_linked()
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -433,39 +396,54 @@ class Engine:
         """End a subscription; False when there was none."""
         if not subscriber.drop_filter(topic_filter):
             return False
-        self.fanout.remove(topic_filter, subscriber)
-        self._release(topic_filter)
+        self.fanout.remove([topic_filter], subscriber)
+        self.filters.release([topic_filter])
         return True
 
-    def _release(self, topic_filter: bytes) -> None:
-        """One subscriber less; the last one ends the back-end subscription."""
-        left = self._filters.get(topic_filter, 0) - 1
-        if left > 0:
-            self._filters[topic_filter] = left
-        elif left == 0:
-            del self._filters[topic_filter]
-            for pipeline in self.pipelines_of(topic_filter):
-                pipeline.call(lambda error, _: None, "unsubscribe", [topic_filter])
-
     def leave(self, subscriber: Subscriber) -> None:
-        """The subscriber is gone: all its subscriptions end."""
+        """The subscriber is gone: all its subscriptions end, many of them little by little."""
         subscriber.closed = True
         subscriber.refresh()
-        for topic_filter in list(subscriber.subscriptions):
-            self.unsubscribe(subscriber, topic_filter)
+        self.catching_up.leave(subscriber)
+        gone = list(subscriber.drop_filters())
+        if len(gone) <= FILTERS_AT_ONCE:
+            self._end(subscriber, gone)
+            return
+        task = asyncio.get_running_loop().create_task(self._end_slowly(subscriber, gone))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    def _end(self, subscriber: Subscriber, filters: list[bytes]) -> None:
+        self.fanout.remove(filters, subscriber)
+        self.filters.release(filters)
+
+    async def _end_slowly(self, subscriber: Subscriber, filters: list[bytes]) -> None:
+        turns = Turns()
+        for at in range(0, len(filters), FILTERS_AT_ONCE):
+            self._end(subscriber, filters[at : at + FILTERS_AT_ONCE])
+            await turns.give_way()
 
     def cursor_of(self, subscriber: Subscriber) -> dict[int, int]:
         """Where the subscriber stands in each group that its subscriptions concern."""
-        groups: set[int] = set()
-        for topic_filter in subscriber.subscriptions:
-            groups.update(self.groups_of(topic_filter))
-        return {g: subscriber.lagging[g] if g in subscriber.lagging else self.heads.get(g, 0) for g in groups}
+        groups = self.groups_of_all(subscriber.subscriptions)
+        return {g: subscriber.stands_at(g, self.heads.get(g, 0)) for g in groups}
+
+    async def retained(self, topic_filter: bytes, cut: Mapping[int, int]) -> list[Block]:
+        """What is retained of a filter's topics from before its cut. Raises UnavailableError as `subscribe`."""
+        found: list[Block] = []
+
+        def take(result: Any) -> None:
+            found.extend(Block.from_wire(wire) for wire in result)
+
+        await self.ask_all(topic_filter, take, "retained", [topic_filter])
+        # What is at or after the cut has come, or comes, live.
+        return [block for block in found if block.last < cut.get(block.group, 0)]
 
     async def offsets_at(self, topic_filter: bytes, time_us: int) -> dict[int, int]:
         """The first offset at or after a time in each group that a filter concerns."""
         groups = None if is_wildcard(topic_filter) else self.groups_of(topic_filter)
         found: dict[int, int] = {}
-        await self._ask_all(topic_filter, found.update, "offsets_at", groups, time_us)
+        await self.ask_all(topic_filter, found.update, "offsets_at", groups, time_us)
         return found
 
     # -- dictionaries
@@ -480,7 +458,7 @@ class Engine:
             for wire in result:
                 self.dictionaries.learn(Block.from_wire(wire))
 
-        await self._ask_all(DICTIONARIES_FILTER, take, "retained", [DICTIONARIES_FILTER])
+        await self.ask_all(DICTIONARIES_FILTER, take, "retained", [DICTIONARIES_FILTER])
 
     async def fetch_dictionary(self, dictionary: int) -> Dictionary:
         """A dictionary by id, held or asked of the coordinators. Raises DictionaryError when none has it."""
@@ -493,7 +471,7 @@ class Engine:
                 if result is not None:
                     found.append(result)
 
-            await self._call_until(pipeline, take, "dictionary", dictionary)
+            await self.ask(pipeline, take, "dictionary", dictionary)
             if found:
                 held = self.dictionaries.hold(found[0])
                 break
@@ -504,5 +482,7 @@ class Engine:
     async def close(self) -> None:
         """End all links."""
         self._stalled.close()
+        for task in self._leaving:
+            task.cancel()
         self.catching_up.close()
         await asyncio.gather(*[pipeline.close() for pipeline in self.pipelines.values()])

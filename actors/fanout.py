@@ -7,6 +7,7 @@ list of subscribers that share the bytes, and those that need packet ids of thei
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from lexicast.cluster.topics import TopicTrie, is_wildcard
@@ -55,25 +56,28 @@ class Fanout:
         self._plans: dict[tuple[int, ...], tuple[Plan, list[Fan]]] = {}
         self._topics_max = topics_max
 
-    def insert(self, topic_filter: bytes, subscriber: Subscriber, grant: Grant) -> None:
-        """Subscribe, or replace the grant."""
-        self._trie.insert(topic_filter, subscriber, grant)
-        self._changed(topic_filter)
+    def insert(self, wanted: Mapping[bytes, Grant], subscriber: Subscriber) -> None:
+        """Subscribe, or replace the grants."""
+        for topic_filter, grant in wanted.items():
+            self._trie.insert(topic_filter, subscriber, grant)
+        self._changed(wanted)
 
-    def remove(self, topic_filter: bytes, subscriber: Subscriber) -> None:
+    def remove(self, filters: Iterable[bytes], subscriber: Subscriber) -> None:
         """Unsubscribe."""
-        if self._trie.remove(topic_filter, subscriber):
-            self._changed(topic_filter)
+        self._changed([topic_filter for topic_filter in filters if self._trie.remove(topic_filter, subscriber)])
 
-    def _changed(self, topic_filter: bytes) -> None:
+    def _changed(self, filters: Collection[bytes]) -> None:
+        if not filters:
+            return
         self._plans.clear()
-        if is_wildcard(topic_filter):
+        if any(map(is_wildcard, filters)):
             self._fans.clear()
             self._same.clear()
-        else:
+            return
+        for topic_filter in filters:
             self._fans.pop(topic_filter, None)
-            if len(self._same) > 2 * len(self._fans) + SAME_SPARE:
-                self._same = {fan: fan for fan in self._fans.values()}
+        if len(self._same) > 2 * len(self._fans) + SAME_SPARE:
+            self._same = {fan: fan for fan in self._fans.values()}
 
     def fan(self, topic: bytes) -> Fan:
         """The subscribers of a topic with their grants."""

@@ -225,9 +225,9 @@ class Connecting:
 
     async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:
         """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
-        for topic_filter, subscription in session.subscriptions.items():
-            start = {g: session.cursor[g] for g in self._engine.groups_of(topic_filter) if g in session.cursor}
-            await self._engine.subscribe(subscriber, topic_filter, grant_of(subscription), retained=False, start=start)
+        wanted = {name: grant_of(subscription) for name, subscription in session.subscriptions.items()}
+        if wanted:
+            await self._engine.subscribe(subscriber, wanted, start=session.cursor)
         discarded = 0
         lagging = dict(subscriber.lagging)
         for pipeline in {self._engine.pipeline_of(group) for group in lagging} - {None}:

@@ -23,7 +23,7 @@ from .encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
 from .mqtt_encode import encode_qos0_run, encode_qos_run
 from .session import Resend, Session
 from .streaming import in_step, took
-from .subscriber import FETCH_BYTES, Subscriber
+from .subscriber import Subscriber
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
@@ -36,8 +36,6 @@ RETAINED_WAITING_MAX = 100_000
 # How long room for less than half a window waits for more acknowledgements: going on costs a look into the cache or the
 # store, however little can be sent then.
 ROOM_WAIT_S = 0.01
-# What is read from the store then, for each publication that there is room for.
-BYTES_A_PUBLICATION = 4096
 
 
 class MqttSubscriber(Subscriber):
@@ -124,10 +122,6 @@ class MqttSubscriber(Subscriber):
     def _plenty(self) -> bool:
         """Whether half of the window is free, or one place of a window of up to three."""
         return self.session.room >= max(1, self.session.window // 2)
-
-    @property
-    def fetch_bytes(self) -> int:
-        return FETCH_BYTES if self._plenty else min(FETCH_BYTES, max(1, self.session.room) * BYTES_A_PUBLICATION)
 
     def _room_waited(self) -> None:
         self._room_waits = False

@@ -122,7 +122,8 @@ async def _one(
         return subscribed.reason_code, refused, []
     grant = grant_of(session.subscriptions[name])
     try:
-        found = await listener.engine.subscribe(subscriber, name, grant, retained=subscribed.send_retained)
+        cuts = await listener.engine.subscribe(subscriber, {name: grant})
+        found = await listener.engine.retained(name, cuts[name]) if subscribed.send_retained and cuts else []
     except (LexicastError, TimeoutError) as error:
         log.warning("client %r: subscription to %r failed: %s", connection.client_id, name, error)
         session.unsubscribe(name)

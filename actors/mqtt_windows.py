@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 
 from .client_messages import FOREVER_US, US_PER_S, parse_time
@@ -75,12 +74,12 @@ class WindowSubscriber(MqttSubscriber):
         if view.block.time_us < self._until_us:
             super().offer(view, grants, encoded)
 
-    def take(self, block: Block) -> bool:
-        """A block out of the past, unless its time is over."""
+    def take_view(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> bool:
+        """What is out of the past, unless its time is over."""
+        block = view.block
         if block.time_us < self._until_us:
-            return super().take(block)
-        if block.group in self.lagging:
-            self.lagging[block.group] = max(self.lagging[block.group], block.last + 1)
+            return super().take_view(view, grants, encoded)
+        self.lagging[block.group] = block.last + 1
         return True
 
     def end_at(self, wait_s: float, name: bytes) -> None:
@@ -108,7 +107,7 @@ async def place(engine: Engine, main: MqttSubscriber, name: bytes, grant: Grant,
     subscriber = WindowSubscriber(engine, main, window.until_us)
     if main.is_socket_full:
         subscriber.socket_full()
-    await engine.subscribe(subscriber, name, grant, retained=False, start=start)
+    await engine.subscribe(subscriber, {name: grant}, start=start)
     if main.closed:
         subscriber.leave()
         return

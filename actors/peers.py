@@ -7,14 +7,13 @@ behind when its link is full, and when it comes back after a broken link. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.messages import DELIVER
 from lexicast.cluster.topics import TopicTrie, is_wildcard
-from lexicast.storage.store import Store
 
 from .link import Link
 
@@ -35,10 +34,12 @@ class BrokerPeer:
     heads: dict[int, int] = field(default_factory=dict)
     outgoing: list[Block] = field(default_factory=list)
     delivered_records: int = 0
-
-    def recorded(self) -> dict[bytes, int]:
-        """What the log says that it is subscribed to, or will when this turn is committed: filter -> incarnation."""
-        return dict.fromkeys(self.filters, self.incarnation)
+    # Until it has registered what it wants it is behind everywhere, so nothing goes out.
+    registering: bool = True
+    # Another link or incarnation has taken its place; what it wanted leaves the trie bit by bit.
+    gone: bool = False
+    # Sessions that an earlier incarnation left have to be told of, again until they are taken.
+    owes_orphans: bool = False
 
     def offer(self, block: Block) -> None:
         """Send `block` at the end of this turn, unless the broker is behind in its group."""
@@ -62,79 +63,70 @@ class BrokerPeer:
         self.link.send((DELIVER, 0, [block.to_wire() for block in blocks]))
 
 
-def recorded_filters(store: Store, broker: str, groups_of: Callable[[list[bytes]], list[int]]) -> dict[bytes, int]:
-    """What the logs say that a broker is subscribed to: filter -> incarnation; -1 where not all of its groups do."""
-    told: dict[bytes, dict[int, int]] = {}
-    for group in groups_of([b"#"]):
-        for record, _ in store.subscriptions(group):
-            if record.broker == broker:
-                told.setdefault(record.filter.encode(), {})[group] = record.incarnation
-    found = {}
-    for topic_filter, by_group in told.items():
-        whole = len(by_group) == len(groups_of([topic_filter])) and len(set(by_group.values())) == 1
-        found[topic_filter] = next(iter(by_group.values())) if whole else -1
-    return found
-
-
 class Routing:
-    """Which brokers a block concerns: back-end subscriptions in a trie, matches cached for each topic."""
+    """Which brokers a block concerns: back-end subscriptions in a trie, matches cached for each topic.
+
+    `ends`: group -> the first offset after its last delivered publication, of the groups that had one since the start.
+    """
 
     def __init__(self) -> None:
         self.peers: dict[str, BrokerPeer] = {}
-        self._trie: TopicTrie[str, None] = TopicTrie()
-        self._routes: dict[bytes, frozenset[str]] = {}
+        self.ends: dict[int, int] = {}
+        self._trie: TopicTrie[BrokerPeer, None] = TopicTrie()
+        self._routes: dict[bytes, frozenset[BrokerPeer]] = {}
 
-    def insert(self, peer: BrokerPeer, topic_filter: bytes) -> bool:
-        """Subscribe; False when it was."""
-        if topic_filter in peer.filters:
-            return False
-        peer.filters.add(topic_filter)
-        self._trie.insert(topic_filter, peer.name, None)
-        self._changed(topic_filter)
-        return True
+    def insert(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
+        """Subscribe; those that it did not have yet."""
+        fresh = [topic_filter for topic_filter in dict.fromkeys(filters) if topic_filter not in peer.filters]
+        for topic_filter in fresh:
+            self._trie.insert(topic_filter, peer, None)
+        peer.filters.update(fresh)
+        self._changed(fresh)
+        return fresh
 
-    def remove(self, peer: BrokerPeer, topic_filter: bytes) -> bool:
-        """Unsubscribe; False when it was not subscribed."""
-        if topic_filter not in peer.filters:
-            return False
-        peer.filters.discard(topic_filter)
-        self._trie.remove(topic_filter, peer.name)
-        self._changed(topic_filter)
-        return True
+    def remove(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
+        """Unsubscribe; those that it had."""
+        ended = [topic_filter for topic_filter in dict.fromkeys(filters) if topic_filter in peer.filters]
+        for topic_filter in ended:
+            self._trie.remove(topic_filter, peer)
+        peer.filters.difference_update(ended)
+        self._changed(ended)
+        return ended
 
-    def drop(self, peer: BrokerPeer) -> list[bytes]:
-        """Forget a broker; its filters, so that their end can be recorded."""
-        filters = sorted(peer.filters)
-        for topic_filter in filters:
-            self.remove(peer, topic_filter)
-        if self.peers.get(peer.name) is peer:
-            del self.peers[peer.name]
-        return filters
+    def replace(self, peer: BrokerPeer) -> BrokerPeer | None:
+        """`peer` serves its broker from now on. The one before, of which `remove` is still to be asked."""
+        before = self.peers.get(peer.name)
+        self.peers[peer.name] = peer
+        if before is not None:
+            before.gone = True
+            before.outgoing.clear()
+        return before
 
-    def brokers_of(self, topic: bytes) -> frozenset[str]:
-        """Names of the brokers subscribed to `topic`."""
-        names = self._routes.get(topic)
-        if names is None:
+    def peers_of(self, topic: bytes) -> frozenset[BrokerPeer]:
+        """The brokers subscribed to `topic`."""
+        found = self._routes.get(topic)
+        if found is None:
             if len(self._routes) >= TOPIC_ROUTES_MAX:
                 self._routes.clear()
-            names = self._routes[topic] = frozenset([name for name, _ in self._trie.match(topic)])
-        return names
+            found = self._routes[topic] = frozenset([peer for peer, _ in self._trie.match(topic)])
+        return found
 
-    def _changed(self, topic_filter: bytes) -> None:
-        if is_wildcard(topic_filter):
+    def _changed(self, filters: Sequence[bytes]) -> None:
+        if any(map(is_wildcard, filters)):
             self._routes.clear()
         else:
-            self._routes.pop(topic_filter, None)
+            for topic_filter in filters:
+                self._routes.pop(topic_filter, None)
 
     def offer(self, block: Block) -> None:
-        """Offer `block` to every broker that one of its topics concerns."""
+        """Offer `block`, which may be delivered now, to every broker that one of its topics concerns."""
+        self.ends[block.group] = block.last + 1
         topics = block.meta.topics
-        names = self.brokers_of(topics[0])
+        peers = self.peers_of(topics[0])
         if len(topics) > 1:
-            names = names.union(*[self.brokers_of(topic) for topic in topics[1:]])
-        for name in names:
-            peer = self.peers.get(name)
-            if peer is not None:
+            peers = peers.union(*[self.peers_of(topic) for topic in topics[1:]])
+        for peer in peers:
+            if not peer.gone:
                 peer.offer(block)
 
     def flush(self) -> None:

@@ -37,8 +37,8 @@ class PipelineUser(Protocol):
     heads: dict[int, int]
     storing: Storing
 
-    def filters(self) -> list[bytes]:
-        """All back-end subscriptions."""
+    async def register(self, pipeline: Pipeline, link: Link) -> None:
+        """Tell a coordinator that was dialled of all back-end subscriptions that concern it."""
 
     def on_blocks(self, blocks: Any) -> None:
         """DELIVER arrived: block wire tuples in offset order."""
@@ -246,21 +246,25 @@ class Pipeline:
         link = await dial_any(
             self.member.addresses, self._key, self._cluster_id, self._hello, lambda link: self, self._beats
         )
+        groups = set(self.member.groups)
+        heads = {group: head for group, head in self._user.heads.items() if group in groups}
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def resumed(error: Exception | None, result: Any) -> None:
+        def served(error: Exception | None, result: Any) -> None:
             if error is None:
                 # While the reply is taken off the link: what follows it is live.
                 self._user.on_heads(result["heads"])
                 self._start_over(link)
                 self._user.on_resumed(self, result["orphans"])
+                if result["orphans"]:
+                    link.call(lambda error, _: None, "adopted")
             if not opened.done():
                 opened.set_result(None) if error is None else opened.set_exception(error)
 
-        groups = set(self.member.groups)
-        heads = {group: head for group, head in self._user.heads.items() if group in groups}
-        link.call(resumed, "resume", heads, self._user.filters())
         try:
+            await link.request("resume", heads)
+            await self._user.register(self, link)
+            link.call(served, "serve")
             await opened
         except BaseException:
             link.abort()

@@ -1,24 +1,28 @@
 """A subscriber: whoever gets deliveries from a broker, an MQTT session's connection or a Python client's stream.
 
 Live or lagging, group by group (DESIGN.md, "Sessions are cursors"): where it is live its cursor is the broker's head,
-and costs nothing; where it lags it has a cursor of its own in `lagging` and is brought up by `catch_up`. A subscriber
-falls behind when its socket is full or its window of unacknowledged publications is used up. `ready` sums it up for
-the hot path: live everywhere and nothing in the way.
+and costs nothing; where it lags it has a cursor of its own in `lagging` and is brought up by `catching_up`, together
+with all that stand at the same place (`riding`). A subscriber falls behind when its socket is full or its window of
+unacknowledged publications is used up. `ready` sums it up for the hot path: live everywhere and nothing in the way.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.selection import select_from
-from lexicast.cluster.topics import matches
+from lexicast.cluster.topics import TopicTrie, matches
 
 from .encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
 
+if TYPE_CHECKING:
+    from .catching_up import Stand
+
 TOPICS_REMEMBERED = 1_024
-# What is asked of a store at a time for one subscriber.
-FETCH_BYTES = 1024 * 1024
+# With so many filters or fewer they are looked at one by one; more lie in a trie.
+FILTERS_TRIED = 8
 
 
 class CatchUp(Protocol):
@@ -41,6 +45,7 @@ class Subscriber:
 
     __slots__ = (
         "_granted",
+        "_trie",
         "blocked",
         "catching_up",
         "closed",
@@ -49,7 +54,9 @@ class Subscriber:
         "kind",
         "lagging",
         "missed_live",
+        "past",
         "ready",
+        "riding",
         "steps",
         "subscriptions",
     )
@@ -65,8 +72,13 @@ class Subscriber:
         self.lagging: dict[int, int] = {}
         # Groups that lag since they were live: what is missing was delivered to this broker, so its cache may have it.
         self.missed_live: set[int] = set()
+        # group -> from where on the cache will do, of the groups in which what came before has to be fetched.
+        self.past: dict[int, int] = {}
+        # Those that stand where this one does, of the groups in which it is being brought up.
+        self.riding: dict[int, Stand] = {}
         self.subscriptions: dict[bytes, Grant] = {}
         self._granted: dict[bytes, Grant | None] = {}
+        self._trie: TopicTrie[bytes, Grant] | None = None
         # Topic streams: the last batch that was sent, by the stream's slot.
         self.steps: dict[int, int] = {}
 
@@ -74,11 +86,6 @@ class Subscriber:
     def takes_dictionaries(self) -> bool:
         """Whether dictionaries are sent to it: a dictionary-aware MQTT session, or a Python client's stream."""
         return (self.kind.aware or self.kind.version == LINK) and not self.samples
-
-    @property
-    def fetch_bytes(self) -> int:
-        """How much of the past it can take now."""
-        return FETCH_BYTES
 
     # -- what a kind of subscriber provides
 
@@ -123,29 +130,37 @@ class Subscriber:
         self.lagging[group] = offset
         if live:
             self.missed_live.add(group)
+            self.past.pop(group, None)
         self.refresh()
 
     # -- catching up
 
+    def stands_at(self, group: int, head: int) -> int:
+        """Where it stands in a group whose head is `head`."""
+        if group not in self.lagging:
+            return head
+        stand = self.riding.get(group)
+        return self.lagging[group] if stand is None else max(stand.offset, self.lagging[group])
+
     def take(self, block: Block) -> bool:
         """A block out of the past, of a lagging group. False when something came in the way (cursor kept)."""
-        group = block.group
-        start = self.lagging.get(group)
+        start = self.lagging.get(block.group)
         if start is None or block.last < start:
             return True
         part = select_from(block, start)
-        if part is None:
-            self.lagging[group] = block.last + 1
-            return True
-        grants = tuple([self.grant(topic) for topic in part.meta.topics])
-        if not any(grants):
-            self.lagging[group] = block.last + 1
+        grants = () if part is None else tuple([self.grant(topic) for topic in part.meta.topics])
+        if part is None or not any(grants):
+            self.lagging[block.group] = block.last + 1
             return True
         view = self.engine.view(part)
-        self.lagging[group] = block.last + 1
         encoded = None if self._needs_ids(view, grants) else self.engine.encoder.shared(self.kind, view, grants)
-        live = group in self.missed_live
-        return self._send(view, grants, encoded, live=live) and not self.blocked
+        return self.take_view(view, grants, encoded)
+
+    def take_view(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> bool:
+        """`take` of what is at or after the cursor. `encoded`: the bytes, None where packet ids are needed."""
+        group = view.block.group
+        self.lagging[group] = view.block.last + 1
+        return self._send(view, grants, encoded, live=group in self.missed_live) and not self.blocked
 
     @staticmethod
     def _needs_ids(view: BlockView, grants: Grants) -> bool:
@@ -163,6 +178,7 @@ class Subscriber:
         """The group is live again."""
         self.lagging.pop(group, None)
         self.missed_live.discard(group)
+        self.past.pop(group, None)
         self.refresh()
 
     def unblock(self) -> None:
@@ -183,26 +199,47 @@ class Subscriber:
 
     # -- subscriptions
 
-    def set_filter(self, topic_filter: bytes, grant: Grant) -> None:
-        """Subscribe, or replace the options of a subscription."""
-        self.subscriptions[topic_filter] = grant
+    def set_filters(self, wanted: Mapping[bytes, Grant]) -> None:
+        """Subscribe, or replace the options of subscriptions."""
+        self.subscriptions.update(wanted)
         self._granted.clear()
+        if self._trie is not None:
+            for topic_filter, grant in wanted.items():
+                self._trie.insert(topic_filter, topic_filter, grant)
 
     def drop_filter(self, topic_filter: bytes) -> bool:
         """Unsubscribe; False when it was not subscribed."""
         self._granted.clear()
+        if self._trie is not None:
+            self._trie.remove(topic_filter, topic_filter)
         return self.subscriptions.pop(topic_filter, None) is not None
+
+    def drop_filters(self) -> dict[bytes, Grant]:
+        """Unsubscribe from everything; what it was."""
+        gone, self.subscriptions = self.subscriptions, {}
+        self._granted.clear()
+        self._trie = None
+        return gone
 
     def grant(self, topic: bytes) -> Grant | None:
         """How this subscriber gets `topic`; None: not at all."""
         try:
             return self._granted[topic]
         except KeyError:
-            found = join_grants([g for f, g in self.subscriptions.items() if matches(f, topic)])
+            found = join_grants(self._grants(topic))
             if len(self._granted) >= TOPICS_REMEMBERED:
                 self._granted.clear()
             self._granted[topic] = found
             return found
+
+    def _grants(self, topic: bytes) -> list[Grant]:
+        if len(self.subscriptions) <= FILTERS_TRIED:
+            return [g for f, g in self.subscriptions.items() if matches(f, topic)]
+        if self._trie is None:
+            self._trie = TopicTrie()
+            for topic_filter, grant in self.subscriptions.items():
+                self._trie.insert(topic_filter, topic_filter, grant)
+        return [grant for _, grant in self._trie.match(topic)]
 
 
 def join_grants(grants: list[Grant]) -> Grant | None:

@@ -50,7 +50,10 @@ def _options(value: Any) -> bool:
 
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {
-    "resume": (CURSOR, FILTERS),
+    "resume": (CURSOR,),
+    "register": (FILTERS,),
+    "serve": (),
+    "adopted": (),
     "subscribe": (FILTERS, truth),
     "unsubscribe": (FILTERS,),
     "offsets_at": (either(nothing, GROUPS), WHOLE),
@@ -63,7 +66,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "release": (either(nothing, GROUPS), data, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, text, data),
-    "fetch": (CURSOR, FILTERS, number(1)),
+    "fetch": (CURSOR, either(nothing, FILTERS), number(1)),
     "retained": (FILTERS,),
     "status": (),
 }

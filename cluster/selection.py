@@ -129,3 +129,49 @@ def select_from(block: Block, offset: int) -> Block | None:
     if block.last < offset:
         return None
     return select(block, [at >= offset for at in offsets_of(block)])
+
+
+class Parts:
+    """Selections of one block by topic, each at the cost of what it takes, not of what the block holds."""
+
+    __slots__ = ("_block", "_by_topic", "_spans")
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        lengths = memoryview(block.lengths).cast("I")
+        ends = list(accumulate(lengths, initial=0))
+        # Of each run: its first record, its first offset, and where its payloads begin and end.
+        self._spans: list[tuple[int, int, int, int]] = []
+        self._by_topic: dict[int, list[int]] = {}
+        record, offset = 0, block.first
+        for index, run in enumerate(block.meta.runs):
+            offset += run.skip
+            after = record + run.count
+            self._spans.append((record, offset, ends[record], ends[after]))
+            self._by_topic.setdefault(run.topic, []).append(index)
+            record, offset = after, offset + run.count
+
+    def of(self, topics: Sequence[int]) -> Block:
+        """The records of these topics (by index into the block's, in ascending order, at least one).
+
+        Its meta names these topics alone, in this order, and neither producers nor marks; `first` and `last` stay.
+        """
+        block, meta = self._block, self._block.meta
+        chosen = sorted([index for topic in topics for index in self._by_topic.get(topic, ())])
+        number = {topic: at for at, topic in enumerate(topics)}
+        origins: dict[int, int] = {}
+        runs: list[Run] = []
+        lengths: list[bytes] = []
+        bodies: list[bytes] = []
+        end = block.first
+        for index in chosen:
+            run = meta.runs[index]
+            record, offset, start, stop = self._spans[index]
+            origin = run.origin if run.origin < 0 else origins.setdefault(run.origin, len(origins))
+            runs.append(run._replace(skip=offset - end, topic=number[run.topic], origin=origin))
+            end = offset + run.count
+            lengths.append(block.lengths[record * U32 : (record + run.count) * U32])
+            bodies.append(block.body[start:stop])
+        named = tuple([meta.topics[topic] for topic in topics])
+        kept = Meta(named, tuple(runs), (), (), tuple([meta.origins[o] for o in origins]), meta.dictionaries)
+        return _of(block, kept, b"".join(lengths), b"".join(bodies))

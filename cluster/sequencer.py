@@ -125,6 +125,8 @@ class Group:
     delivered: int
     time_us: int
     durable: dict[str, int]
+    # Its first offset in this epoch.
+    opened: int = 0
     undelivered: deque[tuple[Block, bool]] = field(default_factory=deque)
     uncommitted: deque[Block] = field(default_factory=deque)
     producers: dict[bytes, Producer] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class Sequencer:
         if self.member not in in_sync:
             raise UsageError(f"group {group}: {self.member} is not in its in-sync set and may not lead")
         start = 0 if last < 0 else last + EPOCH_OFFSET_GAP
-        state = Group(group, epoch, start, start, start, time_us, dict.fromkeys(in_sync, start))
+        state = Group(group, epoch, start, start, start, time_us, dict.fromkeys(in_sync, start), start)
         self.groups[group] = state
         return self.control(group, [EpochStart(epoch, last, self.member)], time_us)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from .errors import TopicError
 
@@ -333,3 +333,72 @@ class TopicTrie(Generic[K, V]):
             if node.rest:
                 yield b"/".join([*levels, b"#"])
             stack += [([*levels, level], child) for level, child in node.children.items()]
+
+
+class TopicIndex(Generic[V]):
+    """The inverse of a TopicTrie: which of these topics a filter matches. Only ever added to.
+
+    A match costs by the topics that it finds and the levels looked at, not by the topics that there are; the tree is
+    made when the first filter with a wildcard comes.
+    """
+
+    __slots__ = ("_exact", "_root")
+
+    def __init__(self) -> None:
+        self._exact: dict[bytes, V] = {}
+        self._root: dict[bytes | None, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self._exact)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._exact)
+
+    def __getitem__(self, topic: bytes) -> V:
+        return self._exact[topic]
+
+    def setdefault(self, topic: bytes, value: V) -> V:
+        """The value of `topic`, which is added when it is not there."""
+        known = self._exact.get(topic)
+        if known is None:
+            known = self._exact[topic] = value
+            if self._root is not None:
+                self._enter(topic)
+        return known
+
+    def _enter(self, topic: bytes) -> None:
+        node: dict[bytes | None, Any] | None = self._root
+        for level in topic.split(b"/", FILTER_LEVELS_MAX):
+            assert node is not None
+            node = node.setdefault(level, {})
+        assert node is not None
+        node[None] = topic
+
+    def match(self, filter: bytes) -> list[bytes]:
+        """The topics that `filter`, which has passed `check_filter`, matches."""
+        if not is_wildcard(filter):
+            return [filter] if filter in self._exact else []
+        if self._root is None:
+            self._root = {}
+            for topic in self._exact:
+                self._enter(topic)
+        wanted = filter.split(b"/")
+        rest = wanted[-1] == b"#"
+        nodes: list[dict[bytes | None, Any]] = [self._root]
+        for at, level in enumerate(wanted[:-1] if rest else wanted):
+            if level == b"+":
+                plain = at > 0  # [MQTT-4.7.2-1]: no wildcard at the first level matches a $-topic
+                nodes = [n for node in nodes for k, n in node.items() if k is not None and (plain or k[:1] != b"$")]
+            else:
+                nodes = [node[level] for node in nodes if level in node]
+            if not nodes:
+                return []
+        if not rest:
+            return [node[None] for node in nodes if None in node]
+        found: list[bytes] = []
+        top = len(wanted) == 1
+        while nodes:
+            found += [node[None] for node in nodes if None in node]
+            nodes = [n for node in nodes for k, n in node.items() if k is not None and not (top and k[:1] == b"$")]
+            top = False
+        return found

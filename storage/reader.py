@@ -64,11 +64,12 @@ class Reader:
         topics: Callable[[bytes], bool] | None,
         expired: bool,
         tail: int,
+        read_s: float = READ_S,
     ) -> ReadResult:
         """See `Store.read`. `tail` is the group's last offset as it was before `txn` began."""
         end = MAX_OFFSET if upto is None else upto
         now_us = None if expired else self._clock.time_us()
-        until = self._clock.monotonic() + READ_S
+        until = self._clock.monotonic() + read_s
         blocks: list[Block] = []
         size, at = 0, offset
         for head, value in self._log.from_offset(txn, group, offset):

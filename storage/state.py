@@ -196,6 +196,11 @@ class State:
         topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
         self._index.delete_subscription(txn, topic_id, unpacked_head(_U64, row, "subscriptions")[0])
 
+    def subscription(self, txn: AnyTransaction, group: int, broker: str, filter: str) -> Subscribed | None:
+        """A broker's subscription to a filter."""
+        row = self._databases.subscriptions.get(txn, self._subscription_key(group, broker, filter))
+        return None if row is None else subscription_of(row)[0]
+
     @staticmethod
     def _subscription_key(group: int, broker: str, filter: str) -> bytes:
         return group_prefix(group) + name_key(f"{broker}\0{filter}".encode())

@@ -37,7 +37,7 @@ from .lsm.rows import Rows
 from .options import StoreOptions
 from .outline import Outline, outline
 from .producers import ProducerState
-from .reader import Reader, ReadResult
+from .reader import READ_S, Reader, ReadResult
 from .retention import Reclaimed, Reclaimer, expiry_key
 from .space import Space
 from .state import Epoch, State, dictionary_of, session_of, subscription_of
@@ -297,8 +297,9 @@ class Store:
         upto: int | None = None,
         topics: Callable[[bytes], bool] | None = None,
         expired: bool = False,
+        read_s: float = READ_S,
     ) -> ReadResult:
-        """Blocks of `group` from the one that holds `offset` on, until about `bytes_max` bytes are found.
+        """Blocks of `group` from the one that holds `offset` on, to about `bytes_max` bytes or `read_s`.
 
         Records before `offset` and beyond `upto` (included) are cut off; expired publications are left out unless
         `expired`; with `topics`, blocks none of whose topics it accepts are left out, and control blocks with them.
@@ -308,7 +309,7 @@ class Store:
         known = self._groups.get(group)
         tail = known.last if known is not None else -1
         with self.guard.reading() as txn:
-            return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired, tail)
+            return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired, tail, read_s)
 
     def first_kept(self, group: int) -> int:
         """The first offset that retention has not discarded (expiry does not move it)."""
@@ -358,6 +359,11 @@ class Store:
     def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
         """All back-end subscriptions of `group`, each with its offset, the cut."""
         return (subscription_of(row) for _, row in self._rows(self._databases.subscriptions, group_prefix(group)))
+
+    def subscription(self, group: int, broker: str, topic: str) -> Subscribed | None:
+        """A broker's back-end subscription to exactly `topic`."""
+        with self.guard.reading() as txn:
+            return self._state.subscription(txn, group, broker, topic)
 
     def subscribers(self, topic: bytes) -> list[IndexedSubscription]:
         """The exact back-end subscriptions that stand beside the publications of `topic` in DualDB, by cut."""

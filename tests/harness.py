@@ -209,9 +209,10 @@ class EngineNode:
         stream = Stream(self.engine, drops)
         stream.block()
         for topic_filter in filters:
-            found = await self.engine.subscribe(stream, topic_filter, Grant(), start=start, retained=start is None)
-            for block in found:
-                stream.write(msgpack.packb(block.to_wire()))
+            cuts = await self.engine.subscribe(stream, {topic_filter: Grant()}, start=start)
+            if start is None:
+                for block in await self.engine.retained(topic_filter, cuts[topic_filter]):
+                    stream.write(msgpack.packb(block.to_wire()))
         stream.give_room(stream.room if room is None else room)
         return stream
 

@@ -115,6 +115,7 @@ class MemoryStore:
         bytes_max: int = 1 << 20,
         upto: int | None = None,
         topics: Callable[[bytes], bool] | None = None,
+        read_s: float = 0.0,
     ) -> ReadResult:
         """As `Store.read`."""
         found: list[Block] = []
@@ -188,6 +189,11 @@ class MemoryStore:
     def subscriptions(self, group: int) -> Iterable[tuple[Subscribed, int]]:
         """As `Store.subscriptions`."""
         return [found for (number, _, _), found in self._subscriptions.items() if number == group]
+
+    def subscription(self, group: int, broker: str, topic: str) -> Subscribed | None:
+        """As `Store.subscription`."""
+        found = self._subscriptions.get((group, broker, topic))
+        return None if found is None else found[0]
 
     def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
         """As `Store.expired_sessions`."""

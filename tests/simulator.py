@@ -26,6 +26,7 @@ import msgpack
 
 from lexicast.actors import committer as committer_module
 from lexicast.actors import pipeline as pipeline_module
+from lexicast.actors import turns as turns_module
 from lexicast.actors.coordinator import CoordinatorServer
 from lexicast.actors.encoding import LINK, Grant, Kind
 from lexicast.actors.engine import Engine
@@ -205,7 +206,13 @@ class World:
                 wire.abort()
 
     async def dial(
-        self, addresses: Sequence[str], key: bytes, cluster_id: str, hello: Any, opened: Callable[[Link], LinkUser]
+        self,
+        addresses: Sequence[str],
+        key: bytes,
+        cluster_id: str,
+        hello: Any,
+        opened: Callable[[Link], LinkUser],
+        beats: Any,
     ) -> Link:
         """`pipeline.dial_any`."""
         await asyncio.sleep(0.001)
@@ -306,7 +313,7 @@ class World:
             stream.block()
             try:
                 async with asyncio.timeout(1.0):
-                    await engine.subscribe(stream, topic_filter, Grant(), retained=False, start=start)
+                    await engine.subscribe(stream, {topic_filter: Grant()}, start=start)
             except (LexicastError, TimeoutError):
                 engine.leave(stream)
                 continue
@@ -414,6 +421,7 @@ def run(seed: int) -> World:
     with (
         patch.object(pipeline_module, "dial_any", world.dial),
         patch.object(committer_module, "monotonic", world.loop.time),
+        patch.object(turns_module, "now_s", world.loop.time),
     ):
         try:
             world.loop.run_until_complete(world.play())

@@ -53,7 +53,8 @@ async def speak(cluster: Cluster, address: str, role: str, messages: list[Any]) 
         if link is None or link.closed:
             link = await dial(address, info.key, info.cluster_id, (role, "stranger", 1), lambda _: stranger)
             if role == "broker":
-                await link.request("resume", {}, ())
+                await link.request("resume", {})
+                await link.request("serve")
         link.send_packed(msgpack.packb(message))
         with suppress(LexicastError):
             await link.request("status")  # whatever was sent before it has been taken then, or the link is closed

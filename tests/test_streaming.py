@@ -113,8 +113,8 @@ class Broker:
         """Nobody is brought up by itself here."""
 
     def subscribe(self, subscriber: Subscriber, topic_filter: bytes, grant: Grant) -> None:
-        subscriber.set_filter(topic_filter, grant)
-        self.fanout.insert(topic_filter, subscriber, grant)
+        subscriber.set_filters({topic_filter: grant})
+        self.fanout.insert({topic_filter: grant}, subscriber)
 
     def catch_up(self, subscriber: Subscriber) -> None:
         subscriber.unblock()
@@ -249,14 +249,14 @@ class Streams(RuleBasedStateMachine):
         if subscriber.lagging or subscriber.blocked:
             return
         subscriber.drop_filter(FAMILY)
-        self.broker.fanout.remove(FAMILY, subscriber)
+        self.broker.fanout.remove([FAMILY], subscriber)
         others = [each for each in TOPICS if each != topic]
         for each in others:
             self.broker.subscribe(subscriber, each, Grant(qos=receiver.qos))
         block = self.broker.publish([(each, 30, 0) for each in TOPICS])
         for each in others:
             subscriber.drop_filter(each)
-            self.broker.fanout.remove(each, subscriber)
+            self.broker.fanout.remove([each], subscriber)
         self.broker.subscribe(subscriber, FAMILY, Grant(qos=receiver.qos))
         # as if it had got them from elsewhere
         missed = self.broker.sent[block.first :]

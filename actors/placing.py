@@ -1,0 +1,133 @@
+"""One SUBSCRIBE, or a session's return, on its way: filters placed with the coordinators, then in the fan-out, exactly.
+
+What is known at the broker already is live from its heads on. What is new is live from the *cut*: read by each
+coordinator as it takes the interest, and taken over while its answer is taken off the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .encoding import Grant
+from .filters import concerns_all
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .subscriber import Subscriber
+
+# filter -> group -> the first offset that comes live.
+Cuts = dict[bytes, dict[int, int]]
+
+
+class Placing:
+    """See the module's docstring. `held`: filters that had no subscription of this subscriber; `fresh`: those that the
+    broker had none of."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        subscriber: Subscriber,
+        wanted: Mapping[bytes, Grant],
+        fresh: list[bytes],
+        start: dict[int, int] | None,
+    ) -> None:
+        self._engine = engine
+        self._subscriber = subscriber
+        self._wanted = wanted
+        self._fresh = fresh
+        self._start = start
+        self.held = [name for name in wanted if name not in subscriber.subscriptions]
+        self.inserted: set[bytes] = set()
+        # Of all groups answered for: the first cut, where what was published before it ends, whether what came before
+        # is still under way.
+        self._cut: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._behind: set[int] = set()
+
+    async def run(self) -> Cuts:
+        """Raises UnavailableError."""
+        return await (self._now() if self._start is None else self._from(self._start))
+
+    def undo(self) -> None:
+        """It failed: nothing of it stays."""
+        subscriber, engine = self._subscriber, self._engine
+        for name in self.held:
+            if name in self.inserted:
+                engine.unsubscribe(subscriber, name)
+            elif not subscriber.closed:
+                engine.filters.release([name])
+
+    # -- from now on
+
+    async def _now(self) -> Cuts:
+        engine, subscriber = self._engine, self._subscriber
+        fresh = set(self._fresh)
+        known = {name: grant for name, grant in self._wanted.items() if name not in fresh}
+        first = not subscriber.subscriptions and not known
+        cuts: Cuts = {}
+        if known:
+            heads = dict(engine.heads)
+            self._insert(known, {}, {}, ())
+            cuts.update(dict.fromkeys(known, heads))
+        if not fresh:
+            return cuts
+        # A new subscriber of several coordinators' groups would get, of those that have not answered yet, what others
+        # here subscribed to, from before its cut: it begins when all have, and catches up from the cuts.
+        together = first and len({p for name in fresh for p in engine.pipelines_of(name)}) > 1
+
+        def take(part: list[bytes], answer: dict[str, Any]) -> None:
+            behind = self._answered(answer)
+            if not together:
+                # Where it is behind a new subscriber begins at its cut, not with what is still to come before it.
+                begin = {group: answer["cut"][group] for group in behind} if first else {}
+                self._insert({name: self._wanted[name] for name in part}, begin, {}, behind)
+
+        await engine.filters.place(self._fresh, False, take)
+        if together:
+            self._insert({name: self._wanted[name] for name in fresh}, self._cut, {}, self._behind)
+        cuts.update(dict.fromkeys(fresh, self._cut))
+        return cuts
+
+    def _answered(self, answer: dict[str, Any]) -> list[int]:
+        """Take a coordinator's cuts; the groups of which blocks before the cut are still to come, or have come and wait
+        for a dictionary."""
+        engine, cut = self._engine, answer["cut"]
+        late = set(answer["behind"])
+        behind = [group for group in cut if group in late or engine.is_stalled(group)]
+        self._behind.update(behind)
+        for group, offset in cut.items():
+            self._cut.setdefault(group, offset)
+            if group not in self._behind:
+                engine.reached(group, offset)
+            self._ends[group] = max(answer["ends"][group], self._ends.get(group, 0))
+        return behind
+
+    def _insert(
+        self, wanted: Mapping[bytes, Grant], begin: Mapping[int, int], past: Mapping[int, int], behind: Iterable[int]
+    ) -> None:
+        if not self._subscriber.closed:
+            self._engine.insert(self._subscriber, wanted, begin, past, set(behind))
+            self.inserted.update(wanted)
+
+    # -- from an earlier cursor on
+
+    async def _from(self, start: dict[int, int]) -> Cuts:
+        engine = self._engine
+
+        def take(part: list[bytes], answer: dict[str, Any]) -> None:
+            self._answered(answer)
+
+        await engine.filters.place(self._fresh, True, take)
+        begin: dict[int, int] = {}
+        groups = self._cut if concerns_all(self._wanted) else engine.groups_of_all(self._wanted)
+        for group in groups:
+            at, cut = start.get(group), self._cut.get(group)
+            if cut is None:
+                continue
+            if at is None or (at >= self._ends[group] and group not in self._behind):
+                at = max(cut, at or 0)  # nothing was published since
+            begin[group] = at
+        past = {group: cut if group in self._behind else self._ends[group] for group, cut in self._cut.items()}
+        self._insert(self._wanted, begin, past, self._behind)
+        return dict.fromkeys(self._wanted, self._cut)
