@@ -13,33 +13,22 @@ in order within a topic group. What waits is bounded everywhere: see `client_pub
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets
-import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final
 
-from lexicast.cluster.clock import Clock, SystemClock
+from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import (
     AuthenticationError,
-    DictionaryError,
-    LexicastError,
-    PeerError,
-    TopicError,
     UnavailableError,
     UsageError,
 )
-from lexicast.cluster.messages import ACK, DELIVER, DICTIONARY
-from lexicast.cluster.positions import Position, topic_group
-from lexicast.cluster.topics import check_filter, is_wildcard, shared
+from lexicast.cluster.positions import Position
 from lexicast.compression.dictionary import Dictionary
 
-from .client_connection import Connection, Resolve
-from .client_decoder import Decoder
-from .client_dictionaries import Dictionaries
+from .client_connection import Resolve
+from .client_core import ClientCore
 from .client_entries import Kind, make_kind
 from .client_messages import (
     FOREVER_US,
@@ -52,9 +41,7 @@ from .client_messages import (
     parse_since,
     parse_time,
 )
-from .client_publisher import Publisher
-from .client_subscription import BUFFER_BYTES, CATCH_UP, DROP, HistoryPages, Subscription, closed_error
-from .link import REQUEST_TIMEOUT_S, Link
+from .client_subscription import BUFFER_BYTES, CATCH_UP, DROP, HistoryPages, Subscription
 
 CLOSE_TIMEOUT_S: Final = 10.0
 CLIENT_ID_BYTES_MAX: Final = 65_535
@@ -79,60 +66,19 @@ class Client:
         give_up_s: float | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.client_id = client_id or f"python-{secrets.token_hex(8)}"
-        if len(self.client_id.encode(errors="replace")) > CLIENT_ID_BYTES_MAX:
-            raise UsageError(f"client_id has more than {CLIENT_ID_BYTES_MAX} bytes")
-        self.clock: Clock = clock or SystemClock()
-        self._dictionaries = Dictionaries(self.clock)
-        self.decoder = Decoder(self._dictionaries, self._fetch_dictionary)
-        if give_up_s is not None and not give_up_s > 0:
-            raise UsageError(f"give_up_s={give_up_s!r}: give seconds above 0, or None to wait for ever")
-        self._give_up_s = give_up_s
-        compressor = self._dictionaries.compressor if compress else None
-        self._publisher = Publisher(self.client_id, compressor, self._send, give_up_s)
-        self._connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
-        self._streams: weakref.WeakValueDictionary[int, Subscription] = weakref.WeakValueDictionary()
-        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._held: set[Subscription] = set()
-        self._next_stream = 1
-        self._groups = 0
-        self._cluster_id = ""
-        self._undecodable = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
+        # for lexicast's own parts; everything below is the user's
+        self.core = ClientCore(resolve, client_id, compress, give_up_s, clock)
 
     # -- life
 
     async def open(self) -> Client:
         """Connect. Raises UnavailableError (no cluster, no broker), AuthenticationError, PeerError, ConfigError."""
-        if self._closed or self._loop is not None:
-            raise UsageError("a client is opened once: call connect() again")
-        self._loop = asyncio.get_running_loop()
-        try:
-            async with self._limited("connecting"):
-                await self._connection.open()
-        except BaseException:
-            self._closed = True
-            await self._connection.close()
-            raise
+        await self.core.open()
         return self
 
     async def close(self) -> None:
         """Wait up to 10 s for what was published to be acknowledged, then disconnect; subscriptions end."""
-        if self._closed:
-            return
-        self.check_loop()
-        self._closed = True
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._publisher.drain()
-        except TimeoutError:
-            log.warning("closed with %d publications not acknowledged", self._publisher.unacknowledged)
-        finally:
-            self._publisher.fail(closed_error())
-            for subscription in list(self._subscriptions):
-                await subscription.close()
-            await self._connection.close()
+        await self.core.close()
 
     async def __aenter__(self) -> Client:
         return await self.open()
@@ -141,6 +87,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """What names this client as a publisher."""
+        return self.core.client_id
 
     # -- publishing
 
@@ -164,7 +115,7 @@ class Client:
         Raises TopicError, UsageError (payload too long or of a wrong type, values out of range), PublishRefusedError
         (refused and not stored: disk reserve reached), UnavailableError. Cancelling does not unpublish.
         """
-        return await self._publisher.put(topic, payload, self._kind(qos, retain, expiry_s, properties))
+        return await self.core.publisher.put(topic, payload, self._kind(qos, retain, expiry_s, properties))
 
     async def publish_many(
         self,
@@ -181,7 +132,7 @@ class Client:
         where some were refused (its `positions` tells which). A wrong pair raises when it is reached: what lies 2,048
         and more before it has been published.
         """
-        return await self._publisher.put_many(messages, self._kind(qos, retain, expiry_s, properties))
+        return await self.core.publisher.put_many(messages, self._kind(qos, retain, expiry_s, properties))
 
     def publish_nowait(
         self,
@@ -197,24 +148,24 @@ class Client:
 
         Raises UnavailableError when 65,536 publications (or 16 MiB) wait already, TopicError, UsageError.
         """
-        self._publisher.put_nowait(topic, payload, self._kind(qos, retain, expiry_s, properties))
+        self.core.publisher.put_nowait(topic, payload, self._kind(qos, retain, expiry_s, properties))
 
     async def flush(self) -> None:
         """Return when everything published so far is acknowledged, refused or given up."""
-        self._check_open()
-        await self._publisher.drain()
+        self.core.check_open()
+        await self.core.publisher.drain()
 
     def _kind(
         self, qos: int, retain: bool, expiry_s: float | None, properties: Properties | Mapping[str, str] | None
     ) -> Kind:
-        self._check_open()
+        self.core.check_open()
         if properties is None and expiry_s is None and not retain and qos == 1:
             return _PLAIN
         return make_kind(qos, retain, expiry_s, pack_properties(properties))
 
     def dictionaries(self) -> tuple[Dictionary, ...]:
         """The newest dictionary of each family, as the broker has announced them."""
-        return self._dictionaries.announced()
+        return self.core.dictionaries.announced()
 
     # -- subscribing and the past
 
@@ -241,21 +192,21 @@ class Client:
         family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
         retained messages have no part in it). Raises TopicError, UsageError.
         """
-        name, group = self._filter(filter)
-        now_us = self.clock.time_us()
+        name, group = self.core.filter_of(filter)
+        now_us = self.core.clock.time_us()
         if slow not in (CATCH_UP, DROP):
             raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
         if qos not in (0, 1, 2) or buffer_bytes < 1:
             raise UsageError(f"qos={qos!r}, buffer_bytes={buffer_bytes!r}: qos is 0, 1 or 2, buffer_bytes above 0")
         subscription = Subscription(
-            self,
+            self.core,
             name,
             parse_since(since, now_us, group),
             None if until is None else parse_time(until, now_us),
             {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s},
             buffer_bytes,
         )
-        self._subscriptions.add(subscription)
+        self.core.subscriptions.add(subscription)
         return subscription
 
     async def history(
@@ -268,43 +219,31 @@ class Client:
         published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
         `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
-        name, group = self._filter(filter)
-        now_us = self.clock.time_us()
+        name, group = self.core.filter_of(filter)
+        now_us = self.core.clock.time_us()
         start = parse_since(since, now_us, group) or (TIME, 0)
         until_us = FOREVER_US if until is None else parse_time(until, now_us)
         if limit is not None and limit < 0:
             raise UsageError(f"limit={limit!r}: give a number from 0, or None")
-        pages, left = HistoryPages(self, name, start, until_us), limit
+        pages, left = HistoryPages(self.core, name, start, until_us), limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
-                messages = await self.decoder.decode_all(block)
+                messages = await self.core.decoder.decode_all(block)
                 for message in messages if left is None else messages[:left]:
                     if message.damaged:
-                        self._undecodable += 1
+                        self.core.undecodable += 1
                     yield message
                 if left is not None:
                     left -= min(left, len(messages))
                     if left == 0:
                         return
 
-    def _filter(self, filter: str) -> tuple[bytes, int | None]:
-        """A filter's bytes, and its group if it is an exact topic."""
-        self._check_open()
-        try:
-            name = filter.encode()
-        except (UnicodeEncodeError, AttributeError):
-            raise UsageError(f"filter {filter!r} must be a text without lone surrogates") from None
-        check_filter(name)
-        if shared(name) is not None:
-            raise UsageError(f"filter {filter!r}: shared subscriptions are for MQTT clients")
-        return name, None if is_wildcard(name) else topic_group(name, self._groups)
-
     # -- the cluster
 
     async def status(self) -> Any:
         """The broker's view of the cluster (what `lexicast status --json` prints)."""
-        self._check_open()
-        return await self.request("status")
+        self.core.check_open()
+        return await self.core.request("status")
 
     @property
     def broker(self) -> Any:
@@ -312,7 +251,7 @@ class Client:
 
         Raises UnavailableError where there is none (connected to a link address, without Ray).
         """
-        endpoint = self._connection.endpoint
+        endpoint = self.core.connection.endpoint
         if endpoint is None or endpoint.handle is None:
             raise UnavailableError("this client has no actor handle: connect with a Ray address, such as 'auto'")
         return endpoint.handle
@@ -320,179 +259,24 @@ class Client:
     @property
     def broker_name(self) -> str:
         """The broker that serves this client now, or did last."""
-        return self._connection.endpoint.name if self._connection.endpoint is not None else ""
+        return self.core.connection.endpoint.name if self.core.connection.endpoint is not None else ""
 
     @property
     def statistics(self) -> dict[str, int]:
         """Counts since `open`: publications, links, the payload bytes that dictionaries saved on the way out, and the
         payloads of the history that could not be decompressed."""
         return {
-            "published": self._publisher.published,
-            "refused": self._publisher.refused,
-            "given_up": self._publisher.given_up,
-            "unacknowledged": self._publisher.unacknowledged,
-            "links": self._connection.links,
-            "bytes_saved": self._dictionaries.bytes_saved,
-            "undecodable": self._undecodable,
+            "published": self.core.publisher.published,
+            "refused": self.core.publisher.refused,
+            "given_up": self.core.publisher.given_up,
+            "unacknowledged": self.core.publisher.unacknowledged,
+            "links": self.core.connection.links,
+            "bytes_saved": self.core.dictionaries.bytes_saved,
+            "undecodable": self.core.undecodable,
         }
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise closed_error()
-        self.check_loop()
-
-    def check_loop(self) -> None:
-        """See Host. Nothing here may be touched from elsewhere: a future of one event loop never wakes another one."""
-        if self._loop is None:
-            raise UsageError("the client is not connected: use `async with lexicast.connect() as bus:`")
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is not self._loop:
-            raise UsageError(
-                "the client belongs to the event loop in which it was opened: open another one here, or use "
-                "lexicast.sync, whose client serves all threads"
-            )
-
-    @asynccontextmanager
-    async def _limited(self, what: str) -> AsyncIterator[None]:
-        """`give_up_s` for all that happens inside. Raises UnavailableError."""
-        try:
-            async with asyncio.timeout(self._give_up_s):
-                yield
-        except TimeoutError:
-            raise UnavailableError(f"{what} has not come to an end within {self._give_up_s or 0:.1f} s") from None
-
-    # -- what subscriptions need (client_subscription.Host)
-
-    @property
-    def give_up_s(self) -> float | None:
-        """See Host."""
-        return self._give_up_s
-
-    @property
-    def takes_streams(self) -> bool:
-        """Whether topic streams are worth their CPU on the present link."""
-        return not self._connection.is_local
-
-    def open_stream(self, subscription: Subscription) -> int:
-        """See Host."""
-        stream = self._next_stream
-        self._next_stream += 1
-        self._streams[stream] = subscription
-        return stream
-
-    def close_stream(self, stream: int) -> None:
-        """See Host."""
-        self._streams.pop(stream, None)
-        link = self._connection.link
-        if link is not None and not link.closed:
-            link.request("unsubscribe", stream).add_done_callback(_heard)
-
-    def abandon(self, stream: int) -> None:
-        """See Host."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.close_stream, stream)
-
-    def hold(self, subscription: Subscription) -> None:
-        """See Host."""
-        self._held.add(subscription)
-
-    def release(self, subscription: Subscription) -> None:
-        """See Host."""
-        self._held.discard(subscription)
-
-    async def request_once(self, method: str, *arguments: Any) -> Any:
-        """See Host."""
-        link = await self._connection.wait_link()
-        try:
-            limit_s = min(REQUEST_TIMEOUT_S, self._give_up_s or REQUEST_TIMEOUT_S)
-            return await link.request(method, *arguments, timeout_s=limit_s)
-        except LexicastError as error:
-            if link.closed:
-                raise ConnectionResetError(str(error)) from None
-            raise
-
-    async def request(self, method: str, *arguments: Any) -> Any:
-        """See Host."""
-        async with self._limited(f"the request {method!r}"):
-            while True:
-                try:
-                    return await self.request_once(method, *arguments)
-                except ConnectionResetError:
-                    continue
-
-    async def _fetch_dictionary(self, dictionary: int) -> bytes | None:
-        packed = await self.request("dictionary", dictionary)
-        return packed if isinstance(packed, bytes) else None
-
-    # -- the link (client_connection.ConnectionUser)
-
-    def on_open(self, link: Link) -> None:
-        """See ConnectionUser."""
-        try:
-            groups, cluster_id = int(link.info["groups"]), str(link.info["cluster_id"])
-            payload_bytes_max = int(link.info["payload_bytes_max"])
-            self._dictionaries.limit(payload_bytes_max)
-            self._dictionaries.opt_out([str(topic_filter).encode() for topic_filter in link.info.get("optout", ())])
-        except (KeyError, TypeError, ValueError, TopicError) as error:
-            raise PeerError(f"the broker's welcome cannot be read: {error!r}") from None
-        if self._groups and (groups, cluster_id) != (self._groups, self._cluster_id):
-            raise PeerError("another cluster answers at this cluster's address: connect anew")
-        self._groups, self._cluster_id = groups, cluster_id
-        self._publisher.connected(groups, payload_bytes_max)
-
-    def on_message(self, message: tuple[Any, ...]) -> None:
-        """See ConnectionUser."""
-        kind = message[0]
-        if kind == DELIVER:
-            subscription = self._streams.get(message[1])
-            if subscription is not None:
-                subscription.deliver(message[2])
-        elif kind == ACK:
-            self._publisher.acknowledged(message[1], message[2])
-        elif kind == DICTIONARY:
-            try:
-                self._dictionaries.announce(message[1])
-            except DictionaryError as error:
-                log.warning("a pushed dictionary is not used: %s", error)
-        else:
-            raise PeerError(f"a client does not take messages of kind {kind!r}")
-
-    def on_lost(self) -> None:
-        """See ConnectionUser."""
-        self._publisher.disconnected()
-        streams = list(self._streams.values())
-        self._streams.clear()
-        for subscription in streams:
-            subscription.link_lost()
-
-    def on_writable(self) -> None:
-        """See ConnectionUser."""
-        self._publisher.writable()
-
-    def on_failure(self, error: LexicastError) -> None:
-        """See ConnectionUser."""
-        self._publisher.fail(error)
-        for subscription in list(self._subscriptions):
-            subscription.fail(error)
-
-    def _send(self, message: tuple[Any, ...]) -> bool:
-        link = self._connection.link
-        if link is None:
-            return False
-        link.send(message)
-        return link.writable
 
 
 _PLAIN: Final = make_kind(1, False, None, None)
-
-
-def _heard(future: asyncio.Future[Any]) -> None:
-    """An answer that nobody waits for; its error is of no interest."""
-    if not future.cancelled():
-        future.exception()
 
 
 __all__ = ["AuthenticationError", "Client", "Message", "Properties", "Subscription"]

@@ -119,7 +119,7 @@ def pack_properties(properties: Properties | Mapping[str, str] | None) -> dict[i
     packed = {identifier: value for identifier, value in fields if value is not None} or None
     if packed is not None and not well_formed(packed):
         raise UsageError(
-            f"properties are texts without NUL, at most {FIELD_BYTES_MAX} bytes each; correlation_data is bytes, as many"
+            f"properties are texts without NUL, at most {FIELD_BYTES_MAX} bytes each; so many bytes as correlation_data"
         )
     return packed
 

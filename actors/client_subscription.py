@@ -36,6 +36,8 @@ RETRY_FIRST_S: Final = 0.05
 RETRY_MOST_S: Final = 1.0
 # After so many messages without waiting the event loop gets a turn, so that a busy consumer starves nobody.
 TURN_MESSAGES: Final = 2_048
+# What `next_batch` gives at the most, one block more: what is at hand may be the whole buffer, at 500 B a message.
+BATCH_MESSAGES: Final = 10_000
 
 CATCH_UP: Final = "catch-up"
 DROP: Final = "drop"
@@ -167,7 +169,7 @@ class Subscription:
         self._messages: list[Message] = []
         self._iterator = iter(self._messages)
         self._last: Message | None = None
-        self._piece: tuple[int, int] | None = None
+        self._pieces: list[tuple[int, int]] = []
         self._error: LexicastError | None = None
         self._failure: LexicastError | None = None
         self._closed = False
@@ -227,10 +229,20 @@ class Subscription:
         return message
 
     async def next_batch(self) -> list[Message]:
-        """All messages at hand, at least one: faster than one by one. Raises StopAsyncIteration at the end."""
+        """All messages at hand (up to some BATCH_MESSAGES), at least one: faster than one by one.
+
+        Raises StopAsyncIteration at the end. A wait that is cancelled loses nothing.
+        """
         batch = list(self._iterator) or await self.take()
+        try:
+            while self._buffer and self._error is None and not self._closed and len(batch) < BATCH_MESSAGES:
+                batch += await self._decode()
+        except BaseException:
+            self._iterator = iter(batch)  # the next call gives them
+            raise
         self._iterator = iter(())
         self._last = batch[-1]
+        self._finish_pieces()
         return batch
 
     def mark(self, message: Message) -> None:
@@ -290,7 +302,7 @@ class Subscription:
             self._turn = 0
             await asyncio.sleep(0)
         while True:
-            self._finish_piece()
+            self._finish_pieces()
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
@@ -314,11 +326,11 @@ class Subscription:
         if stream:
             self._host.close_stream(stream)
 
-    def _finish_piece(self) -> None:
-        if self._piece is not None:
-            group, reached = self._piece
+    def _finish_pieces(self) -> None:
+        """Everything of these blocks has been given."""
+        for group, reached in self._pieces:
             self._consumed[group] = max(reached, self._consumed.get(group, 0))
-            self._piece = None
+        self._pieces.clear()
 
     async def _decode(self) -> list[Message]:
         """The messages of the buffer's first piece, which leaves the buffer only once they are there."""
@@ -326,7 +338,7 @@ class Subscription:
         block, start, cut, _ = piece
         if self._until_us is not None and block.time_us >= self._until_us:
             self._drop_first(piece)
-            self._piece = (block.group, block.last + 1)
+            self._pieces.append((block.group, block.last + 1))
             return []
         try:
             decoded = await self._host.decoder.decode(block, start, retain=cut is not None, frames=piece.frames)
@@ -341,7 +353,7 @@ class Subscription:
             self._buffer.appendleft(piece._replace(start=decoded.resume))
             self._buffered += piece.size
         if cut is None:
-            self._piece = (block.group, decoded.resume)
+            self._pieces.append((block.group, decoded.resume))
             return decoded.messages
         return [message for message in decoded.messages if message.position.offset < cut]
 

@@ -192,7 +192,7 @@ async def test_full_queue_makes_publishers_wait_and_nowait_raise(broker: Broker)
         broker.holding = True
         messages = [("t", b"")] * (3 * QUEUE_RECORDS_MAX)
         many = asyncio.ensure_future(bus.publish_many(messages))
-        await until(lambda: not bus._publisher._room.is_set())
+        await until(lambda: not bus.core.publisher._room.is_set())
         with pytest.raises(UnavailableError, match="wait already"):
             bus.publish_nowait("t", b"")
         waiting = asyncio.create_task(bus.publish("t", b"last"))
@@ -476,3 +476,16 @@ async def test_client_that_a_broker_sends_nonsense_comes_back(broker: Broker) ->
             broker.links[0].send(nonsense)
             await bus.publish("t", b"1")
             assert await take(subscription, 1) == [b"1"]
+
+
+async def test_next_batch_gives_all_that_is_at_hand(broker: Broker) -> None:
+    async with connected(broker) as bus, bus.subscribe("t/#") as subscription:
+        for at in range(3):  # a block each
+            await bus.publish(f"t/{at}", b"%d" % at)
+        await bus.status()  # what was sent before the answer has arrived
+        batch = await subscription.next_batch()
+        assert [m.payload for m in batch] == [b"0", b"1", b"2"]
+        cursor = subscription.cursor
+        await bus.publish("t/3", b"3")
+        async with bus.subscribe("t/#", since=cursor) as rest:
+            assert [m.payload for m in await rest.next_batch()] == [b"3"]

@@ -192,3 +192,10 @@ def test_properties_that_nobody_could_be_sent_are_refused(properties: Properties
     """A broker would refuse the publication, since no MQTT packet can carry them."""
     with pytest.raises(UsageError):
         pack_properties(properties)
+
+
+def test_help_shows_what_users_use() -> None:
+    assert [name for name in vars(lexicast.Client) if name[0] != "_"] == [
+        *("open", "close", "client_id", "publish", "publish_many", "publish_nowait", "flush", "dictionaries"),
+        *("subscribe", "history", "status", "broker", "broker_name", "statistics"),
+    ]
