@@ -70,7 +70,7 @@ class CoordinatorServer:
         self.memory = StoreMemory(store)
         self.sequencer = Sequencer(name, self.memory)
         self.routing = Routing()
-        self.sessions = Sessions(store, self.append_control, self.routing.peers)
+        self.sessions = Sessions(store, self.append_control, self.routing.peers, lambda: self.clock)
         self.requests = CoordinatorRequests(self)
         self.failure: StoreError | None = None
         # The last refusal for want of space. An epoch whose start cannot be stored is not served.
@@ -109,6 +109,7 @@ class CoordinatorServer:
         """Commit what is under way, close the links and the store."""
         await self.requests.interest.close()
         await stop_loops(*self._tasks)
+        await self.sessions.close()
         self._end_turn()
         await self._committer.close()
         for link in list(self._links):
@@ -136,6 +137,9 @@ class CoordinatorServer:
     def on_close(self, link: Link, error: Exception | None) -> None:
         """A broker's link ended: its subscriptions stay until it comes back or another incarnation does."""
         self._links.discard(link)
+        peer = self.routing.peers.get(link.name)
+        if peer is not None and peer.link is link:
+            self.sessions.unlinked(link.name)
 
     def on_writable(self, link: Link) -> None:
         """A full link has drained."""
@@ -322,7 +326,7 @@ class CoordinatorServer:
             self._committer.tick()
             self._release_held()
             with suppress(LexicastError):
-                self.requests.expire_sessions()
+                self.sessions.sweep(self.sequencer.groups)
 
     # -- status
 

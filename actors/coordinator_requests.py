@@ -1,6 +1,7 @@
-"""What brokers ask of a coordinator beside publishing: dispatch; sessions, QoS 2 and dictionaries.
+"""What brokers ask of a coordinator beside publishing: dispatch; QoS 2 and dictionaries.
 
-Subscriptions are in `interest`, catching up in `past`, retained publications in `retained`.
+Subscriptions are in `interest`, catching up in `past`, retained publications in `retained`, sessions in
+`session_requests`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from lexicast.cluster.records import (
     ControlRecord,
     DictionaryStored,
     Released,
-    SessionEnded,
-    SessionSaved,
 )
 from lexicast.cluster.requests import COORDINATOR
 from lexicast.cluster.shapes import GROUP, check_request
@@ -26,23 +25,12 @@ from .link import Link
 from .past import Past
 from .peers import BrokerPeer
 from .retained import RetainedRequests
+from .session_requests import SessionRequests
 
 if TYPE_CHECKING:
     from .coordinator import CoordinatorServer
 
 log = logging.getLogger(__name__)
-
-FETCH_BYTES_MAX = 4 * 1024 * 1024
-READ_STEP_BYTES = 1024 * 1024
-# A tail of at most this many records is read in the event loop, so that the answer can say "and from here on live".
-TAIL_RECORDS_MAX = 20_000
-SESSIONS_EXPIRED_AT_ONCE = 1_000
-# Records of one `records` request: a session's window is smaller.
-RECORDS_MAX = 65_535
-EXPIRY_PERIOD_US = 5_000_000
-TIME_MAX_US = 2**63 - 1
-# Topics whose match is remembered for the length of one request.
-TOPICS_REMEMBERED = 10_000
 
 
 class CoordinatorRequests:
@@ -53,18 +41,15 @@ class CoordinatorRequests:
         self.past = past = Past(server)
         retained = RetainedRequests(server)
         self.interest = interest = Interest(server, past)
-        self._expired_us = 0
         self._now: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
             "register": interest.register,
             "serve": interest.serve,
-            "adopted": interest.adopted,
             "subscribe": interest.subscribe,
             "unsubscribe": interest.unsubscribe,
             "offsets_at": past.offsets_at,
             "first_kept": past.first_kept,
             "records": past.records,
-            "session_generation": self.session_generation,
             "dictionary": self.dictionary,
             "dictionary_put": self.dictionary_put,
             "status": lambda peer: self._server.status(),
@@ -72,11 +57,11 @@ class CoordinatorRequests:
         self._later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
             "retained": retained.retained,
-            "session_open": self.session_open,
-            "session_save": self.session_save,
-            "session_end": self.session_end,
             "release": self.release,
         }
+        sessions = SessionRequests(server)
+        self._now |= sessions.at_once
+        self._later |= sessions.later
 
     def handle(self, link: Link, number: int, method: str, arguments: tuple[Any, ...]) -> None:
         """Run one request and answer it."""
@@ -103,42 +88,6 @@ class CoordinatorRequests:
             link.answer(number, self._later[method](peer, *arguments))
         else:
             link.reply(number, UsageError(f"no such request: {method}"))
-
-    # -- sessions
-
-    def session_generation(self, peer: BrokerPeer, group: int, client_id: str) -> tuple[bytes, int] | None:
-        """The session's uid and generation; None when there is no such session."""
-        session = self._server.sessions.get(group, client_id)
-        return None if session is None else (session.uid, session.generation)
-
-    async def session_open(
-        self, peer: BrokerPeer, group: int, client_id: str, clean: bool, uid: bytes, state: bytes
-    ) -> Any:
-        """See `Sessions.open`."""
-        now_us = self._server.clock.time_us()
-        return tuple(await self._server.sessions.open(peer, group, client_id, clean, uid, state, now_us))
-
-    async def session_save(
-        self, peer: BrokerPeer, group: int, client_id: str, generation: int, expires_us: int, state: bytes
-    ) -> None:
-        """See `Sessions.save`."""
-        await self._server.sessions.save(group, client_id, generation, expires_us, state)
-
-    async def session_end(self, peer: BrokerPeer, group: int, client_id: str, generation: int) -> None:
-        """See `Sessions.end`."""
-        await self._server.sessions.end(group, client_id, generation)
-
-    def expire_sessions(self) -> None:
-        """Forget sessions whose expiry has passed; a bounded number at a time."""
-        now_us = self._server.clock.time_us()
-        if now_us - self._expired_us < EXPIRY_PERIOD_US:
-            return
-        self._expired_us = now_us
-        for group, session in self._server.store.expired_sessions(now_us, SESSIONS_EXPIRED_AT_ONCE):
-            current: SessionSaved | None = self._server.sessions.get(group, session.client_id)
-            if current is not None and 0 < current.expires_us <= now_us:
-                ended = SessionEnded(current.client_id, current.uid, current.generation)
-                self._server.append_control(group, ended, _ignore)
 
     # -- QoS 2 and dictionaries
 

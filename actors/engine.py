@@ -59,9 +59,8 @@ class Engine:
         self.heads: dict[int, int] = {}
         self.pipelines: dict[str, Pipeline] = {}
         self.requests: dict[str, Callable[..., Awaitable[Any]]] = {}
-        # Sessions without an owner that coordinators told of, until somebody adopts them: links stand before listeners.
-        self._orphans: list[Any] = []
-        self._adopt: Callable[[Any], None] = self._orphans.append
+        # Told when a link stands (again).
+        self.resumed: Callable[[Pipeline], None] = lambda pipeline: None
         self.room: Callable[[], None] = lambda: None
         self.published_records = 0
         self.delivered_records = 0
@@ -225,17 +224,10 @@ class Engine:
         """Whether blocks of the group have come and wait for a dictionary."""
         return group in self._stalled
 
-    def on_resumed(self, pipeline: Pipeline, orphans: Any) -> None:
+    def on_resumed(self, pipeline: Pipeline) -> None:
         """A link stands (again)."""
         self.filters.registered(pipeline)
-        if orphans:
-            self._adopt(orphans)
-
-    def adopt_orphans(self, adopt: Callable[[Any], None]) -> None:
-        """Who takes sessions that an earlier incarnation of this broker left, those told of so far included."""
-        self._adopt = adopt
-        while self._orphans:
-            adopt(self._orphans.pop(0))
+        self.resumed(pipeline)
 
     def dictionary_content(self, dictionary: int) -> tuple[str, bytes] | None:
         """(family, packed) of a dictionary that is held."""

@@ -65,8 +65,7 @@ class Interest:
             self._before[peer] = old
             if old.link is not link:
                 old.link.abort()
-        # A broker that only had to dial again still serves its sessions.
-        peer.owes_orphans = old is None or old.incarnation < peer.incarnation or old.owes_orphans
+        server.sessions.linked(peer, newer=old is None or old.incarnation < peer.incarnation)
 
     def register(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
         """A part of what a broker that resumes is subscribed to. What the log says already keeps its cut: a broker that
@@ -85,7 +84,7 @@ class Interest:
 
     def serve(self, peer: BrokerPeer) -> dict[str, Any]:
         """A broker has registered everything: it is served from now on. Returns the heads of the groups in which it
-        misses nothing, and the sessions that an earlier incarnation left without letting go ("orphans")."""
+        misses nothing."""
         server = self._server
         server.routing.flush()
         peer.registering = False
@@ -98,20 +97,7 @@ class Interest:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         fresh = {n: (g.epoch, g.delivered) for n, g in groups.items() if n not in peer.behind}
-        return {"heads": fresh, "orphans": self._orphans(peer) if peer.owes_orphans else []}
-
-    def adopted(self, peer: BrokerPeer) -> None:
-        """The broker has taken the sessions that it was told of."""
-        peer.owes_orphans = False
-
-    def _orphans(self, peer: BrokerPeer) -> list[tuple[int, tuple[Any, ...]]]:
-        store = self._server.store
-        return [
-            (group, tuple(session))
-            for group in self._server.sequencer.groups
-            for session in store.sessions(group)
-            if session.owner == peer.name and session.incarnation < peer.incarnation
-        ]
+        return {"heads": fresh}
 
     async def _end_stale(self, peer: BrokerPeer, before: BrokerPeer | None) -> None:
         """Forget what the broker had before and has not registered again, a little at a time."""

@@ -12,6 +12,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lexicast.cluster.errors import StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.optout import OPTOUT_PROPERTY
 from lexicast.compression.wire import STREAMS_PROPERTY
@@ -118,18 +119,21 @@ class Connecting:
         )
         session.expiry_s = self._expiry_s()
         session.will = self._will()
-        with self._listener.sessions.opening(client_id):
+        with self._listener.sessions.opening(session):
             await self._open(client_id, session)
 
     async def _open(self, client_id: str, session: Session) -> None:
         connect, sessions = self._connect, self._listener.sessions
-        opened = await sessions.open(client_id, connect.clean_start, session)
+        try:
+            present = await sessions.open(connect.clean_start, session)
+        except StaleEpochError:
+            raise Refused(SESSION_TAKEN_OVER) from None
         releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
         subscriber = self._subscriber(session)
         # Nothing is delivered before CONNACK; what comes meanwhile is caught up with.
         subscriber.block()
         try:
-            discarded = await self._restore(session, subscriber) if opened.present else 0
+            discarded = await self._restore(session, subscriber) if present else 0
         except BaseException:
             session.will = None  # the connection was never accepted
             self._let_go(session, subscriber)
@@ -137,26 +141,22 @@ class Connecting:
         if self._connection.gone:
             self._let_go(session, subscriber)
             return
-        if not sessions.take(client_id, self._connection, session):
+        if not sessions.take(self._connection, session):
             session.will = None
             self._engine.leave(subscriber)
             raise Refused(SESSION_TAKEN_OVER)
         if self._aware:
             send_late(self._connection.transport, self._config.output_bytes_max)
-        data = self._answer(client_id, opened.present, discarded)
+        data = self._answer(client_id, present, discarded)
         assert data is not None  # `run` has looked
         data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
-        self._connection.opened(session, subscriber, data, self._terms, self._keep_alive_s(), opened.present)
-        if opened.present and (session.will is not None or session.expiry_s):
-            sessions.save_soon(client_id)
+        self._connection.opened(session, subscriber, data, self._terms, self._keep_alive_s(), present)
 
     def _let_go(self, session: Session, subscriber: MqttSubscriber) -> None:
         session.cursor = {**session.cursor, **self._engine.cursor_of(subscriber)}
         will, session.will = session.will, None
         self._engine.leave(subscriber)
-        if will is not None:
-            self._listener.sessions.publish_will(session, will)
-        self._listener.sessions.let_go(session)
+        self._listener.sessions.let_go(session, will)
 
     # -- may it come in
 

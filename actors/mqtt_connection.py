@@ -55,7 +55,6 @@ from .mqtt_packets import (
 from .mqtt_publishing import Publishing
 from .mqtt_subscriber import MqttSubscriber
 from .session import Reply, Session
-from .session_state import to_state
 
 if TYPE_CHECKING:
     from .mqtt_listener import MqttListener
@@ -434,8 +433,8 @@ class MqttConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def shut_down(self) -> None:
-        """The broker stops."""
-        self.disconnect(SERVER_SHUTTING_DOWN, with_will=False)
+        """The broker stops: the connection is closed without the client's word, so its will is due [MQTT-3.1.2-8]."""
+        self.disconnect(SERVER_SHUTTING_DOWN)
 
     def snapshot(self) -> Session:
         """The session with its cursor as it stands."""
@@ -443,17 +442,16 @@ class MqttConnection(asyncio.Protocol):
         self.session.cursor = self._listener.engine.cursor_of(self.subscriber)
         return self.session
 
-    def taken_over(self, clean: bool) -> bytes:
+    def taken_over(self, clean: bool) -> None:
         """Another connection has the session now [MQTT-3.1.4-3]; `clean`: and starts it anew."""
         will = self._take_will()
-        state = to_state(self.snapshot())
+        self.snapshot()
         self._leave()
         if self.version == V5 and not self.transport.is_closing():
             self.transport.write(encode_packet(Disconnect(SESSION_TAKEN_OVER), V5))
         self._hang_up(self.version == V5, bool(self._pauses))
         if will is not None:
             self._listener.sessions.will_of_taken(self.session, will, clean)
-        return state
 
     def _take_will(self) -> Will | None:
         will, self.session.will = self.session.will, None
@@ -480,9 +478,7 @@ class MqttConnection(asyncio.Protocol):
         self.snapshot()
         will = self._take_will()
         self._leave()
-        if with_will and will is not None:
-            self._listener.sessions.publish_will(self.session, will)
-        self._listener.sessions.let_go(self.session)
+        self._listener.sessions.let_go(self.session, will if with_will else None)
 
 
 def _unheard(data: bytes) -> None:

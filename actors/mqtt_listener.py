@@ -144,7 +144,7 @@ class MqttListener:
     async def _save(self) -> None:
         while True:
             await asyncio.sleep(self._session_save_s)
-            await self.sessions.save_round()
+            await self.sessions.round()
 
     async def stop(self) -> None:
         """Stop accepting, say farewell, save the sessions, give the port back."""

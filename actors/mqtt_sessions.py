@@ -1,41 +1,53 @@
-"""A broker's MQTT sessions: opened and handed over through their home coordinator, saved, ended; and their wills.
+"""A broker's MQTT sessions: opened and handed over through their home coordinator, saved, let go; and their wills.
 
 `Sessions` performs what `session.Session` decides and `session_home` guards: a session is taken over there before
-CONNACK; while it is served here its state is saved now and then (at most SAVES_A_ROUND a round), so that after this
-broker's death it goes on elsewhere with repeats, but without loss.
+CONNACK. While it is served here, two things go to its home, so that after this broker's death it goes on elsewhere with
+repeats, but without loss:
+
+    every round       how far all sessions have got (`session_floor`), kept in the home's memory: at most a round is
+                      sent again when this broker dies
+    now and then      the session's place, in the log: when all of the cluster dies. The most unsaved first, by what was
+                      sent since; at most SAVES_A_ROUND a round. Nothing for a session that got nothing, for STALE_S
+
+Wills of connections that end here are published here; those that wait for their delay wait in the session's home, and
+so do those that cannot be published now.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import secrets
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UnavailableError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.properties import carried
-from lexicast.cluster.records import SessionSaved
 
 from .mqtt_packets import Will
-from .mqtt_properties import WILL_DELAY_S, expiry_ms
+from .mqtt_properties import expiry_ms
 from .pipeline import Pipeline
 from .session import Session
-from .session_home import Opened
-from .session_state import from_state, to_state
+from .session_fate import US_PER_S, expires_us
+from .session_floor import Floor
+from .session_home import Asked, Left, Opened
+from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s, will_of
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .mqtt_subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 
-SAVES_A_ROUND = 500
-NEVER_US = 2**63 - 1
-NEVER_S = 2**32 - 1
+SAVES_A_ROUND = 100
+STALE_S = 600.0
+# Sessions looked at in a round before other work has its turn.
+SESSIONS_A_TURN = 1_000
 RETRY_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
 
@@ -44,20 +56,13 @@ class Owner(Protocol):
     """The connection that serves a session."""
 
     session: Session
+    subscriber: MqttSubscriber | None
 
-    def taken_over(self, clean: bool) -> bytes:
-        """Let the client go; its last state."""
+    def taken_over(self, clean: bool) -> None:
+        """Let the client go; the session is as it was left."""
 
     def snapshot(self) -> Session:
         """The session with its cursor as it stands."""
-
-
-class DelayedWill(NamedTuple):
-    """A will that waits for its delay."""
-
-    session: Session
-    will: Will
-    task: asyncio.Task[None]
 
 
 class Sessions:
@@ -66,24 +71,19 @@ class Sessions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.owners: dict[str, Owner] = {}
-        self._letting_go: dict[str, asyncio.Task[bool]] = {}
-        # Client ids being opened here -> how many connections do so, and up to which generation the home has given
-        # them to others meanwhile.
-        self._opening: dict[str, int] = {}
+        self._letting_go: dict[str, asyncio.Task[None]] = {}
+        # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
+        # has given them to others meanwhile.
+        self._opening: dict[str, set[int]] = {}
         self._passed_on: dict[str, int] = {}
-        # Digests of the states last saved.
-        self._saved: dict[str, bytes] = {}
-        self._delayed: dict[str, DelayedWill] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._next_round: list[str] = []
+        self._connections = 0
+        self._floor = Floor()
+        self._told: dict[str, dict[int, int]] = {}
+        self._checking: dict[str, asyncio.Task[None]] = {}
+        self._wills: set[asyncio.Future[bool]] = set()
         engine.requests["session_yield"] = self._yield
-        engine.adopt_orphans(self._adopt_orphans)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        engine.requests["session_will"] = self._publish_for_home
+        engine.resumed = self._resumed
 
     def home(self, client_id: str) -> tuple[int, Pipeline]:
         """The group and the coordinator where the session lives. Raises UnavailableError."""
@@ -103,54 +103,117 @@ class Sessions:
                 except UnavailableError:
                     await asyncio.sleep(RETRY_S)
 
-    # -- life of a session
+    # -- opened
 
     @contextmanager
-    def opening(self, client_id: str) -> Iterator[None]:
+    def opening(self, session: Session) -> Iterator[None]:
         """Around `open` and `take`."""
-        self._opening[client_id] = self._opening.get(client_id, 0) + 1
+        self._connections += 1
+        session.connection = self._connections
+        client_id = session.client_id
+        self._opening.setdefault(client_id, set()).add(session.connection)
         try:
             yield
         finally:
-            self._opening[client_id] -= 1
+            self._opening[client_id].discard(session.connection)
             if not self._opening[client_id]:
                 del self._opening[client_id]
                 self._passed_on.pop(client_id, None)
 
-    async def open(self, client_id: str, clean: bool, session: Session) -> Opened:
-        """Take the session over and fill `session` with its state; then `take` it, or `let_go`.
+    async def open(self, clean: bool, session: Session) -> bool:
+        """Take the session over and fill `session` with its state; then `take` it, or `let_go`. Whether it was there.
 
-        `session` comes with the will and expiry of its new connection. Raises TimeoutError, LexicastError.
+        `session` comes with the will and expiry of its new connection. Raises StaleEpochError when a later connection
+        has it, TimeoutError, LexicastError.
         """
-        expiry_s, will = session.expiry_s, session.will
-        session.uid = secrets.token_bytes(16)
-        opened = Opened(*await self._ask_home("session_open", client_id, clean, session.uid, to_state(session)))
-        if opened.present:
-            try:
-                from_state(session, opened.state)
-            except PeerError as error:
-                log.error("session %r: its saved state cannot be read and starts anew: %s", client_id, error)
-                opened = opened._replace(present=False)
+        filters, place = filters_of(session), place_of(session)
+        asked = Asked(
+            clean,
+            secrets.token_bytes(16),
+            session.connection,
+            session.expiry_s,
+            will_bytes(session.will),
+            filters,
+            place,
+        )
+        opened = Opened(*await self._ask_home("session_open", session.client_id, tuple(asked)))
         session.uid, session.generation = opened.uid, opened.generation
-        if opened.present and session.will is not None:
-            # Its broker died, and nobody else has published it.
-            self.will_of_taken(session, session.will, clean)
-        session.expiry_s, session.will = expiry_s, will
-        self._settle_delayed(client_id, continued=opened.present)
-        return opened
+        present = opened.present
+        if present:
+            try:
+                restore(session, opened.filters, opened.place)
+            except PeerError as error:
+                log.error("session %r starts anew: %s", session.client_id, error)
+                present = False
+        self._saved(session, opened.filters)
+        return present
 
-    def take(self, client_id: str, owner: Owner, session: Session) -> bool:
+    def take(self, owner: Owner, session: Session) -> bool:
         """Serve the session from now on; False when the home has given it to another connection meanwhile."""
-        if session.generation <= self._passed_on.get(client_id, -1):
+        if session.generation <= self._passed_on.get(session.client_id, -1):
             return False
-        self.owners[client_id] = owner
+        self.owners[session.client_id] = owner
         return True
 
-    def let_go(self, session: Session) -> None:
-        """The connection ended: keep the session until it expires, or end it."""
+    async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()] | None:
+        """The session goes to another connection: end this one and hand over its state; () when it had not begun to be
+        served, None when it is not, or no longer, here."""
+        owner = self.owners.get(client_id)
+        if owner is not None and owner.session.generation == generation:
+            owner.taken_over(clean)
+            return filters_of(owner.session), place_of(owner.session, handed_over=True)
+        letting_go = self._letting_go.get(client_id)
+        if letting_go is not None:
+            await asyncio.wait([letting_go])
+        if client_id in self._opening:
+            self._passed_on[client_id] = max(generation, self._passed_on.get(client_id, -1))
+            return ()
+        return None
+
+    def _resumed(self, pipeline: Pipeline) -> None:
+        """A coordinator's link stands: what it keeps in memory only it is told again."""
+        name = pipeline.member.name
+        self._told.pop(name, None)
+        if name not in self._checking:
+            task = self._checking[name] = asyncio.get_running_loop().create_task(self._check(pipeline))
+            task.add_done_callback(lambda _: self._checking.pop(name))
+
+    async def _check(self, pipeline: Pipeline) -> None:
+        """Tell which sessions are served here, and let those go that have another owner by now."""
+        served = [(owner, owner.session) for owner in self.owners.values()]
+        mine = [(owner, session) for owner, session in served if self._is_home(pipeline, session.client_id)]
+        for at in range(0, len(mine), SESSIONS_A_TURN):
+            page = mine[at : at + SESSIONS_A_TURN]
+            held = [
+                (
+                    topic_group(session.client_id.encode(), self._engine.groups),
+                    session.client_id,
+                    session.uid,
+                    session.generation,
+                    session.connection,
+                    bool(session.expiry_s) or session.will is not None,
+                )
+                for _, session in page
+            ]
+            try:
+                lost = {(name, generation) for name, generation in await pipeline.request("sessions_hold", held)}
+            except LexicastError as error:
+                log.debug("sessions are told of when the link stands again: %s", error)
+                return
+            for owner, session in page:
+                still = self.owners.get(session.client_id) is owner
+                if still and (session.client_id, session.generation) in lost:
+                    owner.taken_over(False)
+
+    def _is_home(self, pipeline: Pipeline, client_id: str) -> bool:
+        return self._engine.pipeline_of(topic_group(client_id.encode(), self._engine.groups)) is pipeline
+
+    # -- let go
+
+    def let_go(self, session: Session, will: Will | None = None) -> None:
+        """The connection ended: publish its will, if one is due, and keep the session until it expires, or end it."""
         client_id = session.client_id
-        self._saved.pop(client_id, None)
-        task = asyncio.get_running_loop().create_task(self._let_go(session))
+        task = asyncio.get_running_loop().create_task(self._let_go(session, will))
         self._letting_go[client_id] = task
 
         def done(_: object) -> None:
@@ -159,51 +222,81 @@ class Sessions:
 
         task.add_done_callback(done)
 
-    async def _let_go(self, session: Session) -> bool:
-        """Whether the session still was this broker's to let go."""
-        try:
-            if session.expiry_s == 0:
-                await self._ask_home("session_end", session.client_id, session.generation)
-                return True
-            expires_us = NEVER_US
-            if session.expiry_s != NEVER_S:
-                expires_us = self._engine.clock.time_us() + session.expiry_s * 1_000_000
-            state = to_state(session)
-            await self._ask_home("session_save", session.client_id, session.generation, expires_us, state)
-        except StaleEpochError:
-            return False  # taken over meanwhile: it belongs to another connection now
-        except (LexicastError, TimeoutError) as error:
-            log.warning("session %r could not be saved: %s", session.client_id, error)
-        return True
+    async def _let_go(self, session: Session, will: Will | None) -> None:
+        now_us = self._engine.clock.time_us()
+        wait_s = min(will_delay_s(will), session.expiry_s)
+        published = will is None or (wait_s == 0 and await self.publish_will(session.client_id, will))
+        left = Left(
+            session.expiry_s,
+            expires_us(session.expiry_s, now_us),
+            0 if published else now_us + wait_s * US_PER_S,
+            filters_of(session),
+            place_of(session, handed_over=True),
+        )
+        while True:
+            try:
+                if left.expiry_s or left.will_us:
+                    await self._ask_home("session_save", session.client_id, session.generation, tuple(left))
+                else:
+                    await self._ask_home("session_end", session.client_id, session.generation)
+                return
+            except StaleEpochError:
+                return  # taken over meanwhile: it belongs to another connection now
+            except TimeoutError:
+                # Nobody else would do it: to its home this broker still serves the session.
+                log.warning("session %r cannot be saved now: its home does not answer", session.client_id)
+            except LexicastError as error:
+                log.error("session %r could not be saved: %s", session.client_id, error)
+                return
 
-    async def _yield(self, client_id: str, generation: int, clean: bool) -> bytes | None:
-        """The session goes to another connection: end this one and hand over its state."""
-        owner = self.owners.get(client_id)
-        if owner is not None and owner.session.generation == generation:
-            return owner.taken_over(clean)
-        letting_go = self._letting_go.get(client_id)
-        if letting_go is not None:
-            await asyncio.wait([letting_go])
-        if client_id in self._opening:
-            self._passed_on[client_id] = max(generation, self._passed_on.get(client_id, -1))
-        return None
+    # -- saved
 
-    async def save_round(self) -> None:
-        """Save the sessions whose state has changed since they were saved, a bounded number at a time."""
-        if not self._next_round:
-            self._next_round = [c for c, o in self.owners.items() if o.session.expiry_s or o.session.will is not None]
-        batch, self._next_round = self._next_round[:SAVES_A_ROUND], self._next_round[SAVES_A_ROUND:]
-        await asyncio.gather(*[self._save(client_id) for client_id in batch])
+    def _saved(self, session: Session, filters: bytes) -> None:
+        session.filters_saved = _digest(filters)
+        session.sent_saved = session.sent
+        session.saved_s = self._engine.clock.monotonic()
 
-    def save_soon(self, client_id: str) -> None:
-        """Save a session without anybody waiting for it."""
-        self._spawn(self._save(client_id))
+    async def round(self) -> None:
+        """Tell the homes how far the sessions have got, and save those that most need it."""
+        await self._tell_floor()
+        now_s = self._engine.clock.monotonic()
+        unsaved = [
+            (session.sent - session.sent_saved, now_s - session.saved_s, client_id)
+            for client_id, session in [(c, o.session) for c, o in self.owners.items()]
+            if session.expiry_s and (session.sent > session.sent_saved or now_s - session.saved_s > STALE_S)
+        ]
+        chosen = heapq.nlargest(SAVES_A_ROUND, unsaved)
+        await asyncio.gather(*[self._save(client_id) for _, _, client_id in chosen])
+
+    async def _tell_floor(self) -> None:
+        heads = dict(self._engine.heads)
+        below = min([min(numbers) for numbers in self._opening.values()], default=self._connections + 1)
+        behind: list[tuple[int, Mapping[int, int]]] = []
+        for at, (client_id, owner) in enumerate(list(self.owners.items())):
+            subscriber = owner.subscriber if self.owners.get(client_id) is owner else None
+            if subscriber is not None and (frontier := subscriber.frontier()):
+                behind.append((owner.session.connection, frontier))
+            if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
+                await asyncio.sleep(0)
+        exceptions = self._floor.move(heads, behind)
+        floor = self._floor.floor
+        for name, pipeline in self._engine.pipelines.items():
+            told = self._told.get(name, {})
+            moved = {group: offset for group, offset in floor.items() if told.get(group) != offset}
+
+            def done(error: Exception | None, _: Any, name: str = name) -> None:
+                if error is not None:
+                    self._told.pop(name, None)
+
+            pipeline.call(done, "sessions_stand", below, moved, exceptions)
+            self._told[name] = dict(floor)
 
     async def save_now(self, client_id: str, owner: Owner) -> None:
-        """Save a session; returns when that is durable, or when `owner` serves it no more.
-
-        Raises LexicastError, TimeoutError.
+        """Save a session whose subscriptions have changed; returns when that is durable, or when `owner` serves it no
+        more. Raises LexicastError, TimeoutError.
         """
+        if _digest(filters_of(owner.session)) == owner.session.filters_saved:
+            return  # most devices subscribe at every connect to what they are subscribed to
         async with asyncio.timeout(self._engine.config.link.request_timeout_s):
             while self.owners.get(client_id) is owner:
                 try:
@@ -223,89 +316,55 @@ class Sessions:
 
     async def _try_save(self, client_id: str, owner: Owner) -> None:
         session = owner.snapshot()
-        state = to_state(session)
-        digest = blake2b(state, digest_size=16).digest()
-        if self._saved.get(client_id) == digest:
-            return
+        filters, sent = filters_of(session), session.sent
+        same = _digest(filters) == session.filters_saved
+        left = Left(session.expiry_s, 0, 0, None if same else filters, place_of(session))
         group, pipeline = self.home(client_id)
         try:
-            await pipeline.request("session_save", group, client_id, session.generation, 0, state)
+            await pipeline.request("session_save", group, client_id, session.generation, tuple(left))
         except StaleEpochError:
             if self.owners.get(client_id) is owner:
                 owner.taken_over(False)
         else:
-            if self.owners.get(client_id) is owner:
-                self._saved[client_id] = digest
+            self._saved(session, filters)
+            session.sent_saved = sent
 
     # -- wills
 
-    def publish_will(self, session: Session, will: Will) -> None:
-        """Publish a will now, or when its delay has passed and the session has not been taken up [MQTT-3.1.3-9]."""
-        delay_s = min(int((will.properties or {}).get(WILL_DELAY_S, 0)), session.expiry_s)
-        if delay_s == 0:
-            self._publish_will(session.client_id, will)
-            return
-        self._settle_delayed(session.client_id, continued=False)
-        task = self._spawn(self._will_later(session, will, delay_s))
-        self._delayed[session.client_id] = DelayedWill(session, will, task)
-
     def will_of_taken(self, session: Session, will: Will, clean: bool) -> None:
-        """A session was taken over: its will is due unless it was to wait for just that; a clean start ends it."""
-        if clean or not (will.properties or {}).get(WILL_DELAY_S):
-            self._publish_will(session.client_id, will)
+        """A session was taken over: its will is due unless it was to wait for just that. A clean start ends the
+        session, and so does its connection's end where it has no expiry."""
+        ended = clean or session.expiry_s == 0
+        if ended or not will_delay_s(will):
+            self.publish_will(session.client_id, will)
 
-    def _settle_delayed(self, client_id: str, continued: bool) -> None:
-        """The client is back on this broker: its session goes on and there is no will, or has ended and it is due."""
-        delayed = self._delayed.pop(client_id, None)
-        if delayed is not None:
-            delayed.task.cancel()
-            if not continued:
-                self._publish_will(client_id, delayed.will)
+    def publish_will(self, client_id: str, will: Will) -> asyncio.Future[bool]:
+        """Publish a will; whether it was taken."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    async def _will_later(self, session: Session, will: Will, delay_s: int) -> None:
-        await asyncio.sleep(delay_s)
-        client_id = session.client_id
-        try:
-            found = await self._ask_home("session_generation", client_id)
-        except (LexicastError, TimeoutError):
-            found = None
-        self._delayed.pop(client_id, None)
-        # Gone, or never taken up again, or begun anew: only a session that went on elsewhere keeps its will back.
-        if found is None or found[0] != session.uid or found[1] == session.generation:
-            self._publish_will(client_id, will)
+        def done(result: Any) -> None:
+            refused = isinstance(result, str)
+            if refused:
+                log.warning("the will of %r is refused: %s", client_id, result)
+            if not future.done():
+                future.set_result(not refused)
 
-    def _publish_will(self, client_id: str, will: Will) -> None:
         properties = will.properties or {}
         flags = will.qos | (RETAIN if will.retain else 0)
+        like = {"expiry_ms": expiry_ms(properties), "properties": carried(properties)}
         try:
-            self._engine.publish(
-                will.topic,
-                flags,
-                [will.payload],
-                client_id,
-                expiry_ms=expiry_ms(properties),
-                properties=carried(properties),
-            )
+            self._engine.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
         except UnavailableError as error:
-            log.error("the will of %r could not be published: %s", client_id, error)
+            done(str(error))
+        self._wills.add(future)
+        future.add_done_callback(self._wills.discard)
+        return future
 
-    def _adopt_orphans(self, orphans: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
-        """Sessions that an earlier incarnation of this broker died with: they have no owner, their wills are due."""
-        for _, fields in orphans:
-            saved = SessionSaved(*fields)
-            if saved.client_id not in self.owners:
-                self._spawn(self._adopt(saved))
-
-    async def _adopt(self, saved: SessionSaved) -> None:
-        session = Session(saved.client_id, saved.uid, saved.generation)
-        try:
-            from_state(session, saved.state)
-        except PeerError as error:
-            log.error("session %r: %s", saved.client_id, error)
-        will, session.will = session.will, None
-        # Whoever has taken it over meanwhile has found the will in its state.
-        if await self._let_go(session) and will is not None:
-            self.publish_will(session, will)
+    async def _publish_for_home(self, client_id: str, data: bytes) -> None:
+        """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""
+        will = will_of(data)
+        if will is not None and not await self.publish_will(client_id, will):
+            raise UnavailableError(f"the will of {client_id!r} was not taken")
 
     # -- publications of earlier connections
 
@@ -333,11 +392,14 @@ class Sessions:
             await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
-        """Publish the wills that wait (this broker will not be there when they are due) and wait until what was let go
-        is saved."""
-        for client_id in list(self._delayed):
-            self._settle_delayed(client_id, continued=False)
-        if self._letting_go:
-            await asyncio.wait(list(self._letting_go.values()), timeout=CLOSE_TIMEOUT_S)
-        for task in list(self._tasks):
+        """Returns when the wills are out and what was let go is saved, or after CLOSE_TIMEOUT_S: then the homes do it
+        when they find this broker gone."""
+        work: list[asyncio.Future[Any]] = [*self._letting_go.values(), *self._wills]
+        if work:
+            await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
+        for task in [*self._letting_go.values(), *self._checking.values()]:
             task.cancel()
+
+
+def _digest(filters: bytes) -> bytes:
+    return blake2b(filters, digest_size=16).digest()

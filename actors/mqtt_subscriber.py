@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
@@ -139,6 +139,14 @@ class MqttSubscriber(Subscriber):
         if self._retained and not self._send_retained():
             return
         self.unblock()
+
+    def frontier(self) -> Mapping[int, int]:
+        """group -> the lowest offset not acknowledged, where that is before the broker's head."""
+        session = self.session
+        if not (session.unacknowledged or session.pending or session.released or self.lagging):
+            return {}
+        held = session.held()
+        return {**held, **{group: min(offset, held.get(group, offset)) for group, offset in self.lagging.items()}}
 
     def leave(self) -> None:
         """The connection has ended, and all subscriptions here with it."""

@@ -38,8 +38,6 @@ class BrokerPeer:
     registering: bool = True
     # Another link or incarnation has taken its place; what it wanted leaves the trie bit by bit.
     gone: bool = False
-    # Sessions that an earlier incarnation left have to be told of, again until they are taken.
-    owes_orphans: bool = False
 
     def offer(self, block: Block) -> None:
         """Send `block` at the end of this turn, unless the broker is behind in its group."""

@@ -46,7 +46,7 @@ class PipelineUser(Protocol):
     def on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
         """HEADS arrived."""
 
-    def on_resumed(self, pipeline: Pipeline, orphans: Any) -> None:
+    def on_resumed(self, pipeline: Pipeline) -> None:
         """The link stands (again)."""
 
     def on_room(self) -> None:
@@ -255,9 +255,7 @@ class Pipeline:
                 # While the reply is taken off the link: what follows it is live.
                 self._user.on_heads(result["heads"])
                 self._start_over(link)
-                self._user.on_resumed(self, result["orphans"])
-                if result["orphans"]:
-                    link.call(lambda error, _: None, "adopted")
+                self._user.on_resumed(self)
             if not opened.done():
                 opened.set_result(None) if error is None else opened.set_exception(error)
 

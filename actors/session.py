@@ -18,7 +18,8 @@ Invariants:
   * unacknowledged + released <= window = min(client's Receive Maximum, inflight_max) [MQTT-3.3.4-9]. `pending` is not
     counted, but nothing new is sent before all of it was sent again [MQTT-4.6.0-1], [MQTT-4.6.0-6].
   * pending and unacknowledged keep the order of first sending; released that of the PUBRECs [MQTT-4.6.0-4].
-  * `frontier(group, head)`: every publication of the group before it is acknowledged (or was never sent here).
+  * `held()`: every publication of a group before it is completed (or was never sent here); groups that are not in it
+    have nothing in flight.
   * At most `receive_max` QoS 1 and 2 publications of an MQTT 5 client's connection are unanswered; one more is its
     error (0x93). Ids `carried` over from an earlier connection do not count until they are sent again (4.9).
 
@@ -146,11 +147,19 @@ class Session:
     subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
     # group -> next offset to deliver; kept by the broker, here only to be saved
     cursor: Cursor = field(default_factory=dict)
+    # The connection's number in its broker's incarnation.
+    connection: int = 0
+    # QoS 1 and 2 publications sent to the client over this connection; how many of them, which filters (their digest)
+    # and when (monotonic) the session was saved last.
+    sent: int = 0
+    sent_saved: int = 0
+    filters_saved: bytes = b""
+    saved_s: float = 0.0
     window: int = 0
     next_id: int = 1
     pending: dict[int, InFlight] = field(default_factory=dict)
     unacknowledged: dict[int, InFlight] = field(default_factory=dict)
-    released: dict[int, None] = field(default_factory=dict)
+    released: dict[int, InFlight] = field(default_factory=dict)
     # Packet ids of the client's QoS 2 publications -> topic group: not yet committed, and committed.
     arriving: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=dict)
@@ -240,6 +249,7 @@ class Session:
         """
         count = min(len(offsets), self.room)
         ids = self.take_ids(count)
+        self.sent += count
         for packet_id, offset in zip(ids, offsets[:count], strict=True):
             self.unacknowledged[packet_id] = (group, offset, qos, retained)
         return ids
@@ -263,16 +273,17 @@ class Session:
             self.unacknowledged.pop(packet_id, None)
             self.pending.pop(packet_id, None)
 
-    def frontier(self, group: int, head: int) -> int:
-        """The lowest unacknowledged offset of `group`, or `head`. Retained messages sent to new subscriptions lie
-        before the subscription's cut and do not hold it back."""
-        offsets = [
-            offset
-            for entries in (self.unacknowledged, self.pending)
-            for of, offset, _, retained in entries.values()
-            if of == group and not retained
-        ]
-        return min(offsets, default=head)
+    def held(self) -> Cursor:
+        """group -> the lowest offset in flight. QoS 2 counts until its PUBCOMP: the client may deliver on PUBREL.
+
+        Retained messages sent to new subscriptions lie before the subscription's cut and hold nothing back.
+        """
+        found: Cursor = {}
+        for entries in (self.unacknowledged, self.pending, self.released):
+            for group, offset, _, retained in entries.values():
+                if not retained and offset < found.get(group, offset + 1):
+                    found[group] = offset
+        return found
 
     def on_pubacks(self, packet_ids: Iterable[int]) -> int:
         """PUBACKs, with success or not: how many were known. Others are ignored: repeats, and acknowledgements of what
@@ -301,7 +312,7 @@ class Session:
             if refused:
                 continue
             if entry is not None:
-                self.released[packet_id] = None
+                self.released[packet_id] = entry
             if packet_id in self.released or self.version != V5:
                 release.append(packet_id)
             else:

@@ -1,23 +1,51 @@
-"""The home of sessions: who owns each session, by compare-and-set on its generation.
+"""The home of sessions: who owns each, by compare-and-set on its generation; what becomes of those that nobody owns.
 
 The coordinator that leads a client id's group decides. A broker takes a session over before it answers CONNECT; the
 generation grows with each take-over, and what an older generation still wants to save is refused, so two brokers
 never serve one session. `Sessions` is the table as it will be once everything sequenced is durable: the store's rows
-under a layer of the changes on their way.
+under a layer of the changes on their way. What is written is what changed (`session_fate.record_of`).
+
+Every session has somebody. Its owner while that lives; else the home itself, which publishes wills when they are due,
+through whichever broker is linked (at least once: a broker that dies of it leaves it to the next), and forgets sessions
+when they expire. An owner is gone when a newer incarnation of the broker comes, or has had no link for ORPHANED_S; one
+that was only cut off finds its generation taken when it comes back.
+
+A session that is to end with its connection, and has no will, is not written at all. Here it is known by the broker
+that serves it (`_fleeting`), and a coordinator that has forgotten it is told again when that broker's link comes back
+(`hold`): until then two connections of one client id may be served, which neither the groups' marks (each has a uid of
+its own) nor anything stored notices. The same way a broker that was cut off hears of sessions that it has lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from lexicast.cluster.errors import LexicastError, StaleEpochError
-from lexicast.cluster.records import ControlRecord, SessionEnded, SessionSaved
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import LexicastError, StaleEpochError, UnavailableError
+from lexicast.cluster.records import ControlRecord, SessionSaved
 
 from .peers import BrokerPeer
+from .session_fate import continues, due_will, has_expired, moved_on, orphaned, record_of
+
+log = logging.getLogger(__name__)
 
 YIELD_TIMEOUT_S = 3.0
+# How long a broker may be without a link before its sessions are taken from it.
+ORPHANED_S = 10.0
+US_PER_S = 1_000_000
+# In the place of a broker's name: sessions of whichever brokers are gone.
+ANY_BROKER = ""
+WILL_TIMEOUT_S = 10.0
+# Sessions looked up, and settled at a time, in one sweep.
+SETTLED_AT_ONCE = 100
+
+
+# (filters, place); () where nothing has happened since the row; None where nobody knows.
+HandedOver: TypeAlias = tuple[bytes, bytes] | tuple[()] | None
 
 
 class SessionStore(Protocol):
@@ -26,6 +54,25 @@ class SessionStore(Protocol):
     def session(self, group: int, client_id: str) -> SessionSaved | None:
         """The durable row."""
 
+    def sessions(self, group: int) -> Iterable[SessionSaved]:
+        """All rows of a group, read in short steps; on any thread."""
+
+    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+        """Sessions to which something is to happen by now."""
+
+
+class Asked(NamedTuple):
+    """What a connection brings with it. `connection`: its number in its broker's incarnation, ascending; `uid`, `place`
+    and `filters` are the session's if it begins now."""
+
+    clean: bool
+    uid: bytes
+    connection: int
+    expiry_s: int
+    will: bytes
+    filters: bytes
+    place: bytes
+
 
 class Opened(NamedTuple):
     """The answer to `session_open`."""
@@ -33,7 +80,48 @@ class Opened(NamedTuple):
     uid: bytes
     generation: int
     present: bool
-    state: bytes
+    filters: bytes
+    place: bytes
+
+
+class Left(NamedTuple):
+    """What a connection leaves: `expires_us` 0 while it goes on; `filters` None: as they were."""
+
+    expiry_s: int
+    expires_us: int
+    will_us: int
+    filters: bytes | None
+    place: bytes
+
+
+class Held(NamedTuple):
+    """A session that a broker says it serves; `lasting`: it is written."""
+
+    group: int
+    client_id: str
+    uid: bytes
+    generation: int
+    connection: int
+    lasting: bool
+
+
+class Standing(NamedTuple):
+    """How far all sessions of a broker's incarnation have got, but those of connections from `below` on.
+
+    Before `floor` (group -> offset) everything is acknowledged, where `exceptions` (connection -> group -> offset, or
+    None: nothing is known) does not say otherwise. See `session_floor`.
+    """
+
+    below: int
+    floor: Mapping[int, int]
+    exceptions: Mapping[int, Mapping[int, int] | None]
+
+    def of(self, session: SessionSaved) -> Mapping[int, int]:
+        """The floor of one session."""
+        if session.connection >= self.below:
+            return {}
+        own = self.exceptions.get(session.connection, {})
+        return {} if own is None else {**self.floor, **own}
 
 
 class Sessions:
@@ -44,45 +132,43 @@ class Sessions:
         store: SessionStore,
         append: Callable[[int, ControlRecord, Callable[[Exception | None], None]], None],
         peers: dict[str, BrokerPeer],
+        clock: Callable[[], Clock],
     ) -> None:
         self._store = store
         self._append = append
         self._peers = peers
+        self._clock = clock
         self._changing: dict[tuple[int, str], tuple[SessionSaved | None, int]] = {}
+        self._fleeting: dict[tuple[int, str], SessionSaved] = {}
         # Each with the number of those who hold it or wait for it.
         self._locks: dict[tuple[int, str], tuple[asyncio.Lock, int]] = {}
         self._writes = 0
+        self._standing: dict[tuple[str, int], Standing] = {}
+        # Monotonic times in seconds: since when a broker has had no link, and when to look for its sessions.
+        self._started = clock().monotonic()
+        self._gone: dict[str, float] = {}
+        self._suspects: dict[str, float] = {ANY_BROKER: self._started + ORPHANED_S}
+        self._looking = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def get(self, group: int, client_id: str) -> SessionSaved | None:
         """The session as it will be."""
+        fleeting = self._fleeting.get((group, client_id))
+        return fleeting if fleeting is not None else self._lasting(group, client_id)
+
+    def _lasting(self, group: int, client_id: str) -> SessionSaved | None:
         change = self._changing.get((group, client_id))
         return change[0] if change is not None else self._store.session(group, client_id)
 
-    async def open(
-        self, peer: BrokerPeer, group: int, client_id: str, clean: bool, new_uid: bytes, new_state: bytes, now_us: int
-    ) -> Opened:
-        """Give the session to `peer`; the owner until now is told to let go and hands over its last state.
-
-        `new_uid`, `new_state`: the session's, if it begins now.
-        """
+    @asynccontextmanager
+    async def _turn(self, group: int, client_id: str) -> AsyncIterator[None]:
+        """One at a time a session."""
         key = (group, client_id)
         lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
         self._locks[key] = (lock, users + 1)
         try:
             async with lock:
-                yielded = await self._yielded(self.get(group, client_id), clean)
-                current = self.get(group, client_id)
-                expired = current is not None and 0 < current.expires_us <= now_us
-                present = current is not None and not clean and not expired
-                # Never one that an ended session of this name had: what is still under way for that one must not match.
-                generation = now_us if current is None else current.generation + 1
-                state = new_state
-                if current is not None and present:
-                    state = yielded if yielded is not None else current.state
-                uid = current.uid if current is not None and present else new_uid
-                saved = SessionSaved(client_id, uid, generation, peer.name, peer.incarnation, 0, state)
-                await self._write(group, client_id, saved)
-                return Opened(uid, generation, present, state)
+                yield
         finally:
             users = self._locks[key][1] - 1
             if users:
@@ -90,8 +176,64 @@ class Sessions:
             else:
                 del self._locks[key]
 
-    async def _yielded(self, current: SessionSaved | None, clean: bool) -> bytes | None:
-        """The state that the present owner hands over; None when there is no owner to ask (its saved state counts)."""
+    # -- taken over
+
+    async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Asked) -> Opened:
+        """Give the session to `peer`; the owner until now is told to let go and hands over its last state.
+
+        Asked again, because its answer was lost, it answers the same. Raises StaleEpochError when the broker has asked
+        for a later connection meanwhile, UnavailableError when a will that is due cannot be published.
+        """
+        async with self._turn(group, client_id):
+            current = self.get(group, client_id)
+            if current is not None and (current.owner, current.incarnation) == (peer.name, peer.incarnation):
+                if current.connection == asked.connection:
+                    present = current.uid != asked.uid
+                    return Opened(current.uid, current.generation, present, current.filters, current.place)
+                if current.connection > asked.connection:
+                    raise StaleEpochError(f"session {client_id!r}: a later connection has it")
+            handed_over = await self._handed_over(current, asked.clean)
+            current = self.get(group, client_id)
+            if current is not None and not current.owner:
+                handed_over = None  # it was let go meanwhile
+            now_us = self._clock().time_us()
+            goes_on = continues(current, asked.clean, now_us)
+            if current is not None and handed_over is None and (will := due_will(current, goes_on, now_us)):
+                await self._publish_will(peer, client_id, will)
+            saved = SessionSaved(
+                client_id,
+                asked.uid,
+                # Never one that an ended session of this name had: what is still under way for that one must not match.
+                now_us if current is None else max(current.generation + 1, now_us),
+                peer.name,
+                peer.incarnation,
+                asked.connection,
+                asked.expiry_s,
+                0,
+                0,
+                asked.filters,
+                asked.will,
+                asked.place,
+            )
+            if current is not None and goes_on:
+                filters, place = self._state(current, handed_over)
+                saved = saved._replace(uid=current.uid, filters=filters, place=place)
+            await self._write(group, client_id, saved)
+            if peer.link.closed:
+                self._suspects.setdefault(peer.name, self._clock().monotonic() + ORPHANED_S)
+            return Opened(saved.uid, saved.generation, goes_on, saved.filters, saved.place)
+
+    def _state(self, current: SessionSaved, handed_over: HandedOver) -> tuple[bytes, bytes]:
+        """(filters, place) to go on from."""
+        if handed_over:
+            return handed_over
+        if not current.owner or handed_over is not None:
+            return current.filters, current.place  # where it was left, nothing has happened since
+        return current.filters, moved_on(current.place, self._floor_of(current))
+
+    async def _handed_over(self, current: SessionSaved | None, clean: bool) -> HandedOver:
+        """(filters, place) of the present owner; () when it has served nothing yet, and its row and will are no more
+        than they were; None when there is no owner, or none that answers: then its row counts."""
         if current is None or not current.owner:
             return None
         owner = self._peers.get(current.owner)
@@ -99,27 +241,34 @@ class Sessions:
             return None
         try:
             async with asyncio.timeout(YIELD_TIMEOUT_S):
-                state: bytes | None = await owner.link.request(
-                    "session_yield", current.client_id, current.generation, clean
-                )
-                return state
+                answer = await owner.link.request("session_yield", current.client_id, current.generation, clean)
         except (LexicastError, TimeoutError):
             return None
+        if answer is None:
+            return None
+        return tuple(answer)
 
-    async def save(self, group: int, client_id: str, generation: int, expires_us: int, state: bytes) -> None:
-        """Replace the state. `expires_us` not 0: the client is gone, nobody owns the session.
+    # -- what its owner says
 
-        Raises StaleEpochError.
-        """
+    async def save(self, group: int, client_id: str, generation: int, left: Left) -> None:
+        """Write what changed. Raises StaleEpochError."""
         current = self._owned(group, client_id, generation)
-        owner = "" if expires_us else current.owner
-        saved = current._replace(owner=owner, expires_us=expires_us, state=state)
-        await self._write(group, client_id, saved)
+        saved = current._replace(
+            expiry_s=left.expiry_s,
+            expires_us=left.expires_us,
+            will_us=left.will_us,
+            filters=current.filters if left.filters is None else left.filters,
+            place=left.place,
+        )
+        if left.expires_us:
+            saved = saved._replace(owner="", incarnation=0, connection=0)
+        if saved != current:
+            await self._write(group, client_id, saved)
 
     async def end(self, group: int, client_id: str, generation: int) -> None:
         """Forget the session. Raises StaleEpochError."""
-        current = self._owned(group, client_id, generation)
-        await self._write(group, client_id, None, SessionEnded(client_id, current.uid, generation))
+        self._owned(group, client_id, generation)
+        await self._write(group, client_id, None)
 
     def _owned(self, group: int, client_id: str, generation: int) -> SessionSaved:
         current = self.get(group, client_id)
@@ -127,21 +276,192 @@ class Sessions:
             raise StaleEpochError(f"session {client_id!r}: generation {generation} was taken over")
         return current
 
-    async def _write(
-        self, group: int, client_id: str, saved: SessionSaved | None, record: ControlRecord | None = None
+    def hold(self, peer: BrokerPeer, held: Iterable[Held]) -> list[tuple[str, int]]:
+        """A broker's sessions, told again as its link comes back: those not written here are known again. Returns the
+        (client id, generation) of those that it has lost meanwhile."""
+        lost: list[tuple[str, int]] = []
+        for group, client_id, uid, generation, connection, lasting in held:
+            found = self.get(group, client_id)
+            if found is not None and found.generation == generation:
+                continue
+            newer = found is None or ((group, client_id) in self._fleeting and found.generation < generation)
+            if lasting or not newer:
+                lost.append((client_id, generation))
+                continue
+            owner = (peer.name, peer.incarnation, connection)
+            self._fleeting[group, client_id] = SessionSaved(client_id, uid, generation, *owner, 0, 0, 0, b"", b"", b"")
+            if found is not None:
+                self._spawn(self._let_go(found))
+        return lost
+
+    async def _let_go(self, older: SessionSaved) -> None:
+        await self._handed_over(older, True)
+
+    def stand(self, peer: BrokerPeer, below: int, floor: Mapping[int, int], exceptions: Mapping[int, Any]) -> None:
+        """How far a broker's sessions have got; see `Standing`. `floor` holds what has moved."""
+        key = (peer.name, peer.incarnation)
+        known = self._standing.get(key)
+        self._standing[key] = Standing(below, {**known.floor, **floor} if known is not None else floor, exceptions)
+
+    def _floor_of(self, session: SessionSaved) -> Mapping[int, int]:
+        standing = self._standing.get((session.owner, session.incarnation))
+        return {} if standing is None else standing.of(session)
+
+    # -- writing
+
+    async def _write(self, group: int, client_id: str, after: SessionSaved | None) -> None:
+        """Have it be `after` (None: there is none); returns when that is durable."""
+        key = (group, client_id)
+        self._fleeting.pop(key, None)
+        before = self._lasting(group, client_id)
+        fleeting = after is not None and not (after.expiry_s or after.will or (before and before.uid == after.uid))
+        lasting = None if fleeting else after
+        if lasting is not None or before is not None:
+            await self._append_change(key, before, lasting)
+        if fleeting and after is not None:
+            self._fleeting[key] = after
+
+    async def _append_change(
+        self, key: tuple[int, str], before: SessionSaved | None, after: SessionSaved | None
     ) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writes += 1
         number = self._writes
-        self._changing[group, client_id] = (saved, number)
+        self._changing[key] = (after, number)
 
         def done(error: Exception | None) -> None:
-            change = self._changing.get((group, client_id))
+            change = self._changing.get(key)
             if change is not None and change[1] == number:
-                del self._changing[group, client_id]
+                del self._changing[key]
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(None)
 
-        change: Any = record if record is not None else saved
-        self._append(group, change, done)
+        self._append(key[0], record_of(before, after), done)
         await future
+
+    # -- those that nobody owns
+
+    def linked(self, peer: BrokerPeer, newer: bool) -> None:
+        """A broker's link stands; `newer`: another incarnation than was known here."""
+        self._gone.pop(peer.name, None)
+        self._suspects.pop(peer.name, None)
+        if newer:
+            self._suspects[peer.name] = self._clock().monotonic()
+
+    def unlinked(self, name: str) -> None:
+        """A broker's link has ended; it may come back."""
+        self._gone[name] = self._clock().monotonic()
+        self._suspects[name] = self._gone[name] + ORPHANED_S
+
+    def _is_gone(self, session: SessionSaved) -> bool:
+        """Whether the owner of a session will not come back for it."""
+        if not session.owner:
+            return False
+        peer = self._peers.get(session.owner)
+        if peer is not None and peer.incarnation > session.incarnation:
+            return True
+        if peer is not None and peer.incarnation == session.incarnation and not peer.link.closed:
+            return False
+        return self._clock().monotonic() - self._gone.get(session.owner, self._started) >= ORPHANED_S
+
+    def _gone_us(self, session: SessionSaved) -> int:
+        """When its owner went, as far as is known here."""
+        clock = self._clock()
+        since = clock.monotonic() - self._gone.get(session.owner, self._started)
+        peer = self._peers.get(session.owner)
+        return clock.time_us() - (0 if peer is not None and not peer.link.closed else int(since * US_PER_S))
+
+    def sweep(self, groups: Iterable[int]) -> None:
+        """Call it often: what is due happens, a bounded number at a time. Raises StoreError."""
+        for group, session in self._store.due_sessions(self._clock().time_us(), SETTLED_AT_ONCE):
+            if (group, session.client_id) not in self._locks and len(self._tasks) < SETTLED_AT_ONCE:
+                self._spawn(self._settle(group, session.client_id))
+        now = self._clock().monotonic()
+        due = [name for name, at in self._suspects.items() if at <= now]
+        if due and not self._looking:
+            for name in due:
+                del self._suspects[name]
+            self._looking = True
+            self._spawn(self._look_for_orphans(list(groups)))
+
+    async def _look_for_orphans(self, groups: list[int]) -> None:
+        """Take every session from an owner that is gone."""
+        try:
+            found = await asyncio.to_thread(
+                lambda: [(g, s.client_id) for g in groups for s in self._store.sessions(g) if self._is_gone(s)]
+            )
+            for at in range(0, len(found), SETTLED_AT_ONCE):
+                await asyncio.gather(*[self._orphan(*key) for key in found[at : at + SETTLED_AT_ONCE]])
+        except LexicastError as error:
+            log.error("sessions whose broker is gone are looked for later: %s", error)
+            self._suspects[ANY_BROKER] = self._clock().monotonic() + ORPHANED_S
+            return
+        finally:
+            self._looking = False
+        for key in [key for key, session in self._fleeting.items() if self._is_gone(session)]:
+            del self._fleeting[key]
+        for name, incarnation in list(self._standing):
+            peer = self._peers.get(name)
+            if peer is not None and incarnation < peer.incarnation:
+                del self._standing[name, incarnation]
+
+    async def _orphan(self, group: int, client_id: str) -> None:
+        async with self._turn(group, client_id):
+            session = self.get(group, client_id)
+            if session is not None and self._is_gone(session):
+                left = orphaned(session, self._gone_us(session), self._floor_of(session))
+                await self._write(group, client_id, left)
+
+    async def _settle(self, group: int, client_id: str) -> None:
+        """Publish a will that is due, forget a session whose time is over."""
+        async with self._turn(group, client_id):
+            session = self.get(group, client_id)
+            now_us = self._clock().time_us()
+            if session is None or session.owner:
+                return
+            over = has_expired(session, now_us)
+            if session.will_us and (over or session.will_us <= now_us):
+                if not await self._published(client_id, session.will):
+                    return  # it still is due: the next sweep tries again
+                session = session._replace(will_us=0)
+            await self._write(group, client_id, None if over else session)
+
+    async def _published(self, client_id: str, will: bytes) -> bool:
+        """Have some broker publish a will; False when none can now."""
+        for peer in [peer for peer in self._peers.values() if not peer.link.closed]:
+            try:
+                await self._publish_will(peer, client_id, will)
+                return True
+            except UnavailableError as error:
+                log.debug("%s", error)
+        return False
+
+    async def _publish_will(self, peer: BrokerPeer, client_id: str, will: bytes) -> None:
+        """Returns when it is stored, or is one that no broker can publish. Raises UnavailableError."""
+        try:
+            async with asyncio.timeout(WILL_TIMEOUT_S):
+                await peer.link.request("session_will", client_id, will)
+        except (UnavailableError, TimeoutError) as error:
+            raise UnavailableError(f"{peer.name} has not published the will of {client_id!r}: {error}") from None
+        except LexicastError as error:
+            log.error("the will of %r cannot be published: %s", client_id, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, LexicastError):
+            log.warning("work for a session is left to the next sweep: %s", error)
+        else:
+            log.error("work for a session failed", exc_info=error)
+
+    async def close(self) -> None:
+        """Leave what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -39,11 +39,13 @@ class Unsubscribed(NamedTuple):
 
 
 class SessionSaved(NamedTuple):
-    """A session's state, in the home group of its client id. Replaces what was there.
+    """A whole session, in the home group of its client id. Replaces what was there.
 
-    `owner` is the broker that serves it ("" = nobody), `generation` grows with every take-over; `uid` names the
-    session from clean start to clean start. `expires_us` is 0 while connected, else the time to forget it
-    (2**63 - 1: never). `state` is the broker's msgpack: subscriptions, cursor, in flight, will.
+    `uid` names it from clean start to clean start; `generation` grows with every take-over. While it is connected,
+    `owner` is the broker that serves it, `connection` the number that `incarnation` of that broker gave the connection,
+    and `expires_us` and `will_us` are 0. Else `owner` is "", `expires_us` the time to forget it (2**63 - 1: never) and
+    `will_us` the time at which its will is due (0: it has none, or none any more). `expiry_s`: how long it outlives its
+    connection. `filters`, `will` (b"": none) and `place` (cursor, in flight, packet ids) are the broker's msgpack.
     """
 
     client_id: str
@@ -51,8 +53,27 @@ class SessionSaved(NamedTuple):
     generation: int
     owner: str
     incarnation: int
+    connection: int
+    expiry_s: int
     expires_us: int
-    state: bytes
+    will_us: int
+    filters: bytes
+    will: bytes
+    place: bytes
+
+
+class SessionMoved(NamedTuple):
+    """The fields of a session that change often; b"" for a `place` that has not changed. Fields as in SessionSaved."""
+
+    client_id: str
+    generation: int
+    owner: str
+    incarnation: int
+    connection: int
+    expiry_s: int
+    expires_us: int
+    will_us: int
+    place: bytes
 
 
 class SessionEnded(NamedTuple):
@@ -86,20 +107,35 @@ class ProducerSeen(NamedTuple):
     sequence: int
 
 
+class Dropped(NamedTuple):
+    """What stood here was superseded by later records, and retention took it."""
+
+
 ControlRecord: TypeAlias = (
-    EpochStart | Subscribed | Unsubscribed | SessionSaved | SessionEnded | Released | DictionaryStored | ProducerSeen
+    EpochStart
+    | Subscribed
+    | Unsubscribed
+    | SessionSaved
+    | SessionMoved
+    | SessionEnded
+    | Released
+    | DictionaryStored
+    | ProducerSeen
+    | Dropped
 )
 
-# Numbers on disk and on links: never given anew.
+# Numbers on disk and on links: never given anew (4 was a session in one piece).
 _TYPES: dict[int, type[ControlRecord]] = {
     1: EpochStart,
     2: Subscribed,
     3: Unsubscribed,
-    4: SessionSaved,
     5: SessionEnded,
     6: Released,
     7: DictionaryStored,
     8: ProducerSeen,
+    9: SessionSaved,
+    10: SessionMoved,
+    11: Dropped,
 }
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
 

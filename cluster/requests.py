@@ -19,8 +19,10 @@ from .shapes import (
     data,
     each,
     either,
+    mapping,
     nothing,
     number,
+    row,
     text,
     topic_filter,
     truth,
@@ -53,16 +55,17 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "resume": (CURSOR,),
     "register": (FILTERS,),
     "serve": (),
-    "adopted": (),
     "subscribe": (FILTERS, truth),
     "unsubscribe": (FILTERS,),
     "offsets_at": (either(nothing, GROUPS), WHOLE),
     "first_kept": (GROUPS,),
     "records": (GROUP, OFFSETS),
-    "session_generation": (GROUP, text),
-    "session_open": (GROUP, text, truth, data, data),
-    "session_save": (GROUP, text, WHOLE, WHOLE, data),
+    # See `session_home`: Asked, Left, Held, Standing.
+    "session_open": (GROUP, text, row(truth, data, WHOLE, WHOLE, data, data, data)),
+    "session_save": (GROUP, text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
     "session_end": (GROUP, text, WHOLE),
+    "sessions_hold": (each(row(GROUP, text, data, WHOLE, WHOLE, truth)),),
+    "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, CURSOR))),
     "release": (either(nothing, GROUPS), data, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, text, data),
@@ -72,7 +75,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
 }
 
 # Coordinators ask brokers.
-BROKER: Final[dict[str, Fields]] = {"session_yield": (text, WHOLE, truth)}
+BROKER: Final[dict[str, Fields]] = {"session_yield": (text, WHOLE, truth), "session_will": (text, data)}
 
 # Python clients ask brokers.
 CLIENT: Final[dict[str, Fields]] = {

@@ -39,7 +39,9 @@ class WriteBehind:
         self._index = index
         self._ids = ids
         self._groups = groups
+        # As of the last freeze: the records of each group, and up to where they were counted.
         self._records: dict[int, int] = {}
+        self._below: dict[int, int] = {}
         # While the index is made anew: the last subscription entered, then the groups not yet caught up with.
         self._entering: bytes | None = None
         self._catching: list[int] = []
@@ -104,7 +106,8 @@ class WriteBehind:
         if not self._index.writing:
             if not self._index.entries and not self._behind():
                 return False
-            self._index.freeze({g.number: g.entered_below for g in self._groups.values()})
+            self._below = {g.number: g.entered_below for g in self._groups.values()}
+            self._index.freeze(dict(self._below))
             self._records = {g.number: g.records for g in self._groups.values()}
         try:
             with self._durable() as txn:
@@ -158,9 +161,9 @@ class WriteBehind:
         row = self._groups[group].row(self._ids.next_number(group))
         group_rows.store(self._databases, txn, group, row._replace(indexed_below=below, records=self._records[group]))
 
-    def discarded(self, group: int, records: int) -> None:
-        """`records` below the watermark have left the log."""
-        if group in self._records:
+    def discarded(self, group: int, last: int, records: int) -> None:
+        """A block that ended at `last` has left the log, with `records`."""
+        if last < self._below.get(group, 0):
             self._records[group] -= records
 
     def flush(self) -> None:

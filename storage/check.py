@@ -50,7 +50,7 @@ DAMAGES_MAX: Final = 10_000
 _SNAPSHOT_S: Final = 0.5
 
 # Tables whose keys do not start with the group.
-_NOT_BY_GROUP: Final = ("ids", "names", "retained", "session_expiry")
+_NOT_BY_GROUP: Final = ("ids", "names", "retained", "session_due")
 
 
 class Damage(NamedTuple):

@@ -60,8 +60,9 @@ class Databases(NamedTuple):
     groups: Table  # group -> what of it cannot be read from the log's end
     names: Table  # topic id u64 -> topic name
     ids: Table  # name -> topic id u64
-    sessions: Table  # group, client id -> the SessionSaved record
-    session_expiry: Table  # expires_us u64, group, client id -> ""
+    superseded: Database  # (group, offset) -> "": control records that count no more and are still in the log
+    sessions: Table  # group, client id -> see `sessions`
+    session_due: Table  # due_us u64, group, client id -> ""
     subscriptions: Table  # group, broker and filter -> offset u64, the Subscribed record
     producers: Table  # group, producer -> see `producers`
     marks: Table  # group, session uid, packet id u16 -> offset u64, time_us i64
@@ -70,7 +71,7 @@ class Databases(NamedTuple):
     epochs: Table  # group, epoch u64 -> first offset u64, last offset before it u64
 
 
-PLAIN: Final = ("identity", "log", "kept", "expiry", "dual")
+PLAIN: Final = ("identity", "log", "kept", "expiry", "dual", "superseded")
 
 
 class Environment:

@@ -13,13 +13,14 @@ from typing import Final
 from .format import DamageError, unpacked, unpacked_head
 from .groups import unpack as group_of_row
 from .producers import check_form
-from .state import dictionary_of, epoch_of, mark_fields, retained_fields, session_of, subscription_of
+from .sessions import session_of
+from .state import dictionary_of, epoch_of, mark_fields, retained_fields, subscription_of
 from .table import Form
 from .topics import topic_id_of
 
 _GROUP: Final = struct.Struct(">H")
 _MARK_KEY_BYTES_MIN: Final = 5
-_EXPIRY: Final = struct.Struct(">Q")
+_DUE: Final = struct.Struct(">Q")
 
 
 def _groups(key: bytes, row: bytes) -> None:
@@ -43,7 +44,7 @@ _FORMS: Final[dict[str, Form]] = {
     "names": lambda key, row: topic_id_of(key, "names"),
     "ids": lambda key, row: topic_id_of(row, "ids"),
     "sessions": lambda key, row: session_of(row),
-    "session_expiry": lambda key, row: unpacked_head(_EXPIRY, key, "session_expiry"),
+    "session_due": lambda key, row: unpacked_head(_DUE, key, "session_due"),
     "subscriptions": lambda key, row: subscription_of(row),
     "producers": lambda key, row: check_form(row),
     "marks": _marks,

@@ -45,7 +45,7 @@ from .outline import outline
 from .retention import expiry_key
 from .salvage import rows as salvaged_pairs
 
-_REBUILT: Final = ("dual", "expiry")
+_REBUILT: Final = ("dual", "expiry", "superseded")
 
 
 class StoreRepair:

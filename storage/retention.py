@@ -3,6 +3,7 @@
     by age      blocks older than `retention_s`
     by size     the oldest blocks of all groups, while the log uses more than `log_bytes_max`
     by expiry   blocks all of whose publications have expired (T_max), wherever they lie
+    superseded  control records that later ones replaced (`compaction`)
 
 Age and size move a group's `first_kept`, so that readers are told what was discarded; expiry does not: nobody misses
 what had expired. A retained publication whose block goes is *rescued*: copied, as a block of one record with its own
@@ -24,6 +25,7 @@ from lexicast.cluster.clock import US_PER_S, Clock
 
 from . import groups as group_rows
 from .behind import WriteBehind
+from .compaction import Compaction
 from .cut import cut, only_topic
 from .dual import Index
 from .environment import Environment
@@ -117,6 +119,7 @@ class Reclaimer:
         # Topics of blocks that have gone: the next steps look whether anything is left of them.
         self._left: dict[int, None] = {}
         self._turn = 0
+        self._compaction = Compaction(environment, log, ids, groups, behind, space, clock)
 
     def begun(self, group: int) -> None:
         """A group whose log was empty has got a block."""
@@ -126,7 +129,7 @@ class Reclaimer:
         """One bounded step of writing behind, merging, reclaiming or looking through rows after opening: each in its
         turn, so that none waits for ever."""
         self._space.look_at_readers()
-        kinds = (self._write_behind, self._merge, self._reclaim, self._look_through)
+        kinds = (self._write_behind, self._merge, self._reclaim, self._compact, self._look_through)
         for _ in kinds:
             self._turn = (self._turn + 1) % len(kinds)
             done = kinds[self._turn](now_us)
@@ -143,6 +146,14 @@ class Reclaimer:
     def _look_through(self, now_us: int) -> Reclaimed | None:
         del now_us
         return Reclaimed(0, 0, 0, True) if self._walk.step() else None
+
+    def _compact(self, now_us: int) -> Reclaimed | None:
+        done = self._compaction.step(now_us)
+        if done is None:
+            return None
+        for group in done.groups:
+            self._fronts.moved(group)
+        return Reclaimed(done.blocks, done.records, done.bytes, done.more)
 
     def _reclaim(self, now_us: int) -> Reclaimed | None:
         with self._environment.snapshot() as txn:
@@ -351,7 +362,7 @@ class Reclaimer:
             group = self._groups[victim.group]
             group.records -= count
             group.records_indexed -= count
-            self._behind.discarded(victim.group, count)
+            self._behind.discarded(victim.group, victim.last, count)
             if victim.expiry is None:
                 group.first_kept = max(group.first_kept, victim.last + 1)
         for number, first in firsts.items():

@@ -2,8 +2,7 @@
 
 Rules, in log order:
 
-    SessionSaved     replaces the session of that client id
-    SessionEnded     forgets it, if it is still that uid and no newer generation
+    Session...       see `sessions`
     Subscribed       replaces the subscription of that broker to that filter; its offset is the cut
     Unsubscribed     forgets it
     Released         forgets those QoS 2 marks
@@ -17,7 +16,6 @@ Publications add their producers' runs and marks, and move the retained position
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from lexicast.cluster.errors import PeerError
@@ -28,6 +26,7 @@ from lexicast.cluster.records import (
     ProducerSeen,
     Released,
     SessionEnded,
+    SessionMoved,
     SessionSaved,
     Subscribed,
     Unsubscribed,
@@ -40,6 +39,7 @@ from . import producers
 from .dual import Index
 from .format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
 from .outline import CLEARED, Outline, RetainedRow
+from .sessions import SessionTable
 from .table import AnyTransaction, WriteTransaction
 from .topics import TopicIds, find, id_key, wildcard_id
 
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 # Epoch starts remembered a group: a joiner looks for the last common one, far fewer back.
 EPOCHS_MAX: Final = 1_024
-
-NEVER_US: Final = 2**63 - 1
 
 R = TypeVar("R", bound=ControlRecord)
 
@@ -81,6 +79,7 @@ class State:
         self._databases = databases
         self._ids = ids
         self._index = index
+        self.sessions = SessionTable(databases)
 
     def apply(self, txn: WriteTransaction, outline: Outline) -> None:
         """Apply one block. The caller appends it to the log in the same transaction."""
@@ -103,11 +102,11 @@ class State:
     ) -> None:
         match record:
             case SessionSaved():
-                self._save_session(txn, group, record)
+                self.sessions.save(txn, group, offset, record)
+            case SessionMoved():
+                self.sessions.move(txn, group, offset, record)
             case SessionEnded():
-                saved = self.session(txn, group, record.client_id)
-                if saved is not None and saved.uid == record.uid and saved.generation <= record.generation:
-                    self._drop_session(txn, group, saved)
+                self.sessions.end(txn, group, offset, record)
             case Subscribed():
                 self._subscribe(txn, group, offset, record)
             case Unsubscribed():
@@ -125,56 +124,6 @@ class State:
                 self._databases.producers.put(txn, key, seen)
             case EpochStart():
                 self._start_epoch(txn, group, offset, record)
-
-    # sessions
-
-    def _save_session(self, txn: WriteTransaction, group: int, record: SessionSaved) -> None:
-        before = self.session(txn, group, record.client_id)
-        if before is not None:
-            self._drop_session(txn, group, before)
-        key = self._session_key(group, record.client_id)
-        self._databases.sessions.put(txn, key, pack_record(record))
-        if 0 < record.expires_us < NEVER_US:
-            self._databases.session_expiry.put(txn, _U64.pack(record.expires_us) + key, b"")
-
-    def _drop_session(self, txn: WriteTransaction, group: int, saved: SessionSaved) -> None:
-        key = self._session_key(group, saved.client_id)
-        self._databases.sessions.delete(txn, key)
-        if 0 < saved.expires_us < NEVER_US:
-            self._databases.session_expiry.delete(txn, _U64.pack(saved.expires_us) + key)
-
-    @staticmethod
-    def _session_key(group: int, client_id: str) -> bytes:
-        return group_prefix(group) + name_key(client_id.encode())
-
-    def session(self, txn: AnyTransaction, group: int, client_id: str) -> SessionSaved | None:
-        """The session of a client id."""
-        row = self._databases.sessions.get(txn, self._session_key(group, client_id))
-        return None if row is None else session_of(row)
-
-    def expired_sessions(self, txn: AnyTransaction, now_us: int, limit: int) -> Iterator[tuple[int, SessionSaved]]:
-        """Up to `limit` sessions to be forgotten by `now_us`, the longest expired first, each with its group."""
-        for key, _ in self._databases.session_expiry.rows(txn, b"", None, limit):
-            if unpacked_head(_U64, key, "session_expiry")[0] > now_us:
-                return
-            row = self._databases.sessions.get(txn, key[_U64.size :])
-            if row is not None:
-                yield int.from_bytes(key[_U64.size : _U64.size + 2], "big"), session_of(row)
-
-    def mend_expiry(self, begin: Callable[[], WriteTransaction]) -> None:
-        """Make damaged rows of the times at which sessions expire anew, from the sessions."""
-        table = self._databases.session_expiry
-        after: bytes | None = None
-        while True:
-            with begin() as txn:
-                rows = self._databases.sessions.rows(txn, b"", after)
-                for key, row in rows:
-                    expires_us = session_of(row).expires_us
-                    if 0 < expires_us < NEVER_US and table.get(txn, _U64.pack(expires_us) + key) is None:
-                        table.put(txn, _U64.pack(expires_us) + key, b"")
-            if not rows:
-                return
-            after = rows[-1][0]
 
     # subscriptions
 
@@ -280,11 +229,6 @@ def _record(table: str, row: bytes, kind: type[R]) -> R:
 def epoch_of(key: bytes, row: bytes) -> Epoch:
     """A row of the epochs table."""
     return Epoch(unpacked(_U64, key[2:], "epochs")[0], *unpacked(_EPOCH, row, "epochs"))
-
-
-def session_of(row: bytes) -> SessionSaved:
-    """A row of the sessions table."""
-    return _record("sessions", row, SessionSaved)
 
 
 def dictionary_of(row: bytes) -> DictionaryStored:

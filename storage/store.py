@@ -39,8 +39,9 @@ from .outline import Outline, outline
 from .producers import ProducerState
 from .reader import READ_S, Reader, ReadResult
 from .retention import Reclaimed, Reclaimer, expiry_key
+from .sessions import session_of
 from .space import Space
-from .state import Epoch, State, dictionary_of, session_of, subscription_of
+from .state import Epoch, State, dictionary_of, subscription_of
 from .table import AnyTransaction, Table, WriteTransaction
 from .topics import GROUP_SHIFT, TopicIds, find, group_of
 from .walk import Walk
@@ -345,16 +346,16 @@ class Store:
     def session(self, group: int, client_id: str) -> SessionSaved | None:
         """The session of a client id, in its home group."""
         with self.guard.reading() as txn:
-            return self._state.session(txn, group, client_id)
+            return self._state.sessions.session(txn, group, client_id)
 
     def sessions(self, group: int) -> Iterator[SessionSaved]:
         """All sessions whose home is `group`."""
         return (session_of(row) for _, row in self._rows(self._databases.sessions, group_prefix(group)))
 
-    def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
-        """Up to `limit` sessions whose time is over by `now_us`, longest first, each with its group."""
+    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+        """Up to `limit` sessions whose will is due, or whose time is over, by `now_us`; each with its group."""
         with self.guard.reading() as txn:
-            return list(self._state.expired_sessions(txn, now_us, limit))
+            return list(self._state.sessions.due(txn, now_us, limit))
 
     def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
         """All back-end subscriptions of `group`, each with its offset, the cut."""

@@ -3,7 +3,7 @@
 LMDB finds a row by halving: a damaged key that is out of order hides its sound neighbours. So every table's keys are
 looked through once; a key out of order leaves the tree (it names nothing any more), a sound row that was put in the
 wrong place beside it is put again. Rows of tables are compared with their checksums on the way, and where topics' ids
-or names, or the times at which sessions expire, are damaged, they are made anew from each other.
+or names, or the times at which sessions are due, are damaged, they are made anew from each other.
 
 A million rows take a second (measured 0.3 us a key, 0.9 us a row). At opening the walk takes AT_OPEN_S at most, the
 rest of it is housekeeping's: until it is over, neighbours of a damaged key may be missed.
@@ -36,12 +36,12 @@ _ROWS_A_STEP: Final = 2_000
 
 # Where keys alone are looked at: values lie on pages of their own, and their readers verify them.
 _BY_POSITION: Final = ("log", "kept")
-_BY_KEY: Final = (*_BY_POSITION, "expiry", "dual")
-_KEY_BYTES: Final = {"log": (10,), "kept": (10,), "expiry": (18,), "dual": (10, 17)}
+_BY_KEY: Final = (*_BY_POSITION, "expiry", "superseded", "dual")
+_KEY_BYTES: Final = {"log": (10,), "kept": (10,), "expiry": (18,), "superseded": (10,), "dual": (10, 17)}
 _SHOWN_BYTES: Final = 32
 # Whatever the start needs comes first, what may be large last.
-_ORDER: Final = ("groups", "epochs", "ids", "names", "session_expiry", "sessions", "subscriptions", "dictionaries")
-_THEN: Final = ("retained", "marks", "producers", "kept", "expiry", "dual", "log")
+_ORDER: Final = ("groups", "epochs", "ids", "names", "session_due", "sessions", "subscriptions", "dictionaries")
+_THEN: Final = ("retained", "marks", "producers", "kept", "expiry", "superseded", "dual", "log")
 
 
 class Walk:
@@ -170,8 +170,8 @@ class Walk:
     def _finished(self, name: str) -> None:
         if name == "names" and self._damaged & {"ids", "names"}:
             self._ids.mend()
-        elif name == "sessions" and "session_expiry" in self._damaged:
-            self._state.mend_expiry(self._environment.begin)
+        elif name == "sessions" and "session_due" in self._damaged:
+            self._state.sessions.mend_due(self._environment.begin)
 
 
 def out_of_order(keys: Sequence[bytes], sound: Sequence[bool]) -> list[int]:

@@ -121,6 +121,7 @@ class Coordinator:
             link.abort()
         self.disk.die()
         server._committer._waiting.clear()
+        await server.sessions.close()
         with suppress(StoreError):
             await server._committer.close()
         await asyncio.gather(*server._tasks, *server.requests.past._bringing_up.values(), return_exceptions=True)

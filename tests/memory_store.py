@@ -12,6 +12,7 @@ from lexicast.cluster.records import (
     EpochStart,
     Released,
     SessionEnded,
+    SessionMoved,
     SessionSaved,
     Subscribed,
     Unsubscribed,
@@ -22,6 +23,7 @@ from lexicast.storage.outline import outline
 from lexicast.storage.producers import ProducerState, extended, parse
 from lexicast.storage.reader import ReadResult
 from lexicast.storage.retention import Reclaimed
+from lexicast.storage.sessions import due_us
 from lexicast.storage.state import Epoch
 from lexicast.storage.store import Tail
 
@@ -69,6 +71,8 @@ class MemoryStore:
                         self._marks.pop((block.group, record.session_uid, packet_id), None)
                 case SessionSaved():
                     self._sessions[block.group, record.client_id] = record
+                case SessionMoved():
+                    self._move_session(block.group, record)
                 case SessionEnded():
                     self._sessions.pop((block.group, record.client_id), None)
                 case Subscribed():
@@ -77,6 +81,12 @@ class MemoryStore:
                     self._subscriptions.pop((block.group, record.broker, record.filter), None)
                 case DictionaryStored():
                     self._dictionaries[block.group, record.dictionary] = record
+
+    def _move_session(self, group: int, record: SessionMoved) -> None:
+        found = self._sessions.get((group, record.client_id))
+        if found is not None:
+            changed = {name: getattr(record, name) for name in record._fields}
+            self._sessions[group, record.client_id] = found._replace(**changed | {"place": record.place or found.place})
 
     def replayed(self, upto: dict[int, int]) -> MemoryStore:
         """A store with the blocks that end at or before `upto` (group -> offset): a follower that was truncated."""
@@ -195,9 +205,9 @@ class MemoryStore:
         found = self._subscriptions.get((group, broker, topic))
         return None if found is None else found[0]
 
-    def expired_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
-        """As `Store.expired_sessions`."""
-        rows = [(group, s) for (group, _), s in self._sessions.items() if 0 < s.expires_us <= now_us]
+    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+        """As `Store.due_sessions`."""
+        rows = [(group, s) for (group, _), s in self._sessions.items() if 0 < due_us(s) <= now_us]
         return rows[:limit]
 
     def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:

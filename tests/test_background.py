@@ -69,7 +69,7 @@ async def test_the_loops_of_coordinator_and_broker_are_kept(tmp_path: Path) -> N
         broker = await cluster.start_broker("broker-0")
         coordinator.server.tell_heads = defect  # type: ignore[assignment]
         coordinator.server._committer.tick = defect  # type: ignore[method-assign]
-        broker.mqtt.sessions.save_round = defect  # type: ignore[method-assign]
+        broker.mqtt.sessions.round = defect  # type: ignore[method-assign]
         broker.engine.pipelines["coordinator-0"]._open = defect  # type: ignore[method-assign]
         broker._apply = defect  # type: ignore[assignment]
         await cluster.coordination.leave("broker", "nobody")

@@ -22,12 +22,13 @@ from lexicast.bench.opening import Address
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_block, pack_meta
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import UnavailableError
-from lexicast.cluster.records import SessionSaved, pack_record
+from lexicast.cluster.records import pack_record
 from lexicast.storage import care
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
 
 from .mqtt_harness import Served, served
+from .session_rows import saved_session
 
 START_US = 1_700_000_000_000_000
 
@@ -64,7 +65,7 @@ def test_log_bytes_are_told_by_kind_and_add_up(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="no coordinator"):
         measure_log(tmp_path)
     store = Store.open(folder, cluster_id="c", member="m", groups=2, options=options, clock=SystemClock())
-    saved = pack_record(SessionSaved("device-0001", b"u" * 16, 1, "broker-0", 1, 0, b"s" * 40))
+    saved = pack_record(saved_session("device-0001", b"u" * 16, owner="broker-0", place=b"s" * 40))
     names = [topic(1, "telemetry"), topic(1, "status")]
     store.commit([publications(0, 0, names, [b"t" * 280, b"w" * 20]), control_block(0, 1, 2, START_US + 9, [saved])])
     store.commit([publications(1, 0, names[:1], [b"t" * 270])])

@@ -65,8 +65,7 @@ async def crash(broker: BrokerServer) -> None:
     for server in [*broker._servers, broker.mqtt._server]:
         if server is not None:
             server.close()
-    broker.mqtt.sessions.let_go = lambda session: None  # type: ignore[method-assign]  # nor saves anything
-    broker.mqtt.sessions.publish_will = lambda session, will: None  # type: ignore[method-assign]  # nor that
+    broker.mqtt.sessions.let_go = lambda session, will=None: None  # type: ignore[method-assign]  # nor saves that
     for connection in list(broker.mqtt.connections):
         connection.transport.abort()
     await eventually(lambda: not broker.mqtt.connections)
@@ -318,6 +317,49 @@ async def test_qos_2_from_a_client_is_once_across_broker_and_coordinator_crashes
     await client.expect(PubRec)
     assert [m.payload for m in await watcher.messages(2)] == [b"once", b"next"]
     await watcher.nothing(await Raw.connect(two.port(1)), topic)
+
+
+async def test_a_packet_id_that_was_released_before_its_broker_died_is_free(two: Two) -> None:
+    """[MQTT-4.3.3-12]: after PUBCOMP a PUBLISH with that id is a new publication, whatever was saved before."""
+    name, topic = unique(), unique()
+    watcher = await Raw.connect(two.port(1))
+    await watcher.subscribe(topic, qos=2)
+    client = await Raw.connect(two.port(0), name, V311, clean=False)
+    client.answers = False
+    await client.subscribe("any", qos=1)
+    client.send(Publish(topic.encode(), b"first", 2, packet_id=5))
+    await client.expect(PubRec)
+    await client.subscribe("another", qos=1)  # saves the session, with 5 received
+    client.send(PubRel(5))
+    await client.expect(PubComp)
+    await two.crash_broker(0)
+    client = await Raw.connect(two.port(1), name, V311, clean=False)
+    assert client.connack.session_present
+    client.answers = False
+    client.send(Publish(topic.encode(), b"second", 2, packet_id=5))
+    await client.expect(PubRec)
+    client.send(PubRel(5))
+    await client.expect(PubComp)
+    assert [m.payload for m in await watcher.messages(2)] == [b"first", b"second"]
+
+
+async def test_a_packet_id_that_may_be_held_is_not_given_again_after_its_broker_died(two: Two) -> None:
+    """[MQTT-4.3.3-4]: a client that holds an id would take another publication with it for a repeat."""
+    name, topic = unique(), unique()
+    client = await Raw.connect(two.port(0), name, clean=False, **WAIT)
+    client.answers = False
+    await client.subscribe(topic, qos=2)
+    publisher = await Raw.connect(two.port(1))
+    for number in range(3):
+        await publisher.publish(topic, b"%d" % number, 2)
+    held = [m.packet_id for m in await client.messages(3)]
+    await two.crash_broker(0)
+    await publisher.publish(topic, b"more", 2)
+    client = await Raw.connect(two.port(1), name, clean=False, **WAIT)
+    client.answers = False
+    again = await client.messages(4)
+    assert {m.payload for m in again} == {b"0", b"1", b"2", b"more"}
+    assert all(m.packet_id not in held for m in again if not m.dup)
 
 
 async def test_a_release_lost_with_its_broker_frees_the_packet_id(two: Two) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgpack
 import pytest
 from hypothesis import given, settings
@@ -21,7 +23,16 @@ from lexicast.actors.mqtt_packets import (
     Will,
 )
 from lexicast.actors.session import Arrived, Delivery, Released, Resend, Session, Subscription, grant
-from lexicast.actors.session_state import from_state, to_state
+from lexicast.actors.session_state import (
+    IDS_SKIPPED,
+    filters_of,
+    left_behind,
+    place_of,
+    restore,
+    will_bytes,
+    will_delay_s,
+    will_of,
+)
 from lexicast.cluster.errors import PeerError, UsageError
 
 
@@ -69,17 +80,18 @@ def test_no_more_packet_ids_than_there_are() -> None:
         one.take_ids(1)
 
 
-def test_frontier_is_the_lowest_unacknowledged_offset_of_the_group() -> None:
+def test_what_is_held_is_the_lowest_offset_in_flight_of_each_group() -> None:
     one = session()
     one.send(1, [10, 11], 1)
     one.send(2, [5], 2)
     one.send(1, [3], 1, retained=True)
-    assert [one.frontier(g, 99) for g in (1, 2, 3)] == [10, 5, 99]
+    assert one.held() == {1: 10, 2: 5}
     one.on_pubacks([1])
     one.on_pubrecs([3])
-    assert [one.frontier(g, 99) for g in (1, 2, 3)] == [11, 99, 99]
+    assert one.held() == {1: 11, 2: 5}  # QoS 2 until its PUBCOMP
+    one.on_pubcomps([3])
     one.connected(V5)
-    assert one.frontier(1, 99) == 11
+    assert one.held() == {1: 11}
 
 
 def test_qos2_goes_through_release_to_completion() -> None:
@@ -142,7 +154,7 @@ def test_abandoned_publications_free_their_ids() -> None:
     one.abandon([1])
     assert one.resend() == [Resend(2, 1, 11, 1, False)]
     one.abandon([2])
-    assert (one.in_flight, one.frontier(1, 50)) == (0, 50)
+    assert (one.in_flight, one.held()) == (0, {})
 
 
 @pytest.mark.parametrize("maximum", [0, 65_536])
@@ -271,16 +283,16 @@ def busy_session() -> Session:
     return one
 
 
-def test_state_goes_on_where_it_was_saved() -> None:
+def test_state_goes_on_where_it_was_left() -> None:
     before = busy_session()
     after = Session("client", b"uid", 2)
-    from_state(after, to_state(before))
-    assert (after.subscriptions, after.cursor, after.will) == (before.subscriptions, before.cursor, before.will)
-    assert (after.expiry_s, after.version, after.received) == (3600, V5, {1: 7})
+    restore(after, filters_of(before), place_of(before, handed_over=True))
+    assert (after.subscriptions, after.cursor, after.received) == (before.subscriptions, before.cursor, {1: 7})
+    assert will_of(will_bytes(before.will)) == before.will
     assert after.connected(V5) == before.connected(V5) == [AckRun(PUBREL, [4])]
     assert after.resend() == before.resend()
     assert after.send(1, [50], 1) == before.send(1, [50], 1)
-    assert to_state(after) == to_state(before)
+    assert (filters_of(after), place_of(after)) == (filters_of(before), place_of(before))
 
 
 def test_state_half_resent_keeps_the_order() -> None:
@@ -289,15 +301,53 @@ def test_state_half_resent_keeps_the_order() -> None:
     one.connected(V5, receive_maximum=2)
     one.resend()
     after = Session("client", b"uid", 2)
-    from_state(after, to_state(one))
+    restore(after, filters_of(one), place_of(one))
     after.connected(V5)
     assert [again.offset for again in after.resend()] == [10, 11, 12]
+
+
+def test_ids_that_were_received_are_never_restored_from_a_place_that_was_not_handed_over() -> None:
+    """Between the save and the broker's death they may have been released, and given to other publications."""
+    after = Session("client", b"uid", 2)
+    restore(after, filters_of(busy_session()), place_of(busy_session()))
+    assert after.received == {}
+    handed_over = place_of(busy_session(), handed_over=True)
+    restore(after, filters_of(busy_session()), left_behind(handed_over, {}))
+    assert after.received == {}
+    after.connected(V5)
+    assert after.on_publishes(2, [1], 7) == Arrived(None, [])  # to be published: its group knows whether it was
+
+
+def test_packet_ids_go_on_far_beyond_a_place_that_was_left_behind() -> None:
+    before, after = busy_session(), Session("client", b"uid", 2)
+    place = place_of(before)
+    given_since = [before.take_ids(1)[0] for _ in range(1_000)]
+    restore(after, filters_of(before), left_behind(place, {}))
+    assert set(after.take_ids(IDS_SKIPPED - 1_000)).isdisjoint(given_since)
+    before.next_id = 65_000
+    restore(after, filters_of(before), left_behind(place_of(before), {}))
+    assert after.next_id == 65_000 + IDS_SKIPPED - 65_535
+
+
+def test_what_is_known_to_be_acknowledged_is_not_sent_again() -> None:
+    before, after = busy_session(), Session("client", b"uid", 2)
+    before.cursor = {1: 12, 2: 5, 9: 2**40}
+    restore(after, filters_of(before), left_behind(place_of(before), {1: 11, 2: 9, 8: 99}))
+    assert after.cursor == {1: 12, 2: 9, 9: 2**40}
+    assert [(e[0], e[1]) for e in after.pending.values()] == [(1, 11), (1, 4)]  # the latter was sent as retained
+    assert after.released == {}
+
+
+def test_a_will_waits_for_its_delay_and_none_for_none() -> None:
+    assert will_delay_s(busy_session().will) == 5
+    assert (will_delay_s(None), will_bytes(None), will_of(b"")) == (0, b"", None)
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_garbage_state_is_refused_and_changes_nothing(data: st.DataObject) -> None:
-    good = to_state(busy_session())
+    filters, place = filters_of(busy_session()), place_of(busy_session(), handed_over=True)
+    good = data.draw(st.sampled_from([filters, place]))
     kind = data.draw(st.sampled_from(["bytes", "cut", "flip", "field"]))
     if kind == "bytes":
         bad = data.draw(st.binary(max_size=80))
@@ -309,14 +359,27 @@ def test_garbage_state_is_refused_and_changes_nothing(data: st.DataObject) -> No
     else:
         fields = list(msgpack.unpackb(good, use_list=False))
         odd = st.none() | st.integers(-5, 2**64 - 1) | st.text(max_size=3) | st.booleans()
-        fields[data.draw(st.integers(0, 8))] = data.draw(odd | st.lists(odd, max_size=3) | st.lists(st.lists(odd)))
+        at = data.draw(st.integers(0, len(fields) - 1))
+        fields[at] = data.draw(odd | st.lists(odd, max_size=3) | st.lists(st.lists(odd)))
         bad = msgpack.packb(fields)
     one = Session("client", b"uid", 1)
     try:
-        from_state(one, bad)
+        restore(one, bad, place) if good is filters else restore(one, filters, bad)
     except PeerError:
         assert one == Session("client", b"uid", 1)
     else:
-        assert to_state(one)  # a flipped bit may give another valid state: it must then be usable
+        assert filters_of(one)  # a flipped bit may give another valid state: it must then be usable
+        assert place_of(one)
         one.connected(V5)
         one.resend()
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_will_that_cannot_be_read_is_a_peer_error(data: st.DataObject) -> None:
+    good = will_bytes(busy_session().will)
+    at = data.draw(st.integers(0, len(good) - 1))
+    with suppress(PeerError):
+        will_of(good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :])
+    with pytest.raises(PeerError):
+        will_of(good[:at] or b"junk")

@@ -17,11 +17,13 @@ import pytest
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_block, pack_meta
 from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
-from lexicast.cluster.records import SessionSaved, pack_record
+from lexicast.cluster.records import pack_record
 from lexicast.storage.check import Report, check, check_store, main
 from lexicast.storage.environment import DATA_FILE, POISON_FILE
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
+
+from .session_rows import saved_session
 
 SOURCES = Path(__file__).parents[1] / "src"
 START_US = 1_700_000_000_000_000
@@ -48,7 +50,7 @@ def content(step):
         blocks.append(Block(group, 1, first, first + count - 1, 1_700_000_000_000_000 + step, PUBLICATIONS, meta,
                             lengths, b"".join(payloads)))
     group = dice.randint(0, 3)
-    session = SessionSaved("c%d" % dice.randint(0, 5), b"u", step, "b", 1, 0, b"state")
+    session = SessionSaved("c%d" % dice.randint(0, 5), b"u", step, "b", 1, 1, 9, 0, 0, b"f", b"", b"place")
     blocks.append(control_block(group, 1, step * 100 + 50, 1_700_000_000_000_000 + step, [pack_record(session)]))
     return blocks
 '''
@@ -253,7 +255,7 @@ def test_a_damaged_head_is_named_and_the_store_still_opens_and_reclaims(tmp_path
 
 def test_a_damaged_row_of_a_table_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "store"
-    session = SessionSaved("client", b"u", 1, "b", 1, 0, b"the state of this session" * 200)
+    session = saved_session("client", place=b"the state of this session" * 200)
     with opened(directory) as store:
         store.commit([control_block(2, 1, 0, START_US, [pack_record(session)])])
         with store.environment.begin() as txn:

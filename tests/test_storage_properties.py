@@ -15,17 +15,22 @@ from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.records import (
     ControlRecord,
     DictionaryStored,
+    Dropped,
     ProducerSeen,
     Released,
     SessionEnded,
+    SessionMoved,
     SessionSaved,
     Subscribed,
     Unsubscribed,
     pack_record,
+    unpack_record,
 )
 from lexicast.storage.check import check_store
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
+
+from .session_rows import saved_session
 
 GROUPS = 3
 MIB = 1 << 20
@@ -78,10 +83,11 @@ brokers = st.sampled_from(["b1", "b2"])
 filters = st.sampled_from(["t0", "t1", "t/+", "#"])
 small = st.integers(0, 3)
 
+expiries = st.sampled_from([0, 5, 9, 2**63 - 1])
+
 records: st.SearchStrategy[ControlRecord] = st.one_of(
-    st.builds(
-        SessionSaved, clients, uids, small, brokers, small, st.sampled_from([0, 5, 9, 2**63 - 1]), st.binary(max_size=4)
-    ),
+    st.builds(saved_session, clients, uids, small, brokers, small, expiries, st.binary(max_size=4)),
+    st.builds(SessionMoved, clients, small, brokers, small, small, small, expiries, small, st.binary(max_size=4)),
     st.builds(SessionEnded, clients, uids, small),
     st.builds(Subscribed, brokers, small, filters, small, small),
     st.builds(Unsubscribed, brokers, filters),
@@ -110,6 +116,24 @@ actions: st.SearchStrategy[Action] = st.one_of(
 )
 
 
+def replay(sessions: dict[tuple[int, str], SessionSaved], group: int, record: ControlRecord) -> None:
+    """What a record means for the sessions."""
+    if not isinstance(record, SessionSaved | SessionMoved | SessionEnded):
+        return
+    key = (group, record.client_id)
+    found = sessions.get(key)
+    match record:
+        case SessionSaved():
+            sessions[key] = record
+        case SessionMoved():
+            if found is not None and found.generation <= record.generation:
+                changed = {name: getattr(record, name) for name in record._fields}
+                sessions[key] = found._replace(**changed | {"place": record.place or found.place})
+        case SessionEnded():
+            if found is not None and found.uid == record.uid and found.generation <= record.generation:
+                del sessions[key]
+
+
 @dataclass
 class Model:
     """What a store should say, kept in plain dictionaries."""
@@ -130,13 +154,8 @@ class Model:
 
     def apply(self, group: int, offset: int, record: ControlRecord) -> None:
         self.control[group].append((offset, pack_record(record)))
+        replay(self.sessions, group, record)
         match record:
-            case SessionSaved():
-                self.sessions[group, record.client_id] = record
-            case SessionEnded():
-                found = self.sessions.get((group, record.client_id))
-                if found is not None and found.uid == record.uid and found.generation <= record.generation:
-                    del self.sessions[group, record.client_id]
             case Subscribed():
                 self.subscriptions[group, record.broker, record.filter] = (record, offset)
             case Unsubscribed():
@@ -277,14 +296,26 @@ class World:
         kept = self.store.read(group, 0).first_kept
         expected = self.alive(group)
         assert [(r.offset, r.topic, r.payload) for b in blocks if b.kind == 0 for r in b.records()] == expected
-        controls = [(b.first + i, p) for b in blocks if b.kind == 1 for i, p in enumerate(b.payloads())]
-        assert controls == [(o, p) for o, p in self.model.control[group] if o >= kept]
-        if blocks:
+        self.compare_control(group, [b for b in blocks if b.kind == 1], kept)
+        if blocks and self.model.log[group] and blocks[-1].last == last:
             assert end == last + 1
         for first, upto in ((last // 2, last), (last // 3, last // 2 + 1)):
             part = [b for b in self.read(group, max(0, first), max(0, upto))[0] if b.kind == 0]
             got = [(r.offset, r.topic, r.payload) for b in part for r in b.records()]
             assert got == [row for row in expected if first <= row[0] <= upto]
+
+    def compare_control(self, group: int, blocks: list[Block], kept: int) -> None:
+        """All is there but superseded sessions, and who replays what is there comes to the same sessions."""
+        found = {b.first + i: p for b in blocks for i, p in enumerate(b.payloads()) if p != pack_record(Dropped())}
+        expected = {offset: packed for offset, packed in self.model.control[group] if offset >= kept}
+        assert found.items() <= expected.items()
+        gone = [unpack_record(packed) for offset, packed in expected.items() if offset not in found]
+        assert all(isinstance(record, SessionSaved | SessionMoved | SessionEnded) for record in gone)
+        if kept == 0:
+            replayed: dict[tuple[int, str], SessionSaved] = {}
+            for _, packed in sorted(found.items()):
+                replay(replayed, group, unpack_record(packed))
+            assert replayed == {key: row for key, row in self.model.sessions.items() if key[0] == group}
 
     def compare_past(self, group: int) -> None:
         expected, now = self.alive(group), self.clock.time_us()
@@ -322,8 +353,8 @@ class World:
     def compare_tables(self) -> None:
         store, model = self.store, self.model
         assert {(g, s.client_id): s for g in range(GROUPS) for s in store.sessions(g)} == model.sessions
-        expiring = {k: s for k, s in model.sessions.items() if 0 < s.expires_us <= 9}
-        assert {(g, s.client_id): s for g, s in store.expired_sessions(9, 1_000)} == expiring
+        due = {k: s for k, s in model.sessions.items() if 0 < s.expires_us <= 9 or 0 < s.will_us <= 9}
+        assert {(g, s.client_id): s for g, s in store.due_sessions(9, 1_000)} == due
         subscriptions = [(g, *pair) for g in range(GROUPS) for pair in store.subscriptions(g)]
         assert {(g, s.broker, s.filter): (s, o) for g, s, o in subscriptions} == model.subscriptions
         beside = {(s.broker, s.offset) for s in store.subscribers(b"t0")}

@@ -24,7 +24,6 @@ from lexicast.cluster.records import (
     ProducerSeen,
     Released,
     SessionEnded,
-    SessionSaved,
     Subscribed,
     Unsubscribed,
     pack_record,
@@ -34,6 +33,8 @@ from lexicast.storage.cut import cut
 from lexicast.storage.format import FORMAT_VERSION, seal
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
+
+from .session_rows import saved_session
 
 MIB = 1 << 20
 START_US = 1_700_000_000_000_000
@@ -224,8 +225,8 @@ def test_the_past_of_a_topic_in_a_span_of_time(bench: Bench) -> None:
 
 def test_sessions_are_replaced_ended_and_expire(bench: Bench) -> None:
     long_id = "x" * 3_000
-    saved = SessionSaved("c1", b"u1", 1, "b1", 1, 0, b"state")
-    away = SessionSaved(long_id, b"u2", 4, "", 1, START_US + 5, b"")
+    saved = saved_session("c1", b"u1", owner="b1")
+    away = saved_session(long_id, b"u2", 4, "", expires_us=START_US + 5)
     with bench.open() as store:
         store.commit([control(0, saved, away), control(0, saved, group=1)])
         store.commit([control(2, saved._replace(generation=2, expires_us=START_US + 1))])
@@ -234,12 +235,12 @@ def test_sessions_are_replaced_ended_and_expire(bench: Bench) -> None:
         assert store.session(0, "c1") == saved._replace(generation=2, expires_us=START_US + 1)
         assert store.session(0, long_id) == away
         assert sorted(s.client_id for s in store.sessions(0)) == ["c1", long_id]
-        assert store.expired_sessions(START_US, 9) == []
-        assert [(g, s.client_id) for g, s in store.expired_sessions(START_US + 5, 9)] == [(0, "c1"), (0, long_id)]
-        assert len(store.expired_sessions(START_US + 5, 1)) == 1
+        assert store.due_sessions(START_US, 9) == []
+        assert [(g, s.client_id) for g, s in store.due_sessions(START_US + 5, 9)] == [(0, "c1"), (0, long_id)]
+        assert len(store.due_sessions(START_US + 5, 1)) == 1
         store.commit([control(5, SessionEnded("c1", b"u1", 2))])
         assert store.session(0, "c1") is None
-        assert [s.client_id for _, s in store.expired_sessions(START_US + 5, 9)] == [long_id]
+        assert [s.client_id for _, s in store.due_sessions(START_US + 5, 9)] == [long_id]
 
 
 def test_subscriptions_keep_their_cut_and_stand_beside_their_topic(bench: Bench) -> None:
@@ -419,7 +420,7 @@ def test_a_full_store_refuses_publications_takes_control_records_and_accepts_aga
         stored = fill(store, lambda n: publications(n, [Pub(b"a", bytes(100_000))], time_us=now))
         assert 25 <= stored < 40
         assert store.tails()[0].last == stored - 1
-        store.commit([control(stored, SessionSaved("c", b"u", 1, "", 1, 0, b""))])
+        store.commit([control(stored, saved_session())])
         assert store.session(0, "c") is not None
         assert not store.room() or store.stats().free_bytes < MIB + 200_000
         bench.clock.advance(100)
@@ -434,7 +435,7 @@ def test_a_full_store_refuses_publications_takes_control_records_and_accepts_aga
 
 def test_control_records_do_not_pass_the_quota_itself(bench: Bench) -> None:
     options = StoreOptions(quota_bytes=2 * MIB, reserve_bytes=MIB, retention_bytes=0)
-    saved = SessionSaved("c", b"u", 1, "", 1, 0, bytes(100_000))
+    saved = saved_session(place=bytes(100_000))
     with bench.open(options) as store:
         assert 15 <= fill(store, lambda n: control(n, saved)) < 20
 
