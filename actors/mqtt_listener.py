@@ -137,9 +137,12 @@ class MqttListener:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
-            now_s = loop.time()
-            for connection in list(self.connections):
-                connection.check_keep_alive(now_s)
+            self._look_at_all(loop.time())
+
+    def _look_at_all(self, now_s: float) -> None:
+        """Not in `_sweep`, whose variables would keep the last connection until the next time."""
+        for connection in list(self.connections):
+            connection.check_keep_alive(now_s)
 
     async def _save(self) -> None:
         while True:

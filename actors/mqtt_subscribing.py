@@ -16,7 +16,6 @@ from .mqtt_packets import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
     QUOTA_EXCEEDED,
-    SERVER_BUSY,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
@@ -60,14 +59,13 @@ async def change_subscriptions(
     listener: MqttListener, connection: MqttConnection, packets: list[Subscribe | Unsubscribe]
 ) -> None:
     """Place or remove every filter of `packets` in their order, and answer each. A session that outlives its connection
-    is saved first, once for all of them, so that what is acknowledged survives this broker."""
-    answers = [await _change(listener, connection, packet) for packet in packets]
+    is saved first, once for all of them, so that what is acknowledged survives this broker.
+
+    Raises LexicastError, TimeoutError when it could not be saved.
+    """
+    answers = [await _change(listener, connection, packet) for packet in packets if connection.is_open]
     if connection.is_open and connection.session.expiry_s:
-        try:
-            await listener.sessions.save_now(connection.client_id, connection)
-        except (LexicastError, TimeoutError) as error:
-            log.warning("client %r: its subscriptions could not be saved: %s", connection.client_id, error)
-            connection.disconnect(SERVER_BUSY)
+        await listener.sessions.save_now(connection.client_id, connection)
     for answer, retained in answers:
         if not connection.is_open or connection.subscriber is None or not connection.answer(answer):
             return

@@ -325,10 +325,11 @@ async def test_a_dictionary_that_cannot_be_read_stalls_nobody(
     assert (await watcher.messages(1))[0].payload == b"raw"
 
 
-async def test_an_end_in_a_week_pins_no_connection(port: int) -> None:
+async def test_an_end_in_a_week_pins_no_connection(cluster: Served, port: int) -> None:
     def known() -> list[Any]:
         return [found for found in gc.get_objects() if type(found) in (MqttConnection, WindowSubscriber)]
 
+    await eventually(lambda: not cluster.broker().mqtt.connections)  # those of other tests
     gc.collect()
     before = len(known())
     client = await Raw.connect(port)
@@ -361,6 +362,28 @@ async def test_a_connection_that_ends_while_something_waits_leaves_nothing(clust
     assert await again.ping() == []
     with pytest.raises(Closed):
         await client.packet()
+
+
+async def test_subscriptions_of_a_client_that_has_left_are_not_placed(
+    cluster: Served, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, name, placed = cluster.broker().engine, unique(), 0
+    subscribe_one = engine.subscribe
+
+    async def slowly(*arguments: Any, **options: Any) -> Any:
+        nonlocal placed
+        placed += 1
+        await eventually(lambda: name not in cluster.broker().mqtt.sessions.owners)
+        return await subscribe_one(*arguments, **options)
+
+    monkeypatch.setattr(engine, "subscribe", slowly)
+    client = await Raw.connect(port, name)
+    client.send(joined(V5, *[subscribe(unique(), number) for number in range(1, 101)]))
+    await eventually(lambda: placed > 0)
+    client.abort()
+    await eventually(lambda: name not in cluster.broker().mqtt.sessions.owners)
+    await (await Raw.connect(port)).ping()
+    assert placed == 1
 
 
 async def test_pubcomps_come_after_a_wait_too(port: int) -> None:
