@@ -23,7 +23,9 @@ READ_BYTES: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 STDIN: Final = 0
 
-FilterArgument = Annotated[str, typer.Argument(metavar="FILTER", help="A topic or filter: + one level, # all below.")]
+FilterArgument = Annotated[
+    list[str], typer.Argument(metavar="FILTER...", help="Topics or filters: + one level, # all below.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a message.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Topic, position and time before each payload.")]
 QosOption = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
@@ -106,7 +108,7 @@ def sub(
 ) -> None:
     """Print what is published to topics that match FILTER, until Ctrl-C.
 
-    lexicast sub 'flights/+/delay' --since 10m
+    lexicast sub 'flights/+/delay' 'weather/#' --since 10m
 
     lexicast sub '#' --json --count 100
     """

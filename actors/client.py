@@ -171,7 +171,7 @@ class Client:
 
     def subscribe(
         self,
-        filter: str,
+        filter: str | Iterable[str],
         since: Since = None,
         *,
         qos: int = 1,
@@ -181,6 +181,8 @@ class Client:
         sample_records_per_s: int | None = None,
     ) -> Subscription:
         """The messages whose topic matches `filter`: to be iterated, or entered (`async with`) and iterated.
+
+        Of several filters (up to 1,000) what matches any of them, each message once, in one order a topic group.
 
         `since` None: the retained messages, then what is published from now on. Else nothing retained, and
         everything from there on, past and future in one order: a Position (what came after it; exact topics only), a
@@ -192,7 +194,7 @@ class Client:
         family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
         retained messages have no part in it). Raises TopicError, UsageError.
         """
-        name, group = self.core.filter_of(filter)
+        names, group = self.core.filters_of(filter)
         now_us = self.core.clock.time_us()
         if slow not in (CATCH_UP, DROP):
             raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
@@ -200,7 +202,7 @@ class Client:
             raise UsageError(f"qos={qos!r}, buffer_bytes={buffer_bytes!r}: qos is 0, 1 or 2, buffer_bytes above 0")
         subscription = Subscription(
             self.core,
-            name,
+            names,
             parse_since(since, now_us, group),
             None if until is None else parse_time(until, now_us),
             {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s},
@@ -210,7 +212,7 @@ class Client:
         return subscription
 
     async def history(
-        self, filter: str, since: Since = "beginning", until: Until = None, limit: int | None = None
+        self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None, limit: int | None = None
     ) -> AsyncIterator[Message]:
         """What was published to topics that match `filter`, as long as retention has kept it.
 
@@ -219,13 +221,13 @@ class Client:
         published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
         `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
-        name, group = self.core.filter_of(filter)
+        names, group = self.core.filters_of(filter)
         now_us = self.core.clock.time_us()
         start = parse_since(since, now_us, group) or (TIME, 0)
         until_us = FOREVER_US if until is None else parse_time(until, now_us)
         if limit is not None and limit < 0:
             raise UsageError(f"limit={limit!r}: give a number from 0, or None")
-        pages, left = HistoryPages(self.core, name, start, until_us), limit
+        pages, left = HistoryPages(self.core, names, start, until_us), limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
                 messages = await self.core.decoder.decode_all(block)

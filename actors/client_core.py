@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from .client_connection import Connection, Resolve
 from .client_decoder import Decoder
 from .client_dictionaries import Dictionaries
 from .client_publisher import Publisher
-from .client_subscription import Subscription, closed_error
+from .client_subscription import FILTERS_MAX, Subscription, closed_error
 from .link import REQUEST_TIMEOUT_S, Link
 
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -122,17 +122,15 @@ class ClientCore:
         except TimeoutError:
             raise UnavailableError(f"{what} has not come to an end within {self._give_up_s or 0:.1f} s") from None
 
-    def filter_of(self, filter: str) -> tuple[bytes, int | None]:
-        """A filter's bytes, and its group if it is an exact topic."""
+    def filters_of(self, filter: str | Iterable[str]) -> tuple[tuple[bytes, ...], int | None]:
+        """The filters' bytes, each once, and the group if it is one exact topic. Raises TopicError, UsageError."""
         self.check_open()
-        try:
-            name = filter.encode()
-        except (UnicodeEncodeError, AttributeError):
-            raise UsageError(f"filter {filter!r} must be a text without lone surrogates") from None
-        check_filter(name)
-        if shared(name) is not None:
-            raise UsageError(f"filter {filter!r}: shared subscriptions are for MQTT clients")
-        return name, None if is_wildcard(name) else topic_group(name, self._groups)
+        given = [filter] if isinstance(filter, str) else list(filter)
+        names = tuple(dict.fromkeys([_filter_of(each) for each in given]))
+        if not 1 <= len(names) <= FILTERS_MAX:
+            raise UsageError(f"{len(names)} filters: give 1 to {FILTERS_MAX}")
+        exact = len(names) == 1 and not is_wildcard(names[0])
+        return names, topic_group(names[0], self._groups) if exact else None
 
     # -- what subscriptions need (client_subscription.Host)
 
@@ -254,6 +252,17 @@ class ClientCore:
             return False
         link.send(message)
         return link.writable
+
+
+def _filter_of(filter: str) -> bytes:
+    try:
+        name = filter.encode()
+    except (UnicodeEncodeError, AttributeError):
+        raise UsageError(f"filter {filter!r} must be a text without lone surrogates") from None
+    check_filter(name)
+    if shared(name) is not None:
+        raise UsageError(f"filter {filter!r}: shared subscriptions are for MQTT clients")
+    return name
 
 
 def _heard(future: asyncio.Future[Any]) -> None:

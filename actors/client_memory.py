@@ -46,7 +46,7 @@ class MemoryBroker:
         self.refuse: Callable[[int], str | None] = lambda group: None
         self.dictionaries: dict[int, bytes] = {}
         self.links: list[Link] = []
-        self.streams: dict[tuple[Link, int], bytes] = {}
+        self.streams: dict[tuple[Link, int], tuple[bytes, ...]] = {}
         self.requests: list[tuple[str, tuple[Any, ...]]] = []
         self.history_bytes = 1024 * 1024
         self._clock = clock or SystemClock()
@@ -138,8 +138,8 @@ class MemoryBroker:
         self._next[group] = block.last + 1
         self._logs.setdefault(group, []).append(block)
         self._retain(block)
-        for (link, stream), filter in self.streams.items():
-            kept = self._select(block, filter)
+        for (link, stream), filters in self.streams.items():
+            kept = self._select(block, filters)
             if kept is not None:
                 link.send((DELIVER, stream, [kept.to_wire()]))
         return ((count, self.epoch, first),)
@@ -179,11 +179,11 @@ class MemoryBroker:
             self._replay(link, arguments[0], arguments[1], result["cursor"])
 
     def on_subscribe(
-        self, link: Link, stream: int, filter: bytes, since: Any, options: dict[str, Any]
+        self, link: Link, stream: int, filters: tuple[bytes, ...], since: Any, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Register a stream; the past follows the reply."""
-        self.streams[link, stream] = filter
-        retained = [b.to_wire() for t, b in self._retained.items() if matches(filter, t)] if since is None else []
+        self.streams[link, stream] = filters
+        retained = [b.to_wire() for t, b in self._retained.items() if _match(filters, t)] if since is None else []
         return {"cursor": self._start(since), "retained": retained}
 
     def _start(self, since: Any) -> Cursor:
@@ -195,14 +195,14 @@ class MemoryBroker:
         late = {g: [b.first for b in log if b.time_us >= since[1]] for g, log in self._logs.items()}
         return {group: min(late.get(group) or [head]) for group, head in heads.items()}
 
-    def _replay(self, link: Link, stream: int, filter: bytes, cursor: Cursor) -> None:
-        for block in self._past(filter, cursor):
+    def _replay(self, link: Link, stream: int, filters: tuple[bytes, ...], cursor: Cursor) -> None:
+        for block in self._past(filters, cursor):
             link.send((DELIVER, stream, [block.to_wire()]))
 
-    def _past(self, filter: bytes, cursor: Cursor) -> Iterator[Block]:
+    def _past(self, filters: tuple[bytes, ...], cursor: Cursor) -> Iterator[Block]:
         for group, log in sorted(self._logs.items()):
             for block in log:
-                if block.last >= cursor[group] and (kept := self._select(block, filter, cursor[group])) is not None:
+                if block.last >= cursor[group] and (kept := self._select(block, filters, cursor[group])) is not None:
                     yield kept
 
     def on_unsubscribe(self, link: Link, stream: int) -> None:
@@ -218,13 +218,13 @@ class MemoryBroker:
         return {"broker": self.name, "links": len(self.links), "streams": len(self.streams)}
 
     def on_history(
-        self, link: Link, filter: bytes, since: Any, until_us: int, cursor: Cursor | None, bytes_max: int
+        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, cursor: Cursor | None, bytes_max: int
     ) -> dict[str, Any]:
         """A page of the past."""
         reached = dict(cursor) if cursor is not None else self._start(since)
         page: list[Any] = []
         size = 0
-        for block in self._past(filter, dict(reached)):
+        for block in self._past(filters, dict(reached)):
             if block.time_us >= until_us:
                 continue
             if size >= min(bytes_max, self.history_bytes):
@@ -235,13 +235,17 @@ class MemoryBroker:
         return {"blocks": page, "cursor": reached, "done": True}
 
     @staticmethod
-    def _select(block: Block, filter: bytes, start: int = 0) -> Block | None:
+    def _select(block: Block, filters: tuple[bytes, ...], start: int = 0) -> Block | None:
         """The records of `block` that match, from offset `start` on."""
         meta = block.meta
-        good = [matches(filter, topic) for topic in meta.topics]
+        good = [_match(filters, topic) for topic in meta.topics]
         if all(good) and block.first >= start:
             return block
         keep: list[bool] = []
         for run in meta.runs:
             keep += [good[run.topic]] * run.count
         return select(block, [k and block.first + i >= start for i, k in enumerate(keep)])
+
+
+def _match(filters: tuple[bytes, ...], topic: bytes) -> bool:
+    return any([matches(filter, topic) for filter in filters])

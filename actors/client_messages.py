@@ -196,7 +196,7 @@ def parse_since(since: Since, now_us: int, group: int | None) -> WireSince:
         since = Position.parse(since)
     if isinstance(since, Position):
         if group is None:
-            raise UsageError("a position cannot resume a filter with wildcards: use the subscription's `.cursor`")
+            raise UsageError("a position resumes one exact topic alone: else use the subscription's `.cursor`")
         if group != since.group:
             raise UsageError(f"position {since} lies in group {since.group}, the topic in group {group}")
         return (CURSOR, {since.group: since.offset + 1})

@@ -7,7 +7,7 @@ the records that its filter wants. What is spoken is in `cluster.messages`; how 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from lexicast.cluster.shapes import check_request
 from lexicast.cluster.topics import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
 
+from .client_subscription import FILTERS_MAX
 from .encoding import LINK, Grant, Kind
 from .entries import Entry
 from .link import Link
@@ -179,9 +180,9 @@ class ClientSession:
     # -- requests
 
     async def _subscribe(
-        self, number: int, topic_filter: bytes, since: tuple[str, Any] | None, options: dict[str, Any]
+        self, number: int, filters: tuple[bytes, ...], since: tuple[str, Any] | None, options: dict[str, Any]
     ) -> dict[str, Any]:
-        check_filter(topic_filter)
+        _check_filters(filters)
         if number in self._streams or len(self._streams) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
         stream = self._stream(number, options)
@@ -190,11 +191,9 @@ class ClientSession:
         self._streams[number] = stream
         try:
             # A sample begins now, also after a broken link.
-            start = None if stream.samples else await self._start(topic_filter, since)
-            grant = Grant(qos=0)
-            want_retained = since is None and not stream.samples
-            cuts = await self._engine.subscribe(stream, {topic_filter: grant}, start=start)
-            found = await self._engine.retained(topic_filter, cuts[topic_filter]) if want_retained and cuts else []
+            start = None if stream.samples else await self._start(filters, since)
+            cuts = await self._engine.subscribe(stream, dict.fromkeys(filters, Grant(qos=0)), start=start)
+            found = await self._retained(cuts) if since is None and not stream.samples else []
         except BaseException:
             del self._streams[number]
             raise
@@ -217,16 +216,33 @@ class ClientSession:
         if not stream.closed and self._link.writable:
             stream.unblock()
 
-    async def _start(self, topic_filter: bytes, since: tuple[str, Any] | None) -> dict[int, int] | None:
+    async def _retained(self, cuts: Mapping[bytes, Mapping[int, int]]) -> list[Block]:
+        """What is retained of the filters' topics from before their cuts, each topic once."""
+        found: list[Block] = []
+        before: list[bytes] = []
+        for topic_filter, cut in cuts.items():
+            for block in await self._engine.retained(topic_filter, cut):
+                fresh = select_topics(block, lambda topic: not _match(before, topic)) if before else block
+                if fresh is not None:
+                    found.append(fresh)
+            before.append(topic_filter)
+        return found
+
+    async def _start(self, filters: tuple[bytes, ...], since: tuple[str, Any] | None) -> dict[int, int] | None:
         if since is None:
             return None
         kind, value = since
-        groups = self._engine.groups_of(topic_filter)
         if kind == "cursor":
-            return {group: value[group] for group in groups if group in value}
-        if kind == "time":
-            return await self._engine.offsets_at(topic_filter, int(value))
-        raise UsageError(f"since is of an unknown kind: {kind}")
+            return {group: value[group] for group in self._groups(filters) if group in value}
+        if kind != "time":
+            raise UsageError(f"since is of an unknown kind: {kind}")
+        start: dict[int, int] = {}
+        for topic_filter in filters:
+            start |= await self._engine.offsets_at(topic_filter, int(value))
+        return start
+
+    def _groups(self, filters: tuple[bytes, ...]) -> list[int]:
+        return sorted({group for topic_filter in filters for group in self._engine.groups_of(topic_filter)})
 
     async def _unsubscribe(self, number: int) -> None:
         stream = self._streams.pop(number, None)
@@ -244,29 +260,30 @@ class ClientSession:
 
     async def _history(
         self,
-        topic_filter: bytes,
+        filters: tuple[bytes, ...],
         since: tuple[str, Any] | None,
         until_us: int,
         cursor: dict[int, int] | None,
         bytes_max: int,
     ) -> dict[str, Any]:
         """One page of the past: blocks before `until_us`, and the cursor to ask the next page with."""
-        check_filter(topic_filter)
+        _check_filters(filters)
         if cursor is None:
-            groups = self._engine.groups_of(topic_filter)
-            cursor = await self._start(topic_filter, since) or dict.fromkeys(groups, 0)
+            cursor = await self._start(filters, since) or dict.fromkeys(self._groups(filters), 0)
         for group in list(cursor):
             pipeline = self._engine.pipeline_of(group)
             if pipeline is None:
                 raise UnavailableError(f"no coordinator leads group {group} now")
             part = {g: at for g, at in cursor.items() if self._engine.pipeline_of(g) is pipeline}
             room = min(bytes_max, HISTORY_BYTES_MAX)
-            result = await pipeline.request("fetch", part, [topic_filter], room)
-            return self._page(cursor, result, until_us, topic_filter)
+            result = await pipeline.request("fetch", part, list(filters), room)
+            return self._page(cursor, result, until_us, filters)
         return {"blocks": [], "cursor": {}, "done": True}
 
     @staticmethod
-    def _page(cursor: dict[int, int], result: dict[str, Any], until_us: int, topic_filter: bytes) -> dict[str, Any]:
+    def _page(
+        cursor: dict[int, int], result: dict[str, Any], until_us: int, filters: tuple[bytes, ...]
+    ) -> dict[str, Any]:
         left = dict(cursor)
         left.update(result["cursor"])
         blocks = []
@@ -276,7 +293,7 @@ class ClientSession:
                 left.pop(block.group, None)
                 continue
             # A fetched block is one that holds something wanted, with its neighbours.
-            part = select_topics(block, lambda topic: matches(topic_filter, topic))
+            part = select_topics(block, lambda topic: _match(filters, topic))
             if part is not None:
                 blocks.append(part.to_wire())
         for group in result["live"]:
@@ -336,3 +353,15 @@ class ClientPort:
             known = self._checked[topic] = topic_group(topic, self.engine.groups)
         if known != group:
             raise PeerError(f"topic {topic[:80]!r} belongs to group {known}, not {group}")
+
+
+def _check_filters(filters: tuple[bytes, ...]) -> None:
+    """Raises TopicError, UsageError."""
+    if not 1 <= len(filters) <= FILTERS_MAX:
+        raise UsageError(f"{len(filters)} filters: give 1 to {FILTERS_MAX}")
+    for topic_filter in filters:
+        check_filter(topic_filter)
+
+
+def _match(filters: Iterable[bytes], topic: bytes) -> bool:
+    return any([matches(topic_filter, topic) for topic_filter in filters])

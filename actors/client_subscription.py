@@ -39,6 +39,9 @@ TURN_MESSAGES: Final = 2_048
 # What `next_batch` gives at the most, one block more: what is at hand may be the whole buffer, at 500 B a message.
 BATCH_MESSAGES: Final = 10_000
 
+# Of one subscription: the broker looks at each for every topic that it has not seen yet.
+FILTERS_MAX: Final = 1_000
+
 CATCH_UP: Final = "catch-up"
 DROP: Final = "drop"
 
@@ -104,9 +107,9 @@ class _Piece(NamedTuple):
 class HistoryPages:
     """The past, page by page (about HISTORY_BYTES each). A cancelled `next` loses nothing: it is asked again."""
 
-    def __init__(self, host: Host, filter: bytes, since: WireSince, until_us: int) -> None:
+    def __init__(self, host: Host, filters: tuple[bytes, ...], since: WireSince, until_us: int) -> None:
         self._host = host
-        self._filter = filter
+        self._filters = filters
         self._since = since
         self._until_us = until_us
         self._cursor: Cursor | None = None
@@ -117,7 +120,7 @@ class HistoryPages:
         if self._done:
             return None
         reply = await self._host.request(
-            "history", self._filter, self._since, self._until_us, self._cursor, HISTORY_BYTES
+            "history", self._filters, self._since, self._until_us, self._cursor, HISTORY_BYTES
         )
         try:
             page = [block for wire in reply["blocks"] if (block := Block.from_wire(wire)).kind == PUBLICATIONS]
@@ -131,7 +134,8 @@ class HistoryPages:
 
 
 class Subscription:
-    """The messages that match a filter, in order within each topic group, each once. Made by `Client.subscribe`.
+    """The messages that match a filter, or any of several, in order within each topic group, each once. Made by
+    `Client.subscribe`.
 
     Iterate it (`async for message in subscription`), by one task at a time; iterating registers it with the broker,
     and so does entering it (`async with`), which returns when the cut between past and future is fixed. It ends at
@@ -145,14 +149,14 @@ class Subscription:
     def __init__(
         self,
         host: Host,
-        filter: bytes,
+        filters: tuple[bytes, ...],
         since: WireSince,
         until_us: int | None,
         options: dict[str, Any],
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._host = host
-        self._filter = filter
+        self._filters = filters
         self._since = since
         self._until_us = until_us
         self._options = options
@@ -183,9 +187,9 @@ class Subscription:
     # -- for the user
 
     @property
-    def filter(self) -> str:
-        """The topic filter."""
-        return self._filter.decode()
+    def filters(self) -> tuple[str, ...]:
+        """The topic filters."""
+        return tuple([name.decode() for name in self._filters])
 
     @property
     def position(self) -> Position | None:
@@ -403,7 +407,7 @@ class Subscription:
         if since is None:
             self._ended = True
         else:
-            self._pages = HistoryPages(self._host, self._filter, since, self._until_us)
+            self._pages = HistoryPages(self._host, self._filters, since, self._until_us)
 
     async def _next_page(self) -> None:
         assert self._pages is not None
@@ -446,7 +450,7 @@ class Subscription:
         options = {**self._options, "streams": streams}
         self._host.hold(self)
         try:
-            reply = await self._host.request_once("subscribe", self._stream, self._filter, since, options)
+            reply = await self._host.request_once("subscribe", self._stream, self._filters, since, options)
             self._begun(reply)
         except BaseException:
             self._let_go()

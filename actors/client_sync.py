@@ -162,7 +162,7 @@ class SyncClient:
 
     def subscribe(
         self,
-        filter: str,
+        filter: str | Iterable[str],
         since: Since = None,
         *,
         qos: int = 1,
@@ -178,7 +178,7 @@ class SyncClient:
         return SyncSubscription(self._thread, self._thread.call(make()))
 
     def history(
-        self, filter: str, since: Since = "beginning", until: Until = None, limit: int | None = None
+        self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None, limit: int | None = None
     ) -> Iterator[Message]:
         """As `Client.history`."""
         messages = self._client.history(filter, since, until, limit)
@@ -223,9 +223,9 @@ class SyncSubscription:
         self._messages: Iterator[Message] = iter(())
 
     @property
-    def filter(self) -> str:
-        """As `Subscription.filter`."""
-        return self._subscription.filter
+    def filters(self) -> tuple[str, ...]:
+        """As `Subscription.filters`."""
+        return self._subscription.filters
 
     @property
     def position(self) -> Position | None:

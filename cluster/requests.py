@@ -24,7 +24,6 @@ from .shapes import (
     number,
     row,
     text,
-    topic_filter,
     truth,
 )
 
@@ -79,10 +78,10 @@ BROKER: Final[dict[str, Fields]] = {"session_yield": (text, WHOLE, truth), "sess
 
 # Python clients ask brokers.
 CLIENT: Final[dict[str, Fields]] = {
-    "subscribe": (WHOLE, topic_filter, _since, _options),
+    "subscribe": (WHOLE, FILTERS, _since, _options),
     "unsubscribe": (WHOLE,),
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
-    "history": (topic_filter, _since, WHOLE, either(nothing, CURSOR), number(1)),
+    "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), number(1)),
     "status": (),
 }

@@ -335,7 +335,7 @@ async def test_repeats_are_dropped_by_position(broker: Broker) -> None:
     async with connected(broker) as bus, bus.subscribe("t") as subscription:
         await bus.publish_many([("t", b"1"), ("t", b"2")])
         ((link, stream),) = broker.streams
-        broker._replay(link, stream, b"t", dict.fromkeys(range(GROUPS), 0))
+        broker._replay(link, stream, (b"t",), dict.fromkeys(range(GROUPS), 0))
         await bus.publish("t", b"3")
         assert await take(subscription, 3) == [b"1", b"2", b"3"]
     assert subscription.repeats == 2

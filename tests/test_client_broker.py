@@ -252,3 +252,28 @@ async def test_a_client_belongs_to_the_event_loop_that_opened_it(tmp_path: Path)
         await asyncio.to_thread(lambda: asyncio.run(elsewhere(bus, subscription)))
         await bus.publish("t", b"goes on")
         assert [m.payload for m in await take(subscription, 1)] == [b"goes on"]
+
+
+async def test_several_filters_are_one_stream(tmp_path: Path) -> None:
+    """What matches two of them comes once: retained, live, from the past, and over a broken link."""
+    filters = ["a/+", "a/1", "b/#"]
+    async with served(tmp_path) as s, s.client() as bus:
+        for topic in ("a/1", "b/x", "c/1"):
+            await bus.publish(topic, f"kept {topic}", retain=True)
+        async with bus.subscribe(filters) as subscription:
+            assert subscription.filters == tuple(filters)
+            assert sorted([m.payload for m in await take(subscription, 2)]) == [b"kept a/1", b"kept b/x"]
+            topics = ["a/1", "a/2", "b/x/y", "c/1", "b"]
+            live = await bus.publish_many([(topic, topic) for topic in topics])
+            wanted = {at for topic, at in zip(topics, live, strict=True) if topic != "c/1"}
+            assert {m.position for m in await take(subscription, 4)} == wanted
+            s.cut()
+            after = await bus.publish_many([("a/1", "after"), ("c/1", "no"), ("b/z", "after")])
+            assert {m.position for m in await take(subscription, 2)} == {after[0], after[2]}
+        past = [m.position async for m in bus.history(filters)]
+        assert len(past) == len(set(past)) == 8
+        async with bus.subscribe(filters, since="beginning") as again:
+            assert {m.position for m in await take(again, 8)} == set(past)
+        for wrong in ([], ["a/#/b"], [f"t/{at}" for at in range(1_001)]):
+            with pytest.raises(lexicast.UsageError):
+                bus.subscribe(wrong)
