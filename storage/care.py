@@ -150,14 +150,18 @@ def backup(directory: Path, target: Path) -> int:
     grow. Raises StoreError when `target` is not empty or cannot be written.
     """
     name = data_file(directory).name
+    with closing(_open(directory)) as store:  # first: where there is no store there is to be no folder for its copy
+        _prepare(target)
+        return _copy(directory, store, target / name)
+
+
+def _prepare(target: Path) -> None:
     try:
         make_folder(target)
         if any(target.iterdir()):
             raise StoreError(f"{target} is not empty: give another directory for the backup")
     except OSError as error:
         raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
-    with closing(_open(directory)) as store:
-        return _copy(directory, store, target / name)
 
 
 def _copy(directory: Path, store: Reading, target: Path) -> int:

@@ -214,6 +214,17 @@ def elsewhere(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("content", [None, b"no store"])
+def test_a_backup_of_what_is_no_store_leaves_no_folder(tmp_path: Path, content: bytes | None) -> None:
+    wrong, target = tmp_path / "wrong", tmp_path / "target"
+    wrong.mkdir()
+    if content is not None:
+        (wrong / DATA_FILE).write_bytes(content)
+    with pytest.raises(StoreError):
+        care.backup(wrong, target)
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("kind", ["store", "dual"])
 def test_a_backup_of_a_store_in_use_opens_by_itself(tmp_path: Path, kind: str) -> None:
     directory, target = tmp_path / kind, tmp_path / "backup"
