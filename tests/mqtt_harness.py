@@ -313,6 +313,17 @@ class Raw:
         await self.closed()
         self._writer.close()
 
+    @property
+    def local_port(self) -> int:
+        """This end's port."""
+        port: int = self._writer.get_extra_info("sockname")[1]
+        return port
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether this end has closed."""
+        return self._writer.is_closing()
+
     def abort(self) -> None:
         """The connection breaks."""
         self._writer.transport.abort()

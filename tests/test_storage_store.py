@@ -20,13 +20,16 @@ from lexicast.cluster.errors import ConfigError, StoreError, StoreFormatError, S
 from lexicast.cluster.records import (
     ControlRecord,
     DictionaryStored,
+    Dropped,
     EpochStart,
     ProducerSeen,
     Released,
     SessionEnded,
+    SessionMoved,
     Subscribed,
     Unsubscribed,
     pack_record,
+    unpack_record,
 )
 from lexicast.storage.check import check_store, rebuild_index
 from lexicast.storage.cut import cut
@@ -667,3 +670,36 @@ def test_runs_of_the_index_are_merged_and_forget_what_retention_passed_by(bench:
             offsets = [record.offset for block in past for record in block.records()]
             assert offsets == [n for n in range(first, 200) if n % 7 == topic]
         assert check_store(store).damages == []
+
+
+def test_superseded_records_of_sessions_leave_the_log_and_give_their_space_back(bench: Bench) -> None:
+    """Sessions that come and go for long cost a few records each; ended ones none."""
+    with bench.open() as store:
+        offset = 0
+        for turn in range(40):
+            for name in range(10):
+                saved = saved_session(f"c{name}", generation=turn, place=b"%d" % turn * 20)
+                taken = SessionMoved(f"c{name}", turn, "b", 1, turn, 3_600, 0, 0, b"")
+                left = SessionMoved(f"c{name}", turn, "", 0, 0, 3_600, 9, 0, b"%d" % turn)
+                store.commit([control(offset, saved, taken), control(offset + 2, left)])
+                offset += 3
+        store.commit([control(offset, *[SessionEnded(f"c{name}", b"u", 99) for name in range(5)])])
+        before = store.stats()
+        bench.clock.advance(60)
+        bench.reclaim(store)
+        after = store.stats()
+        # Of five sessions a block with the session, one with the last move; the two ends of the log that are neither.
+        assert after.blocks == 10
+        assert after.records == 15
+        assert after.log_bytes < before.log_bytes / 5
+        assert store.first_kept(0) == 0
+        assert store.tails()[0].last == offset + 4
+        assert sorted(s.client_id for s in store.sessions(0)) == [f"c{name}" for name in range(5, 10)]
+        kept = [record for block in store.read(0, 0).blocks for record in block.payloads()]
+        assert [type(unpack_record(packed)) for packed in kept].count(Dropped) == 5  # the takings, in their blocks
+        assert check_store(store).damages == []
+    with bench.open() as store:
+        assert store.stats().blocks == 10
+        store.commit([control(offset + 9, saved_session("c9", generation=100))])
+        bench.reclaim(store)
+        assert store.stats().blocks == 9
