@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,8 @@ from .table import Database, ReadTransaction, Table, WriteTransaction
 POISON_FILE: Final = "poisoned"
 DATA_FILE: Final = "data.mdb"
 
-_IDENTITY: Final = b"identity"
+# Whose store this is cannot be told from anything else in it: the row stands there several times.
+_IDENTITY: Final = (b"identity", b"identity, again", b"identity, once more")
 _MAP_BYTES_MIN: Final = GIB
 _FULL_BYTES: Final = 1 << 20
 
@@ -285,7 +286,7 @@ def _opened_read_only(directory: Path) -> lmdb.Environment:
 def identify(environment: Environment, wanted: Identity) -> None:
     """Write `wanted` into an empty store; in another one, compare. Raises StoreFormatError when they differ."""
     found = read_identity(environment)
-    if found is None:
+    if found is None or (found == wanted and environment.damage.counts.get("identity")):
         _write_identity(environment, wanted)
     elif found != wanted:
         raise StoreFormatError(
@@ -300,16 +301,16 @@ def read_identity(environment: Environment) -> Identity | None:
     directory = environment.directory
     try:
         with environment.snapshot() as txn:
-            row = txn.get(_IDENTITY, None, environment.databases.identity)
-            if row is None:
-                if txn.stat(environment.databases.log)["entries"]:
-                    raise StoreFormatError(f"the store {directory} has lost its identity: restore it from a backup")
+            rows = [(bytes(key), bytes(row)) for key, row in txn.cursor(environment.databases.identity)]
+            if not rows and not txn.stat(environment.databases.log)["entries"]:
                 return None
-            found = Identity(*msgpack.unpackb(unseal("identity", _IDENTITY, row)))
-    except (lmdb.Error, DamageError, ValueError, TypeError) as error:
+    except lmdb.Error as error:
+        raise StoreFormatError(f"the store {directory} cannot be read ({error}): restore it from a backup") from None
+    found = next(_identities(rows, environment.damage), None)
+    if found is None:
         raise StoreFormatError(
-            f"the header of the store {directory} is damaged ({error}): restore it from a backup or another member"
-        ) from None
+            f"the store {directory} has lost its identity: restore it from a backup or another member"
+        )
     if found.version != FORMAT_VERSION:
         newer = ", or a newer one" if found.version > FORMAT_VERSION else ""
         raise StoreFormatError(
@@ -319,10 +320,24 @@ def read_identity(environment: Environment) -> Identity | None:
     return found
 
 
+def _identities(rows: Iterable[tuple[bytes, bytes]], damage: Ledger) -> Iterator[Identity]:
+    """What each sound row says; damaged ones are noted, all of them, so that they are written anew."""
+    found = []
+    for key, row in rows:
+        try:
+            found.append(Identity(*msgpack.unpackb(unseal("identity", key, row))))
+        except DamageError as error:
+            damage.note(error)
+        except (ValueError, TypeError) as error:
+            damage.note(DamageError("identity", -1, -1, str(error)))
+    return iter(found)
+
+
 def _write_identity(environment: Environment, wanted: Identity) -> None:
     try:
         with environment.begin() as txn:
-            row = seal(_IDENTITY, msgpack.packb(tuple(wanted)))
-            txn.put(_IDENTITY, row, db=environment.databases.identity)
+            txn.drop(environment.databases.identity, delete=False)
+            for key in _IDENTITY:
+                txn.put(key, seal(key, msgpack.packb(tuple(wanted))), db=environment.databases.identity)
     except lmdb.Error as error:
         raise StoreError(f"cannot write the new store {environment.directory}: {error}") from None
