@@ -104,6 +104,12 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f"{name}: publishing is refused, {size(store['free_bytes'])} are left to its store; reading goes on. Free "
             "disk space, lower storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )
+    if ahead_s := store.get("clock_ahead_s"):
+        yield (
+            f"{name}: the clock is {span(ahead_s)} ahead of what was stored and of the time that has passed: nothing "
+            f"is discarded by it for another {span(store['clock_left_s'])}. If it is right, nothing need be "
+            "done (with storage.clock_confirm_s = 0 a start believes it at once); if it is wrong, set it"
+        )
     if store.get("pinned"):
         yield (
             f"{name}: a process has been reading its store in one go for seconds, so that freed space cannot be used "

@@ -36,6 +36,54 @@ class SystemClock:
         return time.monotonic()
 
 
+class TrustedTime:
+    """The time by which things may be discarded for good: the wall clock's, unless that has jumped. Pure.
+
+    A clock that is set forward by more than `jump_max_s` (a board without a battery that has found a time server, a
+    mistyped year), seen against the monotonic clock, or at the start against `known_us`, the newest time that was
+    stored, is not believed at once: time goes on from where it was, until the clock has run on without another jump for
+    `confirm_s`. A clock that is set back is believed: nothing is discarded sooner for it.
+
+    Not to be told from a jump: a suspended machine, and at the start a process that was down. Then things are kept
+    `confirm_s` longer than they had to be.
+    """
+
+    __slots__ = ("_confirm_s", "_jump_max_us", "_monotonic", "_since", "_trusted_us", "_wall_us")
+
+    def __init__(
+        self, wall_us: int, monotonic: float, known_us: int, jump_max_s: float = 3_600.0, confirm_s: float = 86_400.0
+    ) -> None:
+        """`known_us` 0: nothing is known."""
+        self._jump_max_us = round(jump_max_s * US_PER_S)
+        self._confirm_s = confirm_s
+        self._trusted_us = wall_us if known_us == 0 else min(wall_us, known_us)
+        self._wall_us = wall_us
+        self._monotonic = self._since = monotonic
+        if wall_us <= self._trusted_us + self._jump_max_us:
+            self._trusted_us = wall_us
+
+    @property
+    def held_s(self) -> float:
+        """By how much the wall clock is ahead of what is believed."""
+        return max(0, self._wall_us - self._trusted_us) / US_PER_S
+
+    def left_s(self, monotonic: float) -> float:
+        """For how long it has to run on until it is believed; 0 when it is."""
+        return max(0.0, self._since + self._confirm_s - monotonic) if self.held_s else 0.0
+
+    def us(self, wall_us: int, monotonic: float) -> int:
+        """The time that may be believed now. To be asked every minute or so at least."""
+        elapsed_us = round((monotonic - self._monotonic) * US_PER_S)
+        if wall_us > self._wall_us + elapsed_us + self._jump_max_us:
+            self._since = monotonic  # a jump
+        self._trusted_us += elapsed_us
+        self._wall_us, self._monotonic = wall_us, monotonic
+        near = wall_us <= self._trusted_us + self._jump_max_us
+        if near or monotonic - self._since >= self._confirm_s:
+            self._trusted_us = wall_us
+        return self._trusted_us
+
+
 class ManualClock:
     """A clock that moves only when told to: for tests and for the simulator."""
 

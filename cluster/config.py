@@ -125,6 +125,7 @@ class Storage(_Table):
     retention_s: float = knob(7.0 * DAY_S, 0, 100 * YEAR_S)
     retention_bytes: int = knob(-1, -1, 64 * TIB)
     producer_retention_s: float = knob(1.0 * DAY_S, 60, 100 * YEAR_S)
+    clock_confirm_s: float = knob(1.0 * DAY_S, 0, 100 * YEAR_S)
     block_bytes_max: int = knob(16 * MIB, 64 * KIB, 256 * MIB)
     commit_bytes_max: int = knob(16 * MIB, 64 * KIB, 256 * MIB)
     index_entries_max: int = knob(65_536, 1, 10_000_000)

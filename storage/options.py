@@ -46,6 +46,11 @@ class StoreOptions:
     # a longer pause than this may be stored twice; a day is far beyond any client's retry.
     producer_retention_s: float = DAY_S
 
+    # Seconds that a clock which was set forward by more than an hour has to run on before anything is discarded by it;
+    # until then time goes on from where it was (`cluster.clock.TrustedTime`). A day is what it may take until somebody
+    # has seen the warning in `lexicast status` and set the clock right. 0 = any clock is believed at once.
+    clock_confirm_s: float = DAY_S
+
     # Bytes of one block, its payloads included. A bigger one is the caller's mistake: it would hold up every reader.
     block_bytes_max: int = 16 * MIB
 

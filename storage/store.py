@@ -12,6 +12,7 @@ other error of LMDB or the operating system *poisons* the store (see `guard`). W
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ import lmdb
 import numpy as np
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
-from lexicast.cluster.clock import Clock
+from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
@@ -60,6 +61,7 @@ class StoreStats(NamedTuple):
     """What a store holds. Times are 0 when there is nothing; `free_bytes` includes the reserve.
 
     `pinned`: a reader has held an old snapshot for seconds, so that freed pages cannot be used again.
+    `clock_ahead_s`: by how much the clock has jumped, `clock_left_s`: for how long it is not believed yet.
     """
 
     used_bytes: int
@@ -77,6 +79,8 @@ class StoreStats(NamedTuple):
     full: bool
     poisoned: bool
     pinned: bool
+    clock_ahead_s: float
+    clock_left_s: float
 
 
 class Store:
@@ -99,6 +103,7 @@ class Store:
         self._state = State(self._databases, self._ids, self._index)
         self._space = Space(environment, options, clock)
         self.guard = Guard(environment, self._space)
+        self._time_lock = threading.Lock()
         self._walk = Walk(environment, self._index, self._ids, self._state, clock)
         self._walk.at_open()
         self._load_groups()
@@ -107,6 +112,8 @@ class Store:
         parts = (self._log, self._index, self._ids, self._groups, self._behind, self._walk, self._space)
         self._reclaimer = Reclaimer(environment, *parts, options, clock)
         self._behind.open(clock)
+        newest_us = max([group.time_us for group in self._groups.values()], default=0)
+        self._time = TrustedTime(clock.time_us(), clock.monotonic(), newest_us, confirm_s=options.clock_confirm_s)
 
     def _still_logged(self, rows: Rows) -> Rows:
         """The index's rows that retention has not passed by."""
@@ -262,10 +269,19 @@ class Store:
     def reclaim(self, now_us: int) -> Reclaimed:
         """One bounded step (a few ms) of writing behind or reclaiming; call it often, at once while `more`.
 
-        `now_us` is the wall clock's time. Raises StoreError on an I/O error, which poisons the store.
+        `now_us` is the wall clock's time; where it has jumped, `discard_us` counts. Raises StoreFullError (nothing was
+        done), StoreError on an I/O error, which poisons the store.
         """
         with self.guard():
-            return self._reclaimer.step(now_us)
+            return self._reclaimer.step(self._believed_us(now_us))
+
+    def discard_us(self) -> int:
+        """The time by which things may be discarded: the wall clock's, unless that has jumped."""
+        return self._believed_us(self._clock.time_us())
+
+    def _believed_us(self, now_us: int) -> int:
+        with self._time_lock:
+            return self._time.us(now_us, self._clock.monotonic())
 
     def flush(self) -> None:
         """Write all of the index's memory table. Not needed for durability."""
@@ -451,4 +467,6 @@ class Store:
             full=not self._space.room(),
             poisoned=self.guard.poison is not None,
             pinned=self._space.pinned,
+            clock_ahead_s=self._time.held_s,
+            clock_left_s=self._time.left_s(self._clock.monotonic()),
         )
