@@ -60,6 +60,21 @@ class Ticket:
             self.link.send((ACK, self.tag, self.results))
 
 
+class BelievedClock:
+    """The clock by which sessions end: one that has jumped is not believed at once (`cluster.clock.TrustedTime`)."""
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+
+    def time_us(self) -> int:
+        """See `Store.discard_us`."""
+        return self._server.store.discard_us()
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return self._server.clock.monotonic()
+
+
 class CoordinatorServer:
     """Leads groups over an open store. `start` opens the epochs; then `opened` serves links."""
 
@@ -70,7 +85,7 @@ class CoordinatorServer:
         self.memory = StoreMemory(store)
         self.sequencer = Sequencer(name, self.memory)
         self.routing = Routing()
-        self.sessions = Sessions(store, self.append_control, self.routing.peers, lambda: self.clock)
+        self.sessions = Sessions(store, self.append_control, self.routing.peers, lambda: BelievedClock(self))
         self.requests = CoordinatorRequests(self)
         self.failure: StoreError | None = None
         # The last refusal for want of space. An epoch whose start cannot be stored is not served.

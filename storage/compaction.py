@@ -21,7 +21,7 @@ from lexicast.cluster.records import Dropped, pack_record
 from . import groups as group_rows
 from .behind import WriteBehind
 from .environment import Environment
-from .format import DamageError, block_of, encode_block, log_key, parse_log_key, peek_head, verified_head
+from .format import DamageError, block_of, encode_block, log_key, parse_log_key, peek_head, unseal, verified_head
 from .groups import Group
 from .log import Log
 from .space import Space
@@ -101,6 +101,7 @@ class Compaction:
             there = cursor.first()
             while there and len(found) < ROWS_A_STEP:
                 try:
+                    unseal("superseded", cursor.key(), cursor.value())
                     found.append(parse_log_key(cursor.key(), "superseded"))
                 except DamageError as error:
                     self._environment.damage.note(error)

@@ -61,7 +61,7 @@ class Databases(NamedTuple):
     groups: Table  # group -> what of it cannot be read from the log's end
     names: Table  # topic id u64 -> topic name
     ids: Table  # name -> topic id u64
-    superseded: Database  # (group, offset) -> "": control records that count no more and are still in the log
+    superseded: Database  # (group, offset) -> "", sealed: control records that count no more and are still in the log
     sessions: Table  # group, client id -> see `sessions`
     session_due: Table  # due_us u64, group, client id -> ""
     subscriptions: Table  # group, broker and filter -> offset u64, the Subscribed record

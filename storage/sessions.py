@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import SessionEnded, SessionMoved, SessionSaved, pack_record, unpack_record
 
-from .format import DamageError, group_prefix, log_key, name_key, unpacked_head
+from .format import DamageError, group_prefix, log_key, name_key, seal, unpacked_head
 from .table import AnyTransaction, WriteTransaction
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class SessionTable:
 
     def _supersede(self, txn: WriteTransaction, group: int, offsets: list[int]) -> None:
         for offset in offsets:
-            txn.put(log_key(group, offset), b"", db=self._databases.superseded)
+            key = log_key(group, offset)
+            txn.put(key, seal(key, b""), db=self._databases.superseded)
 
     def _put(self, txn: WriteTransaction, group: int, before: SessionRow | None, row: SessionRow) -> None:
         key = session_key(group, row.session.client_id)

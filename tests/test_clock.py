@@ -25,7 +25,7 @@ def opened(folder: Path, clock: ManualClock) -> Store:
 
 def fill(store: Store, clock: ManualClock) -> None:
     now_us = clock.time_us()
-    session = SessionSaved("away", b"u", 1, "", 1, now_us + 3_600 * US_PER_S, b"")
+    session = SessionSaved("away", b"u", 1, "", 1, 0, 3_600, now_us + 3_600 * US_PER_S, 0, b"", b"", b"")
     store.commit([control_block(1, 1, 0, now_us, [pack_record(session)])])
     for offset, expiry_ms in enumerate((3_600_000, 0)):
         meta = pack_meta(Meta((b"a",), (Run(0, 0, 0, 0, expiry_ms, None, -1, 1),), (), (), (), ()))
@@ -36,7 +36,7 @@ def left(store: Store, clock: ManualClock) -> tuple[list[int], bool]:
     """The offsets still stored, and whether the session is, after housekeeping."""
     for _ in range(30):
         store.reclaim(clock.time_us())
-    expired = [session.client_id for _, session in store.expired_sessions(store.discard_us(), 10)]
+    expired = [session.client_id for _, session in store.due_sessions(store.discard_us(), 10)]
     return [block.first for block in store.read(0, 0, expired=True).blocks], "away" not in expired
 
 
