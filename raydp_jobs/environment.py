@@ -31,7 +31,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 
 from .failures import first_line
 from .history import release_all, warm
-from .job_folder import java_option, job_folder, make_everywhere, remove_everywhere
+from .job_folder import forget_libraries_everywhere, java_option, job_folder, make_everywhere, remove_everywhere
 from .reading import places, warm_up, yield_all_spark
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def spark_session(
                 yield spark
             finally:
                 release_all()
+                forget_libraries_everywhere(folder)
                 with quiet():
                     _stop()
         finally:

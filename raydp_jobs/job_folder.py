@@ -1,8 +1,11 @@
-"""Where a Spark job's Java processes put what is temporary: a folder of the job's own on each node, gone with it.
+"""What a Spark job's Java processes leave on a node's disk, removed with the job.
 
-Ray's library for Java (40 MB) is unpacked anew by each of them, into a folder that nobody removes, and a process that
-is killed leaves Spark's blocks beside it. So they are all told where (`java.io.tmpdir`): the folder is removed when the
-job ends, and at a start those are removed whose job was killed: no process on the node names them any more.
+    the job's folder        Spark's blocks and whatever else is temporary: all its processes are told (`java.io.tmpdir`)
+    /tmp/ray/MILLISECONDS   Ray's library for Java (40 MB), unpacked anew by each of a job's two drivers; where, Ray's
+                            own code says, and nobody removes it
+
+Both go when the job ends (a library that is loaded is not read from its file any more). At a start what killed jobs
+have left goes: folders that no process on the node names, libraries that none has loaded.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ PREFIX: Final = "lexicast-spark"
 # One that is younger may wait for the first of its processes.
 YOUNG_S: Final = 600.0
 CALL_TIMEOUT_S: Final = 60.0
+RAY_FOLDER: Final = Path("/tmp/ray")
+LIBRARY: Final = "libcore_worker_library_java.so"
 
 
 def job_folder(job: str) -> Path:
@@ -46,6 +51,33 @@ def remove_everywhere(folder: Path) -> None:
     _everywhere(remove, folder)
 
 
+def forget_libraries_everywhere(folder: Path) -> None:
+    """Remove on every node what the job's processes, which still run, have unpacked of Ray."""
+    _everywhere(forget_libraries, folder)
+
+
+def forget_libraries(folder: Path) -> None:
+    """The same on this node."""
+    for process in psutil.process_iter(["cmdline"]):
+        if folder.name in " ".join(process.info["cmdline"] or ()):
+            for library in _loaded(process.pid):
+                _remove_library(library)
+
+
+def _loaded(pid: int) -> set[Path]:
+    """The unpacked libraries that a process has loaded."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:  # it has just ended, or it is another user's
+        return set()
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if line.endswith(f"/{LIBRARY}")}
+
+
+def _remove_library(library: Path) -> None:
+    if library.parent.parent == RAY_FOLDER and library.parent.name.isdigit():  # a session's own stays with it
+        shutil.rmtree(library.parent, ignore_errors=True)
+
+
 def make(folder: Path) -> None:
     """The same on this node."""
     sweep(folder.parent)
@@ -64,6 +96,11 @@ def sweep(parent: Path) -> None:
     for path in found:
         if path.name not in used:
             remove(path)
+    libraries = [path for path in RAY_FOLDER.glob(f"*/{LIBRARY}") if _is_old(path)]
+    loaded = {path for pid in psutil.pids() for path in _loaded(pid)} if libraries else set()
+    for path in libraries:
+        if path not in loaded:
+            _remove_library(path)
 
 
 def _is_old(path: Path) -> bool:

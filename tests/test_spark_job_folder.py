@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.raydp_jobs.job_folder import PREFIX, YOUNG_S, java_option, job_folder, make, remove, sweep
+from lexicast.raydp_jobs import job_folder as job_folders
+from lexicast.raydp_jobs.job_folder import (
+    LIBRARY,
+    PREFIX,
+    YOUNG_S,
+    forget_libraries,
+    java_option,
+    job_folder,
+    make,
+    remove,
+    sweep,
+)
 
 
 @pytest.fixture
@@ -51,3 +62,36 @@ def test_those_of_dead_jobs_go_at_a_start(temporary: Path) -> None:
         process.communicate(b"\n")
     sweep(temporary)
     assert not used.exists()
+
+
+def test_libraries_that_a_job_has_loaded_go_with_it_and_those_of_dead_jobs_at_a_start(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_folders, "RAY_FOLDER", temporary)
+    libraries = [temporary / name / LIBRARY for name in ("1700000000001", "1700000000002", "session_x")]
+    for library in libraries:
+        library.parent.mkdir()
+        library.write_bytes(bytes(4096))
+        os.utime(library, (0, 0))
+    mine, dead, of_a_session = libraries
+    folder = job_folder("one")
+    program = f"""
+import mmap
+with open({str(mine)!r}, "rb") as file:
+    loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print(flush=True)
+input()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, java_option(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        make(folder)
+        assert [path.exists() for path in (mine, dead, of_a_session)] == [True, False, True]
+        forget_libraries(folder)
+        assert not mine.parent.exists()
+        assert of_a_session.exists()
+    finally:
+        process.communicate(b"\n")
