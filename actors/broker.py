@@ -18,15 +18,21 @@ from lexicast.cluster.files import make_folder
 
 from .background import keep_going, stop_loops
 from .client_port import ClientPort
+from .cluster_status import ClusterStatus
 from .engine import Engine
 from .handles import BROKER, Coordination, Member, Members
 from .link import Link, listen
+from .meters import Meter, Since
 from .mqtt_listener import MqttListener
 from .pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
 MEMBERS_WAIT_S = 5.0
+MEASURE_S = 1.0
+# Who is behind is looked at so seldom; who is for less than BEHIND_TOLD_S came back, or had a burst.
+BEHIND_TICKS = 5
+BEHIND_TOLD_S = 60.0
 RETRY_S = 0.2
 COMPLETE_TIMEOUT_S = 60.0
 
@@ -39,7 +45,10 @@ class BrokerServer:
         self.config = config
         self.addresses: tuple[str, ...] = ()
         self.incarnation = 0
-        self._coordination = coordination
+        self.coordination = coordination
+        self.cluster_status = ClusterStatus(self)
+        self._meter, self._behind = Meter(), Since()
+        self._measuring: asyncio.Task[None] | None = None
         self._clock = clock
         self._run_dir = run_dir
         self._servers: list[asyncio.AbstractServer] = []
@@ -53,7 +62,7 @@ class BrokerServer:
 
     async def start(self) -> None:
         """Listen, register, reach every coordinator, open the MQTT port. Raises LexicastError."""
-        info = await self._coordination.cluster()
+        info = await self.coordination.cluster()
         self.key, self.cluster_id = info.key, info.cluster_id
         payload_max = self.config.mqtt.packet_bytes_max
         self.link_info = {
@@ -70,23 +79,25 @@ class BrokerServer:
             self._servers.append(server)
             self.addresses += (real,)
         member = Member(self.name, 0, self.addresses, os.uname().nodename, os.getpid())
-        self.incarnation = await self._coordination.register(BROKER, member)
+        self.incarnation = await self.coordination.register(BROKER, member)
         self.engine = Engine(self.name, self.incarnation, info.groups, self.config, self._clock)
         self.engine.room = self._room
         await self._reach_coordinators()
         await self.engine.learn_dictionaries()
-        self.clients = ClientPort(self.engine, payload_max, self.status)
+        cluster = self.cluster_status.snapshot
+        self.clients = ClientPort(self.engine, payload_max, self.status, cluster, self.clients_list)
         self.mqtt = MqttListener(
             self.engine, self.config.mqtt, self.config.compression.enabled, self.config.broker.session_save_s
         )
         self.clients.mqtt_publishers = self.mqtt.publishers_of
         await self.mqtt.start(self.config.mqtt.host or host, self.config.mqtt.port, info.cluster_id)
+        self._measuring = keep_going(self._measure(), "measuring")
 
     async def _reach_coordinators(self) -> None:
         version = -1
         async with asyncio.timeout(COMPLETE_TIMEOUT_S):
             while not self.engine.complete:
-                members = await self._coordination.members(version, MEMBERS_WAIT_S)
+                members = await self.coordination.members(version, MEMBERS_WAIT_S)
                 version = members.version
                 self._apply(members)
             await asyncio.gather(*[pipeline.wait_linked() for pipeline in self.engine.pipelines.values()])
@@ -113,7 +124,7 @@ class BrokerServer:
         """Follow the membership; while the coordination server is down, data flows on."""
         while True:
             try:
-                members = await self._coordination.members(version, MEMBERS_WAIT_S)
+                members = await self.coordination.members(version, MEMBERS_WAIT_S)
             except LexicastError as error:
                 log.debug("membership: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -121,6 +132,22 @@ class BrokerServer:
             if members.version != version:
                 version = members.version
                 self._apply(members)
+
+    async def _measure(self) -> None:
+        """Rates, and who has been behind for long. Runs until cancelled."""
+        loop, ticks = asyncio.get_running_loop(), 0
+        while True:
+            now_s, engine = loop.time(), self.engine
+            counters = {name: getattr(engine, name) for name in ("published_records", "delivered_records")}
+            self._meter.sample(now_s, counters)
+            if ticks % BEHIND_TICKS == 0:
+                self._behind.look(now_s, {*self.mqtt.lagging(), *self.clients.lagging()})
+            ticks += 1
+            await asyncio.sleep(MEASURE_S)
+
+    def clients_list(self, count: int) -> list[dict[str, Any]]:
+        """The clients that are connected, at most `count` of them."""
+        return [*self.mqtt.clients(count), *self.clients.list(count)][:count]
 
     def opened(self, link: Link) -> Any:
         """A Python client's link."""
@@ -132,8 +159,7 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Say farewell to clients, save their sessions, close the links."""
-        if self._watching is not None:
-            await stop_loops(self._watching)
+        await stop_loops(*[task for task in (self._watching, self._measuring) if task is not None])
         if self.mqtt is not None:
             await self.mqtt.stop()
         for server in self._servers:
@@ -141,22 +167,27 @@ class BrokerServer:
         if self.engine is not None:
             await self.engine.close()
         with suppress(LexicastError):
-            await self._coordination.leave(BROKER, self.name)
+            await self.coordination.leave(BROKER, self.name)
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
         if self.mqtt is None:
             raise UnavailableError(f"{self.name} does not serve yet")
         engine = self.engine
+        now_s = asyncio.get_running_loop().time()
         return {
             "name": self.name,
+            "pid": os.getpid(),
             "incarnation": self.incarnation,
             "published_records": engine.published_records,
             "delivered_records": engine.delivered_records,
             "streamed_records": engine.streamer.records if engine.streamer is not None else 0,
             "stored": engine.storing.status(),
             "unanswered_bytes": sum([p.unanswered_bytes for p in engine.pipelines.values()]),
+            "undeliverable": engine.undeliverable,
+            "rates": self._meter.rates(),
             "catching_up": engine.catching_up.running,
+            "long_behind": len(self._behind.longer_than(BEHIND_TOLD_S, now_s)),
             "filters": len(engine.filters),
             "clients": len(self.clients.sessions),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),

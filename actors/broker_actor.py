@@ -9,6 +9,7 @@ from lexicast.cluster.clock import SystemClock
 from .broker import BrokerServer, run_directory
 from .call_link import CallLinks
 from .handles import RayCoordination
+from .ray_status import ask
 from .serving import ServingActor
 
 
@@ -19,6 +20,7 @@ class BrokerActor(ServingActor):
         """Begin to serve."""
         run_dir = run_directory(self.config)
         self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir)
+        self._server.cluster_status.ask_actor = ask
         try:
             await self._server.start()
         except BaseException:

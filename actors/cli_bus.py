@@ -16,7 +16,6 @@ import typer
 from lexicast.cluster.errors import UsageError
 
 from .cli_common import AddressOption, DataDirOption, find_cluster, reported, run_async
-from .client_connect import connect
 
 GIVE_UP_S: Final = 30.0
 READ_BYTES: Final = 64 * 1024
@@ -56,6 +55,8 @@ def pub(
     if stdin and count != 1:
         raise UsageError("--count repeats a payload; with --stdin each line is published once")
     content = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
+
+    from .client_connect import connect  # loads the client and its codecs: only here
 
     async def work() -> None:
         async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
@@ -113,6 +114,8 @@ def sub(
     lexicast sub '#' --json --count 100
     """
 
+    from .client_connect import connect  # loads the client and its codecs: only here
+
     async def work() -> None:
         async with (
             connect(**find_cluster(address, data_dir)) as bus,
@@ -140,6 +143,8 @@ def history(
 
     lexicast history '#' --since 2026-01-01T00:00:00Z --json --limit 1000
     """
+
+    from .client_connect import connect  # loads the client and its codecs: only here
 
     async def work() -> None:
         async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:

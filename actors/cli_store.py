@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from lexicast.storage import care
-from lexicast.storage.check import Report
-
 from .cli_common import ERROR, reported
+
+if TYPE_CHECKING:
+    from lexicast.storage.check import Report
 
 store = typer.Typer(name="store", help="Check, repair, compact, back up and count a store.", no_args_is_help=True)
 
@@ -41,6 +41,8 @@ def _tell(report: Report, what: str, as_json: bool) -> None:
 @reported
 def check(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Walk everything and compare every checksum. Also while the store is in use. Exit code 1: something is damaged."""
+    from lexicast.storage import care  # loads the store and NumPy: only where one is looked after
+
     report = care.check(directory)
     _tell(report, "checked", as_json)
     if not report.sound:
@@ -54,6 +56,8 @@ def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
 
     What is lost is named. The old file stays beside the new one (*.before-repair): delete it when you are content.
     """
+    from lexicast.storage import care
+
     _tell(care.repair(directory), "kept", as_json)
 
 
@@ -61,6 +65,8 @@ def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
 @reported
 def compact(directory: DirectoryArgument) -> None:
     """Rewrite a stopped store without its free pages, so that its file is as small as what it holds."""
+    from lexicast.storage import care
+
     before, after = care.compact(directory)
     typer.echo(f"{decimal(before)} before, {decimal(after)} now")
 
@@ -72,6 +78,8 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="An empty or new directory for the copy.")],
 ) -> None:
     """Copy the store as it is at one moment. Also while it is in use; its file may grow meanwhile."""
+    from lexicast.storage import care
+
     typer.echo(f"{decimal(care.backup(directory, target))} in {target}")
 
 
@@ -79,6 +87,8 @@ def backup(
 @reported
 def stats(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Count rows and bytes of each table. Also while the store is in use."""
+    from lexicast.storage import care
+
     found = care.stats(directory)
     if as_json:
         typer.echo(json.dumps({**found._asdict(), "tables": [table._asdict() for table in found.tables]}))

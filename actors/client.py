@@ -243,7 +243,7 @@ class Client:
     # -- the cluster
 
     async def status(self) -> Any:
-        """The broker's view of the cluster (what `lexicast status --json` prints)."""
+        """What the broker that serves this client says about itself (of all actors: `lexicast status --json`)."""
         self.core.check_open()
         return await self.core.request("status")
 

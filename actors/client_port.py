@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 STREAMS_MAX = 10_000
+# Clients in one answer.
+CLIENTS_LISTED_MAX = 10_000
+# Who asks one question; see `asking`.
+ASKING = "asking"
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 TOPICS_CHECKED_MAX = 100_000
 LINK_KIND = Kind(LINK)
@@ -66,6 +71,8 @@ class ClientSession:
         self._engine = port.engine
         self._link = link
         self._streams: dict[int, LinkStream | SampleStream] = {}
+        self._since_us = port.engine.clock.time_us()
+        self.published_records = 0
         self._requests: dict[str, Callable[..., Awaitable[Any]]] = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
@@ -73,6 +80,8 @@ class ClientSession:
             "audience": self._audience,
             "history": self._history,
             "status": self._status,
+            "cluster": self._cluster,
+            "clients": self._clients,
         }
 
     def start(self) -> None:
@@ -157,6 +166,7 @@ class ClientSession:
                 entry, count = self._entry(wire)
                 entry.done.append(partial(done, index))
                 pipeline = self._engine.forward(entry, count)
+                self.published_records += count
             except LexicastError as error:
                 # Also what breaks the rules: its client would send it again on the next link, for ever.
                 done(index, str(error))
@@ -258,6 +268,29 @@ class ClientSession:
     async def _status(self) -> dict[str, Any]:
         return self._port.status()
 
+    async def _cluster(self) -> dict[str, Any]:
+        return await self._port.cluster()
+
+    async def _clients(self, count: int) -> list[dict[str, Any]]:
+        return self._port.clients(min(count, CLIENTS_LISTED_MAX))
+
+    def described(self) -> dict[str, Any]:
+        """For the list of clients."""
+        link = self._link
+        return {
+            "id": link.name,
+            "kind": "sampling broker" if self.samples else "Python",
+            "address": link.peer_address,
+            "since_us": self._since_us,
+            "subscriptions": len(self._streams),
+            "published_records": self.published_records,
+            "behind": any(stream.lagging for stream in self._streams.values()),
+        }
+
+    def lagging(self) -> list[object]:
+        """Its streams that have something to catch up with."""
+        return [stream for stream in self._streams.values() if stream.lagging]
+
     async def _history(
         self,
         filters: tuple[bytes, ...],
@@ -304,8 +337,18 @@ class ClientSession:
 class ClientPort:
     """All Python clients of a broker."""
 
-    def __init__(self, engine: Engine, payload_bytes_max: int, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        payload_bytes_max: int,
+        status: Callable[[], dict[str, Any]],
+        cluster: Callable[[], Awaitable[dict[str, Any]]],
+        clients: Callable[[int], list[dict[str, Any]]],
+    ) -> None:
+        """`status` tells of this broker, `cluster` of all actors, `clients` lists so many of this broker's."""
         self.engine = engine
+        self.cluster = cluster
+        self.clients = clients
         self.payload_bytes_max = payload_bytes_max
         self.status = status
         self.sessions: set[ClientSession] = set()
@@ -314,6 +357,8 @@ class ClientPort:
 
     def opened(self, link: Link) -> ClientSession | None:
         """A link was opened; only clients have business here."""
+        if link.role == ASKING:
+            return ClientSession(self, link)  # it is gone in a moment, and no client of anything
         if link.role != "client":
             return None
         session = ClientSession(self, link)
@@ -334,6 +379,14 @@ class ClientPort:
         subscribers = set().union(*reached)
         silent = [session for session in self.sessions if not session.samples and not session.shares(subscribers)]
         return self.mqtt_publishers(family) + len(silent), len(subscribers)
+
+    def lagging(self) -> list[object]:
+        """The streams of all clients that have something to catch up with."""
+        return [stream for session in self.sessions for stream in session.lagging()]
+
+    def list(self, count: int) -> list[dict[str, Any]]:
+        """Clients, at most `count`."""
+        return [session.described() for session in islice(self.sessions, count)]
 
     def room(self) -> None:
         """The pipelines have room again."""

@@ -156,6 +156,10 @@ class CoordinationServer:
 
     # -- for operators
 
+    async def overview(self) -> dict[str, Any]:
+        """See handles.Coordination."""
+        return self.status()
+
     def status(self) -> dict[str, Any]:
         """Plain values for `lexicast status`; the key is not among them."""
         members = {

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import os
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from lexicast.cluster.blocks import QOS_MASK, Block, unpack_meta
 from lexicast.cluster.clock import Clock
@@ -27,6 +28,7 @@ from .committer import Committer
 from .coordinator_requests import CoordinatorRequests
 from .entries import WireEntry
 from .link import Link
+from .meters import Meter, Since, Trend
 from .peers import BrokerPeer, Routing
 from .recall import StoreMemory
 from .session_home import Sessions
@@ -38,6 +40,8 @@ UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 # The same in records: well below `RECORDS_PENDING_MAX`, where publications are refused.
 UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
 HEADS_PERIOD_S = 1.0
+# A broker that has been behind for less only came back, or had a burst.
+BEHIND_TOLD_S = 60.0
 SWEEP_PERIOD_S = 0.1
 
 
@@ -91,6 +95,9 @@ class CoordinatorServer:
         # The last refusal for want of space. An epoch whose start cannot be stored is not served.
         self.refusal: StoreError | None = None
         self.published_records = 0
+        # Entries refused, by the class of the error.
+        self.refused: Counter[str] = Counter()
+        self._meter, self._used, self._behind = Meter(), Trend(), Since()
         self._committer = Committer(store, clock, self._committed, self._refused, self._failed)
         self._commit_waiters: dict[int, deque[tuple[int, Callable[[Exception | None], None]]]] = {}
         self._control: dict[int, list[tuple[ControlRecord, Callable[[Exception | None], None]]]] = {}
@@ -170,6 +177,7 @@ class CoordinatorServer:
         slow = self._slow
         for index, entry in enumerate(entries):
             if full is not None:
+                self.refused[StoreFullError.__name__] += 1
                 ticket.result(index, full)
                 continue
             try:
@@ -177,6 +185,7 @@ class CoordinatorServer:
                 self._place(ticket, index, entry, slow)
             except LexicastError as error:
                 # A malformed entry too: a Python client may have made it, and the broker would send it for ever.
+                self.refused[type(error).__name__] += 1
                 ticket.result(index, str(error))
         if slow:
             self._held.append((link, tag))
@@ -323,6 +332,15 @@ class CoordinatorServer:
             self.routing.flush()
             for peer in list(self.routing.peers.values()):
                 self.tell_heads(peer)
+            self._measure()
+
+    def _measure(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._meter.sample(now_s, {"published_records": self.published_records})
+        peers = self.routing.peers.values()
+        self._behind.look(now_s, {(peer.name, group) for peer in peers for group in peer.behind})
+        if self._used.due(now_s) and self.failure is None:
+            self._used.sample(now_s, self.store.stats().used_bytes)
 
     def tell_heads(self, peer: BrokerPeer) -> None:
         """Tell a broker how far it has been served, where that moved."""
@@ -351,16 +369,23 @@ class CoordinatorServer:
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
-        groups = self.sequencer.groups
+        now_s, store = asyncio.get_running_loop().time(), self.store.stats()
+        brokers = self.routing.status()
+        for key in self._behind.longer_than(BEHIND_TOLD_S, now_s):
+            name, _ = cast(tuple[str, int], key)
+            if name in brokers:
+                brokers[name]["groups_long_behind"] = brokers[name].get("groups_long_behind", 0) + 1
         return {
             "name": self.name,
-            "groups": len(groups),
-            "epochs": {number: group.epoch for number, group in groups.items()},
-            "offsets": {number: group.next for number, group in groups.items()},
+            "pid": os.getpid(),
+            "groups": len(self.sequencer.groups),
             "published_records": self.published_records,
+            "refused": dict(self.refused),
+            "rates": self._meter.rates(),
+            "full_in_s": self._used.seconds_left(store.free_bytes),
             "uncommitted_bytes": self._committer.waiting_bytes,
             "damage": self.store.damage.status(),
             "failure": str(self.failure) if self.failure else None,
-            "brokers": self.routing.status(),
-            "store": self.store.stats(),
+            "brokers": brokers,
+            "store": store,
         }

@@ -26,6 +26,7 @@ from .past import Past
 from .peers import BrokerPeer
 from .retained import RetainedRequests
 from .session_requests import SessionRequests
+from .status import plain
 
 if TYPE_CHECKING:
     from .coordinator import CoordinatorServer
@@ -52,7 +53,7 @@ class CoordinatorRequests:
             "records": past.records,
             "dictionary": self.dictionary,
             "dictionary_put": self.dictionary_put,
-            "status": lambda peer: self._server.status(),
+            "status": lambda peer: plain(self._server.status()),
         }
         self._later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,

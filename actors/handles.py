@@ -113,6 +113,10 @@ class Coordination(Protocol):
         """The members: at once if the version is not `known_version`, else after a change or `wait_s` seconds."""
         ...
 
+    async def overview(self) -> dict[str, Any]:
+        """What `CoordinationServer.status` says; asked once, whoever asks has a limit of its own."""
+        ...
+
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         """Compare-and-set of a group's (epoch, leader, in-sync set); see `cluster.leadership`. True: `new` holds."""
         ...
@@ -256,6 +260,10 @@ class RayCoordination:
             "members", known_version, wait_s, timeout_s=wait_s + CALL_TIMEOUT_S
         )
         return members
+
+    async def overview(self) -> dict[str, Any]:
+        told: dict[str, Any] = await self._reference().call("status")
+        return told
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         changed: bool = await self._reference().call_retried("change_group", group, expected, new)

@@ -52,7 +52,7 @@ from .launch_ray import (
 from .launch_stores import check_stores
 from .launch_watch import Health, keep_watching
 from .ports import PortClaim, claim_port
-from .status import snapshot
+from .ray_status import snapshot
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0

@@ -40,6 +40,7 @@ from lexicast.cluster.messages import (
     WELCOME,
     check_message,
     proof,
+    unpacker,
 )
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Link(asyncio.Protocol):
         self._user: LinkUser | None = None
         self._transport: asyncio.Transport | None = None
         self._beats = beats
-        self._unpacker = _unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
+        self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
         self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
         self._nonce = os.urandom(NONCE_BYTES)
         self._peer_nonce = b""
@@ -219,6 +220,12 @@ class Link(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             self._transport.abort()
 
+    @property
+    def peer_address(self) -> str:
+        """Where the peer is, for people; "" where that is not known."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "here"
+
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -258,7 +265,7 @@ class Link(asyncio.Protocol):
             self._shake(message)
             if self._user is not None:
                 rest = self._unpacker.read_bytes(HANDSHAKE_BYTES_MAX)
-                self._unpacker = _unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
+                self._unpacker = unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
                 self._unpacker.feed(rest)
                 return
 
@@ -404,17 +411,6 @@ class DiallerLink(Link):
             raise AuthenticationError("the address is held by a process without this cluster's key")
         self.info = info
         self._open()
-
-
-def _unpacker(bytes_max: int, items_max: int) -> msgpack.Unpacker:
-    return msgpack.Unpacker(
-        use_list=False,
-        max_buffer_size=bytes_max,
-        max_array_len=items_max,
-        max_map_len=items_max,
-        strict_map_key=False,
-        read_size=min(bytes_max, 1 << 18),
-    )
 
 
 async def listen(

@@ -7,6 +7,7 @@ authentication by reason code.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 from contextlib import suppress
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from .mqtt_connection import MqttConnection
     from .mqtt_listener import MqttListener
 
+log = logging.getLogger(__name__)
+
 CLIENT_ID_BYTES_MAX = 1_024
 # The largest that CONNECT can ask for: no limit, so that 0 (no keep-alive) is granted too.
 KEEP_ALIVE_S_UNLIMITED = 65_535
@@ -103,6 +106,15 @@ class Connecting:
 
     async def run(self) -> None:
         """Raises Refused, LexicastError or TimeoutError; else the connection is open, or gone meanwhile."""
+        try:
+            await self._run()
+        except Refused as refused:
+            self._listener.refused[f"0x{refused.reason_code:02x}"] += 1
+            log.info("client %r is refused: 0x%02x", self._connect.client_id, refused.reason_code)
+            raise
+        log.info("client %r has connected", self._connect.client_id)
+
+    async def _run(self) -> None:
         connect = self._connect
         self._admit()
         client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"

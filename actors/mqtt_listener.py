@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config import Mqtt
@@ -14,6 +16,7 @@ from lexicast.compression.dictionary import Dictionary
 
 from .background import keep_going, stop_loops
 from .mqtt_connection import MqttConnection
+from .mqtt_packets import V5
 from .mqtt_sessions import RETRY_S, Sessions
 from .pipeline import Pipeline
 from .ports import PortClaim, claim_port, reuse_port_socket
@@ -39,6 +42,9 @@ class MqttListener:
         self.compression = compression
         self.sessions = Sessions(engine)
         self.connections: set[MqttConnection] = set()
+        self._since_us: dict[MqttConnection, int] = {}
+        # Connections refused, by CONNACK's reason code or the name of the limit.
+        self.refused: Counter[str] = Counter()
         self.waiting: set[MqttConnection] = set()
         self.port = 0
         # Publications and wills of clients on topics below `$`, which are not theirs.
@@ -80,14 +86,19 @@ class MqttListener:
     def made(self, connection: MqttConnection) -> None:
         """A connection was accepted; beyond `connections_max` it is closed at once."""
         if len(self.connections) >= self.config.connections_max:
+            self.refused["connections_max"] += 1
             log.warning("mqtt.connections_max = %d is reached: a connection is refused", self.config.connections_max)
             connection.transport.abort()
             return
         self.connections.add(connection)
+        self._since_us[connection] = self.engine.clock.time_us()
 
     def lost(self, connection: MqttConnection) -> None:
         """A connection has ended."""
+        if connection.client_id:
+            log.info("client %r has disconnected", connection.client_id)
         self.connections.discard(connection)
+        self._since_us.pop(connection, None)
         self._lost.set()
         self.waiting.discard(connection)
 
@@ -182,4 +193,27 @@ class MqttListener:
             "sessions": len(self.sessions.owners),
             "paused_publishers": len(self.waiting),
             "dropped_dollar": self.dropped_dollar,
+            "publishers": sum([publisher.records > 0 for publisher in self._publishers()]),
+            "aware": sum([s.kind.aware for c in self.connections if (s := c.subscriber) is not None]),
+            "refused": dict(self.refused),
         }
+
+    def lagging(self) -> list[object]:
+        """Connections whose session has something to catch up with."""
+        return [c for c in self.connections if c.subscriber is not None and c.subscriber.lagging]
+
+    def clients(self, count: int) -> Iterator[dict[str, Any]]:
+        """For the list of clients, at most `count`."""
+        for connection in islice([c for c in self.connections if c.subscriber is not None], count):
+            subscriber, publisher = connection.subscriber, connection.publisher
+            assert subscriber is not None
+            peer = connection.transport.get_extra_info("peername")
+            yield {
+                "id": connection.client_id,
+                "kind": "MQTT 5" if connection.version == V5 else "MQTT 3.1.1",
+                "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "",
+                "since_us": self._since_us.get(connection, 0),
+                "subscriptions": len(subscriber.subscriptions),
+                "published_records": publisher.records if publisher is not None else 0,
+                "behind": bool(subscriber.lagging),
+            }

@@ -81,6 +81,7 @@ class Publishing:
         "_session",
         "_slots",
         "_topics",
+        "records",
     )
 
     def __init__(self, listener: MqttListener, connection: MqttConnection, aware: bool) -> None:
@@ -95,6 +96,7 @@ class Publishing:
         self._releases: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
         self._releases_waiting = 0
         self._releasing = False
+        self.records = 0
 
     # -- publications
 
@@ -111,6 +113,7 @@ class Publishing:
                 ids = [ids[i] for i in arrived.fresh]
                 if not ids:
                     return
+        self.records += len(payloads)
         if topic.startswith(b"$"):
             self._publish_dollar(run, ids)
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -96,6 +97,8 @@ class Pipeline:
         self._lost = asyncio.Event()
         self._resumed = asyncio.Event()
         self.link: Link | None = None
+        # Since when there is no link, microseconds since 1970.
+        self.lost_us = time.time_ns() // 1_000
         self.full = False
         self._task = keep_going(self._keep_linked(), f"the link to {member.name}")
 
@@ -201,6 +204,8 @@ class Pipeline:
 
     def on_close(self, link: Link, error: Exception | None) -> None:
         """The link ended: `_keep_linked` dials again."""
+        if self.link is not None:
+            self.lost_us = time.time_ns() // 1_000
         self.link = None
         self._resumed.clear()
         self._lost.set()

@@ -390,8 +390,9 @@ class SamplingServer:
                 "reduction_percent": round(traffic.reduction_percent(), 2),
                 "codec": current.codec if current else None,
                 "dictionary": f"{current.id:016x}" if current else None,
-                "publishers": kept.maintenance.publishers if kept else None,
-                "subscribers": kept.maintenance.subscribers if kept else None,
+                # whom its dictionaries go to: plain MQTT clients are not among them
+                "aware_publishers": kept.maintenance.publishers if kept else None,
+                "aware_subscribers": kept.maintenance.subscribers if kept else None,
             }
         return {
             "observed": self.observed,

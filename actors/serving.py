@@ -50,9 +50,10 @@ class ServingActor(ABC):
 
     def __init__(self, name: str, config: dict[str, Any]) -> None:
         """`config`: a whole Config as plain values; `node.data_dir` must be set."""
-        logging.basicConfig(level=logging.WARNING, format=f"{name}: %(levelname)s %(message)s")
         self.name = name
         self.config = Config.from_dict(config)
+        logging.basicConfig(level=logging.WARNING, format=f"{name}: %(levelname)s %(message)s")
+        logging.getLogger("lexicast").setLevel(self.config.node.log_level.upper())
         # Why it does not serve (now); None: it serves, or has not tried yet.
         self._error: LexicastError | None = None
         self._tried = asyncio.Event()

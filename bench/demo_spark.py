@@ -23,7 +23,7 @@ from rich.table import Table
 
 import lexicast
 from lexicast.actors.client_messages import Since, Until
-from lexicast.actors.status import snapshot
+from lexicast.actors.ray_status import snapshot
 from lexicast.cluster.config import Compression
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.compression.accounting import reduction_percent

@@ -68,6 +68,7 @@ class Node(_Table):
     brokers: int = knob(1, 1, 256)
     coordinators: int = knob(1, 1, 256)
     sampling: int = knob(1, 1, 64)
+    log_level: str = knob("warning", choices=("debug", "info", "warning", "error"))
 
     def data_path(self) -> Path:
         """`data_dir`, or the user's data folder when it is empty."""

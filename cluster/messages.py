@@ -33,6 +33,8 @@ import hashlib
 import hmac
 from typing import Any, Final
 
+import msgpack
+
 from .errors import PeerError
 from .shapes import (
     GROUP,
@@ -66,6 +68,18 @@ HELLO: Final = 17
 WELCOME: Final = 18
 
 NONCE_BYTES: Final = 32
+
+
+def unpacker(bytes_max: int, items_max: int) -> msgpack.Unpacker:
+    """A parser of a link's bytes: messages of at most `bytes_max`, arrays and maps in them of at most `items_max`."""
+    return msgpack.Unpacker(
+        use_list=False,
+        max_buffer_size=bytes_max,
+        max_array_len=items_max,
+        max_map_len=items_max,
+        strict_map_key=False,
+        read_size=min(bytes_max, 1 << 18),
+    )
 
 
 def _words(value: Any) -> bool:

@@ -82,6 +82,8 @@ CLIENT: Final[dict[str, Fields]] = {
     "unsubscribe": (WHOLE,),
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
+    "cluster": (),
+    "clients": (number(1),),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), number(1)),
     "status": (),
 }

@@ -67,11 +67,11 @@ async def test_the_loops_of_coordinator_and_broker_are_kept(tmp_path: Path) -> N
     async with Cluster(tmp_path, config=Config().replaced(broker__session_save_s=0.01)) as cluster:
         coordinator = await cluster.start_coordinator()
         broker = await cluster.start_broker("broker-0")
-        coordinator.server.tell_heads = defect  # type: ignore[assignment]
-        coordinator.server._committer.tick = defect  # type: ignore[method-assign]
-        broker.mqtt.sessions.round = defect  # type: ignore[method-assign]
-        broker.engine.pipelines["coordinator-0"]._open = defect  # type: ignore[method-assign]
-        broker._apply = defect  # type: ignore[assignment]
+        coordinator.server.tell_heads = defect  # type: ignore[assignment]  # a defect
+        coordinator.server._committer.tick = defect  # type: ignore[method-assign]  # a defect
+        broker.mqtt.sessions.round = defect  # type: ignore[method-assign]  # a defect
+        broker.engine.pipelines["coordinator-0"]._open = defect  # type: ignore[method-assign]  # a defect
+        broker._apply = defect  # type: ignore[assignment]  # a defect
         await cluster.coordination.leave("broker", "nobody")
         await cluster.coordination.register("sampler", (await cluster.coordination.members(-1, 0)).brokers["broker-0"])
         for link in list(coordinator.server._links):

@@ -184,7 +184,7 @@ def test_errors_that_docstrings_name_are_exported() -> None:
     [
         Properties(user=(("unit", "km\0"),)),
         Properties(user=(("x" * 65_536, ""),)),
-        Properties(content_type=7),  # type: ignore[arg-type]
+        Properties(content_type=7),  # type: ignore[arg-type]  # a wrong type is what it is about
         Properties(correlation_data=b"x" * 65_536),
     ],
 )

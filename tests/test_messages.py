@@ -82,7 +82,7 @@ WRONG_ENTRIES = {
     "group that nobody leads": (GROUPS, entry_meta(), LENGTHS, BODY),
     "columns too few": (GROUP, entry_meta(), LENGTHS),
     "no array": 7,
-    "producer that is text": (GROUP, entry_meta(producers=(ProducerRun("p", 1, 1, 1),)), LENGTHS, BODY),  # type: ignore[arg-type]
+    "producer that is text": (GROUP, entry_meta(producers=(ProducerRun("p", 1, 1, 1),)), LENGTHS, BODY),  # type: ignore[arg-type]  # a wrong type is what it is about
     "sequence beyond 64 bits": (GROUP, entry_meta(producers=(ProducerRun(b"p", 1, 2**64 - 1, 1),)), LENGTHS, BODY),
     "packet id beyond 16 bits": (GROUP, entry_meta(marks=(Mark(0, b"u", 65_536),)), LENGTHS, BODY),
     "dictionary that nobody has": (GROUP, entry_meta(dictionaries=(2**63,)), LENGTHS, BODY),
