@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import SessionEnded, SessionMoved, SessionSaved, pack_record, unpack_record
 
-from .format import DamageError, group_prefix, log_key, name_key, seal, unpacked_head
+from .format import DamageError, group_prefix, name_key, unpacked_head
+from .superseded import supersede
 from .table import AnyTransaction, WriteTransaction
 
 if TYPE_CHECKING:
@@ -100,9 +101,7 @@ class SessionTable:
         self._supersede(txn, group, [offset])
 
     def _supersede(self, txn: WriteTransaction, group: int, offsets: list[int]) -> None:
-        for offset in offsets:
-            key = log_key(group, offset)
-            txn.put(key, seal(key, b""), db=self._databases.superseded)
+        supersede(self._databases, txn, group, offsets)
 
     def _put(self, txn: WriteTransaction, group: int, before: SessionRow | None, row: SessionRow) -> None:
         key = session_key(group, row.session.client_id)

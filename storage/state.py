@@ -40,6 +40,7 @@ from .dual import Index
 from .format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
 from .outline import CLEARED, Outline, RetainedRow
 from .sessions import SessionTable
+from .superseded import supersede
 from .table import AnyTransaction, WriteTransaction
 from .topics import TopicIds, find, id_key, wildcard_id
 
@@ -111,6 +112,7 @@ class State:
                 self._subscribe(txn, group, offset, record)
             case Unsubscribed():
                 self._unsubscribe(txn, group, record.broker, record.filter)
+                supersede(self._databases, txn, group, (offset,))
             case Released():
                 for packet_id in record.packet_ids:
                     self._databases.marks.delete(txn, self._mark_key(group, record.session_uid, packet_id))
@@ -143,7 +145,9 @@ class State:
         self._databases.subscriptions.delete(txn, key)
         name = filter.encode()
         topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
-        self._index.delete_subscription(txn, topic_id, unpacked_head(_U64, row, "subscriptions")[0])
+        (offset,) = unpacked_head(_U64, row, "subscriptions")
+        self._index.delete_subscription(txn, topic_id, offset)
+        supersede(self._databases, txn, group, (offset,))
 
     def subscription(self, txn: AnyTransaction, group: int, broker: str, filter: str) -> Subscribed | None:
         """A broker's subscription to a filter."""

@@ -305,13 +305,22 @@ class World:
             assert got == [row for row in expected if first <= row[0] <= upto]
 
     def compare_control(self, group: int, blocks: list[Block], kept: int) -> None:
-        """All is there but superseded sessions, and who replays what is there comes to the same sessions."""
+        """All is there but what was superseded, and who replays what is there comes to the same tables."""
         found = {b.first + i: p for b in blocks for i, p in enumerate(b.payloads()) if p != pack_record(Dropped())}
         expected = {offset: packed for offset, packed in self.model.control[group] if offset >= kept}
         assert found.items() <= expected.items()
         gone = [unpack_record(packed) for offset, packed in expected.items() if offset not in found]
-        assert all(isinstance(record, SessionSaved | SessionMoved | SessionEnded) for record in gone)
+        superseded = SessionSaved | SessionMoved | SessionEnded | Subscribed | Unsubscribed
+        assert all(isinstance(record, superseded) for record in gone)
         if kept == 0:
+            subscribed: dict[tuple[int, str, str], tuple[Subscribed, int]] = {}
+            for offset, packed in sorted(found.items()):
+                match unpack_record(packed):
+                    case Subscribed() as record:
+                        subscribed[group, record.broker, record.filter] = (record, offset)
+                    case Unsubscribed() as record:
+                        subscribed.pop((group, record.broker, record.filter), None)
+            assert subscribed == {key: row for key, row in self.model.subscriptions.items() if key[0] == group}
             replayed: dict[tuple[int, str], SessionSaved] = {}
             for _, packed in sorted(found.items()):
                 replay(replayed, group, unpack_record(packed))
