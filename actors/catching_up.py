@@ -17,6 +17,7 @@ between. Nothing takes longer than a few ms: the event loop goes on after each T
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,8 @@ from .turns import Turns
 
 if TYPE_CHECKING:
     from .fanout import Fan
+
+log = logging.getLogger(__name__)
 
 FETCH_BYTES = 256 * 1024
 PAGES_BYTES_MAX = 32 * 1024 * 1024
@@ -222,8 +225,12 @@ class CatchingUp:
             while self._due:
                 group = next(iter(self._due))
                 del self._due[group]
-                if await self._step(group, turns):
-                    self._due[group] = None
+                try:
+                    if await self._step(group, turns):
+                        self._due[group] = None
+                except Exception:  # the other groups go on, and this one is tried again
+                    log.exception("group %d: who lags there cannot be brought up now", group)
+                    self._wake_later(group)
                 await turns.give_way()
         finally:
             self._reading = None
@@ -363,7 +370,9 @@ class CatchingUp:
             while needed := self._needed.pop(pipeline, None):
                 try:
                     await self._fetch(pipeline, needed)
-                except LexicastError:
+                except Exception as error:
+                    if not isinstance(error, LexicastError):
+                        log.exception("a page of %s could not be taken", pipeline.member.name)
                     for group in needed:
                         self._wake_later(group)
                 if not self._closed:

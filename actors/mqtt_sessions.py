@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How long a round waits for the homes that it has told.
+ROUND_S = 1.0
 SAVES_A_ROUND = 100
 STALE_S = 600.0
 # Sessions looked at in a round before other work has its turn.
@@ -71,6 +73,7 @@ class Sessions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.owners: dict[str, Owner] = {}
+        self._saving: dict[str, asyncio.Task[None]] = {}
         self._letting_go: dict[str, asyncio.Task[None]] = {}
         # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
         # has given them to others meanwhile.
@@ -257,16 +260,28 @@ class Sessions:
         session.saved_s = self._engine.clock.monotonic()
 
     async def round(self) -> None:
-        """Tell the homes how far the sessions have got, and save those that most need it."""
+        """Tell the homes how far the sessions have got, and save those that most need it.
+
+        A home that does not answer holds up its own sessions and nobody else's: their saves go on beside later rounds.
+        """
         await self._tell_floor()
         now_s = self._engine.clock.monotonic()
         unsaved = [
             (session.sent - session.sent_saved, now_s - session.saved_s, client_id)
             for client_id, session in [(c, o.session) for c, o in self.owners.items()]
             if session.expiry_s and (session.sent > session.sent_saved or now_s - session.saved_s > STALE_S)
+            if client_id not in self._saving
         ]
-        chosen = heapq.nlargest(SAVES_A_ROUND, unsaved)
-        await asyncio.gather(*[self._save(client_id) for _, _, client_id in chosen])
+        tasks = [self._save_beside(client_id) for _, _, client_id in heapq.nlargest(SAVES_A_ROUND, unsaved)]
+        if tasks:
+            done, _ = await asyncio.wait(tasks, timeout=ROUND_S)
+            for task in done:
+                task.result()
+
+    def _save_beside(self, client_id: str) -> asyncio.Task[None]:
+        task = self._saving[client_id] = asyncio.get_running_loop().create_task(self._save(client_id))
+        task.add_done_callback(lambda _: self._saving.pop(client_id, None))
+        return task
 
     async def _tell_floor(self) -> None:
         heads = dict(self._engine.heads)
@@ -397,7 +412,7 @@ class Sessions:
         work: list[asyncio.Future[Any]] = [*self._letting_go.values(), *self._wills]
         if work:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
-        for task in [*self._letting_go.values(), *self._checking.values()]:
+        for task in [*self._letting_go.values(), *self._checking.values(), *self._saving.values()]:
             task.cancel()
 
 

@@ -15,8 +15,10 @@ from lexicast.actors.background import EXIT_CODE, LoopEndedError, end_process_on
 from lexicast.actors.serving import ServingActor
 from lexicast.cluster.config import Config
 from lexicast.cluster.errors import LexicastError, StoreFormatError, UnavailableError, UsageError
+from lexicast.cluster.positions import topic_group
 
-from .harness import Cluster, eventually
+from .harness import GROUPS, Cluster, eventually
+from .mqtt_harness import Raw, close_clients
 
 
 async def test_a_loop_that_ends_is_told_to_who_runs_the_process() -> None:
@@ -163,3 +165,31 @@ async def test_an_actor_that_is_stopped_between_two_tries_tries_no_more() -> Non
     await actor.stop()
     assert actor._starting.cancelled()
     asyncio.get_running_loop().set_exception_handler(None)
+
+
+async def test_a_home_that_hangs_holds_up_the_saves_of_its_own_sessions_alone(tmp_path: Path) -> None:
+    """Else all sessions would go on from long ago, with as many repeats, wherever their broker died meanwhile."""
+    names = ("coordinator-0", "coordinator-1")
+    config = Config().replaced(broker__session_save_s=0.01)
+    async with Cluster(tmp_path, coordinators=names, config=config) as cluster:
+        servers = [(await cluster.start_coordinator(name)).server for name in names]
+        broker = await cluster.start_broker("broker-0")
+        clients = []
+        for server in servers:
+            client_id = next(f"c{i}" for i in range(100) if topic_group(b"c%d" % i, GROUPS) in server.sequencer.groups)
+            client = await Raw.connect(broker.mqtt.port, client_id, _17=3_600)
+            await client.subscribe("a/#", qos=1)
+            clients.append(client_id)
+        good, hung = [broker.mqtt.sessions.owners[client_id].session for client_id in clients]
+
+        async def never(*_: Any) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        servers[1].requests._later["session_save"] = never
+        engine = broker.engine
+        for number in range(3):
+            engine.publish(b"a/b", 1, [b"%d" % number], "tester")
+            await eventually(lambda: good.sent > number, "a delivery")  # noqa: B023 - within the round of the loop
+            await eventually(lambda: good.sent_saved == good.sent, "a save", wait_s=20)
+        assert hung.sent_saved < hung.sent
+        await close_clients()
