@@ -7,8 +7,8 @@ deleted by its keys in a later batch's write (neither engine's Python binding ha
 wall clock knows nothing of a simulated one).
 
 Tuned: fragments of a batch are made with NumPy; each list is looked up once a batch however many ask for it; rows are
-filtered by the same join as DualDB's. LevelDB with a 64 MiB write buffer, a 256 MiB cache and Bloom filters, RocksDB
-with the same and its prefix seek; neither compresses, because DualDB does not.
+filtered by the same join as DualDB's. Both with a 64 MiB write buffer, a 256 MiB cache and Bloom filters of whole keys
+(RocksDB's prefix extractor is not set); neither compresses, because DualDB does not.
 """
 
 from __future__ import annotations

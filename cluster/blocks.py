@@ -4,7 +4,8 @@ A block holds records of one group with ascending offsets, column by column, so 
 store and a reader each touch a batch, not a message (FACTS: one store put and one copy a batch).
 
     first offset, last offset, epoch, time_us   given by the group's sequencer; one time stamp a block
-    meta                                        msgpack: topics, runs, producers, marks, origins, dictionaries
+    meta                                        msgpack: topics, runs, producers, marks, origins, dictionaries; where
+                                                the one origin is a level of the one topic, that level's number
     lengths                                     uint32 little-endian a record: bytes of each payload
     body                                        the payloads, joined
 
@@ -112,8 +113,27 @@ def pack_meta(meta: Meta) -> bytes:
     flat: list[Any] = []
     for run in meta.runs:
         flat += run
-    packed: bytes = msgpack.packb((meta.topics, flat, meta.producers, meta.marks, meta.origins, meta.dictionaries))
+    origins = _packed_origins(meta.topics, meta.origins)
+    packed: bytes = msgpack.packb((meta.topics, flat, meta.producers, meta.marks, origins, meta.dictionaries))
     return packed
+
+
+def _packed_origins(topics: tuple[bytes, ...], origins: tuple[str, ...]) -> tuple[str | int, ...]:
+    """A lone publisher whose client id is a level of the lone topic, as devices' mostly are, as the level's number."""
+    if len(topics) != 1 or len(origins) != 1:
+        return origins
+    levels, name = topics[0].split(b"/"), origins[0].encode()
+    return (levels.index(name),) if name in levels else origins
+
+
+def _unpacked_origins(topics: tuple[bytes, ...], origins: tuple[str | int, ...]) -> tuple[str, ...]:
+    """The inverse. Raises ValueError, TypeError, IndexError when there is none."""
+    if len(origins) != 1 or type(origins[0]) is not int:
+        return origins  # type: ignore[return-value]  # looked at with the other columns
+    (topic,) = topics
+    if origins[0] < 0:
+        raise ValueError(f"a publisher is level {origins[0]} of its topic")
+    return (topic.split(b"/")[origins[0]].decode(),)
 
 
 def unpack_meta(data: bytes) -> Meta:
@@ -131,11 +151,11 @@ def unpack_meta(data: bytes) -> Meta:
             runs,
             tuple([ProducerRun(*p) for p in producers]),
             tuple([Mark(*m) for m in marks]),
-            origins,
+            _unpacked_origins(topics, origins),
             dictionaries,
         )
         good = _good_columns(meta) and _good_runs(meta)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, IndexError, AttributeError, msgpack.UnpackException) as error:
         raise PeerError(f"a block's meta cannot be read: {error}") from None
     if not good:
         raise PeerError("a block's meta cannot be read: a field is of a wrong type or out of range")

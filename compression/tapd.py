@@ -13,6 +13,8 @@ towards subscribers; on the way in, each link stands alone (section 6.3, algorit
 A link that stops after its first dictionary and before that has paid is above DEFLATE: nobody can know (section
 6.2.3). `Link.amortized` tells such links apart. A message that DEFLATE makes shorter than the old dictionary is sent
 with DEFLATE, so a link that has amortized never falls behind again.
+
+In `bench.tapd` and its tests alone: brokers do not decide link by link yet, every link gets every dictionary.
 """
 
 from __future__ import annotations

@@ -52,8 +52,10 @@ PROPERTIES = st.dictionaries(
 
 @st.composite
 def metas(draw: st.DrawFn) -> Meta:
-    topics = tuple(draw(st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=4)))
-    origins = tuple(draw(st.lists(st.text(max_size=4), max_size=2)))
+    topic = st.binary(min_size=1, max_size=8) | st.sampled_from([b"a/b/c", b"a", b"/a", "\u00fc/\u00fc".encode()])
+    topics = tuple(draw(st.lists(topic, min_size=1, max_size=4)))
+    origin = st.text(max_size=4) | st.sampled_from(["a", "b", "c", "", "\u00fc"])
+    origins = tuple(draw(st.lists(origin, max_size=2)))
     dictionaries = tuple(draw(st.lists(st.integers(0, 2**64 - 1), max_size=2)))
     run = st.builds(
         Run,
@@ -319,3 +321,20 @@ def test_a_cache_of_blocks_takes_the_memory_that_it_is_given(
     tracemalloc.stop()
     assert 0.7 * limit < taken < 1.1 * limit
     assert cache.since(5, (1 << 40) + 1) is None
+
+
+def test_a_publisher_named_in_its_topic_is_not_named_again() -> None:
+    run = Run(0, 0, 1, 0, 0, None, 0, 1)
+    meta = Meta((b"fleet/site-7/device-0421/telemetry",), (run,), (), (), ("device-0421",), ())
+    other = meta._replace(origins=("device-0422",))
+    assert len(pack_meta(other)) - len(pack_meta(meta)) == len(b"device-0421")
+    assert (unpack_meta(pack_meta(meta)), unpack_meta(pack_meta(other))) == (meta, other)
+
+
+@pytest.mark.parametrize("origins", [(4,), (-1,), (True,), (1.0,), (0, 1)])
+def test_a_publisher_that_is_no_level_of_the_topic_is_refused(origins: tuple[Any, ...]) -> None:
+    flat = [0, 0, 1, 0, 0, None, 0, 1]
+    with pytest.raises(PeerError, match="meta cannot be read"):
+        unpack_meta(msgpack.packb(((b"a/b",), flat, (), (), origins, ())))
+    with pytest.raises(PeerError, match="meta cannot be read"):
+        unpack_meta(msgpack.packb(((b"a/b", b"c"), flat, (), (), (0,), ())))
