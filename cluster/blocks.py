@@ -126,8 +126,8 @@ def _packed_origins(topics: tuple[bytes, ...], origins: tuple[str, ...]) -> tupl
     return (levels.index(name),) if name in levels else origins
 
 
-def _unpacked_origins(topics: tuple[bytes, ...], origins: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The inverse. Raises ValueError, TypeError, IndexError when there is none."""
+def origins_of(topics: tuple[bytes, ...], origins: tuple[str | int, ...]) -> tuple[str, ...]:
+    """A packed meta's publishers by name. Raises ValueError, TypeError, IndexError, AttributeError when it is none."""
     if len(origins) != 1 or type(origins[0]) is not int:
         return origins  # type: ignore[return-value]  # looked at with the other columns
     (topic,) = topics
@@ -151,7 +151,7 @@ def unpack_meta(data: bytes) -> Meta:
             runs,
             tuple([ProducerRun(*p) for p in producers]),
             tuple([Mark(*m) for m in marks]),
-            _unpacked_origins(topics, origins),
+            origins_of(topics, origins),
             dictionaries,
         )
         good = _good_columns(meta) and _good_runs(meta)

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, RUN_FIELDS, Block
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, RUN_FIELDS, Block, origins_of
 from lexicast.cluster.errors import DictionaryError, UsageError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.compression.wire import Recoder
@@ -152,7 +152,7 @@ class _Collected:
         runs = np.array(flat, dtype=np.int64).reshape(-1, RUN_FIELDS)
         runs[:, _TOPIC] = self.topics.of(topics)[runs[:, _TOPIC]]
         # the last of the numbers is the one of "none": -1 finds it
-        runs[:, _ORIGIN] = self.origins.of([*origins, None])[runs[:, _ORIGIN]]
+        runs[:, _ORIGIN] = self.origins.of([*origins_of(topics, origins), None])[runs[:, _ORIGIN]]
         plain = self.dictionaries.of([(RAW, None), (DEFLATE, None), *[(FIRST_DICTIONARY, id) for id in dictionaries]])
         runs[:, _ENCODING] = plain[runs[:, _ENCODING]]
         while len(self.topic_wanted) < len(self.topics.values):
