@@ -29,7 +29,7 @@ from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 from .opening import Address
 from .wire import Mqtt, Nats, Wire
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 NAMES = ("lexicast", "mosquitto", "nats", "toy")
 
