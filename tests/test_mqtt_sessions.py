@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lexicast.actors import mqtt_sessions
 from lexicast.actors.broker import BrokerServer
 from lexicast.actors.mqtt_packets import (
     V5,
@@ -360,6 +361,39 @@ async def test_a_packet_id_that_may_be_held_is_not_given_again_after_its_broker_
     again = await client.messages(4)
     assert {m.payload for m in again} == {b"0", b"1", b"2", b"more"}
     assert all(m.packet_id not in held for m in again if not m.dup)
+
+
+async def test_what_was_acknowledged_is_not_sent_again_though_nothing_of_it_was_saved(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home knows how far all sessions of the broker had got; what one of them had in flight comes again."""
+    monkeypatch.setattr(mqtt_sessions, "SAVES_A_ROUND", 0)
+    done, slow, topic = unique(), unique(), unique()
+    publisher = await Raw.connect(two.port(1))
+    clients = [await Raw.connect(two.port(0), name, clean=False, **WAIT) for name in (done, slow)]
+    for client in clients:
+        await client.subscribe(topic, "other/#", qos=1)
+    clients[1].answers = False
+    for number in range(20):
+        await publisher.publish(topic, b"%d" % number, 1)
+        for client in clients:
+            await client.messages(1)
+    group = topic_group(topic.encode(), GROUPS)
+    head = two.broker(0).engine.heads[group]
+    homes = two.cluster.coordinators["coordinator-0"].server.sessions
+    standing = homes._standing
+
+    def passed() -> bool:
+        told = standing.get(("broker-0", 1))
+        return told is not None and told.floor.get(group, 0) >= head
+
+    await eventually(passed, "the floor")
+    await two.crash_broker(0)
+    await publisher.publish(topic, b"new", 1)
+    back = await Raw.connect(two.port(1), done, clean=False, **WAIT)
+    assert [m.payload for m in await back.messages(1)] == [b"new"]
+    behind = await Raw.connect(two.port(1), slow, clean=False, **WAIT)
+    assert [m.payload for m in await behind.messages(21)] == [*[b"%d" % n for n in range(20)], b"new"]
 
 
 async def test_a_release_lost_with_its_broker_frees_the_packet_id(two: Two) -> None:
