@@ -7,7 +7,7 @@ the records that its filter wants. What is spoken is in `cluster.messages`; how 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,13 @@ from lexicast.cluster.selection import select_topics
 from lexicast.cluster.shapes import check_request
 from lexicast.cluster.topics import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
+from lexicast.storage.cut import only_topic
 
 from .client_subscription import FILTERS_MAX
 from .encoding import LINK, Grant, Kind
 from .entries import Entry
 from .link import Link
+from .retained_feed import RetainedFeed
 from .sampling_stream import SampleStream
 from .subscriber import Subscriber
 
@@ -71,11 +73,13 @@ class ClientSession:
         self._engine = port.engine
         self._link = link
         self._streams: dict[int, LinkStream | SampleStream] = {}
+        self._feeds: dict[int, RetainedFeed] = {}
         self._since_us = port.engine.clock.time_us()
         self.published_records = 0
         self._requests: dict[str, Callable[..., Awaitable[Any]]] = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
+            "retained": self._retained,
             "dictionary": self._dictionary,
             "audience": self._audience,
             "history": self._history,
@@ -203,14 +207,37 @@ class ClientSession:
             # A sample begins now, also after a broken link.
             start = None if stream.samples else await self._start(filters, since)
             cuts = await self._engine.subscribe(stream, dict.fromkeys(filters, Grant(qos=0)), start=start)
-            found = await self._retained(cuts) if since is None and not stream.samples else []
+            if since is None and not stream.samples and cuts:
+                self._feeds[number] = self._engine.retained(cuts)
+            cursor = self._engine.cursor_of(stream)
+            page = await self._retained(number)
         except BaseException:
-            del self._streams[number]
+            self._engine.leave(stream)
+            self._streams.pop(number, None)
+            self._feeds.pop(number, None)
             raise
         if self._link.closed:
             self._engine.leave(stream)
-        asyncio.get_running_loop().call_soon(self._go, stream)
-        return {"cursor": self._engine.cursor_of(stream), "retained": [block.to_wire() for block in found]}
+        return {"cursor": cursor, **page}
+
+    async def _retained(self, number: int) -> dict[str, Any]:
+        """The next page of what is retained for a subscription, each topic once, and whether there are more; what is
+        live follows the last one."""
+        feed = self._feeds.get(number)
+        found = await feed.page() if feed is not None and not feed.done else []
+        if feed is not None and len(feed.filters) > 1:
+            found = [
+                (name, block)
+                for name, block in found
+                if next(each for each in feed.filters if matches(each, only_topic(block))) == name
+            ]
+        more = feed is not None and not feed.done
+        if not more:
+            self._feeds.pop(number, None)
+            stream = self._streams.get(number)
+            if stream is not None:
+                asyncio.get_running_loop().call_soon(self._go, stream)
+        return {"retained": [block.to_wire() for _, block in found], "more": more}
 
     def _stream(self, number: int, options: dict[str, Any]) -> LinkStream | SampleStream:
         records_per_s = options.get("sample_records_per_s")
@@ -225,18 +252,6 @@ class ClientSession:
         """After the reply."""
         if not stream.closed and self._link.writable:
             stream.unblock()
-
-    async def _retained(self, cuts: Mapping[bytes, Mapping[int, int]]) -> list[Block]:
-        """What is retained of the filters' topics from before their cuts, each topic once."""
-        found: list[Block] = []
-        before: list[bytes] = []
-        for topic_filter, cut in cuts.items():
-            for block in await self._engine.retained(topic_filter, cut):
-                fresh = select_topics(block, lambda topic: not _match(before, topic)) if before else block
-                if fresh is not None:
-                    found.append(fresh)
-            before.append(topic_filter)
-        return found
 
     async def _start(self, filters: tuple[bytes, ...], since: tuple[str, Any] | None) -> dict[int, int] | None:
         if since is None:
@@ -255,6 +270,7 @@ class ClientSession:
         return sorted({group for topic_filter in filters for group in self._engine.groups_of(topic_filter)})
 
     async def _unsubscribe(self, number: int) -> None:
+        self._feeds.pop(number, None)
         stream = self._streams.pop(number, None)
         if stream is not None:
             self._engine.leave(stream)

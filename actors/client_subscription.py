@@ -451,17 +451,20 @@ class Subscription:
         self._host.hold(self)
         try:
             reply = await self._host.request_once("subscribe", self._stream, self._filters, since, options)
-            self._begun(reply)
+            pages = [reply]
+            while pages[-1].get("more"):
+                pages.append(await self._host.request_once("retained", self._stream))
+            self._begun(reply, pages)
         except BaseException:
             self._let_go()
             raise
         finally:
             self._host.release(self)
 
-    def _begun(self, reply: Any) -> None:
+    def _begun(self, reply: Any, pages: list[Any]) -> None:
         try:
             cuts = {int(group): int(offset) for group, offset in reply["cursor"].items()}
-            retained = [Block.from_wire(wire) for wire in reply["retained"]]
+            retained = [Block.from_wire(wire) for page in pages for wire in page["retained"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PeerError(f"the broker's answer to a subscription cannot be read: {error!r}") from None
         if not self._registered and self._since is None:

@@ -40,7 +40,7 @@ class CoordinatorRequests:
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self.past = past = Past(server)
-        retained = RetainedRequests(server)
+        self.retained = RetainedRequests(server)
         self.interest = interest = Interest(server, past)
         self._now: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
@@ -57,7 +57,7 @@ class CoordinatorRequests:
         }
         self._later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
-            "retained": retained.retained,
+            "retained": self.retained.retained,
             "release": self.release,
         }
         sessions = SessionRequests(server)

@@ -35,6 +35,7 @@ from .handles import Member
 from .link import Link
 from .pipeline import Pipeline
 from .placing import Cuts, Placing
+from .retained_feed import RetainedFeed
 from .stalled import Stalled
 from .storing import Storing
 from .streaming import Streamer
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 # Subscriptions of one subscriber that end in one step.
 FILTERS_AT_ONCE = 100
+OFFSET_END = 1 << 63
 
 
 class Engine:
@@ -420,16 +422,9 @@ class Engine:
         groups = self.groups_of_all(subscriber.subscriptions)
         return {g: subscriber.stands_at(g, self.heads.get(g, 0)) for g in groups}
 
-    async def retained(self, topic_filter: bytes, cut: Mapping[int, int]) -> list[Block]:
-        """What is retained of a filter's topics from before its cut. Raises UnavailableError as `subscribe`."""
-        found: list[Block] = []
-
-        def take(result: Any) -> None:
-            found.extend(Block.from_wire(wire) for wire in result)
-
-        await self.ask_all(topic_filter, take, "retained", [topic_filter])
-        # What is at or after the cut has come, or comes, live.
-        return [block for block in found if block.last < cut.get(block.group, 0)]
+    def retained(self, cuts: Cuts) -> RetainedFeed:
+        """What is retained of new subscriptions' topics from before their cuts. Raises UnavailableError."""
+        return RetainedFeed(self, cuts)
 
     async def offsets_at(self, topic_filter: bytes, time_us: int) -> dict[int, int]:
         """The first offset at or after a time in each group that a filter concerns."""
@@ -446,11 +441,9 @@ class Engine:
         Raises UnavailableError as `subscribe`.
         """
 
-        def take(result: Any) -> None:
-            for wire in result:
-                self.dictionaries.learn(Block.from_wire(wire))
-
-        await self.ask_all(DICTIONARIES_FILTER, take, "retained", [DICTIONARIES_FILTER])
+        everything = dict.fromkeys(range(self.groups), OFFSET_END)
+        for block in await self.retained({DICTIONARIES_FILTER: everything}).all():
+            self.dictionaries.learn(block)
 
     async def fetch_dictionary(self, dictionary: int) -> Dictionary:
         """A dictionary by id, held or asked of the coordinators. Raises DictionaryError when none has it."""

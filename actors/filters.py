@@ -114,14 +114,19 @@ class Filters:
                 pipeline.call(lambda error, _: None, "unsubscribe", part)
 
     async def register(self, pipeline: Pipeline, link: Link) -> None:
-        """All that concern a coordinator, on a link that begins."""
+        """All that concern a coordinator, on a link that begins: one part is under way while the next one is made."""
         done = self._registered[pipeline] = set()
+        under_way: asyncio.Future[Any] | None = None
         while fresh := [name for name in self._counts if name not in done]:
             for at in range(0, len(fresh), FILTERS_MAX):
                 some = fresh[at : at + FILTERS_MAX]
                 done.update(some)
                 for part in parts([name for name in some if self._concerns(pipeline, name)]):
-                    await link.request("register", part)
+                    if under_way is not None:
+                        await under_way
+                    under_way = link.request("register", part)
+        if under_way is not None:
+            under_way.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def registered(self, pipeline: Pipeline) -> None:
         """The link stands: end what was registered on it and is not subscribed to any more."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 
 from .encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
 from .mqtt_encode import encode_qos0_run, encode_qos_run
+from .mqtt_retained import RetainedOut
+from .retained_feed import RetainedFeed
 from .session import Resend, Session
 from .streaming import in_step, took
 from .subscriber import Subscriber
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETAINED_WAITING_MAX = 100_000
 # How long room for less than half a window waits for more acknowledgements: going on costs a look into the cache or the
 # store, however little can be sent then.
 ROOM_WAIT_S = 0.01
@@ -63,7 +63,7 @@ class MqttSubscriber(Subscriber):
         self.session = session
         self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
         self._introductions = Introductions() if kind.aware else None
-        self._retained: deque[tuple[Block, Grant]] | None = None
+        self._retained: RetainedOut | None = None
         self._resending = False
         self._socket_full = False
         self._window_full = False
@@ -133,11 +133,17 @@ class MqttSubscriber(Subscriber):
             self._window_full = False
             self._go_on()
 
+    def _is_free(self) -> bool:
+        return not (self._socket_full or self._window_full or self._resending or self.closed)
+
     def _go_on(self) -> None:
-        if self._socket_full or self._window_full or self._resending:
+        if not self._is_free():
             return
-        if self._retained and not self._send_retained():
-            return
+        if self._retained is not None:
+            if not self._retained.send():
+                return
+            if self._retained.done:
+                self._retained = None
         self.unblock()
 
     def frontier(self) -> Mapping[int, int]:
@@ -153,6 +159,9 @@ class MqttSubscriber(Subscriber):
         for window in self.windows.values():
             window.leave()
         self.windows = {}
+        if self._retained is not None:
+            self._retained.close()
+            self._retained = None
         self._engine.leave(self)
 
     def discarded(self, group: int, first: int) -> None:
@@ -259,44 +268,28 @@ class MqttSubscriber(Subscriber):
 
     # -- retained publications, and those sent again
 
-    def send_retained(self, blocks: Iterable[Block], grant: Grant) -> None:
-        """The retained publications of a new subscription."""
+    def send_retained(self, feed: RetainedFeed, grants: Mapping[bytes, Grant]) -> None:
+        """The retained publications of new subscriptions."""
+        if self.closed:
+            return
         if self._retained is None:
-            self._retained = deque()
-        waiting = self._retained
-        for block in blocks:
-            if len(waiting) >= RETAINED_WAITING_MAX:
-                log.warning(
-                    "session %r: a subscription matches more than %d retained publications: the rest is not sent",
-                    self.session.client_id,
-                    RETAINED_WAITING_MAX,
-                )
-                break
-            waiting.append((block, grant))
-        if not self._socket_full:
-            self._send_retained()
+            self._retained = RetainedOut(self._send_retained, self._is_free, self._go_on)
+        self._retained.add(feed, grants)
 
-    def _send_retained(self) -> bool:
-        """True when none is left waiting; else the socket or the window is full."""
-        waiting = self._retained
-        while waiting:
-            if self._socket_full:
+    def _send_retained(self, block: Block, granted: Grant) -> bool:
+        """One retained publication; False when the window is used up."""
+        view = self._engine.view(block)
+        run = block.meta.runs[0]
+        grant = self._granting(view, run, granted)
+        if grant is not None and not view.expired(run):
+            payloads, tags = self._engine.encoder.payloads(self.kind, view)
+            data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, True)
+            if dealt_with == 0:
+                self._window_full = True
+                self.block()
                 return False
-            block, granted = waiting[0]
-            view = self._engine.view(block)
-            run = block.meta.runs[0]
-            grant = self._granting(view, run, granted)
-            if grant is not None and not view.expired(run):
-                payloads, tags = self._engine.encoder.payloads(self.kind, view)
-                data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, True)
-                if dealt_with == 0:
-                    self._window_full = True
-                    self.block()
-                    return False
-                if data:
-                    self.write_tagged(Encoded(data, frozenset(tags)))
-            waiting.popleft()
-        self._retained = None
+            if data:
+                self.write_tagged(Encoded(data, frozenset(tags)))
         return True
 
     def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:

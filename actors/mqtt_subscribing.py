@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, TopicError, UsageError
 from lexicast.cluster.topics import check_filter, shared
 
@@ -28,7 +27,9 @@ from .mqtt_packets import (
 )
 from .mqtt_properties import REASON_STRING
 from .mqtt_windows import Window, place, window_of
+from .retained_feed import RetainedFeed
 from .session import Subscription
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .mqtt_connection import MqttConnection
@@ -63,85 +64,123 @@ async def change_subscriptions(
 
     Raises LexicastError, TimeoutError when it could not be saved.
     """
-    answers = [await _change(listener, connection, packet) for packet in packets if connection.is_open]
+    answers: list[SubAck | UnsubAck] = []
+    retained: list[tuple[RetainedFeed, dict[bytes, Grant]]] = []
+    left = deque(packets)
+    while left and connection.is_open:
+        packet = left.popleft()
+        if isinstance(packet, Unsubscribe):
+            answers.append(_unsubscribe(listener, connection, packet))
+            continue
+        change = _Subscribing(listener, connection)
+        await change.decide(packet)
+        # Those that follow are placed in the same requests, unless one replaces another.
+        while left and isinstance(following := left[0], Subscribe) and change.may_take(following):
+            left.popleft()
+            await change.decide(following)
+        answers += await change.placed()
+        if change.feed is not None:
+            retained.append((change.feed, change.wanted))
     if connection.is_open and connection.session.expiry_s:
         await listener.sessions.save_now(connection.client_id, connection)
-    for answer, retained in answers:
+    for answer in answers:
         if not connection.is_open or connection.subscriber is None or not connection.answer(answer):
             return
-        for grant, blocks in retained:
-            connection.subscriber.send_retained(blocks, grant)
+    for feed, grants in retained:
+        if connection.subscriber is not None:
+            connection.subscriber.send_retained(feed, grants)
 
 
-async def _change(
-    listener: MqttListener, connection: MqttConnection, packet: Subscribe | Unsubscribe
-) -> tuple[SubAck | UnsubAck, list[tuple[Grant, list[Block]]]]:
-    """(the answer, what is retained for the new subscriptions)."""
-    if isinstance(packet, Unsubscribe):
-        return _unsubscribe(listener, connection, packet), []
-    try:
-        window = window_of(packet.properties, listener.engine.clock.time_us())
-    except UsageError as error:
-        refused = SubAck(packet.packet_id, [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters))
-        refused.properties = {REASON_STRING: str(error)}
-        return refused, []
-    placed = await asyncio.gather(
-        *[_one(listener, connection, name, options, packet.subscription_id, window) for name, options in packet.filters]
-    )
-    retained = [(grant, blocks) for code, grant, blocks in placed if blocks and code < UNSPECIFIED_ERROR]
-    codes = [code for code, _, _ in placed]
-    return SubAck(packet.packet_id, codes), retained
+class _Subscribing:
+    """SUBSCRIBEs that are placed together: each filter decided by the session, all asked for at once."""
 
+    def __init__(self, listener: MqttListener, connection: MqttConnection) -> None:
+        self._listener = listener
+        self._connection = connection
+        self._answers: list[SubAck] = []
+        # filter -> the answer, and the place in it, of those that are to be placed.
+        self._places: dict[bytes, tuple[SubAck, int]] = {}
+        self._retained: list[bytes] = []
+        self.wanted: dict[bytes, Grant] = {}
+        self.feed: RetainedFeed | None = None
 
-async def _one(
-    listener: MqttListener,
-    connection: MqttConnection,
-    name: bytes,
-    options: SubscriptionOptions,
-    identifier: int | None,
-    window: Window | None,
-) -> tuple[int, Grant, list[Block]]:
-    """(reason code, grant, retained publications) of one filter."""
-    refused = Grant()
-    if connection.terms.bridge:
-        options = replace(options, no_local=True, retain_as_published=True)
-    try:
-        check_filter(name)
-        if shared(name) is not None:
-            return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, refused, []
-    except TopicError as error:
-        log.info("client %r: %s", connection.client_id, error)
-        return TOPIC_FILTER_INVALID, refused, []
-    session, subscriber = connection.session, connection.subscriber
-    if window is not None and subscriber is not None:
-        return await _in_window(listener, subscriber, name, _grant(options, identifier), window)
-    subscribed = session.subscribe(name, options, identifier)
-    if subscribed.reason_code >= UNSPECIFIED_ERROR or subscriber is None:
-        return subscribed.reason_code, refused, []
-    grant = grant_of(session.subscriptions[name])
-    try:
-        cuts = await listener.engine.subscribe(subscriber, {name: grant})
-        found = await listener.engine.retained(name, cuts[name]) if subscribed.send_retained and cuts else []
-    except (LexicastError, TimeoutError) as error:
-        log.warning("client %r: subscription to %r failed: %s", connection.client_id, name, error)
-        session.unsubscribe(name)
-        listener.engine.unsubscribe(subscriber, name)
-        return UNSPECIFIED_ERROR, refused, []
-    return subscribed.reason_code, grant, found
+    def may_take(self, packet: Subscribe) -> bool:
+        """Whether a packet names none of these filters again."""
+        return self.wanted.keys().isdisjoint([name for name, _ in packet.filters])
+
+    async def decide(self, packet: Subscribe) -> None:
+        """What becomes of each filter of a packet."""
+        turns = Turns()
+        answer = SubAck(packet.packet_id, [])
+        self._answers.append(answer)
+        try:
+            window = window_of(packet.properties, self._listener.engine.clock.time_us())
+        except UsageError as error:
+            answer.reason_codes = [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters)
+            answer.properties = {REASON_STRING: str(error)}
+            return
+        for name, options in packet.filters:
+            answer.reason_codes.append(await self._decide(answer, name, options, packet.subscription_id, window))
+            await turns.give_way()
+
+    async def _decide(
+        self, answer: SubAck, name: bytes, options: SubscriptionOptions, identifier: int | None, window: Window | None
+    ) -> int:
+        """The reason code of one filter, if it can be placed."""
+        connection = self._connection
+        if connection.terms.bridge:
+            options = replace(options, no_local=True, retain_as_published=True)
+        try:
+            check_filter(name)
+            if shared(name) is not None:
+                return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        except TopicError as error:
+            log.info("client %r: %s", connection.client_id, error)
+            return TOPIC_FILTER_INVALID
+        session, subscriber = connection.session, connection.subscriber
+        if window is not None and subscriber is not None:
+            return await _in_window(self._listener, subscriber, name, _grant(options, identifier), window)
+        subscribed = session.subscribe(name, options, identifier)
+        if subscribed.reason_code < UNSPECIFIED_ERROR and subscriber is not None:
+            self.wanted[name] = grant_of(session.subscriptions[name])
+            self._places[name] = (answer, len(answer.reason_codes))
+            if subscribed.send_retained:
+                self._retained.append(name)
+        return subscribed.reason_code
+
+    async def placed(self) -> list[SubAck]:
+        """Place them; the answers."""
+        connection, engine, subscriber = self._connection, self._listener.engine, self._connection.subscriber
+        if subscriber is None or not self.wanted:
+            return self._answers
+        try:
+            cuts = await engine.subscribe(subscriber, self.wanted)
+            asked = {name: cuts[name] for name in self._retained if name in cuts}
+            self.feed = engine.retained(asked) if asked else None
+        except (LexicastError, TimeoutError) as error:
+            some = next(iter(self.wanted))
+            log.warning(
+                "client %r: %d subscriptions (%r ...) failed: %s", connection.client_id, len(self.wanted), some, error
+            )
+            for name, (answer, at) in self._places.items():
+                connection.session.unsubscribe(name)
+                engine.unsubscribe(subscriber, name)
+                answer.reason_codes[at] = UNSPECIFIED_ERROR
+        return self._answers
 
 
 async def _in_window(
     listener: MqttListener, subscriber: MqttSubscriber, name: bytes, grant: Grant, window: Window
-) -> tuple[int, Grant, list[Block]]:
-    """`_one` for a filter with a window in time."""
+) -> int:
+    """The reason code of a filter with a window in time, placed."""
     if len(subscriber.windows) >= listener.config.subscriptions_per_session_max:
-        return QUOTA_EXCEEDED, grant, []
+        return QUOTA_EXCEEDED
     try:
         await place(listener.engine, subscriber, name, grant, window)
     except (LexicastError, TimeoutError) as error:
         log.warning("client %r: subscription to %r failed: %s", subscriber.session.client_id, name, error)
-        return UNSPECIFIED_ERROR, grant, []
-    return grant.qos, grant, []
+        return UNSPECIFIED_ERROR
+    return grant.qos
 
 
 def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> UnsubAck:

@@ -265,7 +265,8 @@ class Pipeline:
                 opened.set_result(None) if error is None else opened.set_exception(error)
 
         try:
-            await link.request("resume", heads)
+            # One behind the other, without waiting for answers: an error ends the link.
+            link.call(lambda error, _: None, "resume", heads)
             await self._user.register(self, link)
             link.call(served, "serve")
             await opened

@@ -1,86 +1,136 @@
-"""Retained publications as brokers ask for them: of exact topics at once, by wildcard beside other work."""
+"""Retained publications, as brokers ask a coordinator for them: in pages, found by their topics' names.
+
+A broker asks after its cut, with the place where the last page ended. What is answered is current at some time since
+the first question, so that whoever leaves out what stands at or after the cut, which comes live, has all that was
+retained at the cut, or what replaced it. Nothing is dropped for its number: there is another page.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lexicast.cluster.blocks import RETAIN, Block
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.selection import select
+from lexicast.cluster.topic_names import path_of
 from lexicast.cluster.topics import is_wildcard
 
-from .past import matcher
+from . import turns as turns_of
 from .peers import BrokerPeer
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .coordinator import CoordinatorServer
 
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+# A page that finds little ends after so much time all the same, for others to have their turn.
+PAGE_S = 0.05
+# Steps of a scan, and so names at most, between two looks at the clock.
+STEPS = 64
+
+# Where to go on: the filter by number, and the path of the last topic looked at.
+Place = tuple[int, Any]
+
 
 class RetainedRequests:
-    """See the module's docstring."""
+    """See the module's docstring. One page is made at a time: two would take a turn each in one pass of the loop."""
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
+        self._making = asyncio.Lock()
 
-    async def retained(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[Any]:
-        """Retained records of topics that match, each current at some time since the question."""
-        filters = list(filters)
-        wild = [name for name in filters if is_wildcard(name)]
-        found = self.now([name for name in filters if not is_wildcard(name)])
-        if wild:
-            groups, wanted, store = list(self._server.sequencer.groups), matcher(wild), self._server.store
-            # What is not in the store yet is looked at first: what is committed meanwhile is then in one of both.
-            waiting = {group: self._waiting_retained(group, wanted) for group in groups}
-            stored = await asyncio.to_thread(lambda: {group: store.retained(group, wanted) for group in groups})
-            for group in groups:
-                found += _newest(stored[group], waiting[group])
-        return [block.to_wire() for block in found]
+    async def retained(
+        self, peer: BrokerPeer, filters: Sequence[bytes], after: Place | None, bytes_max: int
+    ) -> dict[str, Any]:
+        """Retained records of topics that match, beyond `after` (None: from the start), about `bytes_max` bytes.
 
-    def now(self, names: list[bytes]) -> list[Block]:
-        """The same at once, for exact filters."""
-        found: list[Block] = []
-        for name in names:
-            group = topic_group(name, self._server.store.groups)
-            if group in self._server.sequencer.groups:
-                block = self._server.store.retained_topic(group, name)
-                stored = [] if block is None else [block]
-                found += _newest(stored, self._waiting_retained(group, name.__eq__))
-        return found
+        Returns "blocks": (the filter by number, a block of one record) each; "after": where to go on, None at the end.
+        """
+        if after is None:
+            await self._settled(filters)
+        async with self._making:
+            turns = Turns()
+            if any(map(is_wildcard, filters)):
+                while not self._server.store.load_retained_names():
+                    await turns.give_way()
+            page = _Page(min(bytes_max, PAGE_BYTES_MAX))
+            place: Place | None = after or (0, None)
+            while place is not None and not page.full:
+                await turns.give_way()
+                place = self._step(filters, place, page)
+        return {"blocks": page.blocks, "after": place}
 
-    def _waiting_retained(self, group: int, wanted: Callable[[bytes], bool]) -> dict[bytes, Block]:
-        latest: dict[bytes, Block] = {}
-        for block in self._server.sequencer.waiting(group, 0):
-            latest.update(_retained_records(block, wanted))
-        return latest
+    async def _settled(self, filters: Iterable[bytes]) -> None:
+        """What was delivered before the question is in the store, where its topic's record is then looked for."""
+        groups = self._server.sequencer.groups
+        wanted = (
+            set(groups)
+            if any(map(is_wildcard, filters))
+            else {topic_group(name, self._server.store.groups) for name in filters}
+        )
+        behind = [n for n in wanted & groups.keys() if groups[n].committed < groups[n].delivered]
+        if behind:
+            await asyncio.wait([self._committed(number, groups[number].delivered - 1) for number in behind])
+
+    def _committed(self, group: int, offset: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            # What the disk refused is not retained either.
+            if not future.done():
+                future.set_result(None)
+
+        self._server.when_committed(group, offset, done)
+        return future
+
+    def _step(self, filters: Sequence[bytes], place: Place, page: _Page) -> Place | None:
+        """Some more for the page; where to go on."""
+        number, path = place
+        if number >= len(filters):
+            return None
+        topic_filter = filters[number]
+        if not is_wildcard(topic_filter):
+            block = self._record(topic_filter)
+            if block is not None:
+                page.add(number, block)
+            return (number + 1, None)
+        names, store = self._server.store.retained_names, self._server.store
+        topics, after, token = names.scan(topic_filter, None if path is None else tuple(path), STEPS)
+        gone: list[bytes] = []
+        for at, topic in enumerate(topics):
+            block = self._record(topic)
+            if block is not None:
+                page.add(number, block)
+                if page.full and at + 1 < len(topics):
+                    return (number, path_of(topic))
+            elif topic_group(topic, store.groups) in self._server.sequencer.groups:
+                gone.append(topic)
+        if gone:
+            names.missing(gone, token)
+        return (number + 1, None) if after is None else (number, after)
+
+    def _record(self, topic: bytes) -> Block | None:
+        group = topic_group(topic, self._server.store.groups)
+        if group not in self._server.sequencer.groups:
+            return None
+        return self._server.store.retained_topic(group, topic)
 
 
-def _newest(stored: Iterable[Block], waiting: dict[bytes, Block]) -> list[Block]:
-    """One retained record a topic, the one with the higher offset; cleared ones are left out."""
-    latest = {block.meta.topics[block.meta.runs[0].topic]: block for block in stored}
-    for topic, block in waiting.items():
-        if topic not in latest or latest[topic].last < block.first:
-            latest[topic] = block
-    return [block for block in latest.values() if block.body]
+class _Page:
+    """What gathers for one answer."""
 
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+        self._until_s = turns_of.now_s() + PAGE_S
+        self.blocks: list[tuple[int, Any]] = []
 
-def _retained_records(block: Block, wanted: Callable[[bytes], bool]) -> dict[bytes, Block]:
-    """topic -> the last retained record of `block` on it, as a block of its own."""
-    runs = block.meta.runs
-    if not any([run.flags & RETAIN for run in runs]):
-        return {}
-    last: dict[bytes, int] = {}
-    record = 0
-    for run in runs:
-        record += run.count
-        topic = block.meta.topics[run.topic]
-        if run.flags & RETAIN and wanted(topic):
-            last[topic] = record - 1
-    count = block.count
-    found = {}
-    for topic, index in last.items():
-        part = select(block, [i == index for i in range(count)])
-        if part is not None:
-            found[topic] = part
-    return found
+    def add(self, number: int, block: Block) -> None:
+        """One more."""
+        self.blocks.append((number, block.to_wire()))
+        self._left -= block.size_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether it goes out now."""
+        return self._left <= 0 or turns_of.now_s() >= self._until_s

@@ -69,7 +69,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, text, data),
     "fetch": (CURSOR, either(nothing, FILTERS), number(1)),
-    "retained": (FILTERS,),
+    "retained": (FILTERS, either(nothing, row(WHOLE, either(nothing, each(either(nothing, data))))), number(1)),
     "status": (),
 }
 
@@ -80,6 +80,7 @@ BROKER: Final[dict[str, Fields]] = {"session_yield": (text, WHOLE, truth), "sess
 CLIENT: Final[dict[str, Fields]] = {
     "subscribe": (WHOLE, FILTERS, _since, _options),
     "unsubscribe": (WHOLE,),
+    "retained": (WHOLE,),
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
     "cluster": (),

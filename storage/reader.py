@@ -16,7 +16,7 @@ from .groups import Group
 from .log import Log
 from .state import retained_fields
 from .table import ReadTransaction
-from .topics import find, id_key
+from .topics import find, group_of, id_key, topic_id_of
 
 # A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
 READ_S: Final = 0.25
@@ -182,6 +182,14 @@ class Reader:
                 if block is not None and (topic is not None or matches(only_topic(block))):
                     found.append(block)
         return found, rows[-1][0] if len(rows) == _RETAINED_A_STEP else None
+
+    def retained_name(self, txn: ReadTransaction, key: bytes, row: bytes) -> bytes | None:
+        """The topic of a row of the retained table; None when neither its name nor its record can be read."""
+        topic = self._databases.names.get(txn, key)
+        if topic is not None:
+            return topic
+        block = self._retained_record(txn, group_of(topic_id_of(key, "retained")), row, 0)
+        return None if block is None else only_topic(block)
 
     def retained_topic(self, txn: ReadTransaction, group: int, topic: bytes) -> Block | None:
         """The retained publication of one topic."""

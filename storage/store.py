@@ -15,6 +15,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ from .options import StoreOptions
 from .outline import Outline, outline
 from .producers import ProducerState
 from .reader import READ_S, Reader, ReadResult
+from .retained_names import RetainedNames
 from .retention import Reclaimed, Reclaimer, expiry_key
 from .sessions import session_of
 from .space import Space
@@ -108,6 +110,7 @@ class Store:
         self._walk.at_open()
         self._load_groups()
         self._behind = WriteBehind(environment, self._log, self._index, self._ids, self._groups)
+        self.retained_names = RetainedNames(self._databases.retained)
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
         parts = (self._log, self._index, self._ids, self._groups, self._behind, self._walk, self._space)
         self._reclaimer = Reclaimer(environment, *parts, options, clock)
@@ -264,6 +267,7 @@ class Store:
                 self._index.logged(block.size_bytes)
             group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
             self._groups[block.group] = group
+        self.retained_names.committed(outlines)
         self._space.measured(used)
 
     def reclaim(self, now_us: int) -> Reclaimed:
@@ -408,6 +412,13 @@ class Store:
             found += blocks
             if after is None:
                 return found
+
+    def load_retained_names(self) -> bool:
+        """Read some more of `retained_names`, 1 to 2 ms; True when all are there."""
+        if not self.retained_names.complete:
+            with self.guard.reading() as txn:
+                self.retained_names.load_step(txn, partial(self._reader.retained_name, txn))
+        return self.retained_names.complete
 
     def retained_topic(self, group: int, topic: bytes) -> Block | None:
         """The retained publication of `topic`, a block of one record."""

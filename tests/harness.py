@@ -212,7 +212,7 @@ class EngineNode:
         for topic_filter in filters:
             cuts = await self.engine.subscribe(stream, {topic_filter: Grant()}, start=start)
             if start is None:
-                for block in await self.engine.retained(topic_filter, cuts[topic_filter]):
+                for block in await self.engine.retained(cuts).all():
                     stream.write(msgpack.packb(block.to_wire()))
         stream.give_room(stream.room if room is None else room)
         return stream

@@ -172,7 +172,8 @@ async def test_a_crash_under_load_loses_nothing_acknowledged_and_stores_nothing_
 
         async def crash() -> None:
             for _ in range(3):
-                await asyncio.sleep(0.02)
+                have = len(streams[0].received)
+                await streams[0].arrived(min(have + 1, 600))
                 await cluster.restart_coordinator()
 
         await asyncio.gather(crash(), *[publish(broker, n) for n, broker in enumerate(brokers)])
@@ -487,8 +488,13 @@ async def test_retained_publications_come_at_the_cut(tmp_path: Path) -> None:
         coordinator.disk.hold()
         await broker.publish(b"r/4", [b"not yet on disk"], qos=0, retain=RETAIN)
         await broker.publish(b"r/1", [b"newest"], qos=0, retain=RETAIN)
-        streams = [await broker.subscribe(b"r/#"), await broker.subscribe(b"r/#"), await broker.subscribe(b"r/1")]
+        # They are cut now; what is retained is looked for when all before the cut is on disk.
+        filters = [b"r/#", b"r/#", b"r/1"]
+        subscribing = [asyncio.create_task(broker.subscribe(topic_filter)) for topic_filter in filters]
+        peer = coordinator.server.routing.peers["broker-0"]
+        await eventually(lambda: {b"r/#", b"r/1"} <= peer.filters, "the cuts")
         coordinator.disk.release()
+        streams = await asyncio.gather(*subscribing)
         await broker.publish(b"r/1", [b"live"])
         for stream in streams[:2]:
             await stream.arrived(3)
@@ -496,6 +502,35 @@ async def test_retained_publications_come_at_the_cut(tmp_path: Path) -> None:
             assert stream.payloads(b"r/1") == [b"newest", b"live"]
         await streams[2].arrived(2)
         assert streams[2].payloads() == [b"newest", b"live"]
+
+
+async def test_retained_publications_come_in_bounded_pages_whatever_their_number_and_size(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        wanted = {b"r/%d/%s" % (number, side): b"%d" % number * 2_000 for number in range(150) for side in (b"a", b"b")}
+        wanted |= {b"r/%d" % number: b"x" * 300_000 for number in range(10)}
+        await asyncio.gather(*[broker.publish(topic, [body], retain=RETAIN) for topic, body in wanted.items()])
+        peer, after = coordinator.server.routing.peers["broker-0"], None
+        pages: list[list[tuple[bytes, Block]]] = []
+        while not pages or after is not None:
+            filters = [b"nothing/+", b"r/#", b"r/7", b"+/+/b"]
+            page = await coordinator.server.requests.retained.retained(peer, filters, after, 50_000)
+            after = page["after"]
+            pages.append([(filters[number], Block.from_wire(wire)) for number, wire in page["blocks"]])
+        assert max([sum([block.size_bytes for _, block in page]) for page in pages]) < 50_000 + 301_000
+        found = [(name, *next(iter(block.records()))[1::7]) for page in pages for name, block in page]
+        assert len(found) == len(set(found))
+        assert {(topic, body) for name, topic, body in found if name == b"r/#"} == set(wanted.items())
+        assert [topic for name, topic, _ in found if name == b"r/7"] == [b"r/7"]
+        assert len([name for name, _, _ in found if name == b"+/+/b"]) == 150
+        # What expires or is cleared is found no more, what comes is.
+        await broker.publish(b"r/7", [b""], retain=RETAIN)
+        await broker.publish(b"r/new", [b"y"], retain=RETAIN)
+        stream = await broker.subscribe(b"r/+")
+        assert sorted(r.topic for r in stream.received) == sorted(
+            [*[b"r/%d" % n for n in range(10) if n != 7], b"r/new"]
+        )
 
 
 async def test_a_full_store_refuses_and_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

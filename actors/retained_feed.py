@@ -1,0 +1,68 @@
+"""The retained publications of new subscriptions, on their way from the coordinators page by page.
+
+Whoever takes them asks for a page when it has room for one: nothing waits here but one page a subscriber, however many
+there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.blocks import Block
+
+from .filters import parts
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .pipeline import Pipeline
+
+PAGE_BYTES = 256 * 1024
+
+
+class RetainedFeed:
+    """What is retained of filters' topics from before their cuts. `done`: there is no further page."""
+
+    def __init__(self, engine: Engine, cuts: Mapping[bytes, Mapping[int, int]]) -> None:
+        self._engine = engine
+        self._cuts = cuts
+        self.filters = list(cuts)
+        self._left: list[tuple[Pipeline, list[bytes]]] = []
+        self._after: Any = None
+        by_pipeline: dict[Pipeline, list[bytes]] = {}
+        for topic_filter in cuts:
+            for pipeline in engine.pipelines_of(topic_filter):
+                by_pipeline.setdefault(pipeline, []).append(topic_filter)
+        for pipeline, filters in by_pipeline.items():
+            self._left += [(pipeline, part) for part in parts(filters)]
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no further page."""
+        return not self._left
+
+    async def page(self) -> list[tuple[bytes, Block]]:
+        """The next page: (filter, a block of one record) each; it may be empty.
+
+        Raises UnavailableError when the coordinator does not answer in time; ask again then.
+        """
+        pipeline, filters = self._left[0]
+        answers: list[Any] = []
+        await self._engine.ask(pipeline, answers.append, "retained", filters, self._after, PAGE_BYTES)
+        self._after = answers[0]["after"]
+        if self._after is None:
+            self._left.pop(0)
+        found: list[tuple[bytes, Block]] = []
+        for number, wire in answers[0]["blocks"]:
+            block, topic_filter = Block.from_wire(wire), filters[number]
+            # What is at or after the cut has come, or comes, live.
+            if block.last < self._cuts[topic_filter].get(block.group, 0):
+                found.append((topic_filter, block))
+        return found
+
+    async def all(self) -> list[Block]:
+        """All pages. Raises UnavailableError."""
+        found: list[Block] = []
+        while not self.done:
+            found += [block for _, block in await self.page()]
+        return found
