@@ -118,12 +118,12 @@ class Storing:
         self.records = self.raw_bytes = self.stored_bytes = self.left_raw = 0
 
     def begin(self, records: int) -> float | None:
-        """When compressing so many records of an entry begins (for `end`); None: there is no time for them."""
+        """CPU time at which compressing so many records of an entry begins (for `end`); None: there is no time."""
         now_s, budget = self._clock_s(), self._budget
         if budget.period_over(now_s):
             budget.begin(now_s, self._busy_s())
         if budget.allows(records):
-            return now_s
+            return self._busy_s()  # not the clock: on a busy machine it goes on while others run
         self.left_raw += records
         return None
 
@@ -147,7 +147,7 @@ class Storing:
 
     def end(self, records: int, began_s: float) -> None:
         """An entry is done."""
-        self._budget.charge(records, self._clock_s() - began_s)
+        self._budget.charge(records, self._busy_s() - began_s)
 
     # -- what comes back
 

@@ -128,6 +128,17 @@ def test_another_producers_block_is_not_taken_for_ones_own() -> None:
     assert storing.recall(block) == [MESSAGE]
 
 
+def test_time_that_others_take_is_not_charged() -> None:
+    times = Times(tick_s=0.05)  # the clock goes on by more than an entry costs
+    storing, _ = storing_of(times)
+    for sequence in range(1, 20):
+        builder = EntryBuilder(0)
+        builder.add(b"pumps/1", 1, [MESSAGE], "me")
+        times.busy_s += 1e-5
+        assert block_of(builder, storing, sequence).meta.dictionaries
+    assert storing.status()["left_raw"] == 0
+
+
 def test_what_is_remembered_is_bounded() -> None:
     storing, _ = storing_of(Times())
     for sequence in range(5):
