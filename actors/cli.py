@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -32,13 +31,13 @@ DOWN_TIMEOUT_S: Final = 60.0
 
 
 def _installed() -> str:
+    from importlib import metadata  # loads what reads mail: only where the version is told
+
     try:
         return metadata.version("lexicast")
     except metadata.PackageNotFoundError:
         return "(from its sources)"
 
-
-VERSION: Final = _installed()
 
 app = typer.Typer(
     name="lexicast",
@@ -59,7 +58,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lexicast {VERSION}")
+        typer.echo(f"lexicast {_installed()}")
         raise typer.Exit
 
 
@@ -167,7 +166,7 @@ def _where(run: Any) -> str:
     mqtt = [f"mqtt://{_bracketed(host)}:{run.mqtt_port}" for host in run.mqtt_hosts]
     return "\n".join(
         [
-            f"lexicast {VERSION} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
+            f"lexicast {_installed()} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
             f"  MQTT     {' '.join(mqtt)}",
             f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
             f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",
