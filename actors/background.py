@@ -41,6 +41,13 @@ def keep_going(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]
     return task
 
 
+def cannot_go_on(what: str, cause: BaseException) -> None:
+    """What an actor lives by has ended otherwise than as a loop: the same happens."""
+    error = LoopEndedError(f"{what}: {cause}")
+    error.__cause__ = cause
+    asyncio.get_running_loop().call_exception_handler({"message": str(error), "exception": error})
+
+
 async def stop_loops(*tasks: asyncio.Task[None]) -> None:
     """Cancel them; returns when they have ended, however."""
     for task in tasks:

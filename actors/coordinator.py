@@ -23,7 +23,7 @@ from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
 from lexicast.storage.store import Store
 
-from .background import keep_going, stop_loops
+from .background import cannot_go_on, keep_going, stop_loops
 from .committer import Committer
 from .coordinator_requests import CoordinatorRequests
 from .entries import WireEntry
@@ -323,6 +323,8 @@ class CoordinatorServer:
         for queue in waiters.values():
             for _, done in queue:
                 done(error)
+        # Ray starts the actor again: a store that an I/O error has poisoned then says so, any other goes on.
+        cannot_go_on("the store takes no more", error)
 
     # -- periodic
 

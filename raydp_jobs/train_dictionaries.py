@@ -90,10 +90,16 @@ def train_from_history(
 
 def _families(frame: DataFrame, config: Compression, held: Iterable[Dictionary]) -> dict[str, bytes]:
     """Topic -> family."""
+    topics = topics_of(frame)
+    return families_of(topics, config, held)
+
+
+def topics_of(frame: DataFrame) -> list[str]:
+    """The topics of a history. Raises UnavailableError: more than TOPICS_MAX would not fit in here."""
     topics = [row.topic for row in frame.select("topic").distinct().limit(TOPICS_MAX + 1).collect()]
     if len(topics) > TOPICS_MAX:
         raise UnavailableError(f"more than {TOPICS_MAX:,} topics: train a part of them, such as 'flights/#'")
-    return families_of(topics, config, held)
+    return topics
 
 
 def families_of(topics: Sequence[str], config: Compression, held: Iterable[Dictionary]) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ from lexicast.compression.regression import OBSERVATIONS_MIN, pack_model
 from .history import history, release
 from .reading import Progress
 from .replaying import Observation, error, replay
-from .train_dictionaries import GIVE_UP_S, current_dictionaries, families_of
+from .train_dictionaries import GIVE_UP_S, current_dictionaries, families_of, topics_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,16 +83,15 @@ def train_from_history(
     progress: Progress | None = None,
     computing: Callable[[], None] = lambda: None,
 ) -> Regression:
-    """The regression over every family in the history; publishes nothing. Raises as `history`, and UsageError where
-    there are fewer than OBSERVATIONS_MIN observations."""
+    """The regression over every family in the history; publishes nothing. Raises as `history`, UsageError where there
+    are fewer than OBSERVATIONS_MIN observations, UnavailableError (more than TOPICS_MAX topics: use a filter)."""
     held = asyncio.run(current_dictionaries(connect))
     columns = ["topic", "group", "offset", "time", "payload"]
     frame = history(spark, filter, since=since, until=until, columns=columns, progress=progress)
     frame = frame.where("payload IS NOT NULL")
     computing()
     try:
-        topics = [row.topic for row in frame.select("topic").distinct().collect()]
-        pairs = list(families_of(topics, config, held.values()).items())
+        pairs = list(families_of(topics_of(frame), config, held.values()).items())
         rows = _replayed(spark, frame, pairs).collect() if pairs else []
     finally:
         release(frame)

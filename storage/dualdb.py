@@ -264,14 +264,20 @@ class DualDB:
 
     def payloads(self, positions: Sequence[int]) -> list[bytes]:
         """The payloads of publications. Raises UsageError where there is none any more, DamageError (a damaged one)."""
-        found = []
+        found = [b""] * len(positions)
+        batches: dict[int, list[int]] = {}
         with self._guard(), self.home.snapshot() as txn, txn.cursor(self.home.batches) as cursor:
-            for position in positions:
+            for at, position in enumerate(positions):
                 there = cursor.set_range(_seq_key(position + 1))
                 if not (cursor.prev() if there else cursor.last()):
                     raise UsageError(f"there is no publication {position}")
-                first = int.from_bytes(cursor.key(), "big")
-                found += payloads_at(cursor.value(), batch_head(cursor.value(), first), [position - first])
+                batches.setdefault(int.from_bytes(cursor.key(), "big"), []).append(at)
+            for first, places in batches.items():  # each is decoded once
+                cursor.set_key(_seq_key(first))
+                value = cursor.value()
+                wanted = [positions[at] - first for at in places]
+                for at, payload in zip(places, payloads_at(value, batch_head(value, first), wanted), strict=True):
+                    found[at] = payload
         return found
 
     # one at a time

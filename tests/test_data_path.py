@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from lexicast.actors import past, peers, stalled
+from lexicast.actors.background import LoopEndedError
 from lexicast.actors.encoding import Grant
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.config import Config
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.errors import StoreError, UnavailableError
 from lexicast.cluster.positions import topic_group
 from lexicast.compression.codecs import ZSTD
 from lexicast.compression.dictionary import Dictionary
@@ -696,3 +697,23 @@ async def test_the_harness_starts_whole_brokers(tmp_path: Path) -> None:
         await cluster.start_coordinator()
         broker = await cluster.start_broker("broker-0")
         assert broker.engine.complete
+
+
+async def test_a_coordinator_whose_store_takes_no_more_ends(tmp_path: Path) -> None:
+    told: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+
+        def fails(blocks: object) -> None:
+            raise StoreError("I/O error")
+
+        coordinator.server.store.commit = fails  # type: ignore[method-assign]  # a disk that fails
+        sent = broker.publish_later(b"a/b", [b"1"])
+        await eventually(lambda: bool(told), "the end of the coordinator")
+        sent.cancel()
+    # What makes an actor's process end, so that Ray starts it again (`actors.background`).
+    assert isinstance(told[0], LoopEndedError)
+    assert "I/O error" in str(told[0])

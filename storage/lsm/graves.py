@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .rows import I64, U64, Matches, Queries, Rows, empty, joined
+from .rows import I64, U64, Matches, Queries, Rows, joined
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
@@ -33,50 +33,66 @@ class _Covered(NamedTuple):
     seq: U64
 
 
-class Graves:
-    """All graves still needed, in memory: 48 bytes each. As rows: `high` is `until`, `low` unused."""
+class _Tier(NamedTuple):
+    """Graves by their names."""
 
-    __slots__ = ("_names", "rows")
+    names: U64
+    rows: Rows
+
+
+def _tier(rows: Rows) -> _Tier:
+    names = _names(rows.key, rows.tag)
+    order = np.argsort(names)
+    return _Tier(names[order], rows.take(order))
+
+
+class Graves:
+    """All graves still needed, in memory: 48 bytes each. As rows: `high` is `until`, `low` unused.
+
+    In tiers, each more than twice as large as the next: a grave is sorted again as often as there are tiers, not
+    whenever another one is dug.
+    """
+
+    __slots__ = ("_tiers",)
 
     def __init__(self, rows: Rows | None = None) -> None:
-        self.rows = empty() if rows is None else rows
-        self._names = np.empty(0, np.uint64)
-        self._index()
+        self._tiers = [] if rows is None or not rows.size else [_tier(rows)]
 
-    def _index(self) -> None:
-        names = _names(self.rows.key, self.rows.tag)
-        order = np.argsort(names)
-        self._names, self.rows = names[order], self.rows.take(order)
+    @property
+    def rows(self) -> Rows:
+        """All of them."""
+        return joined([tier.rows for tier in self._tiers])
 
     @property
     def size(self) -> int:
         """How many are remembered."""
-        return self.rows.size
+        return sum([tier.rows.size for tier in self._tiers])
 
     def before(self, seq: int) -> int:
         """How many are numbered before `seq`."""
-        return int(np.count_nonzero(self.rows.seq < seq))
+        return sum([int(np.count_nonzero(tier.rows.seq < seq)) for tier in self._tiers])
 
     def dig(self, rows: Rows) -> None:
         """Remember more of them."""
-        self.rows = joined([self.rows, rows])
-        self._index()
+        while self._tiers and self._tiers[-1].rows.size <= 2 * rows.size:
+            rows = joined([self._tiers.pop().rows, rows])
+        if rows.size:
+            self._tiers.append(_tier(rows))
 
     def forget(self, now_us: int, below: int) -> None:
         """Forget those whose time is over, and those numbered before `below`, which every older row has met."""
-        keep = (self.rows.high >= now_us) & (self.rows.seq >= below)
-        if not keep.all():
-            self.rows = self.rows.take(keep)
-            self._names = self._names[keep]
+        tiers, self._tiers = self._tiers, []
+        for tier in tiers:
+            keep = (tier.rows.high >= now_us) & (tier.rows.seq >= below)
+            if keep.all():
+                self._tiers.append(tier)
+            elif keep.any():
+                self._tiers.append(_Tier(tier.names[keep], tier.rows.take(keep)))
 
     def _covered(self, key: U64, tag: U64) -> _Covered:
         names = _names(key, tag)
-        start = np.searchsorted(self._names, names, "left")
-        counts = np.searchsorted(self._names, names, "right") - start
-        at = np.repeat(np.arange(len(key)), counts)
-        grave = np.arange(len(at)) + np.repeat(start - (np.cumsum(counts) - counts), counts)
-        same = (self.rows.key[grave] == key[at]) & (self.rows.tag[grave] == tag[at])
-        return _Covered(at[same], self.rows.seq[grave[same]])
+        found = [_covered_by(tier, names, key, tag) for tier in self._tiers]
+        return _Covered(np.concatenate([each.at for each in found]), np.concatenate([each.seq for each in found]))
 
     def apply(self, rows: Rows) -> Rows:
         """`rows` without the subscriptions that lie under a grave."""
@@ -104,6 +120,15 @@ class Graves:
         keep = np.ones(matches.size, np.bool_)
         keep[gone] = False
         return matches.take(keep)
+
+
+def _covered_by(tier: _Tier, names: U64, key: U64, tag: U64) -> _Covered:
+    start = np.searchsorted(tier.names, names, "left")
+    counts = np.searchsorted(tier.names, names, "right") - start
+    at = np.repeat(np.arange(len(key)), counts)
+    grave = np.arange(len(at)) + np.repeat(start - (np.cumsum(counts) - counts), counts)
+    same = (tier.rows.key[grave] == key[at]) & (tier.rows.tag[grave] == tag[at])
+    return _Covered(at[same], tier.rows.seq[grave[same]])
 
 
 def grave_rows(key: U64, seq: U64, tag: U64, until_us: int) -> Rows:
