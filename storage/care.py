@@ -32,12 +32,14 @@ from .environment import (
     POISON_FILE,
     Databases,
     ReadOnly,
-    complete_file,
     raw_database,
 )
 from .locks import Reading, alone, replace_file
 from .lsm.checking import DUAL_TABLES, check_dual
 from .lsm.home import DUAL_FILE, ReadOnlyDual
+from .lsm.repairing import repair_dual
+from .repair import repair_store
+from .salvage import Progress, nobody
 from .table import Database
 
 BEFORE_REPAIR: Final = ".before-repair"
@@ -191,18 +193,15 @@ def compact(directory: Path) -> tuple[int, int]:
     return before, after
 
 
-def repair(directory: Path) -> Report:
+def repair(directory: Path, progress: Progress = nobody) -> Report:
     """Rewrite a stopped store with all that is undamaged, and clear its poison; what was lost is in the report.
 
-    The old file stays beside it, with BEFORE_REPAIR at the end of its name. Raises StoreError.
+    `progress` is told (bytes looked at, bytes in all). It takes about as much room as the old file has, which stays
+    beside it, with BEFORE_REPAIR at the end of its name. Raises StoreError.
     """
-    from .lsm.repairing import repair_dual  # they use this module's helpers
-    from .repair import repair_store
-
     data = data_file(directory)
     with _rewriting(directory, data) as new:
-        _lengthen(directory, data)
-        report = (repair_dual if data.name == DUAL_FILE else repair_store)(directory, new)
+        report = (repair_dual if data.name == DUAL_FILE else repair_store)(directory, new, progress)
         replace_file(directory, data, new / data.name, data.with_name(data.name + BEFORE_REPAIR))
         (directory / POISON_FILE).unlink(missing_ok=True)
         sync_folder(directory)
@@ -224,12 +223,6 @@ def _rewriting(directory: Path, data: Path) -> Iterator[Path]:
             ) from None
         finally:
             shutil.rmtree(new, ignore_errors=True)
-
-
-def _lengthen(directory: Path, data: Path) -> None:
-    """Where a file was cut short, zeros in place of the lost pages: LMDB says that they are no pages, and goes on."""
-    with closing(_open(directory, shared=False)) as store:
-        complete_file(store.lmdb, data)
 
 
 # counting

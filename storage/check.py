@@ -20,7 +20,7 @@ import lmdb
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import PeerError, StoreError, UsageError
 
-from .cut import only_topic
+from .cut import only_topic, retained_topic_at
 from .damage import Ledger
 from .dual import Entry, entries_in, parse_key
 from .environment import DATA_FILE, Databases, ReadOnly, raw_database
@@ -28,26 +28,31 @@ from .format import (
     DamageError,
     block_of,
     damaged_records,
+    group_prefix,
     log_key,
     name_key,
     parse_log_key,
+    peek_head,
     record_offset,
     unseal,
     verified_head,
 )
 from .forms import look_at_form
+from .groups import unpack as group_of_row
 from .index_runs import MANIFEST_KEY, RUNS_PREFIX
 from .locks import begin_reading
 from .log import Log
 from .lsm.segments import segment_rows
 from .outline import outline
+from .sessions import due_key, session_of
 from .state import retained_fields
 from .store import Store
 from .table import ReadTransaction, Table
-from .topics import find, group_of, id_key
+from .topics import find, group_of, id_key, wildcard_id
 
 DAMAGES_MAX: Final = 10_000
 _SNAPSHOT_S: Final = 0.5
+_EXPIRY_BYTES: Final = 8
 
 # Tables whose keys do not start with the group.
 _NOT_BY_GROUP: Final = ("ids", "names", "retained", "session_due")
@@ -62,7 +67,9 @@ class Damage(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        return f"{self.table}: group {self.group}, offset {self.offset}: {self.what}"
+        where = f"group {self.group}, " if self.group >= 0 else ""
+        where += f"offset {self.offset}, " if self.offset >= 0 else ""
+        return f"{self.table}: {where.removesuffix(', ')}{': ' if where else ''}{self.what}"
 
 
 class Report(NamedTuple):
@@ -216,20 +223,42 @@ class Checker:
 
     def _check_reference(self, txn: ReadTransaction, name: str, key: bytes, row: bytes) -> None:
         if name == "names":
-            if self._databases.ids.get(txn, name_key(row)) != key:
-                self._note(name, group_of(int.from_bytes(key, "big")), -1, f"topic {row!r} has another id or none")
+            self._check_name(txn, int.from_bytes(key, "big"), row)
+        elif name == "ids":
+            said = self._databases.names.get(txn, row)
+            if said is None or name_key(said) != key:
+                self._note(name, group_of(int.from_bytes(row, "big")), -1, f"{key!r} has the id of another topic")
+        elif name == "session_due":
+            session = self._databases.sessions.get(txn, key[_EXPIRY_BYTES:])
+            if session is None or due_key(key[_EXPIRY_BYTES:], session_of(session)) != key:
+                self._note(name, -1, -1, f"{key!r} is the time of no session")
         elif name == "retained":
             group, offset = group_of(int.from_bytes(key, "big")), retained_fields(row).offset
-            if self._databases.names.get(txn, key) is None:
+            topic = self._databases.names.get(txn, key)
+            if topic is None:
                 self._note(name, group, offset, "the topic has no name")
-            if not self._is_stored(txn, group, offset):
+            found = self._retained_topic(txn, group, offset)
+            if found is None:
                 self._note(name, group, offset, "the retained publication is neither in the log nor kept")
+            elif topic is not None and found != topic:
+                self._note(name, group, offset, f"{topic!r} has the retained publication of {found!r}")
 
-    def _is_stored(self, txn: ReadTransaction, group: int, offset: int) -> bool:
-        if txn.get(log_key(group, offset), None, self._databases.kept) is not None:
-            return True
-        head = self._log.head_at(txn, group, offset)
-        return head is not None and head.first <= offset
+    def _check_name(self, txn: ReadTransaction, topic_id: int, name: bytes) -> None:
+        group = group_of(topic_id)
+        if self._databases.ids.get(txn, name_key(name)) != id_key(topic_id):
+            self._note("names", group, -1, f"topic {name!r} has another id or none")
+        row = self._databases.groups.get(txn, group_prefix(group))
+        if row is None or group_of_row(row).next_topic <= topic_id - wildcard_id(group):
+            self._note("groups", group, -1, f"the id of topic {name!r} would be given out again")
+
+    def _retained_topic(self, txn: ReadTransaction, group: int, offset: int) -> bytes | None:
+        """The topic of the retained publication at a position; None where there is none."""
+        value = txn.get(log_key(group, offset), None, self._databases.kept)
+        if value is not None:
+            return retained_topic_at(value, peek_head(value, group, offset), offset)
+        for head, stored in self._log.from_offset(txn, group, offset):
+            return retained_topic_at(stored, head, offset)
+        return None
 
     # the index
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import NamedTuple
 
-from lexicast.cluster.blocks import CONTROL, U32, Block, Mark, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, Mark, Meta, ProducerRun, Run, pack_meta, unpack_meta
 
-from .format import MAX_OFFSET
+from .format import MAX_OFFSET, Head, Value, meta_of
 
 
 class Piece(NamedTuple):
@@ -32,6 +32,23 @@ def only_topic(block: Block) -> bytes:
     """The topic of a block of one record (a cut block still lists the topics of those cut away)."""
     meta = block.meta
     return meta.topics[meta.runs[0].topic]
+
+
+def retained_topic_at(value: Value, head: Head, offset: int) -> bytes | None:
+    """The topic of the retained publication at an offset of a stored block; None where there is no such one.
+
+    Looks at the meta alone. Raises PeerError.
+    """
+    if head.kind == CONTROL or not head.first <= offset <= head.last:
+        return None
+    meta = unpack_meta(meta_of(value, head))
+    at = head.first
+    for run in meta.runs:
+        at += run.skip
+        if at <= offset < at + run.count:
+            return meta.topics[run.topic] if run.flags & RETAIN else None
+        at += run.count
+    return None
 
 
 def cut(

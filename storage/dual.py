@@ -235,7 +235,7 @@ class Index:
         """Enter a subscription beside the publications of its ID."""
         key = _KEY.pack(topic_id, SUBSCRIPTION, offset)
         data = _SUBSCRIPTION.pack(record.time_min_us, record.time_max_us) + record.broker.encode()
-        txn.put(key, seal(key, data), db=self._database)
+        txn.put(key, seal("dual", key, data), db=self._database)
 
     def delete_subscription(self, txn: WriteTransaction, topic_id: int, offset: int) -> None:
         """Take a subscription out."""

@@ -26,7 +26,7 @@ from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedE
 from lexicast.cluster.files import FILE_MODE, write_whole
 
 from .damage import Ledger
-from .format import FORMAT_VERSION, DamageError, seal, unseal
+from .format import FORMAT_VERSION, DamageError, Value, seal, unseal
 from .forms import form_of
 from .locks import Reading, begin_reading, no_slot, open_environment, own
 from .options import GIB, StoreOptions
@@ -34,9 +34,11 @@ from .table import Database, ReadTransaction, Table, WriteTransaction
 
 POISON_FILE: Final = "poisoned"
 DATA_FILE: Final = "data.mdb"
+# Beside the tables, for repair: a page that each commit writes anew.
+IDENTITY_COPY: Final = b"identity.copy"
 
 # Whose store this is cannot be told from anything else in it: the row stands there several times.
-_IDENTITY: Final = (b"identity", b"identity, again", b"identity, once more")
+IDENTITY: Final = (b"identity", b"identity, again", b"identity, once more")
 _MAP_BYTES_MIN: Final = GIB
 _FULL_BYTES: Final = 1 << 20
 
@@ -251,6 +253,11 @@ def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, 
     return Databases(**fields)
 
 
+def open_new(directory: Path, **options: Any) -> lmdb.Environment:
+    """An environment in an empty directory, to be filled and moved elsewhere. Raises lmdb.Error."""
+    return lmdb.open(str(directory), max_dbs=len(Databases._fields), mode=FILE_MODE, **options)
+
+
 class ReadOnly(Reading):
     """A store that is open for looking only, also beside its owner."""
 
@@ -309,14 +316,9 @@ def read_identity(environment: Environment) -> Identity | None:
     found = next(_identities(rows, environment.damage), None)
     if found is None:
         raise StoreFormatError(
-            f"the store {directory} has lost its identity: restore it from a backup or another member"
+            f"the store {directory} has lost its identity: repair it, or restore it from a backup or another member"
         )
-    if found.version != FORMAT_VERSION:
-        newer = ", or a newer one" if found.version > FORMAT_VERSION else ""
-        raise StoreFormatError(
-            f"the store {directory} has format {found.version}, this lexicast reads {FORMAT_VERSION}: use the lexicast "
-            f"that wrote it{newer}"
-        )
+    refuse_version(directory, found.version)
     return found
 
 
@@ -325,19 +327,42 @@ def _identities(rows: Iterable[tuple[bytes, bytes]], damage: Ledger) -> Iterator
     found = []
     for key, row in rows:
         try:
-            found.append(Identity(*msgpack.unpackb(unseal("identity", key, row))))
+            found.append(identity_of(key, row))
         except DamageError as error:
             damage.note(error)
-        except (ValueError, TypeError) as error:
-            damage.note(DamageError("identity", -1, -1, str(error)))
     return iter(found)
+
+
+def identity_of(key: Value, row: Value) -> Identity:
+    """What a stored row says. Raises DamageError."""
+    data = unseal("identity", key, row)
+    try:
+        return Identity(*msgpack.unpackb(data))
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise DamageError("identity", -1, -1, str(error)) from None
+
+
+def refuse_version(directory: Path, version: int) -> None:
+    """Raise StoreFormatError when a store has another format than ours."""
+    if version > FORMAT_VERSION:
+        raise StoreFormatError(
+            f"the store {directory} has format {version}, this lexicast reads {FORMAT_VERSION}: use the lexicast that "
+            "wrote it, or a newer one"
+        )
+    if version < FORMAT_VERSION:
+        raise StoreFormatError(
+            f"the store {directory} has format {version}, from before the first release; this lexicast reads "
+            f"{FORMAT_VERSION}: use the lexicast that wrote it, or move it away to start with an empty store"
+        )
 
 
 def _write_identity(environment: Environment, wanted: Identity) -> None:
     try:
         with environment.begin() as txn:
             txn.drop(environment.databases.identity, delete=False)
-            for key in _IDENTITY:
-                txn.put(key, seal(key, msgpack.packb(tuple(wanted))), db=environment.databases.identity)
+            packed = msgpack.packb(tuple(wanted))
+            for key in IDENTITY:
+                txn.put(key, seal("identity", key, packed), db=environment.databases.identity)
+            txn.put(IDENTITY_COPY, seal("identity", IDENTITY_COPY, packed))
     except lmdb.Error as error:
         raise StoreError(f"cannot write the new store {environment.directory}: {error}") from None

@@ -17,7 +17,8 @@ Group and last offset are the key's. A device's message is often a block of its 
 last one has (0: some never do): readers and the reclaimer decide from the head alone whether there is anything to look
 at.
 
-Rows of the tables are sealed: crc32 of key and data, then the data.
+Rows of the tables are sealed: crc32 of the table's name, key and data, then the data. So a row that is found where its
+table cannot be told any more says itself which one it is of.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import struct
 from array import array
 from binascii import crc32
+from functools import cache
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,12 +35,17 @@ from lexicast.cluster.blocks import CONTROL, U32, Block
 from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError, UsageError
 from lexicast.cluster.selection import select
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 HAS_RETAINED: Final = 1
 HAS_MARKS: Final = 2
 # The head has fields for expiry.
 EXPIRES: Final = 8
+# The block lies in `kept`, not in the log.
+IS_KEPT: Final = 4
+
+# Tables of few rows under words, which no other table has as keys, and which every format has to be able to read.
+_BY_WORDS: Final = ("identity", "meta")
 
 _KEY = struct.Struct(">HQ")
 _CRC = struct.Struct("<I")
@@ -132,15 +139,20 @@ def key_name(key: bytes) -> bytes | None:
     return key[1:] if key[:1] == b"\0" else None
 
 
-def seal(key: bytes, data: bytes) -> bytes:
-    """`data` with a checksum over it and its key."""
-    return _CRC.pack(crc32(data, crc32(key))) + data
+@cache
+def _seed(table: str) -> int:
+    return 0 if table in _BY_WORDS else crc32(table.encode())
+
+
+def seal(table: str, key: bytes, data: bytes) -> bytes:
+    """`data` with a checksum over its table's name, its key and it."""
+    return _CRC.pack(crc32(data, crc32(key, _seed(table)))) + data
 
 
 def unseal(table: str, key: Value, value: Value) -> bytes:
     """The inverse of `seal`. Raises DamageError when the checksum disagrees."""
     data = bytes(value[_CRC.size :])
-    if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != crc32(data, crc32(key)):
+    if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != crc32(data, crc32(key, _seed(table))):
         raise DamageError(table, -1, -1, f"the row {bytes(key)!r} does not match its checksum")
     return data
 

@@ -1,6 +1,8 @@
 """What rows of the tables look like: for whoever reads them (`table`), for check, which names those of another form,
 and for repair, which drops them.
 
+Also which of two rows under one key is the newer: positions and generations only ascend.
+
 A row with its right checksum has the form that some lexicast gave it; where that is not ours, nothing must be read
 into it.
 """
@@ -8,12 +10,14 @@ into it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from .format import DamageError, unpacked, unpacked_head
 from .groups import unpack as group_of_row
 from .producers import check_form
-from .sessions import session_of
+from .producers import parse as producer_of_row
+from .sessions import session_of, unpack_row
 from .state import dictionary_of, epoch_of, mark_fields, retained_fields, subscription_of
 from .table import Form
 from .topics import topic_id_of
@@ -57,6 +61,22 @@ _FORMS: Final[dict[str, Form]] = {
 def form_of(table: str) -> Form:
     """What raises DamageError when a row, its checksum taken off, or its key is not of the form of `table`."""
     return _FORMS[table]
+
+
+_AGES: Final[dict[str, Callable[[bytes], tuple[int, ...]]]] = {
+    "groups": lambda row: group_of_row(row)[:2],
+    "sessions": lambda row: (session_of(row).generation, *unpack_row(row)[:3]),
+    "subscriptions": lambda row: (subscription_of(row)[1],),
+    "producers": lambda row: producer_of_row(b"", row)[1:3],
+    "marks": mark_fields,
+    "retained": lambda row: (retained_fields(row).offset,),
+}
+
+
+def is_newer(table: str, row: bytes, than: bytes) -> bool:
+    """Of two rows of a table under one key, both with their checksums taken off. Raises DamageError."""
+    age = _AGES.get(table)
+    return age is not None and age(row) > age(than)
 
 
 def look_at_form(table: str, key: bytes, row: bytes) -> None:

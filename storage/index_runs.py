@@ -115,7 +115,7 @@ class IndexRuns:
 
     def _store(self, txn: WriteTransaction, stored: Stored) -> None:
         data = msgpack.packb((MANIFEST_VERSION, self._next, stored))
-        txn.put(MANIFEST_KEY, seal(MANIFEST_KEY, data), db=self._database)
+        txn.put(MANIFEST_KEY, seal("dual", MANIFEST_KEY, data), db=self._database)
 
     def _new_run(self, level: int) -> Run:
         self._next += 1

@@ -31,6 +31,7 @@ from .dual import Index
 from .environment import Environment
 from .format import (
     HAS_RETAINED,
+    IS_KEPT,
     DamageError,
     Head,
     block_of,
@@ -338,7 +339,7 @@ class Reclaimer:
             self._log.ledger.note(DamageError("retained", block.group, offset, "the publication is not in its block"))
             return
         found = outline(one)
-        value = encode_block(one, found.flags, found.expire_first_us, found.expire_all_us)
+        value = encode_block(one, found.flags | IS_KEPT, found.expire_first_us, found.expire_all_us)
         txn.put(log_key(block.group, offset), value, db=self._databases.kept)
 
     def _store_groups(self, txn: WriteTransaction, gone: list[tuple[Victim, int]]) -> dict[int, int]:

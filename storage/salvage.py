@@ -1,110 +1,174 @@
-"""Reading every row that can be read from an LMDB file whose pages may be damaged, in child processes.
+"""Reading every row that can be read from an LMDB file whose pages may be damaged, and writing rows to a new one.
 
-A child copies a table to a plain file, row by row (lengths, key, value). Where LMDB says that a page is corrupt the
-child goes on beyond, and where it dies of it a new one does: first right after the last key, then ever further beyond
-it (keys are numbers in this store's large tables, so a leap passes a damaged page sooner or later).
+Rows are found in three steps: along the trees of the tables, as LMDB would; where a page is missing, in all leaves to
+which no tree has led; each row is then taken on its own word (its checksum), wherever it was found. Pages of the free
+list are passed over: what lies there was deleted. Where the list itself is damaged they cannot be told from those that
+count, and deleted rows may come back: `free_known` says so.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import lmdb
 
-_LENGTHS: Final = struct.Struct("<IQ")
-# Leap n goes 4^n beyond the last key; the last one passes any number of 64 bits.
-_LEAPS: Final = 33
-_DATABASES_MAX: Final = 32
-_GAVE_UP: Final = 3
+from .environment import map_bytes_possible
+from .options import GIB
+from .pages import PageFile, Row, Tree, Walk
+
+Progress = Callable[[int, int], None]
+
+# Bytes of one transaction of a `Writer`: what it holds in memory.
+COMMIT_BYTES: Final = 32 << 20
+COMMIT_ROWS: Final = 50_000
+_ROW_BYTES_MIN: Final = 9
+_TOLD_EACH_ROWS: Final = 512
+_PAGES = struct.Struct("<Q")
 
 
-def rows(file: Path, table: str, scratch: Path, lost: list[str]) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of a table of the LMDB file; `lost` gets a line for each stretch that could not be read."""
-    after = b""
-    leap = 0
-    while leap <= _LEAPS:
-        scratch.unlink(missing_ok=True)
-        command = [sys.executable, "-m", __name__, str(file), table, after.hex(), str(leap), str(scratch)]
-        path = os.pathsep.join([each for each in sys.path if each])
-        done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": path})
+def nobody(done: int, total: int) -> None:
+    """Nobody wants to know how far it is."""
+
+
+class Salvage:
+    """The rows of one file."""
+
+    def __init__(self, path: Path, progress: Progress = nobody) -> None:
+        """`progress` is told (bytes looked at, bytes in all). Raises StoreFormatError (no header is left), OSError."""
+        self._file = PageFile(path)
+        self._progress = progress
+        self._walk = Walk(self._file)
+        header = self._file.header
+        # The last commit may be missing in the trees: its rows lie in pages that were free before it.
+        self.rolled_back = not self._file.both_headers
+        self._free = self._free_pages(header.free)
+        self.free_known = not self._damaged()
+        # What lies beside the tables.
+        self.words: dict[bytes, bytes] = {}
+        self._trees: dict[bytes, Tree] = {}
+        for row in self._walk.rows(header.names):
+            if row.tree is None:
+                self.words[row.key] = row.value
+            else:
+                self._trees[row.key] = row.tree
+        self.names_known = len(self.words) + len(self._trees) == header.names.entries and not self._damaged()
+        self._found: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _damaged(self) -> bool:
+        return bool(self._walk.lost_pages or self._walk.lost_rows)
+
+    def _free_pages(self, tree: Tree) -> bytearray:
+        free = bytearray(self._file.pages)
+        for row in self._walk.rows(tree):
+            for at in range(_PAGES.size, len(row.value) - _PAGES.size + 1, _PAGES.size):
+                page = _PAGES.unpack_from(row.value, at)[0]
+                if page < len(free):
+                    free[page] = 1
+        return free
+
+    def entries(self, table: str) -> int | None:
+        """How many rows the table says it has; None when that cannot be told."""
+        tree = self._trees.get(table.encode())
+        if tree is None:
+            return None if not self.names_known else 0
+        return tree.entries if tree.entries <= self._file.size // _ROW_BYTES_MIN else None
+
+    def rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """The rows to which the table's tree leads; whether they are its own, and whole, is for the caller to see."""
         found = 0
-        for key, value in _read(scratch):
-            after, found = key, found + 1
-            yield key, value
-        if done.returncode == 0:
+        tree = self._trees.get(table.encode())
+        for row in self._told(self._walk.rows(tree)) if tree is not None else ():
+            found += 1
+            yield row.key, row.value
+        self._found[table] = found
+
+    def strays(self, tables: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
+        """Rows to which no tree has led, once `rows` has been asked for these tables; none in a file that is whole."""
+        whole = self.names_known and all(self._found.get(name) == self.entries(name) for name in tables)
+        if whole and not self._damaged() and not self.rolled_back:
             return
-        if not leap or found:
-            lost.append(f"{table}: pages after key {after.hex() or 'the beginning'} cannot be read")
-        # A child that died has tried this leap; one that gave up has tried them all.
-        leap = _LEAPS + 1 if done.returncode == _GAVE_UP else 1 if found else leap + 1
-    scratch.unlink(missing_ok=True)
+        if self.free_known and not self.rolled_back:
+            self._walk.pass_over(self._free)
+        for name in self._trees:
+            if name.decode(errors="replace") not in self._found:
+                for _ in self._walk.rows(self._trees[name]):  # of tables that nobody wants
+                    pass
+        for row in self._told(self._walk.unseen()):
+            yield row.key, row.value
+
+    def _told(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for at, row in enumerate(rows):
+            if at % _TOLD_EACH_ROWS == 0:
+                self._progress(self._walk.pages_seen * self._file.page_bytes, self._file.pages * self._file.page_bytes)
+            yield row
 
 
-def _beyond(after: bytes, leap: int) -> bytes:
-    """Where to go on: the first key after `after`, or one that many numbers further."""
-    if not after:
-        return b"" if not leap else leap.to_bytes(1, "big")
-    if not leap:
-        return after + b"\0"
-    number = int.from_bytes(after, "big") + 4 ** (leap - 1)
-    return number.to_bytes(len(after), "big") if number < 256 ** len(after) else b"\xff" * len(after)
+class Writer:
+    """Rows into the tables of a new file, many a transaction; nothing is durable before `close`."""
 
+    def __init__(
+        self, directory: Path, open: Callable[..., lmdb.Environment], tables: Sequence[str], size: int
+    ) -> None:
+        """`open` is given LMDB's options; `size`: bytes of the file that rows come from. Raises lmdb.Error."""
+        map_bytes = map_bytes_possible(directory, max(64 * GIB, 2 * size))
+        self._environment = open(map_size=map_bytes, sync=False, metasync=False)
+        self.databases = {name: self._environment.open_db(name.encode()) for name in tables}
+        self.txn = self._environment.begin(write=True, buffers=True)
+        self._bytes = self._rows = 0
 
-def _read(scratch: Path) -> Iterator[tuple[bytes, bytes]]:
-    if not scratch.exists():
-        return
-    with scratch.open("rb") as file:
-        while len(lengths := file.read(_LENGTHS.size)) == _LENGTHS.size:
-            key_bytes, value_bytes = _LENGTHS.unpack(lengths)
-            key, value = file.read(key_bytes), file.read(value_bytes)
-            if len(value) < value_bytes:
-                return
-            yield key, value
+    def put(self, table: str | None, key: bytes, value: bytes) -> None:
+        """Write a row; beside the tables when `table` is None."""
+        self.txn.put(key, value, db=None if table is None else self.databases[table])
+        self._count(len(key) + len(value))
 
+    def get(self, table: str, key: bytes) -> memoryview | None:
+        """The row under a key; valid until the next one is written."""
+        return self.txn.get(key, None, self.databases[table])
 
-class _Copy:
-    """The child: copies a table row by row, and leaps where LMDB finds its pages corrupt."""
+    def delete(self, table: str, key: bytes) -> None:
+        """Delete a row, if it is there."""
+        self.txn.delete(key, db=self.databases[table])
+        self._count(len(key))
 
-    def __init__(self, file: str, table: str, after: bytes, leap: int) -> None:
-        self._environment = lmdb.open(
-            file, subdir=False, readonly=True, create=False, lock=False, readahead=False, max_dbs=_DATABASES_MAX
-        )
-        self._database = self._environment.open_db(table.encode(), create=False)
-        self._after = after
-        self._leap = leap
+    def rows(self, table: str) -> Iterator[tuple[bytes, memoryview]]:
+        """Every row in order; rows may be written and deleted meanwhile, and values are valid until then."""
+        after = b""
+        while True:
+            with self.txn.cursor(self.databases[table]) as cursor:
+                if not (cursor.set_range(after + b"\0") if after else cursor.first()):
+                    return
+                after, value = bytes(cursor.key()), cursor.value()
+            yield after, value
 
-    def run(self, output: BinaryIO) -> bool:
-        """Copy to the end; False when no leap led any further."""
-        while self._leap <= _LEAPS:
-            try:
-                self._stretch(output)
-                return True
-            except lmdb.Error:
-                self._leap += 1
-        return False
+    def entries(self, table: str) -> int:
+        """How many rows a table has."""
+        found: int = self.txn.stat(self.databases[table])["entries"]
+        return found
 
-    def _stretch(self, output: BinaryIO) -> None:
-        start = _beyond(self._after, self._leap)
-        with self._environment.begin(buffers=True) as txn, txn.cursor(self._database) as cursor:
-            there = cursor.set_range(start) if start else cursor.first()
-            while there:
-                key, value = bytes(cursor.key()), bytes(cursor.value())
-                output.write(_LENGTHS.pack(len(key), len(value)) + key + value)
-                self._after, self._leap = key, 0
-                there = cursor.next()
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._rows += 1
+        if self._bytes >= COMMIT_BYTES or self._rows >= COMMIT_ROWS:
+            self.txn.commit()
+            self.txn = self._environment.begin(write=True, buffers=True)
+            self._bytes = self._rows = 0
 
-
-def _child(file: str, table: str, after: bytes, leap: int, scratch: str) -> int:
-    # Unbuffered: what was copied before a page ends this process is in the file.
-    with Path(scratch).open("wb", buffering=0) as output:
-        return 0 if _Copy(file, table, after, leap).run(output) else _GAVE_UP
-
-
-if __name__ == "__main__":
-    sys.exit(_child(sys.argv[1], sys.argv[2], bytes.fromhex(sys.argv[3]), int(sys.argv[4]), sys.argv[5]))
+    def close(self, whole: bool) -> None:
+        """Make everything durable and close; when it is not `whole`, only close."""
+        try:
+            if whole:
+                self.txn.commit()
+                self._environment.sync(True)
+            else:
+                with suppress(lmdb.Error):
+                    self.txn.abort()
+        finally:
+            self._environment.close()

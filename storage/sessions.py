@@ -51,6 +51,12 @@ def due_us(session: SessionSaved) -> int:
     return min([at for at in (session.will_us, session.expires_us) if 0 < at < NEVER_US], default=0)
 
 
+def due_key(key: bytes, session: SessionSaved) -> bytes | None:
+    """The row of a session in `session_due`, `key` being its own; None when nothing is to happen to it."""
+    due = due_us(session)
+    return _U64.pack(due) + key if due else None
+
+
 class SessionTable:
     """See the module's docstring."""
 

@@ -64,7 +64,7 @@ class Table:
 
     def put(self, txn: WriteTransaction, key: bytes, data: bytes) -> None:
         """Write a row; what was under `key` is replaced."""
-        txn.put(key, seal(key, data), db=self.database)
+        txn.put(key, seal(self.name, key, data), db=self.database)
 
     def delete(self, txn: WriteTransaction, key: bytes) -> bool:
         """Delete a row; False when there was none."""

@@ -147,7 +147,7 @@ def test_a_store_of_a_newer_lexicast(fails: Fails, folder: Path) -> None:
         identity = environment.open_db(b"identity")
         with environment.begin(write=True) as transaction:
             fields = [FORMAT_VERSION + 1, "c" * 32, "coordinator-0", GROUPS]
-            transaction.put(b"identity", seal(b"identity", msgpack.packb(fields)), db=identity)
+            transaction.put(b"identity", seal("identity", b"identity", msgpack.packb(fields)), db=identity)
     said = fails(*up(folder))
     assert f"format {FORMAT_VERSION + 1}" in said
     assert "newer" in said

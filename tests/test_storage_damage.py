@@ -85,7 +85,7 @@ def spoil(store: Store, tables: list[str]) -> None:
         for table in tables:
             for key in KEYS:
                 for data in (b"", b"short"):
-                    txn.put(key, seal(key, data), db=raw_database(store.environment.databases, table))
+                    txn.put(key, seal(table, key, data), db=raw_database(store.environment.databases, table))
 
 
 @pytest.mark.parametrize("table", TABLES)

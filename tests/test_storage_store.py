@@ -493,8 +493,16 @@ def test_another_clusters_store_is_refused(bench: Bench) -> None:
 def test_a_newer_format_is_refused(bench: Bench) -> None:
     with bench.open() as store, store.environment.begin() as txn:
         row = msgpack.packb((FORMAT_VERSION + 1, "c", "m1", 4))
-        txn.put(b"identity", seal(b"identity", row), db=store.environment.databases.identity)
+        txn.put(b"identity", seal("identity", b"identity", row), db=store.environment.databases.identity)
     with pytest.raises(StoreFormatError, match="newer"), bench.open():
+        pass
+
+
+def test_a_format_from_before_the_first_release_is_refused(bench: Bench) -> None:
+    with bench.open() as store, store.environment.begin() as txn:
+        row = msgpack.packb((FORMAT_VERSION - 1, "c", "m1", 4))
+        txn.put(b"identity", seal("identity", b"identity", row), db=store.environment.databases.identity)
+    with pytest.raises(StoreFormatError, match="from before the first release"), bench.open():
         pass
 
 

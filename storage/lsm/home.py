@@ -24,7 +24,7 @@ from lexicast.cluster.errors import ConfigError, StoreError, StoreFormatError
 from lexicast.cluster.files import FILE_MODE
 
 from ..environment import complete_file, leave_poison, map_bytes_possible, refuse_poisoned
-from ..format import DamageError, seal, unseal
+from ..format import DamageError, Value, seal, unseal
 from ..locks import Reading, begin_reading, no_slot, open_environment, own
 from ..options import GIB, MIB
 from ..table import AnyTransaction, Database, ReadTransaction, WriteTransaction
@@ -163,6 +163,11 @@ def open_lmdb(directory: Path, map_bytes: int) -> lmdb.Environment:
         )
 
 
+def open_new(directory: Path, **options: Any) -> lmdb.Environment:
+    """An environment in an empty directory, to be filled and moved elsewhere. Raises lmdb.Error."""
+    return _opened(directory, **options)
+
+
 def _opened(directory: Path, **options: Any) -> lmdb.Environment:
     path = str(directory / DUAL_FILE)
     return lmdb.open(path, subdir=False, max_dbs=3, readahead=False, max_spare_txns=4, mode=FILE_MODE, **options)
@@ -193,8 +198,11 @@ def open_tables(environment: lmdb.Environment, directory: Path, create: bool = T
 def read_manifest(txn: AnyTransaction, meta: Database, directory: Path) -> Manifest:
     """The manifest; a fresh one in an empty store. Raises StoreFormatError."""
     row = txn.get(MANIFEST, None, meta)
-    if row is None:
-        return Manifest()
+    return Manifest() if row is None else unpack_manifest(row, directory)
+
+
+def unpack_manifest(row: Value, directory: Path) -> Manifest:
+    """The manifest in a row. Raises StoreFormatError."""
     try:
         version, flushed, now_us, until_us, next_run, runs, dropped = msgpack.unpackb(unseal("meta", MANIFEST, row))
         if version > DUAL_VERSION:
@@ -209,6 +217,10 @@ def read_manifest(txn: AnyTransaction, meta: Database, directory: Path) -> Manif
 
 def write_manifest(txn: WriteTransaction, meta: Database, manifest: Manifest) -> None:
     """Store the manifest."""
-    m = manifest
+    txn.put(MANIFEST, pack_manifest(manifest), db=meta)
+
+
+def pack_manifest(m: Manifest) -> bytes:
+    """The inverse of `unpack_manifest`."""
     fields = (DUAL_VERSION, m.flushed, m.now_us, m.until_us, m.next_run, [tuple(run) for run in m.runs], m.dropped)
-    txn.put(MANIFEST, seal(MANIFEST, msgpack.packb(fields)), db=meta)
+    return seal("meta", MANIFEST, msgpack.packb(fields))

@@ -199,7 +199,7 @@ class Lists:
         self._manifest.runs = [RunRow(run.number, run.level, run.segments) for run in self._runs]
         self._manifest.now_us = max(self._manifest.now_us, now_us)
         write_manifest(txn, self._home.meta, self._manifest)
-        txn.put(GRAVES, seal(GRAVES, _pack_rows(self.graves.rows)), db=self._home.meta)
+        txn.put(GRAVES, seal("meta", GRAVES, _pack_rows(self.graves.rows)), db=self._home.meta)
 
 
 def _pack_rows(rows: Rows) -> bytes:

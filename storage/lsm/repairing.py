@@ -2,148 +2,216 @@
 
 A damaged operation of a batch is LOST: it keeps its number, so the others keep theirs. Damaged rows are left out of
 their segment. Without a manifest the runs cannot be told from remains of merges: all rows are taken once by their
-number, and operations of every batch are entered again; expired and unsubscribed ones may come back for as long as
-their own times say.
+number, in memory (40 bytes each), and operations of every batch are entered again; expired and unsubscribed ones may
+come back for as long as their own times say.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import lmdb
 import numpy as np
 
-from lexicast.cluster.errors import StoreFormatError
+from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError
 
-from ..check import Damage, Report
+from ..check import DAMAGES_MAX, Damage, Report
+from ..environment import disk_is_full
 from ..format import DamageError, unseal
-from ..options import GIB
-from ..salvage import rows as salvaged_pairs
+from ..salvage import Progress, Salvage, Writer, nobody
 from .batches import batch_head, salvaged
-from .home import DUAL_FILE, GRAVES, MANIFEST, Manifest, RunRow, open_lmdb, open_tables, read_manifest, write_manifest
-from .rows import Rows, joined, sorted_rows
+from .checking import DUAL_TABLES
+from .home import DUAL_FILE, GRAVES, MANIFEST, Manifest, RunRow, open_new, pack_manifest, unpack_manifest
+from .rows import joined, sorted_rows
 from .runs import parse_segment_key, segment_key
 from .segments import encode_segment, salvaged_rows, segment_rows
 
 _SEGMENT_ROWS = 16_384
+_BATCH_KEY_BYTES = 8
 
 
 class DualRepair:
     """One repair, from the file in `directory` to the directory `new`."""
 
-    def __init__(self, directory: Path, new: Path) -> None:
-        self._file = directory / DUAL_FILE
+    def __init__(self, directory: Path, new: Path, progress: Progress) -> None:
         self._directory = directory
-        self._scratch = new / "scratch"
-        self._environment = open_lmdb(new, 64 * GIB)
-        self._batches, self._runs, self._meta = open_tables(self._environment, new)
+        self._salvage = Salvage(directory / DUAL_FILE, progress)
+        size = (directory / DUAL_FILE).stat().st_size
+        self._writer = Writer(new, partial(open_new, new), DUAL_TABLES, size)
         self._damages: list[Damage] = []
-        self._lines: list[str] = []
-        self._operations = self._kept = self._rows = 0
+        self._named: Counter[str] = Counter()
+        self._operations = self._batches = self._rows = 0
 
     def run(self) -> Report:
         """Copy everything."""
-        manifest = self._copy_meta()
-        self._copy_batches()
-        if manifest is None:
-            self._gather_runs()
+        whole = False
+        try:
+            for name in DUAL_TABLES:
+                for key, value in self._salvage.rows(name):
+                    if not self._take(name, key, value) and not self._take_stray(key, value):
+                        self._lost(name, key)
+            for key, value in self._salvage.strays(DUAL_TABLES):
+                self._take_stray(key, value)
+            self._tell()
+            manifest = self._manifest()
+            if manifest is None:
+                self._gather_runs()
+            else:
+                self._settle_runs(manifest)
+            whole = True
+        finally:
+            self._salvage.close()
+            self._writer.close(whole)
+        return Report(self._batches, self._operations, self._rows, self._damages)
+
+    def _note(self, table: str, offset: int, what: str) -> None:
+        if len(self._damages) < DAMAGES_MAX:
+            self._damages.append(Damage(table, -1, offset, what))
+
+    def _lost(self, table: str, key: bytes) -> None:
+        self._named[table] += 1
+        if table == "batches" and len(key) == _BATCH_KEY_BYTES:
+            self._note(table, int.from_bytes(key, "big"), "the batch is lost")
         else:
-            self._copy_runs(manifest)
-        self._environment.close()
-        self._scratch.unlink(missing_ok=True)
-        self._damages += [Damage(line.partition(":")[0], -1, -1, line.partition(": ")[2]) for line in self._lines]
-        return Report(self._kept, self._operations, self._rows, self._damages)
+            self._note(table, -1, f"the row {key[:32]!r} is lost")
 
-    def _copy_meta(self) -> Manifest | None:
-        kept = dict(salvaged_pairs(self._file, "meta", self._scratch, self._lines))
-        with self._environment.begin(write=True) as txn:
-            for key, value in kept.items():
-                txn.put(key, value, db=self._meta)
-            try:
-                if GRAVES in kept:
-                    unseal("meta", GRAVES, kept[GRAVES])
-            except DamageError as error:
-                self._damages.append(Damage("meta", -1, -1, f"graves: {error.what}"))
-                txn.delete(GRAVES, db=self._meta)
-            try:
-                return read_manifest(txn, self._meta, self._directory) if MANIFEST in kept else None
-            except StoreFormatError as error:
-                self._damages.append(Damage("meta", -1, -1, str(error)))
-                txn.delete(MANIFEST, db=self._meta)
-                return None
+    def _tell(self) -> None:
+        for name in DUAL_TABLES:
+            entries, kept = self._salvage.entries(name), self._writer.entries(name)
+            if entries is None:
+                self._note(name, -1, f"an unknown number of rows is lost, {kept} were found")
+            elif entries > kept + self._named[name]:
+                self._note(name, -1, f"{entries - kept - self._named[name]} of {entries} rows are lost")
+        if not self._salvage.free_known:
+            self._note("file", -1, "the list of free pages is damaged: rows that were deleted may have come back")
 
-    def _copy_batches(self) -> None:
-        for key, value in salvaged_pairs(self._file, "batches", self._scratch, self._lines):
-            first = int.from_bytes(key, "big")
-            kept, lost = salvaged(memoryview(value), first)
-            self._damages += [Damage("batches", -1, seq, "the operation is lost") for seq in lost]
-            if kept is None:
-                self._damages.append(Damage("batches", -1, first, "the batch is lost"))
-                continue
-            self._kept += 1
+    # taking rows
+
+    def _take(self, table: str, key: bytes, value: bytes) -> bool:
+        """Take what is undamaged of a row; False when nothing of it can be told."""
+        if table == "batches":
+            return self._take_batch(key, value)
+        return self._take_segment(key, value) if table == "runs" else self._take_meta(key, value)
+
+    def _take_stray(self, key: bytes, value: bytes) -> bool:
+        """Take a row that is whole, whatever table it is of."""
+        first = int.from_bytes(key, "big") if len(key) == _BATCH_KEY_BYTES else -1
+        with suppress(LexicastError):
+            if batch_head(memoryview(value), first).first == first:
+                return self._take_batch(key, value)
+        with suppress(LexicastError):
+            segment_rows(memoryview(value), verify=True)
+            return self._take_segment(key, value)
+        return self._take_meta(key, value)
+
+    def _take_batch(self, key: bytes, value: bytes) -> bool:
+        first = int.from_bytes(key, "big")
+        kept, lost = salvaged(memoryview(value), first)
+        if kept is None or len(key) != _BATCH_KEY_BYTES:
+            return False
+        if self._writer.get("batches", key) is None:
+            for seq in lost:
+                self._note("batches", seq, "the operation is lost")
+            self._batches += 1
             self._operations += batch_head(memoryview(kept), first).operations - len(lost)
-            with self._environment.begin(write=True) as txn:
-                txn.put(key, kept, db=self._batches)
+            self._writer.put("batches", key, kept)
+        return True
 
-    def _segments(self) -> dict[int, list[Rows]]:
-        """The undamaged rows of each run, segment by segment."""
-        found: dict[int, list[Rows]] = {}
-        for key, value in salvaged_pairs(self._file, "runs", self._scratch, self._lines):
-            try:
-                run, number = parse_segment_key(key)
-            except DamageError as error:
-                self._damages.append(Damage("runs", -1, -1, f"a segment is lost: {error.what}"))
+    def _take_segment(self, key: bytes, value: bytes) -> bool:
+        try:
+            run, number = parse_segment_key(key)
+        except DamageError:
+            return False
+        try:
+            segment_rows(memoryview(value), verify=True)
+        except DamageError:
+            rows = salvaged_rows(memoryview(value))
+            self._note("runs", number, f"run {run}: rows of this segment are lost")
+            value = encode_segment(rows) if rows.size else b""
+        if value and self._writer.get("runs", key) is None:
+            self._writer.put("runs", key, value)
+        return True
+
+    def _take_meta(self, key: bytes, value: bytes) -> bool:
+        if key not in (MANIFEST, GRAVES):
+            return False
+        try:
+            unseal("meta", key, value)
+        except DamageError:
+            return False
+        if self._writer.get("meta", key) is None:
+            self._writer.put("meta", key, value)
+        return True
+
+    # runs
+
+    def _manifest(self) -> Manifest | None:
+        row = self._writer.get("meta", MANIFEST)
+        if row is None:
+            return None if self._salvage.entries("meta") != 0 else Manifest()
+        try:
+            return unpack_manifest(bytes(row), self._directory)
+        except StoreFormatError as error:
+            self._note("meta", -1, str(error))
+            return None
+
+    def _segments(self) -> Iterator[tuple[int, bytes, memoryview]]:
+        for key, value in self._writer.rows("runs"):
+            yield parse_segment_key(key)[0], key, value
+
+    def _settle_runs(self, manifest: Manifest) -> None:
+        """Leave the runs that count, their segments numbered without a gap."""
+        counts = {run.number: 0 for run in manifest.runs}
+        for run, key, value in self._segments():
+            if run not in counts:
+                self._writer.delete("runs", key)
                 continue
-            try:
-                rows = segment_rows(memoryview(value), verify=True)
-            except DamageError:
-                rows = salvaged_rows(memoryview(value))
-                self._damages.append(Damage("runs", -1, number, f"run {run}: rows of this segment are lost"))
-            found.setdefault(run, []).append(rows)
-        return found
-
-    def _copy_runs(self, manifest: Manifest) -> None:
-        found = self._segments()
-        runs = []
+            self._rows += segment_rows(value, verify=False).size
+            wanted = segment_key(run, counts[run])
+            counts[run] += 1
+            if key != wanted:
+                kept = bytes(value)
+                self._writer.delete("runs", key)
+                self._writer.put("runs", wanted, kept)
         for row in manifest.runs:
-            parts = [rows for rows in found.get(row.number, []) if rows.size]
-            if len(parts) < row.segments:
-                lost = row.segments - len(parts)
-                self._damages.append(Damage("runs", -1, -1, f"{lost} segments of run {row.number} are lost"))
-            if parts:
-                self._write_run(row.number, parts)
-                runs.append(RunRow(row.number, row.level, len(parts)))
-        manifest.runs, manifest.dropped = runs, []
-        with self._environment.begin(write=True) as txn:
-            write_manifest(txn, self._meta, manifest)
+            if counts[row.number] < row.segments:
+                lost = row.segments - counts[row.number]
+                self._note("runs", -1, f"{lost} segments of run {row.number} are lost")
+        manifest.runs = [RunRow(r.number, r.level, counts[r.number]) for r in manifest.runs if counts[r.number]]
+        manifest.dropped = []
+        self._writer.put("meta", MANIFEST, pack_manifest(manifest))
 
     def _gather_runs(self) -> None:
-        parts = [rows for segments in self._segments().values() for rows in segments]
-        rows = joined(parts)
+        found = []
+        for _, key, value in self._segments():
+            found.append(segment_rows(memoryview(bytes(value)), verify=False))
+            self._writer.delete("runs", key)
+        rows = joined(found)
         rows = sorted_rows(rows.take(np.unique(rows.seq, return_index=True)[1]))
         # Whatever a batch still holds is entered from it; rows of older batches come from the runs.
-        with self._environment.begin() as txn, txn.cursor(self._batches) as cursor:
-            oldest = int.from_bytes(cursor.key(), "big") if cursor.first() else int(rows.seq.max(initial=0)) + 1
+        first = next(self._writer.rows("batches"), None)
+        oldest = int(rows.seq.max(initial=0)) + 1 if first is None else int.from_bytes(first[0], "big")
         rows = rows.take(rows.seq < oldest)
         segments = [rows.slice(at, at + _SEGMENT_ROWS) for at in range(0, rows.size, _SEGMENT_ROWS)]
         manifest = Manifest(flushed=oldest, next_run=2)
         if segments:
-            self._write_run(1, segments)
+            for number, part in enumerate(segments):
+                self._writer.put("runs", segment_key(1, number), encode_segment(part))
+            self._rows += rows.size
             manifest.runs = [RunRow(1, 0, len(segments))]
             manifest.until_us = int(rows.high.max())
-        with self._environment.begin(write=True) as txn:
-            write_manifest(txn, self._meta, manifest)
-
-    def _write_run(self, run: int, parts: list[Rows]) -> None:
-        for number, rows in enumerate(parts):
-            self._rows += rows.size
-            with self._environment.begin(write=True) as txn:
-                txn.put(segment_key(run, number), encode_segment(rows), db=self._runs)
+        self._writer.put("meta", MANIFEST, pack_manifest(manifest))
 
 
-def repair_dual(directory: Path, new: Path) -> Report:
-    """Write a repaired DualDB into the directory `new`; what was lost is in the report. Raises StoreError."""
+def repair_dual(directory: Path, new: Path, progress: Progress = nobody) -> Report:
+    """Write a repaired DualDB into the directory `new`; what was lost is in the report. Raises StoreError, OSError."""
     try:
-        return DualRepair(directory, new).run()
+        return DualRepair(directory, new, progress).run()
     except lmdb.Error as error:
+        if disk_is_full(new, error) or isinstance(error, lmdb.MapFullError):
+            raise StoreError(f"there is no room for a repaired copy beside {directory}: make some") from None
         raise StoreFormatError(f"{directory} cannot be repaired ({error}): restore a backup") from None
