@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from .cli_common import ERROR, reported
 
 if TYPE_CHECKING:
-    from lexicast.storage.check import Report
+    from lexicast.storage.check import Damage, Report
+
+# Damages of one table that are printed one by one.
+TOLD_MAX: Final = 20
 
 store = typer.Typer(name="store", help="Check, repair, compact, back up and count a store.", no_args_is_help=True)
 
@@ -26,13 +30,24 @@ DirectoryArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", hel
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def _by_table(damages: list[Damage]) -> dict[str, list[Damage]]:
+    found: dict[str, list[Damage]] = {}
+    for damage in damages:
+        found.setdefault(damage.table, []).append(damage)
+    return found
+
+
 def _tell(report: Report, what: str, as_json: bool) -> None:
     if as_json:
         found = {"blocks": report.blocks, "records": report.records, "rows": report.rows}
         typer.echo(json.dumps({**found, "damages": [damage._asdict() for damage in report.damages]}))
         return
-    for damage in report.damages:
-        typer.echo(str(damage))
+    for damages in _by_table(report.damages).values():
+        shown = damages if len(damages) <= TOLD_MAX else [*damages[: TOLD_MAX - 1], damages[-1]]
+        for damage in shown:
+            typer.echo(str(damage))
+        if len(damages) > len(shown):
+            typer.echo(f"{damages[0].table}: and {len(damages) - len(shown)} more (--json lists them)")
     counted = f"{report.blocks} blocks, {report.records} records, {report.rows} rows {what}"
     typer.echo(f"{counted}; {len(report.damages)} damaged")
 
@@ -54,11 +69,18 @@ def check(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
 def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Rewrite a stopped store with all that is undamaged, and clear its poison.
 
-    What is lost is named. The old file stays beside the new one (*.before-repair): delete it when you are content.
+    What is lost is told, by kind and number. It takes as much room as the old file has, which stays beside the new one
+    (*.before-repair): delete it when you are content.
     """
     from lexicast.storage import care
 
-    _tell(care.repair(directory), "kept", as_json)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("repairing")
+        report = care.repair(directory, lambda done, total: progress.update(task, completed=done, total=total))
+    _tell(report, "kept", as_json)
+    if not as_json:
+        typer.echo(f"the old file is {care.data_file(directory)}{care.BEFORE_REPAIR}: delete it when you are content")
 
 
 @store.command()

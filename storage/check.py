@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from lexicast.cluster.errors import PeerError, StoreError, UsageError
 from .cut import only_topic, retained_topic_at
 from .damage import Ledger
 from .dual import Entry, entries_in, parse_key
-from .environment import DATA_FILE, Databases, ReadOnly, raw_database
+from .environment import DATA_FILE, IDENTITY, Databases, ReadOnly, identity_of, raw_database, refuse_version
 from .format import (
     DamageError,
     block_of,
@@ -295,12 +295,22 @@ def check(directory: Path, begun: Callable[[str], None] = _nobody, skip: Collect
     store cannot be opened at all.
     """
     with closing(ReadOnly(directory)) as store:
+        _refuse_version(directory, store)
         expected = (store.lmdb.info()["last_pgno"] + 1) * store.lmdb.stat()["psize"]
         found = (directory / DATA_FILE).stat().st_size
         if found < expected:
             # Walking on would touch pages that are not there, which the kernel answers with SIGBUS.
             return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
         return Checker(store.databases, store.begin).run(begun, skip)
+
+
+def _refuse_version(directory: Path, store: ReadOnly) -> None:
+    with store.begin() as txn:
+        for key in IDENTITY:
+            with suppress(DamageError, lmdb.Error):
+                row = txn.get(key, None, store.databases.identity)
+                if row is not None:
+                    refuse_version(directory, identity_of(key, row).version)
 
 
 def check_store(store: Store) -> Report:
