@@ -437,7 +437,7 @@ async def listen(
         with suppress(FileNotFoundError):
             Path(rest).unlink()  # noqa: ASYNC240  # a local unlink, once at start
         server: asyncio.AbstractServer = await loop.create_unix_server(make, rest, backlog=BACKLOG)
-        os.chmod(rest, FILE_MODE)
+        Path(rest).chmod(FILE_MODE)  # noqa: ASYNC240  # local, once at start
         return server, address
     host, _, port = rest.rpartition(":")
     server = await loop.create_server(make, host, int(port), backlog=BACKLOG)
