@@ -4,7 +4,6 @@
                   block whose head is damaged is lost, because nobody can say which record is which
     tables        rows that do not match their checksum, or have another form, are left out; what refers to something
                   that is lost is set right (`mending`)
-    superseded    not copied: those records go by age
     dual          not copied: it is built again from the log when the store is opened; `expiry`, `session_due` are
                   made again here
 
@@ -62,7 +61,7 @@ from .salvage import Progress, Salvage, Writer, nobody
 
 _BLOCKS: Final = ("log", "kept")
 # `session_due` follows from the sessions.
-_SEALED: Final = tuple([name for name in Databases._fields if name not in (*PLAIN, "session_due")])
+_SEALED: Final = ("superseded", *[name for name in Databases._fields if name not in (*PLAIN, "session_due")])
 _GAPS_TOLD_MAX: Final = 100
 
 # What is lost with a row, and what to do.
@@ -75,6 +74,7 @@ _MEANS: Final = {
     "producers": "what a publisher sends again after the repair may be stored twice",
     "marks": "what a publisher sends again with QoS 2 after the repair may be stored twice",
     "dictionaries": "stored payloads that were compressed with them cannot be read",
+    "superseded": "records that count no more leave the log by age",
     "epochs": "nothing to do: new ones follow",
     "groups": "taken from what is left: no offset and no topic id is given out twice",
     "names": "topics without stored publications, or with one that is named below: nothing to do",

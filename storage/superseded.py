@@ -16,4 +16,4 @@ def supersede(databases: Databases, txn: WriteTransaction, group: int, offsets: 
     """Later records have replaced those at `offsets`; what ends something names itself, too: it leaves after them."""
     for offset in offsets:
         key = log_key(group, offset)
-        txn.put(key, seal(key, b""), db=databases.superseded)
+        txn.put(key, seal("superseded", key, b""), db=databases.superseded)

@@ -33,6 +33,7 @@ from lexicast.cluster.records import (
 )
 from lexicast.storage.check import check_store, rebuild_index
 from lexicast.storage.cut import cut
+from lexicast.storage.environment import IDENTITY
 from lexicast.storage.format import FORMAT_VERSION, seal
 from lexicast.storage.options import StoreOptions
 from lexicast.storage.store import Store
@@ -508,8 +509,9 @@ def test_a_format_from_before_the_first_release_is_refused(bench: Bench) -> None
 
 def test_a_damaged_header_is_refused(bench: Bench) -> None:
     with bench.open() as store, store.environment.begin() as txn:
-        txn.put(b"identity", b"junk", db=store.environment.databases.identity)
-    with pytest.raises(StoreFormatError, match="header"), bench.open():
+        for key in IDENTITY:
+            txn.put(key, b"junk", db=store.environment.databases.identity)
+    with pytest.raises(StoreFormatError, match="lost its identity"), bench.open():
         pass
 
 
