@@ -38,6 +38,7 @@ import msgpack
 from .errors import PeerError
 from .shapes import (
     GROUP,
+    GROUP_MAX,
     OFFSET,
     WHOLE,
     Fields,
@@ -90,15 +91,32 @@ def _array(value: Any) -> bool:
     return type(value) is tuple
 
 
-# (group, meta, lengths, body): columns that the sequencer looks into
-ENTRY: Final = row(GROUP, data, data, data)
-# Runs of (count, epoch, first offset), or why an entry was refused.
-RESULT: Final = either(_words, each(row(WHOLE, WHOLE, OFFSET)))
+# These two are looked at for each entry: without the calls of shapes within shapes a tenth of the time.
+def _entry(value: Any) -> bool:
+    """(group, meta, lengths, body): columns that the sequencer looks into."""
+    if type(value) is not tuple or len(value) != 4:
+        return False
+    group, meta, lengths, body = value
+    return type(group) is int and 0 <= group <= GROUP_MAX and type(meta) is type(lengths) is type(body) is bytes
+
+
+def _result(value: Any) -> bool:
+    """Runs of (count, epoch, first offset), or why an entry was refused."""
+    if type(value) is not tuple:
+        return type(value) is str
+    for run in value:
+        if type(run) is not tuple or len(run) != 3:
+            return False
+        count, epoch, first = run
+        if not (type(count) is type(epoch) is type(first) is int and min(run) >= 0):
+            return False
+    return True
+
 
 # Entries of a PUBLISH and blocks of a DELIVER are looked at one by one, so that one that is wrong costs itself.
 MESSAGES: Final[dict[int, Fields]] = {
     PUBLISH: (WHOLE, _array),
-    ACK: (WHOLE, each(RESULT)),
+    ACK: (WHOLE, each(_result)),
     TAKEN: (WHOLE,),
     DELIVER: (WHOLE, _array),
     HEADS: (mapping(GROUP, row(WHOLE, OFFSET)),),
@@ -123,7 +141,7 @@ def check_message(message: Any) -> None:
 
 def check_entry_columns(entry: Any) -> None:
     """Raise PeerError unless an entry of a PUBLISH is a group and its three columns."""
-    if not ENTRY(entry):
+    if not _entry(entry):
         raise PeerError(f"not an entry (group, meta, lengths, body): {entry!r:.80}")
 
 
