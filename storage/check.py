@@ -108,7 +108,7 @@ class Checker:
     def __init__(self, databases: Databases, begin: Snapshot) -> None:
         self._databases = databases
         self._begin = begin
-        self._log = Log(databases.log, Ledger("check:"))
+        self._log = Log(databases.log, Ledger())
         self._damages: list[Damage] = []
         self._blocks = self._records = self._rows = 0
 

@@ -31,7 +31,7 @@ class Ledger:
     """What was found damaged in a store since it was opened. Used from any thread."""
 
     def __init__(self, store: str = "") -> None:
-        """`store`: how the log calls it."""
+        """`store`: how the log calls it; "": nothing is logged, for who tells of damage in another way."""
         self._store = store
         self._lock = threading.Lock()
         self._places: dict[tuple[str, int, int, str], None] = {}
@@ -46,7 +46,7 @@ class Ledger:
             self._places[place] = None
             self._counts[error.table] += 1
             first = self._counts[error.table] == 1
-        if first:
+        if first and self._store:
             log.error("%s %s (passed over; further ones in %s: see status)", self._store, error, error.table)
 
     @property

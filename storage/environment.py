@@ -235,7 +235,7 @@ def complete_file(environment: lmdb.Environment, data: Path) -> None:
 
 def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, create: bool = True) -> Databases:
     """Every database of the store; `damage` gets to know of damaged rows. Raises StoreFormatError."""
-    ledger = damage or Ledger(str(environment.path()))
+    ledger = damage or Ledger()
 
     def opened(name: str) -> Database | Table:
         database = environment.open_db(name.encode(), create=create)
