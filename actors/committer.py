@@ -94,6 +94,15 @@ class Committer:
         self._awaited = self._awaited or awaited
         self._go_on()
 
+    def withdraw(self, unwanted: Callable[[Block], bool]) -> list[Block]:
+        """Take out of what waits, and return, the blocks that shall not be written after all."""
+        taken = [block for block in self._waiting if unwanted(block)]
+        if taken:
+            self._waiting = [block for block in self._waiting if not unwanted(block)]
+            self.waiting_bytes -= sum([block.size_bytes for block in taken])
+            self.waiting_records -= sum([block.count for block in taken])
+        return taken
+
     def _go_on(self) -> None:
         """Write what waits, now or soon."""
         if self._awaited or self.waiting_bytes > QUIET_BYTES_MAX:

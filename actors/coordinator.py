@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from lexicast.cluster.blocks import QOS_MASK, Block, unpack_meta
+from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block, unpack_meta
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError, UsageError
 from lexicast.cluster.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN, check_entry_columns
@@ -304,6 +304,20 @@ class CoordinatorServer:
     def _refused(self, blocks: list[Block], error: StoreError) -> None:
         """The disk was full after all: nobody is told that these are stored; their offsets stay unused."""
         self.refusal = error
+        self._withdraw(blocks, error)
+        # A dictionary may have been among them: what refers to it could never be read.
+        self._withdraw(self._committer.withdraw(self._unreadable), error)
+        sequenced, self._sequenced = self._sequenced, []
+        self._withdraw([block for block in sequenced if self._unreadable(block)], error)
+        self._sequenced += [block for block in sequenced if not self._unreadable(block)]
+
+    def _unreadable(self, block: Block) -> bool:
+        """Whether a block refers to a dictionary that its group's log neither holds nor is about to hold."""
+        if block.kind != PUBLICATIONS or not block.meta.dictionaries:
+            return False
+        return not self.memory.dictionaries(block.group).issuperset(block.meta.dictionaries)
+
+    def _withdraw(self, blocks: list[Block], error: StoreError) -> None:
         for block in blocks:
             waiters = self._commit_waiters.get(block.group, deque())
             for waiter in [w for w in waiters if block.first <= w[0] <= block.last]:

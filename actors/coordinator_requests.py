@@ -115,7 +115,12 @@ class CoordinatorRequests:
         known = self._server.memory.dictionaries(group)
         if dictionary not in known:
             known.add(dictionary)
-            self._server.append_control(group, DictionaryStored(dictionary, family, content), _ignore)
+
+            def done(error: Exception | None) -> None:
+                if error is not None:
+                    known.discard(dictionary)
+
+            self._server.append_control(group, DictionaryStored(dictionary, family, content), done)
             self._server.place_control()
 
     def dictionary(self, peer: BrokerPeer, dictionary: int) -> bytes | None:

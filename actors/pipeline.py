@@ -225,6 +225,9 @@ class Pipeline:
         self._taken(batch)
         self._queued_bytes -= batch.size_bytes
         for entry, result in zip(batch.entries, results, strict=True):
+            if isinstance(result, str):
+                # Its dictionaries may have been refused with it: the next one brings them again.
+                self._known_dictionaries.difference_update([(entry.wire[0], each) for each in entry.dictionaries])
             for done in entry.done:
                 done(result)
         self._flush()

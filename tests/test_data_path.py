@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from lexicast.actors.encoding import Grant
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.config import Config
-from lexicast.cluster.errors import StoreError, UnavailableError
+from lexicast.cluster.errors import StoreError, StoreFullError, UnavailableError
 from lexicast.cluster.positions import topic_group
 from lexicast.compression.codecs import ZSTD
 from lexicast.compression.dictionary import Dictionary
 
-from .harness import GROUPS, MIB, STORE, Cluster, EngineNode, Received, Stream, eventually
+from .harness import GROUPS, MIB, STORE, WAIT_S, Cluster, EngineNode, Received, Stream, eventually
 
 
 def numbered(start: int, count: int) -> list[bytes]:
@@ -717,3 +718,36 @@ async def test_a_coordinator_whose_store_takes_no_more_ends(tmp_path: Path) -> N
     # What makes an actor's process end, so that Ray starts it again (`actors.background`).
     assert isinstance(told[0], LoopEndedError)
     assert "I/O error" in str(told[0])
+
+
+async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_to_it(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"a")
+        held = broker.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"the words of this topic " * 20).pack())
+        words = broker.engine.recoder.encode(b"the words", held).data
+        disk, waiting = coordinator.disk, coordinator.server._committer
+        commit, refusals = disk._commit, iter([StoreFullError("another process has filled the disk")] * 2)
+
+        def full_at_first(blocks: Sequence[Block]) -> None:
+            if error := next(refusals, None):  # the dictionary with its publication, then without it
+                raise error
+            commit(blocks)
+
+        disk._commit = full_at_first
+        disk.hold()
+        first = broker.publish_later(b"a", [words], dictionary=held.id)
+        await eventually(lambda: disk.waiting == 1)
+        later = broker.publish_later(b"a", [words], dictionary=held.id)
+        plain = broker.publish_later(b"a", [b"plain"])
+        before = waiting.waiting_records
+        await eventually(lambda: waiting.waiting_records > before)
+        disk.release()
+        async with asyncio.timeout(WAIT_S):
+            assert "filled the disk" in await first
+            assert not isinstance(await later, tuple)
+            await plain
+        assert isinstance(await broker.publish(b"a", [words], dictionary=held.id), tuple)
+        await stream.arrived(1)
+        assert coordinator.server.store.dictionary(topic_group(b"a", GROUPS), held.id) is not None
