@@ -32,6 +32,7 @@ from .meters import Meter, Since, Trend
 from .peers import BrokerPeer, Routing
 from .recall import StoreMemory
 from .session_home import Sessions
+from .turns import LoopWatch
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class CoordinatorServer:
         # The last refusal for want of space. An epoch whose start cannot be stored is not served.
         self.refusal: StoreError | None = None
         self.published_records = 0
+        self._watch = LoopWatch()
         # Entries refused, by the class of the error.
         self.refused: Counter[str] = Counter()
         self._meter, self._used, self._behind = Meter(), Trend(), Since()
@@ -125,6 +127,7 @@ class CoordinatorServer:
         self._tasks = [
             keep_going(self._tell_heads(), "telling brokers how far they have been served"),
             keep_going(self._sweep(), "the coordinator's housekeeping"),
+            keep_going(self._watch.run(), "watching the event loop"),
         ]
 
     async def stop(self) -> None:
@@ -402,6 +405,7 @@ class CoordinatorServer:
             "uncommitted_bytes": self._committer.waiting_bytes,
             "damage": self.store.damage.status(),
             "failure": str(self.failure) if self.failure else None,
+            "loop_ms": self._watch.longest_ms(),
             "brokers": brokers,
             "store": store,
         }

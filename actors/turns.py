@@ -38,3 +38,24 @@ class Turns:
         if now_s() >= self._until_s:
             await asyncio.sleep(0)
             self._until_s = now_s() + TURN_S
+
+
+class LoopWatch:
+    """How long the event loop's longest turn was: a timer that asks every PERIOD_S how late it is."""
+
+    PERIOD_S: Final = 0.01
+
+    def __init__(self) -> None:
+        self._longest_s = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            due_s = now_s() + self.PERIOD_S
+            await asyncio.sleep(self.PERIOD_S)
+            self._longest_s = max(self._longest_s, now_s() - due_s)
+
+    def longest_ms(self) -> float:
+        """The longest turn since this was last asked, as far as the timer could see it."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return round(longest_s * 1_000, 1)
