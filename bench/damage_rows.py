@@ -53,7 +53,9 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         headers = (0, self._page_bytes)
         newest = max(headers, key=lambda at: self._number(at + _TRANSACTION))
-        for _, _, key, value_at, _ in self._nodes(self._number(newest + _MAIN_ROOT)):
+        for kind, _, key, value_at, _ in self._nodes(self._number(newest + _MAIN_ROOT)):
+            if not kind & _NAMED:
+                continue  # a copy of a table's row, for `repair`
             root = self._number(value_at + 40)
             for flags, key_at, name, at, size in self._nodes(root) if root != _NO_PAGE else ():
                 del flags

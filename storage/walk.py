@@ -79,34 +79,34 @@ class Walk:
 
     def _slice(self, limit: int) -> None:
         name = self._left[0]
-        keys, unsound = self._look(name, limit)
+        keys, sound = self._look(name, limit)
         if any([a >= b for a, b in pairwise(keys)]):
             if name in _BY_POSITION:
-                unsound = self._misplaced(name, len(keys))
-            self._take_out(name, keys, unsound)
+                sound = self._placed(name, len(keys))
+            self._take_out(name, keys, sound)
         if len(keys) > limit:
-            self._after = next((key for key in reversed(keys) if key not in unsound), keys[-1])
+            self._after = next((key for key, good in zip(keys[::-1], sound[::-1], strict=True) if good), keys[-1])
             return
         self._left.pop(0)
         self._after = None
         self._finished(name)
 
-    def _look(self, name: str, limit: int) -> tuple[list[bytes], set[bytes]]:
-        """The next keys, the last of the slice before among them, and those whose rows are damaged."""
+    def _look(self, name: str, limit: int) -> tuple[list[bytes], list[bool]]:
+        """The next keys, the last of the slice before among them, and of each whether its row is sound."""
         table: Table | None = getattr(self._databases, name) if name not in _BY_KEY else None
-        unsound: set[bytes] = set()
+        sound: list[bool] = []
         keys: list[bytes] = []
         with self._at(name) as cursor:
             there = bool(cursor.key())
             while there and len(keys) <= limit:
                 key = bytes(cursor.key())
                 keys.append(key)
-                if not (self._is_key_of(name, key) if table is None else table.is_sound(key, cursor.value())):
-                    unsound.add(key)
+                good = self._is_key_of(name, key) if table is None else table.is_sound(key, cursor.value())
+                sound.append(good)
                 there = cursor.next()
-        if unsound:
+        if not all(sound):
             self._damaged.add(name)
-        return keys, unsound
+        return keys, sound
 
     def _is_key_of(self, name: str, key: bytes) -> bool:
         """A key has the form that keys of this table have; where not, that is noted."""
@@ -119,19 +119,17 @@ class Walk:
             self._ledger.note(error)
         return False
 
-    def _misplaced(self, name: str, count: int) -> set[bytes]:
-        """Of as many keys from where the slice began, those of blocks that say they belong elsewhere."""
-        found = set()
+    def _placed(self, name: str, count: int) -> list[bool]:
+        """Of as many keys from where the slice began, whether their blocks say that they belong there."""
+        found = []
         with self._at(name) as cursor:
             for _ in range(count):
-                key = bytes(cursor.key())
                 try:
-                    group, last = parse_log_key(key)
+                    group, last = parse_log_key(cursor.key())
                     head = peek_head(cursor.value(), group, last)
-                    if (head.group, head.last) != (group, last):
-                        found.add(key)
+                    found.append((head.group, head.last) == (group, last))
                 except DamageError:
-                    found.add(key)
+                    found.append(False)
                 cursor.next()
         return found
 
@@ -142,10 +140,9 @@ class Walk:
             _ = cursor.first() if self._after is None else cursor.set_range(self._after)
             yield cursor
 
-    def _take_out(self, name: str, keys: list[bytes], unsound: set[bytes]) -> None:
+    def _take_out(self, name: str, keys: list[bytes], sound: list[bool]) -> None:
         """Take keys out of the tree that are not in order; those of sound rows are put again."""
-        flags = [key not in unsound for key in keys]
-        places = out_of_order(keys, flags)
+        places = out_of_order(keys, sound)
         database = raw_database(self._databases, name)
         again: list[tuple[bytes, bytes]] = []
         with self._environment.begin() as txn:
@@ -155,7 +152,7 @@ class Walk:
                     for _ in range(place):
                         there = there and cursor.next()
                     if there and bytes(cursor.key()) == keys[place]:
-                        if flags[place] and name not in ("dual", "expiry"):
+                        if sound[place] and name not in ("dual", "expiry"):
                             again.append((keys[place], bytes(cursor.value())))
                         cursor.delete()
             for key, value in again:
@@ -163,7 +160,7 @@ class Walk:
         for place in places:
             if name == "dual":
                 self._index.damaged(DamageError(name, -1, -1, f"the key {keys[place]!r} is out of order"))
-            elif not flags[place] or name == "expiry":
+            elif not sound[place] or name == "expiry":
                 self._ledger.note(DamageError(name, -1, -1, f"the key {keys[place]!r} is out of order"))
                 self._damaged.add(name)
 
