@@ -22,7 +22,7 @@ from lexicast.cluster.clock import Clock
 from .damage import Ledger
 from .dual import Index
 from .environment import Databases, Environment, raw_database
-from .format import DamageError, parse_log_key, peek_head
+from .format import DamageError, parse_log_key, verified_head
 from .state import State
 from .table import Table
 from .topics import TopicIds
@@ -125,9 +125,8 @@ class Walk:
         with self._at(name) as cursor:
             for _ in range(count):
                 try:
-                    group, last = parse_log_key(cursor.key())
-                    head = peek_head(cursor.value(), group, last)
-                    found.append((head.group, head.last) == (group, last))
+                    verified_head(cursor.value(), *parse_log_key(cursor.key()))
+                    found.append(True)
                 except DamageError:
                     found.append(False)
                 cursor.next()
