@@ -2,8 +2,8 @@
 
 A scan is resumed by the *path* of the last name visited, whatever has been added or removed meanwhile: children are
 visited in an order of their own (by a hash of the level, then by the level), and those of a wide node lie in buckets by
-that hash, of which only the ones at hand are put in order. About 350 bytes a name of three levels, measured with
-100,000 names of the form dev/N/state.
+that hash, of which only the ones at hand are put in order. Measured with 100,000 names, in bytes a name: 410 of the
+form dev/N/state, 93 where the last level is the one that differs, 990 where two levels lie below it in each.
 """
 
 from __future__ import annotations
