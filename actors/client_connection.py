@@ -174,6 +174,7 @@ class Connection:
     async def _find(self) -> None:
         """Return when a link is open. Raises UnavailableError when none could be had for `give_up_s`."""
         started, pause = time.monotonic(), BACKOFF_FIRST_S
+        reason = "the last attempt did not come to an end"
         while self.link is None:
             left_s = None if self._give_up_s is None else max(0.0, started + self._give_up_s - time.monotonic())
             try:
@@ -182,8 +183,8 @@ class Connection:
                 return
             except (LexicastError, OSError) as error:
                 waited = time.monotonic() - started
+                reason = str(error) or reason  # one that was cut off says less than one that failed before it
                 if self._give_up_s is not None and waited >= self._give_up_s:
-                    reason = str(error) or "the last attempt did not come to an end"
                     raise UnavailableError(f"no broker for {waited:.1f} s: {reason}") from None
                 log.debug("no broker yet: %s", error)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
