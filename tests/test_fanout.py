@@ -252,7 +252,7 @@ TestSlow.settings = settings(max_examples=150, stateful_step_count=40, deadline=
 
 
 def test_the_cache_has_all_or_says_so() -> None:
-    cache = BlockCache(3 * block_of([b"a"]).size_bytes)
+    cache = BlockCache(3 * block_of([b"a"]).memory_bytes)
     assert cache.since(0, 0) is None
     blocks = [block_of([b"a"], offset) for offset in range(10)]
     for block in blocks:
