@@ -34,7 +34,7 @@ from .mqtt_properties import expiry_ms
 from .pipeline import Pipeline
 from .session import Session
 from .session_fate import US_PER_S, expires_us
-from .session_floor import Floor
+from .session_floor import Floor, packed
 from .session_home import Asked, Left, Opened
 from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s, will_of
 
@@ -293,7 +293,7 @@ class Sessions:
                 behind.append((owner.session.connection, frontier))
             if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
                 await asyncio.sleep(0)
-        exceptions = self._floor.move(heads, behind)
+        exceptions = packed(self._floor.move(heads, behind))
         floor = self._floor.floor
         for name, pipeline in self._engine.pipelines.items():
             told = self._told.get(name, {})

@@ -11,12 +11,18 @@ still there a round later, or lags, is an *exception*: its own lowest offsets ar
 
 Invariant: what is said of a session (`floor`, under its exception) is never beyond what it has acknowledged; the floor
 never goes back. At most EXCEPTION_OFFSETS_MAX offsets are told; of sessions beyond them it is said that nothing is
-known (None), and what was saved of them counts.
+known (None), and what was saved of them counts. An exception travels and lies at its home as msgpack (`packed`): few
+are ever asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgpack
+
+from lexicast.cluster.shapes import CURSOR
 
 EXCEPTION_OFFSETS_MAX = 20_000
 
@@ -44,3 +50,20 @@ class Floor:
                 held[group] = min(offset, held.get(group, offset))
         self.floor = {group: min(head, held.get(group, head)) for group, head in heads.items()}
         return exceptions
+
+
+def packed(exceptions: Mapping[int, Mapping[int, int] | None]) -> dict[int, bytes | None]:
+    """Exceptions as their home is told of them, each by itself."""
+    pack = msgpack.Packer(autoreset=True).pack
+    return {number: None if frontier is None else pack(frontier) for number, frontier in exceptions.items()}
+
+
+def frontier_of(exception: bytes | None) -> dict[int, int] | None:
+    """The offsets in one of `packed`; None where nothing is known, or nothing can be read."""
+    if exception is None:
+        return None
+    try:
+        found: Any = msgpack.unpackb(exception, use_list=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException):
+        return None
+    return found if CURSOR(found) else None

@@ -3,7 +3,7 @@
 The coordinator that leads a client id's group decides. A broker takes a session over before it answers CONNECT; the
 generation grows with each take-over, and what an older generation still wants to save is refused, so two brokers
 never serve one session. `Sessions` is the table as it will be once everything sequenced is durable: the store's rows
-under a layer of the changes on their way. What is written is what changed (`session_fate.record_of`).
+(`session_memory`) under a layer of the changes on their way. Written is what changed (`session_fate.record_of`).
 
 Every session has somebody. Its owner while that lives; else the home itself, which publishes wills when they are due,
 through whichever broker is linked (at least once: a broker that dies of it leaves it to the next), and forgets sessions
@@ -30,6 +30,8 @@ from lexicast.cluster.records import ControlRecord, SessionSaved
 
 from .peers import BrokerPeer
 from .session_fate import continues, due_will, has_expired, moved_on, orphaned, record_of
+from .session_floor import frontier_of
+from .session_memory import SessionMemory
 
 log = logging.getLogger(__name__)
 
@@ -108,19 +110,21 @@ class Held(NamedTuple):
 class Standing(NamedTuple):
     """How far all sessions of a broker's incarnation have got, but those of connections from `below` on.
 
-    Before `floor` (group -> offset) everything is acknowledged, where `exceptions` (connection -> group -> offset, or
-    None: nothing is known) does not say otherwise. See `session_floor`.
+    Before `floor` (group -> offset) everything is acknowledged, where `exceptions` (connection -> group -> offset as
+    `session_floor.packed`, or None: nothing is known) does not say otherwise.
     """
 
     below: int
     floor: Mapping[int, int]
-    exceptions: Mapping[int, Mapping[int, int] | None]
+    exceptions: Mapping[int, bytes | None]
 
     def of(self, session: SessionSaved) -> Mapping[int, int]:
         """The floor of one session."""
         if session.connection >= self.below:
             return {}
-        own = self.exceptions.get(session.connection, {})
+        if session.connection not in self.exceptions:
+            return self.floor
+        own = frontier_of(self.exceptions[session.connection])
         return {} if own is None else {**self.floor, **own}
 
 
@@ -135,6 +139,7 @@ class Sessions:
         clock: Callable[[], Clock],
     ) -> None:
         self._store = store
+        self._durable = SessionMemory(store.session)
         self._append = append
         self._peers = peers
         self._clock = clock
@@ -158,7 +163,7 @@ class Sessions:
 
     def _lasting(self, group: int, client_id: str) -> SessionSaved | None:
         change = self._changing.get((group, client_id))
-        return change[0] if change is not None else self._store.session(group, client_id)
+        return change[0] if change is not None else self._durable.get((group, client_id))
 
     @asynccontextmanager
     async def _turn(self, group: int, client_id: str) -> AsyncIterator[None]:
@@ -297,7 +302,9 @@ class Sessions:
     async def _let_go(self, older: SessionSaved) -> None:
         await self._handed_over(older, True)
 
-    def stand(self, peer: BrokerPeer, below: int, floor: Mapping[int, int], exceptions: Mapping[int, Any]) -> None:
+    def stand(
+        self, peer: BrokerPeer, below: int, floor: Mapping[int, int], exceptions: Mapping[int, bytes | None]
+    ) -> None:
         """How far a broker's sessions have got; see `Standing`. `floor` holds what has moved."""
         key = (peer.name, peer.incarnation)
         known = self._standing.get(key)
@@ -333,6 +340,10 @@ class Sessions:
             change = self._changing.get(key)
             if change is not None and change[1] == number:
                 del self._changing[key]
+            if error is None:
+                self._durable.put(key, after)
+            else:
+                self._durable.forget(key)
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(None)
 

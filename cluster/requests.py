@@ -16,6 +16,7 @@ from .shapes import (
     PACKET_IDS,
     WHOLE,
     Fields,
+    Shape,
     data,
     each,
     either,
@@ -41,7 +42,7 @@ def _unknown(value: Any) -> bool:
     return True
 
 
-_START: Final = {"cursor": CURSOR, "time": WHOLE}
+_START: Final[dict[str, Shape]] = {"cursor": CURSOR, "time": WHOLE}
 
 
 def _options(value: Any) -> bool:
@@ -64,7 +65,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "session_save": (GROUP, text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
     "session_end": (GROUP, text, WHOLE),
     "sessions_hold": (each(row(GROUP, text, data, WHOLE, WHOLE, truth)),),
-    "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, CURSOR))),
+    "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, data))),
     "release": (either(nothing, GROUPS), data, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, text, data),

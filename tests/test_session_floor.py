@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.actors import session_floor
-from lexicast.actors.session_floor import Floor
+from lexicast.actors.session_floor import Floor, frontier_of, packed
 from lexicast.actors.session_home import Standing
 from lexicast.cluster.records import SessionSaved
 
@@ -36,10 +36,18 @@ def test_of_more_than_can_be_told_nothing_is_known() -> None:
     behind = dict.fromkeys(range(100), 5)
     many = session_floor.EXCEPTION_OFFSETS_MAX // 100 + 2
     exceptions = floor.move(dict.fromkeys(range(100), 20), [(number, behind) for number in range(many)])
-    standing = Standing(many, floor.floor, exceptions)
+    standing = Standing(many, floor.floor, packed(exceptions))
     assert [number for number in range(many) if exceptions[number] is None] == [many - 2, many - 1]
     assert standing.of(served(0)) == behind
     assert standing.of(served(many - 1)) == {}
+
+
+def test_an_exception_that_cannot_be_read_says_nothing() -> None:
+    assert packed({1: {2: 3}, 4: None}) == {1: b"\x81\x02\x03", 4: None}
+    assert frontier_of(b"\x81\x02\x03") == {2: 3}
+    for bad in (b"", b"\x81\x02", b"\x93\x01\x02\x03", b"\x81\x02\xff", b"\x81\x02\xc3", b"\x81\x90\x01", b"\xc1"):
+        assert frontier_of(bad) is None
+    assert Standing(9, {2: 7}, {5: b"\xc1"}).of(served(5)) == {}
 
 
 @dataclass
@@ -79,7 +87,7 @@ def test_whatever_happens_no_session_is_said_to_have_more_than_it_acknowledged(
                 (n, {g: min(offsets) for g, offsets in client.open.items() if offsets}) for n, client in clients.items()
             ]
             exceptions = floor.move(dict(heads), [(n, found) for n, found in frontiers if found])
-            standing = Standing(len(clients), floor.floor, exceptions)
+            standing = Standing(len(clients), floor.floor, packed(exceptions))
             assert all(offset >= before.get(g, 0) for g, offset in floor.floor.items())
             for n, client in clients.items():
                 said = standing.of(served(n))

@@ -13,6 +13,7 @@ from lexicast.actors import session_home
 from lexicast.actors.mqtt_packets import Will
 from lexicast.actors.peers import BrokerPeer
 from lexicast.actors.session import Session
+from lexicast.actors.session_floor import packed
 from lexicast.actors.session_home import ORPHANED_S, Asked, Held, Left, Opened, Sessions
 from lexicast.actors.session_state import filters_of, place_of, restore, will_bytes
 from lexicast.cluster.clock import ManualClock
@@ -615,7 +616,42 @@ async def test_a_session_goes_on_from_what_its_broker_told_of_all(
     first = await home.open(a)
     await home.save(first.generation, place(9))
     home.sessions.stand(a, below, {GROUP: 40, 7: 3}, {})
-    home.sessions.stand(a, below, {GROUP: 50}, exceptions)
+    home.sessions.stand(a, below, {GROUP: 50}, packed(exceptions))
     home.lose(a)
     opened = await home.open(home.broker("b"))
     assert read(opened.filters, opened.place).cursor == {GROUP: expected}
+
+
+async def test_a_session_that_comes_and_goes_is_read_from_the_store_once() -> None:
+    home = Home()
+    first = await home.open(home.broker("a"))
+    await home.leave(first.generation, place(9))
+    asked: list[str] = []
+    read_row = home.table.session
+
+    def counted(group: int, client_id: str) -> SessionSaved | None:
+        asked.append(client_id)
+        return read_row(group, client_id)
+
+    home.table.session = counted  # type: ignore[method-assign]  # a store that counts
+    home.start()
+    a = home.broker("a")
+    for connection in range(1, 4):
+        opened = await home.open(a, connection)
+        assert opened.place == place(9)
+        await home.leave(opened.generation, place(9))
+    assert len(asked) == 1
+
+
+async def test_what_could_not_be_stored_is_not_remembered() -> None:
+    home = Home()
+    a = home.broker("a")
+    opened = await home.open(a)
+    before = home.get()
+    home.holds = True
+    saving = asyncio.ensure_future(home.save(opened.generation, place(9)))
+    await asyncio.sleep(0)
+    home.commit(StoreError("no room"))
+    with pytest.raises(StoreError):
+        await saving
+    assert home.get() == before
