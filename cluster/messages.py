@@ -47,6 +47,7 @@ from .shapes import (
     data,
     each,
     either,
+    fit,
     mapping,
     nothing,
     row,
@@ -136,7 +137,9 @@ def check_message(message: Any) -> None:
     shapes = MESSAGES.get(kind) if type(kind) is int else None
     if shapes is None:
         raise PeerError(f"not a message: {message!r:.80}")
-    check_fields(f"a message of kind {kind}", shapes, message[1:])
+    fields = message[1:]
+    if not fit(shapes, fields):
+        check_fields(f"a message of kind {kind}", shapes, fields)
 
 
 def check_entry_columns(entry: Any) -> None:

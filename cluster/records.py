@@ -159,7 +159,10 @@ def unpack_record(data: bytes) -> ControlRecord:
     except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
         raise PeerError(f"a control record cannot be read: {error!r}") from None
     values: tuple[Any, ...] = record
-    for name, kind, value in zip(record._fields, _KINDS[type(record)], values, strict=True):
+    kinds = _KINDS[type(record)]
+    if tuple not in kinds and tuple(map(type, values)) == kinds:
+        return record
+    for name, kind, value in zip(record._fields, kinds, values, strict=True):
         if type(value) is not kind or (kind is tuple and any(type(number) is not int for number in value)):
             raise PeerError(f"a control record cannot be read: {type(record).__name__}.{name} is no {kind.__name__}")
     return record

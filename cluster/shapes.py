@@ -9,7 +9,8 @@ A Shape is a predicate of a value as msgpack gives it: arrays are tuples, bool i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from operator import call
 from typing import Any, Final, TypeAlias
 
 from .errors import LexicastError, PeerError
@@ -24,34 +25,57 @@ GROUP_MAX: Final = 2**16 - 1
 TEXT_BYTES_MAX: Final = 65_535
 
 
-def number(low: int = 0, high: int = I64_MAX) -> Shape:
+class Number:
     """A whole number from `low` to `high`."""
-    return lambda value: type(value) is int and low <= value <= high
+
+    __slots__ = ("high", "low")
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def __call__(self, value: Any) -> bool:
+        return type(value) is int and self.low <= value <= self.high
+
+    def all(self, values: Collection[Any]) -> bool:
+        """All of `values` at once: a cursor names every group."""
+        return not values or (
+            _INT.issuperset(map(type, values)) and self.low <= min(values) and max(values) <= self.high
+        )
+
+
+_INT: Final = frozenset({int})
+
+
+def number(low: int = 0, high: int = I64_MAX) -> Number:
+    """A whole number from `low` to `high`."""
+    return Number(low, high)
+
+
+def _all(shape: Shape) -> Callable[[Collection[Any]], bool]:
+    return shape.all if isinstance(shape, Number) else lambda values: all(map(shape, values))
 
 
 def each(shape: Shape) -> Shape:
     """An array of such."""
-    return lambda value: type(value) is tuple and all(map(shape, value))
+    all_fit = _all(shape)
+    return lambda value: type(value) is tuple and all_fit(value)
 
 
 def row(*shapes: Shape) -> Shape:
     """An array with one value for each shape."""
-    count = len(shapes)
-    return lambda value: (
-        type(value) is tuple
-        and len(value) == count
-        and all([fits(item) for fits, item in zip(shapes, value, strict=True)])
-    )
+    return lambda value: type(value) is tuple and fit(shapes, value)
 
 
 def mapping(keys: Shape, values: Shape) -> Shape:
     """A map from such to such."""
-    return lambda value: type(value) is dict and all(map(keys, value)) and all(map(values, value.values()))
+    keys_fit, values_fit = _all(keys), _all(values)
+    return lambda value: type(value) is dict and keys_fit(value) and values_fit(value.values())
 
 
-def either(*shapes: Shape) -> Shape:
-    """One of these."""
-    return lambda value: any([fits(value) for fits in shapes])
+def either(one: Shape, other: Shape) -> Shape:
+    """One of the two."""
+    return lambda value: one(value) or other(value)
 
 
 def nothing(value: Any) -> bool:
@@ -102,6 +126,11 @@ DICTIONARY_ID: Final = number(0, U64_MAX)
 Fields: TypeAlias = tuple[Shape, ...]
 
 
+def fit(shapes: Fields, fields: tuple[Any, ...]) -> bool:
+    """Whether `fields` are of `shapes`, one for each."""
+    return len(fields) == len(shapes) and all(map(call, shapes, fields))
+
+
 def check_fields(what: str, shapes: Fields, fields: tuple[Any, ...], fewest: int | None = None) -> None:
     """Raise PeerError unless `fields` are of `shapes`, at least the first `fewest` (None: all)."""
     if not (len(shapes) if fewest is None else fewest) <= len(fields) <= len(shapes):
@@ -114,5 +143,5 @@ def check_fields(what: str, shapes: Fields, fields: tuple[Any, ...], fewest: int
 def check_request(requests: Mapping[str, Fields], method: str, arguments: tuple[Any, ...]) -> None:
     """Raise PeerError unless `arguments` are what `method` takes; a method that is not among `requests` passes."""
     shapes = requests.get(method)
-    if shapes is not None:
+    if shapes is not None and not fit(shapes, arguments):
         check_fields(f"the request {method!r}", shapes, arguments)

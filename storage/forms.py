@@ -47,7 +47,7 @@ _FORMS: Final[dict[str, Form]] = {
     "groups": _groups,
     "names": lambda key, row: topic_id_of(key, "names"),
     "ids": lambda key, row: topic_id_of(row, "ids"),
-    "sessions": lambda key, row: session_of(row),
+    "sessions": lambda key, row: unpack_row(row),
     "session_due": lambda key, row: unpacked_head(_DUE, key, "session_due"),
     "subscriptions": lambda key, row: subscription_of(row),
     "producers": lambda key, row: check_form(row),

@@ -128,8 +128,8 @@ class SessionTable:
 
     def row(self, txn: AnyTransaction, group: int, client_id: str) -> SessionRow | None:
         """The row of a client id; a damaged one is as good as none: what comes replaces it, or has no effect."""
-        row = self._databases.sessions.get(txn, session_key(group, client_id))
-        return None if row is None else unpack_row(row)
+        found: SessionRow | None = self._databases.sessions.parsed(txn, session_key(group, client_id))
+        return found
 
     def session(self, txn: AnyTransaction, group: int, client_id: str) -> SessionSaved | None:
         """The session of a client id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .damage import Ledger
 from .format import DamageError, seal, unseal
@@ -27,8 +27,8 @@ _KEY_BYTES_MAX = 32
 class Table:
     """Rows of one LMDB database, each with a checksum over key and data.
 
-    `form(key, row)` raises DamageError for a row of another form than the table's. What it or the checksum refuses is
-    noted in `ledger` and not returned: who reads a row need not fear that it cannot be read.
+    `form(key, row)` gives what a row says, or raises DamageError for one of another form than the table's. What it or
+    the checksum refuses is noted in `ledger` and not returned: who reads a row need not fear that it cannot be read.
     """
 
     __slots__ = ("_form", "_ledger", "database", "name")
@@ -43,6 +43,17 @@ class Table:
         """The row under `key`; None when there is none, or a damaged one."""
         value = txn.get(key, None, self.database)
         return None if value is None else self._sound(key, value)
+
+    def parsed(self, txn: AnyTransaction, key: bytes) -> Any:
+        """What `form` makes of the row under `key`; None when there is none, or a damaged one."""
+        value = txn.get(key, None, self.database)
+        if value is None:
+            return None
+        try:
+            return self._form(key, unseal(self.name, key, value))
+        except DamageError as error:
+            self._ledger.note(error)
+            return None
 
     def damaged(self, txn: AnyTransaction, key: bytes) -> bool:
         """There is a row under `key`, and it is damaged."""
