@@ -268,8 +268,10 @@ class CatchingUp:
     @staticmethod
     def _live(stand: Stand, stands: dict[int, Stand], group: int) -> None:
         """Nothing came after where these stand: they are live."""
-        for subscriber in list(islice(stand.members, LIVE_AT_ONCE)):
-            stand.members.discard(subscriber)
+        members = stand.members
+        some = members if len(members) <= LIVE_AT_ONCE else set(islice(members, LIVE_AT_ONCE))
+        stand.members = members - some
+        for subscriber in some:
             subscriber.riding.pop(group, None)
             subscriber.caught_up(group)
         if not stand.members:

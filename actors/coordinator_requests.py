@@ -49,7 +49,6 @@ class CoordinatorRequests:
             "subscribe": interest.subscribe,
             "unsubscribe": interest.unsubscribe,
             "offsets_at": past.offsets_at,
-            "first_kept": past.first_kept,
             "records": past.records,
             "dictionary": self.dictionary,
             "dictionary_put": self.dictionary_put,

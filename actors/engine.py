@@ -419,8 +419,11 @@ class Engine:
 
     def cursor_of(self, subscriber: Subscriber) -> dict[int, int]:
         """Where the subscriber stands in each group that its subscriptions concern."""
-        groups = self.groups_of_all(subscriber.subscriptions)
-        return {g: subscriber.stands_at(g, self.heads.get(g, 0)) for g in groups}
+        heads = self.heads
+        cursor = {group: heads.get(group, 0) for group in self.groups_of_all(subscriber.subscriptions)}
+        for group in subscriber.lagging.keys() & cursor.keys():
+            cursor[group] = subscriber.stands_at(group, cursor[group])
+        return cursor
 
     def retained(self, cuts: Cuts) -> RetainedFeed:
         """What is retained of new subscriptions' topics from before their cuts. Raises UnavailableError."""
@@ -467,6 +470,7 @@ class Engine:
     async def close(self) -> None:
         """End all links."""
         self._stalled.close()
+        self.filters.close()
         for task in self._leaving:
             task.cancel()
         self.catching_up.close()

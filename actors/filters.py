@@ -8,8 +8,8 @@ some version serves subscribers whose filters were all there by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
 
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.topics import is_wildcard
@@ -22,6 +22,18 @@ FILTER_BYTES_MAX = 64 * 1024
 
 # Ask a coordinator until it answers; `take` runs while the answer is taken off the link.
 Ask = Callable[..., Awaitable[None]]
+Take = Callable[[list[bytes], Any], None]
+
+# Returning sessions that one request serves: each takes its cuts from the answer in the same turn.
+RETURNS_AT_ONCE = 50
+
+
+class Return(NamedTuple):
+    """A session that returns: its filters to be placed, and who takes the cuts."""
+
+    filters: list[bytes]
+    take: Take
+    done: asyncio.Future[None]
 
 
 class Filters:
@@ -32,6 +44,9 @@ class Filters:
         self._versions: dict[bytes, int] = {}
         self._placing: dict[bytes, asyncio.Future[None]] = {}
         self._registered: dict[Pipeline, set[bytes]] = {}
+        # Returns of this turn, which share their requests.
+        self._returning: dict[Pipeline, list[Return]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._concerned = concerned
         self._ask = ask
         self.version = 0
@@ -70,10 +85,11 @@ class Filters:
         for future in futures:
             future.set_result(None)
 
-    async def place(self, filters: Iterable[bytes], everywhere: bool, take: Callable[[list[bytes], Any], None]) -> None:
+    async def place(self, filters: Iterable[bytes], everywhere: bool, take: Take) -> None:
         """Register filters with every coordinator concerned, in bounded parts; `take(part, answer)` for each answer.
 
-        `everywhere`: each coordinator is asked for its cuts, also where no filter concerns it.
+        `everywhere`: each coordinator is asked for its cuts, also where no filter concerns it; those that do so in one
+        turn share a request.
         """
         self.version += 1
         self._versions.update(dict.fromkeys(filters, self.version))
@@ -83,19 +99,68 @@ class Filters:
         for topic_filter in filters:
             for pipeline in self._concerned(topic_filter):
                 by_pipeline.setdefault(pipeline, []).append(topic_filter)
-        await gathered(
-            [self._place_at(pipeline, part, everywhere, take) for pipeline, part in by_pipeline.items()],
-        )
+        place = self._place_with_others if everywhere else self._place_at
+        await gathered([place(pipeline, part, take) for pipeline, part in by_pipeline.items()])
 
-    async def _place_at(
-        self, pipeline: Pipeline, filters: list[bytes], everywhere: bool, take: Callable[[list[bytes], Any], None]
-    ) -> None:
-        for part in parts(filters) if filters else [[]]:
+    async def _place_at(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
+        for part in parts(filters):
 
             def taken(result: Any, part: list[bytes] = part) -> None:
                 take(part, result)
 
-            await self._ask(pipeline, taken, "subscribe", part, everywhere)
+            await self._ask(pipeline, taken, "subscribe", part, False)
+
+    async def _place_with_others(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
+        for part in parts(filters) or [[]]:
+            returns = self._returning.get(pipeline)
+            if returns is None:
+                returns = self._returning[pipeline] = []
+                self._spawn(self._place_returns(pipeline))
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            returns.append(Return(part, take, done))
+            await done
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _place_returns(self, pipeline: Pipeline) -> None:
+        """Ask for those of one turn, as many at once as a request takes."""
+        await asyncio.sleep(0)
+        some: list[Return] = []
+        filters, size = 0, 0
+        for each in self._returning.pop(pipeline):
+            filters, size = filters + len(each.filters), size + sum(map(len, each.filters))
+            if some and (len(some) >= RETURNS_AT_ONCE or filters > FILTERS_MAX or size > FILTER_BYTES_MAX):
+                self._spawn(self._place_some(pipeline, some))
+                some, filters, size = [], len(each.filters), sum(map(len, each.filters))
+            some.append(each)
+        await self._place_some(pipeline, some)
+
+    async def _place_some(self, pipeline: Pipeline, some: list[Return]) -> None:
+        def taken(result: Any) -> None:
+            for each in some:
+                if not each.done.done():  # unless its connection is gone meanwhile
+                    try:
+                        each.take(each.filters, result)
+                    except Exception as error:
+                        each.done.set_exception(error)
+                    else:
+                        each.done.set_result(None)
+
+        filters = [name for each in some if not each.done.done() for name in each.filters]
+        try:
+            await self._ask(pipeline, taken, "subscribe", filters, True)
+        except Exception as error:
+            for each in some:
+                if not each.done.done():
+                    each.done.set_exception(error)
+        finally:
+            for each in some:
+                each.done.cancel()
+        # Of connections that are gone: their filters were released before the coordinator had them.
+        self._end(pipeline, [name for name in filters if name not in self._counts])
 
     def release(self, filters: Iterable[bytes]) -> None:
         """One subscriber less to each; the last one ends the back-end subscription."""
@@ -110,8 +175,17 @@ class Filters:
                 for pipeline in self._concerned_now(topic_filter):
                     ended.setdefault(pipeline, []).append(topic_filter)
         for pipeline, gone in ended.items():
-            for part in parts(gone):
-                pipeline.call(lambda error, _: None, "unsubscribe", part)
+            self._end(pipeline, gone)
+
+    @staticmethod
+    def _end(pipeline: Pipeline, filters: list[bytes]) -> None:
+        for part in parts(filters):
+            pipeline.call(lambda error, _: None, "unsubscribe", part)
+
+    def close(self) -> None:
+        """Place nothing more."""
+        for task in self._tasks:
+            task.cancel()
 
     async def register(self, pipeline: Pipeline, link: Link) -> None:
         """All that concern a coordinator, on a link that begins: one part is under way while the next one is made."""
@@ -131,8 +205,7 @@ class Filters:
     def registered(self, pipeline: Pipeline) -> None:
         """The link stands: end what was registered on it and is not subscribed to any more."""
         gone = [name for name in self._registered.pop(pipeline, ()) if name not in self._counts]
-        for part in parts([name for name in gone if self._concerns(pipeline, name)]):
-            pipeline.call(lambda error, _: None, "unsubscribe", part)
+        self._end(pipeline, [name for name in gone if self._concerns(pipeline, name)])
 
     def _concerned_now(self, topic_filter: bytes) -> list[Pipeline]:
         try:

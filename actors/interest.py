@@ -131,7 +131,8 @@ class Interest:
     def subscribe(self, peer: BrokerPeer, filters: Iterable[bytes], wildcard: bool) -> dict[str, Any]:
         """Back-end subscriptions, at most FILTERS_MAX. Of the groups that they concern (`wildcard`: of all) it returns
         "cut": group -> first live offset; "ends": group -> where the last publication before the cut ends, as far as is
-        known; "behind": those in which older blocks are still to come on this link, before the cut.
+        known; "first": group -> where what retention has left begins, if it took something; "behind": those in which
+        older blocks are still to come on this link, before the cut.
         """
         self._server.routing.flush()
         fresh = self._place(peer, filters)
@@ -144,6 +145,7 @@ class Interest:
         return {
             "cut": cut,
             "ends": {n: ends[n] if n in ends else min(groups[n].opened, cut[n]) for n in numbers},
+            "first": {n: first for n in numbers if (first := self._server.store.first_kept(n))},
             "behind": [number for number in numbers if number in peer.behind],
         }
 

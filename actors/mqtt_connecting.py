@@ -240,13 +240,7 @@ class Connecting:
         wanted = {name: grant_of(subscription) for name, subscription in session.subscriptions.items()}
         if wanted:
             await self._engine.subscribe(subscriber, wanted, start=session.cursor)
-        discarded = 0
-        lagging = dict(subscriber.lagging)
-        for pipeline in {self._engine.pipeline_of(group) for group in lagging} - {None}:
-            assert pipeline is not None
-            for group, first in (await pipeline.request("first_kept", list(lagging))).items():
-                discarded += max(0, first - lagging[group])
-        return discarded
+        return subscriber.discarded_records
 
     # -- the answer
 

@@ -7,7 +7,8 @@ repeats, but without loss:
     every round       how far all sessions have got (`session_floor`), kept in the home's memory: at most a round is
                       sent again when this broker dies
     now and then      the session's place, in the log: when all of the cluster dies. The most unsaved first, by what was
-                      sent since; at most SAVES_A_ROUND a round. Nothing for a session that got nothing, for STALE_S
+                      sent since; at most SAVES_A_ROUND a round. Nothing for a session that got nothing, for
+                      STALE_S, nor for one that lags, for LAGGING_S
 
 Wills of connections that end here are published here; those that wait for their delay wait in the session's home, and
 so do those that cannot be published now.
@@ -19,7 +20,7 @@ import asyncio
 import heapq
 import logging
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,7 +35,7 @@ from .mqtt_properties import expiry_ms
 from .pipeline import Pipeline
 from .session import Session
 from .session_fate import US_PER_S, expires_us
-from .session_floor import Floor, packed
+from .session_floor import EXCEPTION_OFFSETS_MAX, Floor, packed
 from .session_home import Asked, Left, Opened
 from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s, will_of
 
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 ROUND_S = 1.0
 SAVES_A_ROUND = 100
 STALE_S = 600.0
+# How long a session that is being brought up is not saved again: a moment later it stands somewhere else.
+LAGGING_S = 10.0
 # Sessions looked at in a round before other work has its turn.
 SESSIONS_A_TURN = 1_000
 RETRY_S = 0.05
@@ -268,9 +271,9 @@ class Sessions:
         now_s = self._engine.clock.monotonic()
         unsaved = [
             (session.sent - session.sent_saved, now_s - session.saved_s, client_id)
-            for client_id, session in [(c, o.session) for c, o in self.owners.items()]
-            if session.expiry_s and (session.sent > session.sent_saved or now_s - session.saved_s > STALE_S)
-            if client_id not in self._saving
+            for client_id, owner in self.owners.items()
+            if (session := owner.session).expiry_s and client_id not in self._saving
+            if now_s - session.saved_s >= _kept_s(owner)
         ]
         tasks = [self._save_beside(client_id) for _, _, client_id in heapq.nlargest(SAVES_A_ROUND, unsaved)]
         if tasks:
@@ -286,11 +289,16 @@ class Sessions:
     async def _tell_floor(self) -> None:
         heads = dict(self._engine.heads)
         below = min([min(numbers) for numbers in self._opening.values()], default=self._connections + 1)
-        behind: list[tuple[int, Mapping[int, int]]] = []
+        behind: list[tuple[int, dict[int, int] | None]] = []
+        room = EXCEPTION_OFFSETS_MAX
         for at, (client_id, owner) in enumerate(list(self.owners.items())):
             subscriber = owner.subscriber if self.owners.get(client_id) is owner else None
-            if subscriber is not None and (frontier := subscriber.frontier()):
-                behind.append((owner.session.connection, frontier))
+            if subscriber is not None:
+                room -= len(subscriber.lagging)
+                if room < 0 and subscriber.lagging:
+                    behind.append((owner.session.connection, None))
+                elif frontier := subscriber.frontier():
+                    behind.append((owner.session.connection, frontier))
             if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
                 await asyncio.sleep(0)
         exceptions = packed(self._floor.move(heads, behind))
@@ -414,6 +422,13 @@ class Sessions:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
         for task in [*self._letting_go.values(), *self._checking.values(), *self._saving.values()]:
             task.cancel()
+
+
+def _kept_s(owner: Owner) -> float:
+    """How long what was saved of its session will do."""
+    if owner.session.sent <= owner.session.sent_saved:
+        return STALE_S
+    return LAGGING_S if owner.subscriber is not None and owner.subscriber.lagging else 0.0
 
 
 def _digest(filters: bytes) -> bytes:

@@ -146,13 +146,19 @@ class MqttSubscriber(Subscriber):
                 self._retained = None
         self.unblock()
 
-    def frontier(self) -> Mapping[int, int]:
+    def frontier(self) -> dict[int, int]:
         """group -> the lowest offset not acknowledged, where that is before the broker's head."""
         session = self.session
-        if not (session.unacknowledged or session.pending or session.released or self.lagging):
-            return {}
+        if not (session.unacknowledged or session.pending or session.released):
+            return self.lagging.copy()
         held = session.held()
-        return {**held, **{group: min(offset, held.get(group, offset)) for group, offset in self.lagging.items()}}
+        if not self.lagging:
+            return held
+        found = self.lagging.copy()
+        for group, offset in held.items():
+            if offset < found.get(group, offset + 1):
+                found[group] = offset
+        return found
 
     def leave(self) -> None:
         """The connection has ended, and all subscriptions here with it."""
@@ -166,7 +172,10 @@ class MqttSubscriber(Subscriber):
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
-        self.discarded_records += max(0, first - self.lagging.get(group, first))
+        missed = first - self.lagging.get(group, first)
+        if missed > 0:
+            self.discarded_records += missed
+            self.lagging[group] = first
 
     # -- deliveries
 

@@ -202,11 +202,6 @@ class Past:
         wanted = list(led) if groups is None else [group for group in groups if group in led]
         return {group: self._server.store.offset_at(group, time_us) for group in wanted}
 
-    def first_kept(self, peer: BrokerPeer, groups: Iterable[int]) -> dict[int, int]:
-        """The first offset that retention has left in each group."""
-        led = self._server.sequencer.groups
-        return {group: self._server.store.first_kept(group) for group in groups if group in led}
-
     def records(self, peer: BrokerPeer, group: int, offsets: Iterable[int]) -> list[Any]:
         """Single records by offset, each as a block of its own; those no longer kept are left out."""
         found: list[Any] = []

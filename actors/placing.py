@@ -39,6 +39,8 @@ class Placing:
         self._start = start
         self.held = [name for name in wanted if name not in subscriber.subscriptions]
         self.inserted: set[bytes] = set()
+        # group -> where what retention has left begins, of those in which it took something.
+        self.first_kept: dict[int, int] = {}
         # Of all groups answered for: the first cut, where what was published before it ends, whether what came before
         # is still under way.
         self._cut: dict[int, int] = {}
@@ -95,6 +97,7 @@ class Placing:
         engine, cut = self._engine, answer["cut"]
         late = set(answer["behind"])
         behind = [group for group in cut if group in late or engine.is_stalled(group)]
+        self.first_kept.update(answer["first"])
         self._behind.update(behind)
         for group, offset in cut.items():
             self._cut.setdefault(group, offset)
@@ -130,4 +133,7 @@ class Placing:
             begin[group] = at
         past = {group: cut if group in self._behind else self._ends[group] for group, cut in self._cut.items()}
         self._insert(self._wanted, begin, past, self._behind)
+        for group, first in self.first_kept.items():
+            if self._subscriber.lagging.get(group, first) < first:
+                self._subscriber.discarded(group, first)
         return dict.fromkeys(self._wanted, self._cut)

@@ -11,8 +11,9 @@ still there a round later, or lags, is an *exception*: its own lowest offsets ar
 
 Invariant: what is said of a session (`floor`, under its exception) is never beyond what it has acknowledged; the floor
 never goes back. At most EXCEPTION_OFFSETS_MAX offsets are told; of sessions beyond them it is said that nothing is
-known (None), and what was saved of them counts. An exception travels and lies at its home as msgpack (`packed`): few
-are ever asked for.
+known (None), and what was saved of them counts. Nobody need look at those: of sessions that lag beyond so many offsets,
+as when all return at once, None is handed in.
+An exception travels and lies at its home as msgpack (`packed`): few are ever asked for.
 """
 
 from __future__ import annotations
@@ -34,17 +35,20 @@ class Floor:
         self.floor: dict[int, int] = {}
 
     def move(
-        self, heads: Mapping[int, int], frontiers: Iterable[tuple[int, Mapping[int, int]]]
+        self, heads: Mapping[int, int], frontiers: Iterable[tuple[int, dict[int, int] | None]]
     ) -> dict[int, dict[int, int] | None]:
         """A round: `heads` were read before any of `frontiers`, which are (connection, group -> lowest offset not
-        acknowledged) of every session that is behind somewhere. Returns the exceptions."""
+        acknowledged; None: not looked at) of every session that is behind somewhere. Returns the exceptions."""
         held: dict[int, int] = {}
         exceptions: dict[int, dict[int, int] | None] = {}
         room = EXCEPTION_OFFSETS_MAX
         for connection, frontier in frontiers:
+            if frontier is None:
+                exceptions[connection] = None
+                continue
             if any([offset <= self.floor.get(group, -1) for group, offset in frontier.items()]):
                 room -= len(frontier)
-                exceptions[connection] = dict(frontier) if room >= 0 else None
+                exceptions[connection] = frontier if room >= 0 else None
                 continue
             for group, offset in frontier.items():
                 held[group] = min(offset, held.get(group, offset))

@@ -150,13 +150,14 @@ def _place(
 ) -> tuple[int, dict[int, int], dict[int, InFlight], dict[int, InFlight], dict[int, int]]:
     """(next id, cursor, pending, released, received)."""
     next_id, flat, flying, released, received = _fields(data, 5)
-    numbers = [_number(number, _OFFSET_MAX) for number in flat]
+    if flat and ({*map(type, flat)} != {int} or min(flat) < 0 or max(flat) > _OFFSET_MAX):
+        raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
     found_pending = {_packet_id(i): _in_flight(entry) for i, *entry in flying}
     found_released = {_packet_id(i): _in_flight(entry) for i, *entry in released}
     if not found_pending.keys().isdisjoint(found_released):
         raise ValueError("a packet id is used twice")
     found_received = {_packet_id(i): _number(g, _OFFSET_MAX) for i, g in received}
-    cursor = dict(zip(numbers[::2], numbers[1::2], strict=True))
+    cursor = dict(zip(flat[::2], flat[1::2], strict=True))
     return _packet_id(next_id), cursor, found_pending, found_released, found_received
 
 

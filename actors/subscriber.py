@@ -179,7 +179,8 @@ class Subscriber:
         self.lagging.pop(group, None)
         self.missed_live.discard(group)
         self.past.pop(group, None)
-        self.refresh()
+        if not self.lagging:
+            self.refresh()
 
     def unblock(self) -> None:
         """Nothing is in the way any more."""

@@ -58,7 +58,6 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "subscribe": (FILTERS, truth),
     "unsubscribe": (FILTERS,),
     "offsets_at": (either(nothing, GROUPS), WHOLE),
-    "first_kept": (GROUPS,),
     "records": (GROUP, OFFSETS),
     # See `session_home`: Asked, Left, Held, Standing.
     "session_open": (GROUP, text, row(truth, data, WHOLE, WHOLE, data, data, data)),

@@ -50,6 +50,14 @@ def test_an_exception_that_cannot_be_read_says_nothing() -> None:
     assert Standing(9, {2: 7}, {5: b"\xc1"}).of(served(5)) == {}
 
 
+def test_of_whom_nobody_looked_at_nothing_is_known_and_it_holds_nobody_back() -> None:
+    floor = Floor()
+    exceptions = floor.move({1: 100}, [(7, None), (8, {1: 90})])
+    assert exceptions == {7: None}
+    assert floor.floor == {1: 90}
+    assert Standing(9, floor.floor, packed(exceptions)).of(served(7)) == {}
+
+
 @dataclass
 class Client:
     """What a session has not acknowledged, by group."""
