@@ -59,6 +59,19 @@ async def eventually(true: Callable[[], bool], what: str = "what the test waits 
         await asyncio.sleep(0.001)
 
 
+class Shifted(SystemClock):
+    """The machine's clock, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def time_us(self) -> int:
+        return super().time_us() + int(self.ahead_s * 1_000_000)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
 class Disk:
     """Between a coordinator and its store: holds commits back, or loses what was not committed."""
 

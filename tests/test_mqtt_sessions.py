@@ -23,10 +23,9 @@ from lexicast.actors.mqtt_packets import (
     PubRel,
     Will,
 )
-from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.positions import topic_group
 
-from .harness import GROUPS, Cluster, eventually
+from .harness import GROUPS, Cluster, Shifted, eventually
 from .mqtt_harness import Message, Raw, close_clients, unique
 
 WAIT: dict[str, Any] = {"_17": 600}
@@ -74,16 +73,9 @@ async def crash(broker: BrokerServer) -> None:
         broker.mqtt._claim.close()
 
 
-class Later(SystemClock):
-    """Two seconds on."""
-
-    def time_us(self) -> int:
-        return super().time_us() + 2_000_000
-
-
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[Two]:
-    async with Cluster(tmp_path) as cluster:
+    async with Cluster(tmp_path, clock=Shifted()) as cluster:
         await cluster.start_coordinator()
         await cluster.start_broker("broker-0")
         await cluster.start_broker("broker-1")
@@ -174,7 +166,7 @@ async def test_a_large_window_is_sent_again_as_the_client_takes_it(two: Two) -> 
     assert [m.payload for m in await client.messages(1)] == [b"live"]
 
 
-async def test_sessions_end_when_they_expire_and_with_a_clean_start(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sessions_end_when_they_expire_and_with_a_clean_start(two: Two) -> None:
     name, topic = unique(), unique()
     client = await Raw.connect(two.port(), name, clean=False)  # expiry 0
     await client.subscribe(topic)
@@ -187,7 +179,8 @@ async def test_sessions_end_when_they_expire_and_with_a_clean_start(two: Two, mo
     client = await Raw.connect(two.port(), name, clean=False, _17=1)
     assert not client.connack.session_present
     await client.disconnect()
-    monkeypatch.setattr(two.cluster.coordinators["coordinator-0"].server, "clock", Later())
+    assert isinstance(two.cluster.clock, Shifted)
+    two.cluster.clock.ahead_s = 2
     client = await Raw.connect(two.port(), name, clean=False, **WAIT)
     assert not client.connack.session_present
     await client.subscribe(topic, qos=1)

@@ -10,26 +10,12 @@ import pytest
 
 from lexicast.actors.mqtt_packets import V5, V311, PubAck, Publish, PubRec, Will
 from lexicast.actors.session_home import ORPHANED_S
-from lexicast.cluster.clock import SystemClock
 
-from .harness import Cluster, eventually
+from .harness import Cluster, Shifted, eventually
 from .mqtt_harness import Raw, close_clients, unique
 from .test_mqtt_sessions import Two
 
 WAIT: dict[str, Any] = {"_17": 600}
-
-
-class Shifted(SystemClock):
-    """The machine's clock, and what a test adds to it."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def time_us(self) -> int:
-        return super().time_us() + int(self.ahead_s * 1_000_000)
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
 
 
 @pytest.fixture

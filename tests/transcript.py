@@ -47,9 +47,8 @@ from lexicast.actors.mqtt_packets import (
     Will,
 )
 from lexicast.actors.mqtt_properties import SESSION_EXPIRY_S, USER_PROPERTY, WILL_DELAY_S
-from lexicast.cluster.clock import SystemClock
 
-from .harness import STORE, Cluster, eventually
+from .harness import STORE, Cluster, Shifted, eventually
 from .mqtt_harness import Closed, Message, Raw, close_clients
 
 RETENTION_S = 3_600
@@ -59,19 +58,6 @@ _STEP = re.compile(r"(\w+)\s+([<>]|breaks|brokers|kill|start|stop|restart|discar
 
 class Deviation(AssertionError):
     """The cluster did something else than the story says."""
-
-
-class Shifted(SystemClock):
-    """The machine's clock, and what a story adds to it."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def time_us(self) -> int:
-        return super().time_us() + int(self.ahead_s * 1_000_000)
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
 
 
 # -- words
