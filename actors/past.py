@@ -17,6 +17,7 @@ from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.cluster.topics import TopicTrie
 
 from . import turns as turns_of
+from .past_memory import PastMemory
 from .peers import BrokerPeer
 from .turns import Turns
 
@@ -56,6 +57,7 @@ class Past:
         self._server = server
         self._bringing_up: dict[BrokerPeer, asyncio.Task[None]] = {}
         self._reading = asyncio.Lock()
+        self._memory = PastMemory()
 
     def bring_up(self, peer: BrokerPeer) -> None:
         """Serve a broker that is behind, from the store, until it is live."""
@@ -176,14 +178,11 @@ class Past:
         while offset < state.committed:
             await turns.give_way()
             upto = state.committed - 1
-            read_s = turns.left_s
-            result = server.store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted, read_s=read_s)
-            blocks += result.blocks
-            bytes_max -= sum([block.size_bytes for block in result.blocks])
-            if result.next_offset == offset:
-                # Nothing is left there: retention or expiry took the group's last blocks.
-                result = result._replace(next_offset=upto + 1)
-            offset = result.next_offset
+            found, next_offset = self._read(group, offset, wanted, bytes_max, upto, turns)
+            blocks += found
+            bytes_max -= sum([block.size_bytes for block in found])
+            # Where it stands still, nothing is left: retention or expiry took the group's last blocks.
+            offset = next_offset if next_offset != offset else upto + 1
             if offset <= upto or offset < state.committed:
                 return Span(blocks, offset, False, True)
         for block in server.sequencer.waiting(group, offset):
@@ -195,6 +194,19 @@ class Past:
                     blocks.append(part)
                     bytes_max -= part.size_bytes
         return Span(blocks, max(offset, state.delivered), True, True)
+
+    def _read(
+        self, group: int, offset: int, wanted: Callable[[bytes], bool], bytes_max: int, upto: int, turns: Turns
+    ) -> tuple[list[Block], int]:
+        """(blocks, where to go on), from memory where that has been read just now."""
+        known = self._memory.get(group, offset, bytes_max, turns_of.now_s()) if wanted is anything else None
+        if known is not None:
+            return known.blocks, known.next
+        store, read_s = self._server.store, turns.left_s
+        result = store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted, read_s=read_s)
+        if wanted is anything and result.blocks:
+            self._memory.put(group, offset, result.blocks, result.next_offset, turns_of.now_s())
+        return result.blocks, result.next_offset
 
     def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
         """For each group (None: all led here) the first offset whose time is at or after `time_us`."""
