@@ -31,7 +31,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from lexicast.cluster.blocks import CONTROL, U32, Block
+from lexicast.cluster.blocks import CONTROL, U32, Block, Meta
 from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError, UsageError
 from lexicast.cluster.selection import select
 
@@ -227,9 +227,11 @@ def meta_of(value: Value, head: Head) -> bytes:
     return bytes(value[start : start + head.meta_bytes])
 
 
-def block_of(value: Value, head: Head) -> Block:
-    """The block, its payloads unverified."""
+def block_of(value: Value, head: Head, unpacked_meta: Meta | None = None) -> Block:
+    """The block, its payloads unverified; with its meta, where that is unpacked already and fits."""
     meta, lengths, crcs, body, end = _parts(head)
+    if unpacked_meta is not None and sum([run.count for run in unpacked_meta.runs]) != head.records:
+        unpacked_meta = None
     return Block(
         head.group,
         head.epoch,
@@ -240,6 +242,7 @@ def block_of(value: Value, head: Head) -> Block:
         bytes(value[meta:lengths]),
         bytes(value[lengths:crcs]),
         bytes(value[body:end]),
+        unpacked_meta,
     )
 
 
@@ -255,14 +258,14 @@ def damaged_records(value: Value, head: Head) -> list[int]:
 
 
 def sound_block(
-    value: Value, head: Head, first: int = 0, last: int = MAX_OFFSET
+    value: Value, head: Head, first: int = 0, last: int = MAX_OFFSET, meta: Meta | None = None
 ) -> tuple[Block | None, list[DamageError]]:
     """The block without those records from offset `first` to `last` whose payload is damaged, and what they are.
 
     None when none is left. Damage outside these offsets is no concern of a reader that is going to cut it off.
     """
     _, _, crcs, body, _ = _parts(head)
-    block = block_of(value, head)
+    block = block_of(value, head, meta)
     try:
         if array("I", map(crc32, block.payloads())).tobytes() == value[crcs:body]:
             return block, []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lexicast.cluster.blocks import Block, unpack_meta
+from lexicast.cluster.blocks import Block, Meta, unpack_meta
 from lexicast.cluster.errors import PeerError
 
 from .cut import cut
@@ -40,23 +40,35 @@ class Log:
             self.ledger.note(DamageError(table, error.group, error.offset, error.what))
             return None
 
-    def sound(self, value: bytes | memoryview, head: Head, first: int = 0, last: int = MAX_OFFSET) -> Block | None:
+    def sound(
+        self,
+        value: bytes | memoryview,
+        head: Head,
+        first: int = 0,
+        last: int = MAX_OFFSET,
+        meta: Meta | None = None,
+    ) -> Block | None:
         """The block without its damaged records, as far as they lie from offset `first` to `last`; None: none is left.
 
-        The others are not looked at in vain: a reader cuts them off.
+        The others are not looked at in vain: a reader cuts them off. `meta`: its meta, where that is unpacked already.
         """
-        block, damaged = sound_block(value, head, first, last)
+        block, damaged = sound_block(value, head, first, last, meta)
         for error in damaged:
             self.ledger.note(error)
         return block
 
-    def topics(self, value: bytes | memoryview, head: Head) -> tuple[bytes, ...]:
-        """The topics of a block's publications, without copying the body; none where they cannot be read."""
+    def meta(self, value: bytes | memoryview, head: Head) -> Meta | None:
+        """The meta of a block, without copying the body; None where it cannot be read."""
         try:
-            return unpack_meta(meta_of(value, head)).topics
+            return unpack_meta(meta_of(value, head))
         except PeerError as error:
             self.ledger.note(DamageError("log", head.group, head.first, str(error)))
-            return ()
+            return None
+
+    def topics(self, value: bytes | memoryview, head: Head) -> tuple[bytes, ...]:
+        """The topics of a block's publications; none where they cannot be read."""
+        meta = self.meta(value, head)
+        return () if meta is None else meta.topics
 
     def from_offset(self, txn: ReadTransaction, group: int, offset: int) -> Iterator[tuple[Head, memoryview]]:
         """(head, value) of each block from the one that holds `offset` (or the next one) on.

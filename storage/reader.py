@@ -100,9 +100,12 @@ class Reader:
         """The block cut to what the reader wants; nothing is copied when that is nothing."""
         if now_us is not None and 0 < head.expire_all_us < now_us:
             return None
-        if topics is not None and (head.kind == CONTROL or not any(map(topics, self._log.topics(value, head)))):
-            return None
-        block = self._log.sound(value, head, first, last)
+        meta = None
+        if topics is not None:
+            meta = None if head.kind == CONTROL else self._log.meta(value, head)
+            if meta is None or not any(map(topics, meta.topics)):
+                return None
+        block = self._log.sound(value, head, first, last, meta)
         if block is None:
             return None
         if now_us is not None and not 0 < head.expire_first_us < now_us:
