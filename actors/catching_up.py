@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UnavailableError
-from lexicast.cluster.selection import select_from
 
-from .encoding import BlockView, Encoded, Encoder, Grants, Kind
+from .encoding import BlockView, Encoder
+from .page_delivery import PageDelivery, Wanted
+from .page_packets import PacketsCache
 from .pages import Page, PageCache
 from .pipeline import Pipeline
 from .stalled import Stalled
-from .subscriber import Subscriber, needs_ids
+from .subscriber import Subscriber
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 
 FETCH_BYTES = 256 * 1024
 PAGES_BYTES_MAX = 32 * 1024 * 1024
+PACKETS_BYTES_MAX = 32 * 1024 * 1024
 RETRY_S = 0.05
 # With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
 NARROW_FILTERS = 64
@@ -136,10 +138,6 @@ class Broker(Protocol):
         """A view of a block, now."""
 
 
-# Block of the page -> those of its topics that a member wants, both by number.
-Wanted = dict[int, set[int]]
-
-
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
@@ -148,6 +146,7 @@ class CatchingUp:
         self._cache = cache
         self._stalled = stalled
         self._pages = PageCache(PAGES_BYTES_MAX)
+        self._packets = PacketsCache(broker, PACKETS_BYTES_MAX)
         self._stands: dict[int, dict[int, Stand]] = {}
         # Groups whose reader can go on; those whose page has to be fetched, by coordinator.
         self._due: dict[int, None] = {}
@@ -291,7 +290,7 @@ class CatchingUp:
             subscriber.lagging[group] = offset
         version = stand.version
         self._advance(stand, stands, page.end, group)
-        making = _Making(self._broker, page)
+        making = PageDelivery(self._broker, page, self._packets.of(page))
         for subscriber, wanted in wanting.items():
             # Unless it has left meanwhile, or subscribed to something else.
             if subscriber.riding.get(group) is apart:
@@ -330,9 +329,9 @@ class CatchingUp:
             return found
 
         def add(subscriber: Subscriber, topic: bytes) -> None:
-            for number, at in index[topic]:
-                if blocks[number].last >= offset:
-                    found.setdefault(subscriber, {}).setdefault(number, set()).add(at)
+            number, _ = index[topic][-1]
+            if blocks[number].last >= offset:
+                found.setdefault(subscriber, {})[topic] = None
 
         filters = 0
         for subscriber in members:
@@ -453,45 +452,3 @@ class CatchingUp:
                 self._wake(group)
             else:
                 self._wake_later(group)  # the broker itself is being brought up there, or waits for a dictionary
-
-
-class _Making:
-    """What a page's members get, each distinct part and encoding made once."""
-
-    def __init__(self, broker: Broker, page: Page) -> None:
-        self._broker = broker
-        self._page = page
-        self._views: dict[tuple[int, tuple[int, ...]], BlockView] = {}
-        self._encoded: dict[tuple[BlockView, Kind, Grants], Encoded] = {}
-
-    def give(self, subscriber: Subscriber, wanted: Wanted) -> bool:
-        """Send a subscriber what it wants; False when something came in its way (its cursor is there)."""
-        group = self._page.group
-        for number in sorted(wanted):
-            view = self._view(number, tuple(sorted(wanted[number])))
-            start = subscriber.lagging[group]
-            if view.block.first < start:
-                part = select_from(view.block, start)
-                if part is None:
-                    continue
-                view = self._broker.view(part)
-            grants = tuple([subscriber.grant(topic) for topic in view.block.meta.topics])
-            if not any(grants):
-                continue  # unsubscribed meanwhile
-            encoded = None if needs_ids(view.highest_qos, grants) else self._shared(subscriber.kind, view, grants)
-            if not subscriber.take_view(view, grants, encoded):
-                return False
-        return True
-
-    def _view(self, number: int, topics: tuple[int, ...]) -> BlockView:
-        view = self._views.get((number, topics))
-        if view is None:
-            view = self._views[number, topics] = self._broker.view(self._page.part(number, topics))
-        return view
-
-    def _shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:
-        key = (view, kind, grants)
-        encoded = self._encoded.get(key)
-        if encoded is None:
-            encoded = self._encoded[key] = self._broker.encoder.shared(kind, view, grants)
-        return encoded

@@ -280,6 +280,11 @@ class Encoder:
             return view.tagged(self._tagging)
         return view.raw(self._recoder), []
 
+    def raw_run(self, view: BlockView, index: int, start: int) -> list[bytes | None]:
+        """What plain sessions get as payloads of one run, whose first record is the block's `start`th."""
+        run = view.block.meta.runs[index]
+        return _raw_run(self._recoder, run, view.block.meta.dictionaries, view.stored()[start : start + run.count])
+
     def tagged(self, view: BlockView) -> list[bytes | None]:
         """What dictionary-aware subscribers get as payloads."""
         return view.tagged(self._tagging)[0]

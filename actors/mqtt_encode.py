@@ -105,17 +105,32 @@ def encode_qos_run(
     properties: bytes = b"",
 ) -> bytes:
     """PUBLISH packets of QoS 1 or 2 with these packet ids, joined; `properties` as in `encode_qos0_run`."""
-    fixed = pack_u16(len(topic)) + topic
     after = (properties or b"\0") if version == V5 else b""
-    first, fixed_size = PUBLISH | qos << 1 | retain | dup << 3, len(fixed) + 2 + len(after)
-    sizes = list(map(len, payloads))
-    heads = {size: _header(first, fixed_size + size) + fixed for size in set(sizes)}
+    heads = _qos_heads(topic, payloads, PUBLISH | qos << 1 | retain | dup << 3, after)
     width = 4 if after else 3
-    parts = [after] * (width * len(sizes))
-    parts[::width] = map(heads.__getitem__, sizes)
+    parts = [after] * (width * len(heads))
+    parts[::width] = heads
     parts[1::width] = map(pack_u16, packet_ids)
     parts[width - 1 :: width] = payloads
     return b"".join(parts)
+
+
+def split_qos_run(
+    version: int, topic: bytes, payloads: Sequence[bytes], qos: int, retain: bool = False, properties: bytes = b""
+) -> tuple[list[bytes], list[bytes]]:
+    """What stands before the packet ids and what behind them, of PUBLISH packets as `encode_qos_run` makes them: for
+    many sessions."""
+    after = (properties or b"\0") if version == V5 else b""
+    heads = _qos_heads(topic, payloads, PUBLISH | qos << 1 | retain, after)
+    return heads, [after + payload for payload in payloads] if after else list(payloads)
+
+
+def _qos_heads(topic: bytes, payloads: Sequence[bytes], first: int, after: bytes) -> list[bytes]:
+    fixed = pack_u16(len(topic)) + topic
+    fixed_size = len(fixed) + 2 + len(after)
+    sizes = list(map(len, payloads))
+    heads = {size: _header(first, fixed_size + size) + fixed for size in set(sizes)}
+    return list(map(heads.__getitem__, sizes))
 
 
 def encode_publish(

@@ -21,8 +21,9 @@ from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 from .encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
 from .mqtt_encode import encode_qos0_run, encode_qos_run
 from .mqtt_retained import RetainedOut
+from .mqtt_wire import pack_u16
 from .retained_feed import RetainedFeed
-from .session import Resend, Session
+from .session import InFlight, Resend, Session
 from .streaming import in_step, took
 from .subscriber import Subscriber
 
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
 
     from .engine import Engine
+    from .page_packets import RunPackets
 
 log = logging.getLogger(__name__)
 
 # How long room for less than half a window waits for more acknowledgements: going on costs a look into the cache or the
 # store, however little can be sent then.
 ROOM_WAIT_S = 0.01
+# So much of the past is written at once before the socket is looked at.
+WRITE_BYTES = 64 * 1024
 
 
 class MqttSubscriber(Subscriber):
@@ -198,6 +202,55 @@ class MqttSubscriber(Subscriber):
             topic = dictionary_topic(dictionary.family)
             self.write(encode_qos0_run(self.kind.version, topic, [dictionary.pack()], True))
 
+    @property
+    def takes_packets(self) -> bool:
+        """All but dictionary-aware sessions: what was introduced to those decides what comes next."""
+        return self._introductions is None
+
+    def take_packets(self, group: int, runs: Iterable[RunPackets]) -> bool:
+        """Up to WRITE_BYTES at once, no more than there is room for; the cursor stays at the first that is not sent."""
+        heads: list[bytes] = []
+        sent: list[InFlight | None] = []
+        tails: list[bytes] = []
+        size, room = 0, self.session.room
+        end = self.lagging[group]
+        for run in runs:
+            heads += run.heads
+            sent += run.sent
+            tails += run.tails
+            size += run.size_bytes
+            end = run.end
+            if size >= WRITE_BYTES or len(sent) > room:
+                if not self._write_packets(group, heads, sent, tails, end):
+                    return False
+                heads, sent, tails, size, room = [], [], [], 0, self.session.room
+        return self._write_packets(group, heads, sent, tails, end)
+
+    def _write_packets(
+        self, group: int, heads: list[bytes], sent: list[InFlight | None], tails: list[bytes], end: int
+    ) -> bool:
+        """False when the window is used up, or the socket full now. `end`: the cursor once all is sent."""
+        self.lagging[group] = end
+        if not sent:
+            return not self.blocked
+        numbered = [each for each in sent if each is not None]
+        ids = self.session.send_all(numbered)
+        between = list(map(pack_u16, ids))
+        count = len(sent)
+        if len(ids) < len(numbered):
+            count = sent.index(numbered[len(ids)])
+            self._window_full = True
+            self.block()
+            self.lag(group, numbered[len(ids)][1], live=group in self.missed_live)
+        if len(between) < count:  # QoS 0 in between
+            following = iter(between)
+            between = [b"" if each is None else next(following) for each in sent[:count]]
+        parts = [b""] * (3 * count)
+        parts[::3], parts[1::3], parts[2::3] = heads[:count], between, tails[:count]
+        if count:
+            self.write(b"".join(parts))
+        return not self.blocked
+
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""
         payloads, tags = self._engine.encoder.payloads(self.kind, view)
@@ -211,7 +264,7 @@ class MqttSubscriber(Subscriber):
         for run in view.block.meta.runs:
             offset += run.skip
             count = run.count
-            grant = self._granting(view, run, grants[run.topic])
+            grant = self.granting(view, run, grants[run.topic])
             if grant is not None and not view.expired(run):
                 data, dealt_with = self._run(view, run, grant, payloads[at : at + count], offset, False)
                 parts.append(data)
@@ -237,7 +290,7 @@ class MqttSubscriber(Subscriber):
         (paho gives a QoS 2 publication to the program when it is released: not in the order of the connection.)
         """
         runs = view.block.meta.runs
-        granted = [self._granting(view, run, grants[run.topic]) for run in runs]
+        granted = [self.granting(view, run, grants[run.topic]) for run in runs]
         lost = {
             run.topic
             for run, grant in zip(runs, granted, strict=True)
@@ -245,7 +298,7 @@ class MqttSubscriber(Subscriber):
         }
         return [topic for topic in in_step(self, view, grants) if topic not in lost]
 
-    def _granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
+    def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
         """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""
         if grant is None or not grant.no_local or run.origin < 0:
             return grant
@@ -289,7 +342,7 @@ class MqttSubscriber(Subscriber):
         """One retained publication; False when the window is used up."""
         view = self._engine.view(block)
         run = block.meta.runs[0]
-        grant = self._granting(view, run, granted)
+        grant = self.granting(view, run, granted)
         if grant is not None and not view.expired(run):
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
             data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, True)
@@ -313,7 +366,7 @@ class MqttSubscriber(Subscriber):
                 continue
             view, run = self._engine.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
-            grant = self._granting(view, run, self.grant(topic)) or Grant(resend.qos)
+            grant = self.granting(view, run, self.grant(topic)) or Grant(resend.qos)
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
             properties = run_properties(self.kind, view, run, grant)
             fit = self._engine.encoder.fitting(self.kind, topic, payloads, resend.qos, properties)

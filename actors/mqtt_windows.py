@@ -61,6 +61,11 @@ class WindowSubscriber(MqttSubscriber):
         self._timer: asyncio.TimerHandle | None = None
         self.ready = False
 
+    @property
+    def takes_packets(self) -> bool:
+        """Every block's time is looked at."""
+        return False
+
     def refresh(self) -> None:
         """Never `ready`: every block's time is looked at first."""
         self.ready = False

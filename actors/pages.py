@@ -71,9 +71,19 @@ class Page:
         if self._index is None:
             self._index = TopicIndex()
             for number, block in enumerate(self.blocks):
-                for at, topic in enumerate(block.meta.topics):
-                    self._index.setdefault(topic, []).append((number, at))
+                # A part of a block may name topics of which it holds nothing.
+                for at in sorted({run.topic for run in block.meta.runs}):
+                    self._index.setdefault(block.meta.topics[at], []).append((number, at))
         return self._index
+
+    def places(self, topics: Iterable[bytes]) -> dict[int, list[int]]:
+        """Block -> which of its topics these are, both by number; in ascending order for a single topic."""
+        found: dict[int, list[int]] = {}
+        index = self.index
+        for topic in topics:
+            for number, at in index[topic]:
+                found.setdefault(number, []).append(at)
+        return found
 
     def part(self, number: int, topics: tuple[int, ...]) -> Block:
         """The records of a block's topics, given by number in ascending order."""

@@ -248,10 +248,14 @@ class Session:
         `offsets` are in ascending order; those beyond the ids returned stay with the cursor.
         """
         count = min(len(offsets), self.room)
+        return self.send_all([(group, offset, qos, retained) for offset in offsets[:count]])
+
+    def send_all(self, publications: Sequence[InFlight]) -> list[int]:
+        """`send` of publications that differ in more than their offsets."""
+        count = min(len(publications), self.room)
         ids = self.take_ids(count)
         self.sent += count
-        for packet_id, offset in zip(ids, offsets[:count], strict=True):
-            self.unacknowledged[packet_id] = (group, offset, qos, retained)
+        self.unacknowledged.update(zip(ids, publications, strict=False))  # the rest stays with the cursor
         return ids
 
     def resend(self, most: int = PACKET_ID_MAX) -> list[Resend]:

@@ -8,10 +8,10 @@ unacknowledged publications is used up. `ready` sums it up for the hot path: liv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from lexicast.cluster.blocks import Block
+from lexicast.cluster.blocks import Block, Run
 from lexicast.cluster.selection import select_from
 from lexicast.cluster.topics import TopicTrie, matches
 
@@ -19,6 +19,7 @@ from .encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
 
 if TYPE_CHECKING:
     from .catching_up import Stand
+    from .page_packets import RunPackets
 
 TOPICS_REMEMBERED = 1_024
 # With so many filters or fewer they are looked at one by one; more lie in a trie.
@@ -86,6 +87,11 @@ class Subscriber:
     def takes_dictionaries(self) -> bool:
         """Whether dictionaries are sent to it: a dictionary-aware MQTT session, or a Python client's stream."""
         return (self.kind.aware or self.kind.version == LINK) and not self.samples
+
+    @property
+    def takes_packets(self) -> bool:
+        """Whether what it gets out of the past is the same for all of its kind but for packet ids (`page_packets`)."""
+        return False
 
     # -- what a kind of subscriber provides
 
@@ -161,6 +167,17 @@ class Subscriber:
         group = view.block.group
         self.lagging[group] = view.block.last + 1
         return self._send(view, grants, encoded, live=group in self.missed_live) and not self.blocked
+
+    def take_packets(self, group: int, runs: Iterable[RunPackets]) -> bool:
+        """What a page of the past holds for it from its cursor on, run by run; False when something came in the way.
+
+        Only of those that `takes_packets`.
+        """
+        raise NotImplementedError
+
+    def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
+        """The grant that counts for this run: another, or none, where its publisher matters [MQTT-3.8.3-3]."""
+        return grant
 
     @staticmethod
     def _needs_ids(view: BlockView, grants: Grants) -> bool:
