@@ -735,6 +735,7 @@ async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_t
                 raise error
             commit(blocks)
 
+        await waiting.drain()  # the subscription's record
         disk._commit = full_at_first
         disk.hold()
         first = broker.publish_later(b"a", [words], dictionary=held.id)
