@@ -297,12 +297,23 @@ class CatchingUp:
                 del subscriber.riding[group]
                 if subscriber.blocked:
                     continue
-                if making.give(subscriber, wanted):
+                if self._given(making, page, subscriber, wanted):
                     subscriber.lagging[group] = page.end
                     self._join(subscriber, group, version)
                 else:
                     subscriber.yield_turn(group)
                 await turns.give_way()
+
+    @staticmethod
+    def _given(making: PageDelivery, page: Page, subscriber: Subscriber, wanted: Wanted) -> bool:
+        """`PageDelivery.give`. What cannot be delivered costs itself, as it does live: else nobody would pass it."""
+        try:
+            return making.give(subscriber, wanted)
+        except Exception:
+            log.exception(
+                "group %d: offsets %d to %d cannot be delivered to %r", page.group, page.start, page.end, subscriber
+            )
+            return True
 
     @staticmethod
     def _advance(stand: Stand, stands: dict[int, Stand], end: int, group: int) -> None:

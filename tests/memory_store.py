@@ -25,7 +25,7 @@ from lexicast.storage.reader import ReadResult
 from lexicast.storage.retention import Reclaimed
 from lexicast.storage.sessions import due_us
 from lexicast.storage.state import Epoch
-from lexicast.storage.store import Tail
+from lexicast.storage.store import StoreStats, Tail
 
 
 class MemoryStore:
@@ -42,6 +42,35 @@ class MemoryStore:
         self._sessions: dict[tuple[int, str], SessionSaved] = {}
         self._subscriptions: dict[tuple[int, str, str], tuple[Subscribed, int]] = {}
         self._dictionaries: dict[tuple[int, int], DictionaryStored] = {}
+
+    def discard_us(self) -> int:
+        """As far as the log has come: a clock of its own it has none."""
+        return max([blocks[-1].time_us for blocks in self.blocks.values() if blocks], default=0)
+
+    def stats(self) -> StoreStats:
+        """As `Store.stats`, as far as memory has any: what the log holds."""
+        blocks = [block for log in self.blocks.values() for block in log]
+        times = [block.time_us for block in blocks]
+        size, records = sum([block.size_bytes for block in blocks]), sum([block.count for block in blocks])
+        return StoreStats(
+            used_bytes=size,
+            file_bytes=size,
+            log_bytes=size,
+            free_bytes=self.options.quota_bytes - size,
+            records=records,
+            blocks=len(blocks),
+            oldest_us=min(times, default=0),
+            newest_us=max(times, default=0),
+            topics=0,
+            sessions=len(self._sessions),
+            retained=0,
+            index_pending=0,
+            full=self.full,
+            poisoned=False,
+            pinned=False,
+            clock_ahead_s=0.0,
+            clock_left_s=0.0,
+        )
 
     # -- writing
 
