@@ -153,12 +153,9 @@ class Filters:
         try:
             await self._ask(pipeline, taken, "subscribe", filters, True)
         except Exception as error:
-            for each in some:
-                if not each.done.done():
-                    each.done.set_exception(error)
+            _fail(some, error)
         finally:
-            for each in some:
-                each.done.cancel()
+            _fail(some, _stopping())
         # Of connections that are gone: their filters were released before the coordinator had them.
         self._end(pipeline, [name for name in filters if name not in self._counts])
 
@@ -183,9 +180,11 @@ class Filters:
             pipeline.call(lambda error, _: None, "unsubscribe", part)
 
     def close(self) -> None:
-        """Place nothing more."""
+        """Place nothing more; whoever waits for it is told."""
         for task in self._tasks:
             task.cancel()
+        for returns in self._returning.values():
+            _fail(returns, _stopping())
 
     async def register(self, pipeline: Pipeline, link: Link) -> None:
         """All that concern a coordinator, on a link that begins: one part is under way while the next one is made."""
@@ -215,6 +214,17 @@ class Filters:
 
     def _concerns(self, pipeline: Pipeline, topic_filter: bytes) -> bool:
         return pipeline in self._concerned_now(topic_filter)
+
+
+def _stopping() -> UnavailableError:
+    return UnavailableError("this broker is stopping")
+
+
+def _fail(returns: Iterable[Return], error: Exception) -> None:
+    """Tell those that have no answer yet. (Cancelling what they wait for would look as if they had been cancelled.)"""
+    for each in returns:
+        if not each.done.done():
+            each.done.set_exception(error)
 
 
 def parts(filters: list[bytes]) -> list[list[bytes]]:

@@ -199,6 +199,7 @@ class World:
                     with suppress(LexicastError):
                         func(*arguments)
         gate.alive = False
+        server._committer.error = StoreError("dead")  # a dead process writes no more, and ends no loop by that
         for task in [*server._tasks, *server.requests.past._bringing_up.values()]:
             task.cancel()
         for served, wire in self.served:

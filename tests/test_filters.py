@@ -90,3 +90,17 @@ async def test_who_leaves_meanwhile_leaves_no_interest_behind_and_the_others_go_
     await eventually(lambda: bool(coordinator.ended), "the end of what nobody wants")
     assert coordinator.ended == [[b"a/#"]]
     assert got == [([b"b/#"], 1)]
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+async def test_who_waits_when_the_broker_stops_is_told_and_not_cancelled(turns: int) -> None:
+    coordinator = Coordinator()
+    coordinator.answers.clear()
+    filters = coordinator.filters()
+    waiting = asyncio.ensure_future(returns(filters, [b"a/#"], []))
+    for _ in range(turns + 1):
+        await asyncio.sleep(0)
+    assert bool(coordinator.asked) is bool(turns)
+    filters.close()
+    with pytest.raises(UnavailableError, match="stopping"):
+        await waiting
