@@ -47,6 +47,7 @@ class Filters:
         # Returns of this turn, which share their requests.
         self._returning: dict[Pipeline, list[Return]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._concerned = concerned
         self._ask = ask
         self.version = 0
@@ -112,6 +113,8 @@ class Filters:
 
     async def _place_with_others(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
         for part in parts(filters) or [[]]:
+            if self._closed:
+                raise _stopping()
             returns = self._returning.get(pipeline)
             if returns is None:
                 returns = self._returning[pipeline] = []
@@ -181,6 +184,7 @@ class Filters:
 
     def close(self) -> None:
         """Place nothing more; whoever waits for it is told."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         for returns in self._returning.values():
