@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FETCH_BYTES = 256 * 1024
-PAGES_BYTES_MAX = 32 * 1024 * 1024
-PACKETS_BYTES_MAX = 32 * 1024 * 1024
 RETRY_S = 0.05
 # With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
 NARROW_FILTERS = 64
@@ -141,12 +139,13 @@ class Broker(Protocol):
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
-    def __init__(self, broker: Broker, cache: BlockCache, stalled: Stalled) -> None:
+    def __init__(self, broker: Broker, cache: BlockCache, stalled: Stalled, bytes_max: int) -> None:
+        """`bytes_max`: of the pages kept, and as much of what was made of them."""
         self._broker = broker
         self._cache = cache
         self._stalled = stalled
-        self._pages = PageCache(PAGES_BYTES_MAX)
-        self._packets = PacketsCache(broker, PACKETS_BYTES_MAX)
+        self._pages = PageCache(bytes_max)
+        self._packets = PacketsCache(broker, bytes_max)
         self._stands: dict[int, dict[int, Stand]] = {}
         # Groups whose reader can go on; those whose page has to be fetched, by coordinator.
         self._due: dict[int, None] = {}

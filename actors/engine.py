@@ -80,7 +80,7 @@ class Engine:
         self._stalled = Stalled(
             self.dictionaries, self.fetch_dictionary, lambda block: self._deliver(block, self.clock.time_us())
         )
-        self.catching_up = CatchingUp(self, self._cache, self._stalled)
+        self.catching_up = CatchingUp(self, self._cache, self._stalled, config.broker.cache_bytes_max)
         self.filters = Filters([DICTIONARIES_FILTER], self.pipelines_of, self.ask)
         self._leaving: set[asyncio.Task[None]] = set()
         self._by_group: dict[int, Pipeline] = {}

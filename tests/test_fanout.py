@@ -292,7 +292,7 @@ def test_a_subscriber_that_cannot_keep_up_neglects_no_group() -> None:
     """In a fixed order the first groups used up every window, and the others got nothing until the load ended."""
     cache = BlockCache(1 << 20)
     nothing: Any = None
-    catching_up = CatchingUp(nothing, cache, Stalled(nothing, nothing, nothing))
+    catching_up = CatchingUp(nothing, cache, Stalled(nothing, nothing, nothing), 1 << 20)
     slow = Taker(Kind(V5))
     slow.set_filters({b"a": Grant(qos=1)})
     slow.window = 0
