@@ -44,7 +44,7 @@ test: $(VENV)/.installed-dev debian-test ## Lint, types and all tests
 
 .PHONY: test-spark
 test-spark: $(VENV)/.installed-dev $(VENV)/.installed-spark ## The tests that start Spark (installs it: 1 GB)
-	@$(TEST_ENV) $(BIN)/python -m pytest tests/test_spark_*.py $(PYTEST_ARGS)
+	@$(TEST_ENV) $(BIN)/python -m pytest tests/raydp_jobs $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## Only ruff and mypy

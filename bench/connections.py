@@ -22,11 +22,11 @@ from typing import Any
 from lexicast.cluster.errors import PeerError, UsageError
 
 from . import report as reports
-from .loadgen import LOST_AFTER_S, READ_BYTES, DeliveryError, payload
-from .opening import SessionSpec, close_all, open_sessions, raise_open_files
+from .peers.loadgen import LOST_AFTER_S, READ_BYTES, DeliveryError, payload
+from .peers.opening import SessionSpec, close_all, open_sessions, raise_open_files
+from .peers.targets import Target, running
+from .peers.wire import Wire
 from .report import Report
-from .targets import Target, running
-from .wire import Wire
 
 IN_FLIGHT = 500
 """Messages of the final check that are under way at a time."""

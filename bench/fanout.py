@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass, field
 from lexicast.cluster.errors import PeerError, UsageError
 
 from . import report as reports
-from .loadgen import Load, OpenLoad, RunResult, best_window
-from .opening import raise_open_files
+from .peers.loadgen import Load, OpenLoad, RunResult, best_window
+from .peers.opening import raise_open_files
+from .peers.targets import Target, running
 from .report import Report
-from .targets import Target, running
 
 PEERS = ("mosquitto", "nats")
 ACK_WINDOW = 1_000

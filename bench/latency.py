@@ -25,10 +25,10 @@ from typing import Any
 from lexicast.cluster.errors import PeerError
 
 from . import report as reports
-from .loadgen import LOST_AFTER_S, DeliveryError, Load, OpenLoad
-from .opening import raise_open_files
+from .peers.loadgen import LOST_AFTER_S, DeliveryError, Load, OpenLoad
+from .peers.opening import raise_open_files
+from .peers.targets import Target, running
 from .report import Report
-from .targets import Target, running
 
 NAMED_RATE = 1_000
 """Messages a second of the figures that carry no target's name."""

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from lexicast.cluster.errors import LexicastError
 
-from . import targets
+from .peers import targets
 
 ROUNDS = 5
 """Least number of interleaved rounds behind a ratio."""

@@ -10,7 +10,7 @@ Theory of operation. The coordination server holds one `GroupState` a group and 
                does not go back, the leader is in the new in-sync set and was in the old one, and a new leader comes
                with a new epoch
 
-Invariants (tests/test_leadership.py proves them over random histories):
+Invariants (tests/cluster/test_leadership.py proves them over random histories):
 
     I1  a group's epoch never goes back
     I2  one epoch of a group never has two leaders

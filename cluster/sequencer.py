@@ -24,17 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from .blocks import (
-    FIRST_DICTIONARY,
-    PUBLICATIONS,
-    QOS_MASK,
-    RETAIN,
-    U32,
-    Block,
-    Meta,
-    control_block,
-    pack_meta,
-)
+from .blocks import FIRST_DICTIONARY, PUBLICATIONS, QOS_MASK, RETAIN, U32, Block, Meta, control_block, pack_meta
 from .errors import PeerError, StaleEpochError, UsageError
 from .positions import EPOCH_OFFSET_GAP
 from .records import ControlRecord, EpochStart, pack_record

@@ -3,7 +3,7 @@
     batch = for each message: its length as a varint (7 bits a byte, low first), its bytes
 
 Redundancy between the messages of a batch is what DEFLATE alone can use too; the price is that a message waits for
-those after it. In `bench.compression` and its tests alone: no client has it as an option yet.
+those after it. In `bench.compression.driver` and its tests alone: no client has it as an option yet.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from lexicast.cluster.topics import check_filter, matches
+from lexicast.cluster.topics.names import check_filter, matches
 
 from .dictionary import Dictionary
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from lexicast.cluster.topics import check_filter, matches
+from lexicast.cluster.topics.names import check_filter, matches
 
 OPTOUT_PROPERTY: Final = "sdc-optout"
 CACHE_MAX: Final = 10_000

@@ -11,7 +11,7 @@
     a new dictionary       is announced when it pays (`maintenance.Due`); its MC is MC.base (eq. 5.3.4) until six
                            observations exist, then predicted from the substring repository (`regression`)
 
-**Where this leaves the thesis, and why** (figures: `bench.compression`):
+**Where this leaves the thesis, and why** (figures: `bench.compression.driver`):
 
 - The first dictionary comes after 30 messages, not 500: what is sent before it is most of the overhead of a short
   stream. Hence the looks that follow soon.

@@ -1,8 +1,8 @@
 """PREDICT's model of MC: ordinary least squares on two features (thesis equation 5.3.5 and section 5.3.2).
 
 A family learns its own model, from its own dictionaries. Until it has enough of them it may borrow one: the regression
-that was fitted to the history of all families (`raydp_jobs.train_regression`) is published as its observations, in
-JSON, and every family that is still in its bootstrap starts from those (`MessageCountModel.warm`).
+that was fitted to the history of all families (`raydp_jobs.training.train_regression`) is published as its
+observations, in JSON, and every family that is still in its bootstrap starts from those (`MessageCountModel.warm`).
 """
 
 from __future__ import annotations

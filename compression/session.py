@@ -23,7 +23,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from lexicast.cluster.blocks import RAW
 from lexicast.cluster.errors import DictionaryError, TopicError
-from lexicast.cluster.topics import DICTIONARY_PREFIX, dictionary_topic, unescape_family
+from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic, unescape_family
 
 from .accounting import TrafficCounters
 from .codecs import PAYLOAD_BYTES_MAX

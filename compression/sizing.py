@@ -6,7 +6,8 @@ itself in percent: the thesis says "a less than 3% increase").
 
 `training` chooses the size by cost instead (mean bytes a message plus the packed dictionary spread over the messages
 it is expected to serve) and has this rule as an alternative. Why: the fitted parabola knows nothing of what the
-dictionary costs to send, and its vertex hides what a further octave of size brings. `bench.compression` measures both.
+dictionary costs to send, and its vertex hides what a further octave of size brings. `bench.compression.driver` measures
+both.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A link that stops after its first dictionary and before that has paid is above D
 6.2.3). `Link.amortized` tells such links apart. A message that DEFLATE makes shorter than the old dictionary is sent
 with DEFLATE, so a link that has amortized never falls behind again.
 
-In `bench.tapd` and its tests alone: brokers do not decide link by link yet, every link gets every dictionary.
+In `bench.tapd.driver` and its tests alone: brokers do not decide link by link yet, every link gets every dictionary.
 """
 
 from __future__ import annotations

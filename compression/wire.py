@@ -44,7 +44,7 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
 from lexicast.cluster.errors import DictionaryError
-from lexicast.cluster.topics import DICTIONARY_PREFIX
+from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 
 from .codecs import PAYLOAD_BYTES_MAX, Codec, Deflate
 from .dictionary import Dictionary

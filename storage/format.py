@@ -72,7 +72,7 @@ class DamageError(StoreError):
     def __init__(self, table: str, group: int, offset: int, what: str) -> None:
         super().__init__(
             f"damaged: {table}, group {group}, offset {offset}: {what}; "
-            "run `python -m lexicast.storage.check` on this store"
+            "run `python -m lexicast.storage.care.check` on this store"
         )
         self.table = table
         self.group = group

@@ -12,9 +12,9 @@ from lexicast.cluster.blocks import Block, Meta, unpack_meta
 from lexicast.cluster.errors import PeerError
 
 from .cut import cut
-from .damage import Ledger
+from .file.damage import Ledger
+from .file.table import AnyTransaction, Database, ReadTransaction, WriteTransaction
 from .format import MAX_OFFSET, DamageError, Head, log_key, meta_of, parse_log_key, sound_block, verified_head
-from .table import AnyTransaction, Database, ReadTransaction, WriteTransaction
 
 
 class Log:

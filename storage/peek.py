@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .environment import DATA_FILE, Environment, read_identity
+from .file.environment import DATA_FILE, Environment, read_identity
 from .options import StoreOptions
 
 

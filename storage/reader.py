@@ -9,14 +9,14 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
 
 from .cut import cut, only_topic
-from .dual import Entry, Index
-from .environment import Environment
+from .file.environment import Environment
+from .file.table import ReadTransaction
 from .format import MAX_OFFSET, DamageError, Head, group_prefix
-from .groups import Group
+from .index.dual import Entry, Index
 from .log import Log
-from .state import retained_fields
-from .table import ReadTransaction
-from .topics import find, group_of, id_key, topic_id_of
+from .tables.groups import Group
+from .tables.state import retained_fields
+from .tables.topics import find, group_of, id_key, topic_id_of
 
 # A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
 READ_S: Final = 0.25

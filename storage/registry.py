@@ -23,7 +23,7 @@ import msgpack
 from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError, StorePoisonedError, UsageError
 from lexicast.cluster.files import FILE_MODE, make_folder, open_lock
 
-from .locks import begin_reading, open_environment
+from .file.locks import begin_reading, open_environment
 
 FORMAT: Final = 1
 FORMAT_KEY: Final = "format"

@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 
-from .damage import Ledger
-from .environment import ReadOnly
+from .file.damage import Ledger
+from .file.environment import ReadOnly
+from .file.table import ReadTransaction
 from .format import Head, group_prefix, head_bytes
 from .log import Log
-from .state import dictionary_of, subscription_of
-from .table import ReadTransaction
+from .tables.state import dictionary_of, subscription_of
 
 READ_S: Final = 0.1
 BYTES_A_STEP: Final = 4 << 20

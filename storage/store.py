@@ -27,27 +27,27 @@ from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
-from . import groups as group_rows
-from .behind import WriteBehind
-from .dual import Entry, Index, IndexedSubscription
-from .environment import Environment, Identity, identify
+from .care.walk import Walk
+from .dualdb.rows import Rows
+from .file.environment import Environment, Identity, identify
+from .file.guard import Guard
+from .file.space import Space
+from .file.table import AnyTransaction, Table, WriteTransaction
 from .format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
-from .groups import Group
-from .guard import Guard
+from .index.dual import Entry, Index, IndexedSubscription
+from .index.writing_behind import WriteBehind
 from .log import Log
-from .lsm.rows import Rows
 from .options import StoreOptions
 from .outline import Outline, outline
-from .producers import ProducerState
 from .reader import READ_S, Reader, ReadResult
-from .retained_names import RetainedNames
-from .retention import Reclaimed, Reclaimer, expiry_key
-from .sessions import session_of
-from .space import Space
-from .state import Epoch, State, dictionary_of, subscription_of
-from .table import AnyTransaction, Table, WriteTransaction
-from .topics import GROUP_SHIFT, TopicIds, find, group_of
-from .walk import Walk
+from .retention.reclaiming import Reclaimed, Reclaimer, expiry_key
+from .tables import groups as group_rows
+from .tables.groups import Group
+from .tables.producers import ProducerState
+from .tables.retained_names import RetainedNames
+from .tables.sessions import session_of
+from .tables.state import Epoch, State, dictionary_of, subscription_of
+from .tables.topics import GROUP_SHIFT, TopicIds, find, group_of
 
 
 class Tail(NamedTuple):

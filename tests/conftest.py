@@ -30,8 +30,8 @@ settings.load_profile("lexicast")
 
 # Tests of what `lexicast[spark]` brings are there only where it is installed.
 collect_ignore = [
-    *(["test_spark_columns.py"] if find_spec("pyarrow") is None else []),
-    *(["test_spark_cluster.py"] if find_spec("raydp") is None else []),
+    *(["raydp_jobs/test_columns.py"] if find_spec("pyarrow") is None else []),
+    *(["raydp_jobs/test_cluster.py"] if find_spec("raydp") is None else []),
 ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.cluster.config import TABLES
+from lexicast.cluster.config.tables import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,7 +30,7 @@ MAY_IMPORT = {
 PUBLIC_USERS = {"raydp_jobs", "bench"}
 HOME = {
     "ray": {"actors", "raydp_jobs", "bench"},
-    "lmdb": {"storage"},
+    "lmdb": {"storage", "bench"},  # bench: the paper's baselines on the same engine
     "zstandard": {"compression"},
     "zlib": {"compression", "bench"},  # bench: what peers do with it, beside ours
     "pyspark": {"raydp_jobs"},

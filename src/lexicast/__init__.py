@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lexicast import sync as sync
-    from lexicast.actors.client import Client as Client
-    from lexicast.actors.client_connect import connect as connect
-    from lexicast.actors.client_messages import Message as Message
-    from lexicast.actors.client_messages import Properties as Properties
-    from lexicast.actors.client_publisher import PublishManyRefusedError as PublishManyRefusedError
-    from lexicast.actors.client_subscription import Subscription as Subscription
-    from lexicast.cluster.cells import cells as cells
+    from lexicast.actors.client.client import Client as Client
+    from lexicast.actors.client.connect import connect as connect
+    from lexicast.actors.client.messages import Message as Message
+    from lexicast.actors.client.messages import Properties as Properties
+    from lexicast.actors.client.publisher import PublishManyRefusedError as PublishManyRefusedError
+    from lexicast.actors.client.subscription import Subscription as Subscription
     from lexicast.cluster.errors import AuthenticationError as AuthenticationError
     from lexicast.cluster.errors import ConfigError as ConfigError
     from lexicast.cluster.errors import DictionaryError as DictionaryError
@@ -33,33 +32,34 @@ if TYPE_CHECKING:
     from lexicast.cluster.errors import UnavailableError as UnavailableError
     from lexicast.cluster.errors import UsageError as UsageError
     from lexicast.cluster.positions import Position as Position
-    from lexicast.raydp_jobs.environment import spark_session as spark_session
-    from lexicast.raydp_jobs.history import history as history
+    from lexicast.cluster.topics.cells import cells as cells
+    from lexicast.raydp_jobs.history.dataframe import history as history
+    from lexicast.raydp_jobs.spark.environment import spark_session as spark_session
 
 __version__: Final = "0.1.0"
 
 _ERRORS: Final = "lexicast.cluster.errors"
 _WHERE: Final = {
     "AuthenticationError": _ERRORS,
-    "Client": "lexicast.actors.client",
+    "Client": "lexicast.actors.client.client",
     "ConfigError": _ERRORS,
     "DictionaryError": _ERRORS,
     "LexicastError": _ERRORS,
-    "Message": "lexicast.actors.client_messages",
+    "Message": "lexicast.actors.client.messages",
     "PeerError": _ERRORS,
     "Position": "lexicast.cluster.positions",
-    "Properties": "lexicast.actors.client_messages",
-    "PublishManyRefusedError": "lexicast.actors.client_publisher",
+    "Properties": "lexicast.actors.client.messages",
+    "PublishManyRefusedError": "lexicast.actors.client.publisher",
     "PublishRefusedError": _ERRORS,
     "StoreError": _ERRORS,
-    "Subscription": "lexicast.actors.client_subscription",
+    "Subscription": "lexicast.actors.client.subscription",
     "TopicError": _ERRORS,
     "UnavailableError": _ERRORS,
     "UsageError": _ERRORS,
-    "cells": "lexicast.cluster.cells",
-    "connect": "lexicast.actors.client_connect",
-    "history": "lexicast.raydp_jobs.history",
-    "spark_session": "lexicast.raydp_jobs.environment",
+    "cells": "lexicast.cluster.topics.cells",
+    "connect": "lexicast.actors.client.connect",
+    "history": "lexicast.raydp_jobs.history.dataframe",
+    "spark_session": "lexicast.raydp_jobs.spark.environment",
     "sync": "lexicast",
 }
 # With lexicast[spark] alone, therefore not in __all__.

@@ -1,6 +1,6 @@
 """`import lexicast.mqtt as mqtt`: paho-mqtt's module with a Client that speaks dictionaries.
 
-Every other name of `paho.mqtt.client` is found here too. See `lexicast.actors.mqtt_client`.
+Every other name of `paho.mqtt.client` is found here too. See `lexicast.actors.client.paho`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paho.mqtt.client import (
 )
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-from lexicast.actors.mqtt_client import Client, OnSdcError, SdcStats
+from lexicast.actors.client.paho import Client, OnSdcError, SdcStats
 from lexicast.cluster.errors import DictionaryError
 
 if TYPE_CHECKING:

@@ -1,0 +1,72 @@
+"""The Ray actor around `BrokerServer`; its `client_*` methods carry links of clients that cannot reach its sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexicast.cluster.clock import SystemClock
+
+from ..link.call_link import CallLinks
+from ..ray.handles import RayCoordination
+from ..ray.serving import ServingActor
+from ..ray.status import ask
+from .server import BrokerServer, run_directory
+
+
+class BrokerActor(ServingActor):
+    """One broker of this node."""
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        run_dir = run_directory(self.config)
+        self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir)
+        self._server.cluster_status.ask_actor = ask
+        try:
+            await self._server.start()
+        except BaseException:
+            await self._server.stop()
+            raise
+        server = self._server
+        self._calls = CallLinks(server.key, server.cluster_id, server.opened, server.link_info)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Link addresses."""
+        return self._server.addresses
+
+    def mqtt_port(self) -> int:
+        """The MQTT port."""
+        return self._server.mqtt.port
+
+    def report(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        return self._server.status()
+
+    async def end(self) -> None:
+        """Stop serving."""
+        self._calls.close_all()
+        await self._server.stop()
+
+    async def audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        """See `ClientPort.audience`. Raises UnavailableError while it starts."""
+        self.check_serving()
+        return self._server.clients.audience(family, topics)
+
+    async def client_open(self, name: str) -> str:
+        """See `CallLinks.open`. Raises UnavailableError while it starts: a client tries again."""
+        self.check_serving()
+        return self._calls.open(name)
+
+    async def client_send(self, token: str, data: bytes) -> None:
+        """See `CallLinks.send`."""
+        self.check_serving()
+        await self._calls.send(token, data)
+
+    async def client_receive(self, token: str, wait_s: float) -> bytes:
+        """See `CallLinks.receive`."""
+        self.check_serving()
+        return await self._calls.receive(token, wait_s)
+
+    async def client_close(self, token: str) -> None:
+        """See `CallLinks.close`."""
+        self.check_serving()
+        self._calls.close(token)

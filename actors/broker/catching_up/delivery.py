@@ -1,0 +1,63 @@
+"""A page of the past given to its members: as packets to those that take these (`page_packets`), as parts of blocks to
+Python clients, dictionary-aware sessions and subscriptions with a window in time; each distinct part made once.
+"""
+
+from __future__ import annotations
+
+from lexicast.cluster.selection import select_from
+
+from ..encoding import BlockView, Encoded, Grants, Kind
+from ..subscriber import Subscriber, needs_ids
+from .packets import Broker, PagePackets
+from .pages import Page
+
+# The topics of a page that a member wants.
+Wanted = dict[bytes, None]
+
+
+class PageDelivery:
+    """See the module's docstring."""
+
+    def __init__(self, broker: Broker, page: Page, packets: PagePackets) -> None:
+        self._broker = broker
+        self._page = page
+        self._packets = packets
+        self._views: dict[tuple[int, tuple[int, ...]], BlockView] = {}
+        self._encoded: dict[tuple[BlockView, Kind, Grants], Encoded] = {}
+
+    def give(self, subscriber: Subscriber, wanted: Wanted) -> bool:
+        """Send a subscriber what it wants; False when something came in its way (its cursor is there)."""
+        if subscriber.takes_packets:
+            return subscriber.take_packets(self._page.group, self._packets.runs(subscriber, wanted))
+        group = self._page.group
+        places = self._page.places(wanted)
+        for number in sorted(places):
+            if self._page.blocks[number].last < subscriber.lagging[group]:
+                continue
+            view = self._view(number, tuple(sorted(places[number])))
+            start = subscriber.lagging[group]
+            if view.block.first < start:
+                part = select_from(view.block, start)
+                if part is None:
+                    continue
+                view = self._broker.view(part)
+            grants = tuple([subscriber.grant(topic) for topic in view.block.meta.topics])
+            if not any(grants):
+                continue  # unsubscribed meanwhile
+            encoded = None if needs_ids(view.highest_qos, grants) else self._shared(subscriber.kind, view, grants)
+            if not subscriber.take_view(view, grants, encoded):
+                return False
+        return True
+
+    def _view(self, number: int, topics: tuple[int, ...]) -> BlockView:
+        view = self._views.get((number, topics))
+        if view is None:
+            view = self._views[number, topics] = self._broker.view(self._page.part(number, topics))
+        return view
+
+    def _shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:
+        key = (view, kind, grants)
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            encoded = self._encoded[key] = self._broker.encoder.shared(kind, view, grants)
+        return encoded

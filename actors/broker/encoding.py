@@ -1,0 +1,348 @@
+"""From a block to the bytes that subscribers get: once for each kind of session, however many there are.
+
+A *kind* says everything that decides the bytes for subscribers without packet ids: MQTT version, dictionary-aware or
+not, Maximum Packet Size; or a Python client's link. `BlockView` holds what several kinds need of one block, made at
+most once: its payloads as stored, raw, and tagged.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
+
+import msgpack
+
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run, pack_meta
+from lexicast.cluster.errors import DictionaryError
+from lexicast.cluster.properties import USER_PROPERTY
+from lexicast.cluster.selection import for_readers, select
+from lexicast.cluster.topics.names import DICTIONARY_PREFIX
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.topic_stream import Batch
+from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
+from lexicast.compression.wire import Encoded as Stored
+
+from ..mqtt.codec.encode import encode_qos0_run, publish_size
+from ..mqtt.codec.packets import V5
+from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
+
+T = TypeVar("T")
+
+# A topic's newest dictionary; whether a topic is opted out.
+Newest = Callable[[bytes], Dictionary | None]
+OptedOut = Callable[[bytes], bool]
+
+LINK = 0  # `Kind.version` of Python clients on links
+
+
+class Kind(NamedTuple):
+    """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit; `streams`: takes topic streams."""
+
+    version: int
+    aware: bool = False
+    packet_bytes_max: int = 0
+    streams: bool = False
+
+
+class Grant(NamedTuple):
+    """How a subscriber gets the publications of a topic: its matching subscriptions put together.
+
+    `no_local`: some of them want nothing that the subscriber itself published; what it published goes by `own` then.
+    """
+
+    qos: int = 0
+    retain_as_published: bool = False
+    no_local: bool = False
+    ids: tuple[int, ...] = ()
+    own: Grant | None = None
+
+
+_STREAM = bytes((STREAM_TAG,))
+
+# One entry a topic of the block: the grant, or None when the subscriber does not want the topic.
+Grants = tuple[Grant | None, ...]
+
+
+class Encoded(NamedTuple):
+    """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases."""
+
+    data: bytes
+    aliases: frozenset[int] = frozenset()
+    records: int = 0
+    dictionaries: tuple[Dictionary, ...] = ()
+
+
+class BlockView:
+    """One block as a broker works on it.
+
+    `batches`: those of its topics (by index) that go as topic streams to whoever is in step, and `frames` by run; none
+    in a block out of the past.
+    """
+
+    __slots__ = ("_payloads", "_raw", "_tagged", "batches", "block", "frames", "highest_qos", "now_us")
+
+    def __init__(self, block: Block, now_us: int, raw: Sequence[bytes] | None = None) -> None:
+        """`raw`: the payloads decompressed, where they are known."""
+        self.block = block
+        self.now_us = now_us
+        self.highest_qos = max([run.flags & QOS_MASK for run in block.meta.runs])
+        self._payloads: list[bytes] | None = None
+        self._raw: list[bytes | None] | None = None if raw is None else [*raw]
+        self._tagged: tuple[list[bytes | None], list[int]] | None = None
+        self.batches: dict[int, Batch] = {}
+        self.frames: dict[int, list[bytes]] = {}
+
+    def stored(self) -> list[bytes]:
+        """The payloads as stored."""
+        if self._payloads is None:
+            self._payloads = self.block.payloads()
+        return self._payloads
+
+    def raw(self, recoder: Recoder) -> list[bytes | None]:
+        """The payloads decompressed; None for one whose dictionary is missing or that is damaged."""
+        if self._raw is None:
+            meta, stored = self.block.meta, self.stored()
+            if all([run.encoding == RAW for run in meta.runs]):
+                self._raw = list(stored)
+            else:
+                self._raw = []
+                for run in meta.runs:
+                    at = len(self._raw)
+                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count])
+        return self._raw
+
+    def tagged(self, tagging: _Tagging) -> tuple[list[bytes | None], list[int]]:
+        """(payloads with their tag byte, the tags). What is stored raw, or deflated by a publisher that had no
+        dictionary yet, is compressed with the family's newest; what a dictionary has compressed passes untouched."""
+        if self._tagged is None:
+            meta, stored = self.block.meta, self.stored()
+            payloads: list[bytes | None] = []
+            tags: list[int] = []
+            for run in meta.runs:
+                at = len(payloads)
+                made, used = tagging.run(meta.topics[run.topic], run, meta.dictionaries, stored[at : at + run.count])
+                payloads += made
+                tags += used
+            self._tagged = payloads, tags
+        return self._tagged
+
+    def raw_runs(self, recoder: Recoder, runs: Iterable[int]) -> list[bytes | None]:
+        """`raw` of these runs alone."""
+        if self._raw is not None:
+            return self.of_runs(self._raw, runs)
+        meta, stored = self.block.meta, self.stored()
+        raw: list[bytes | None] = []
+        for index in runs:
+            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]))
+        return raw
+
+    def of_runs(self, payloads: Sequence[T], runs: Iterable[int]) -> list[T]:
+        """The part of all payloads that belongs to these runs."""
+        ends = list(accumulate([run.count for run in self.block.meta.runs], initial=0))
+        return [payload for index in runs for payload in payloads[ends[index] : ends[index + 1]]]
+
+    def with_frames(
+        self, payloads: list[bytes | None], tags: list[int], streamed: Collection[int]
+    ) -> tuple[list[bytes | None], list[int]]:
+        """Tagged payloads and their tags with frames in the place of the payloads of the topics `streamed`."""
+        payloads, tags, at = list(payloads), list(tags), 0
+        for index, run in enumerate(self.block.meta.runs):
+            end = at + run.count
+            if run.topic in streamed and index in self.frames:
+                payloads[at:end] = [_STREAM + frame for frame in self.frames[index]]
+                tags[at:end] = [RAW] * run.count  # as RAW, they need no binding
+            at = end
+        return payloads, tags
+
+    def dictionaries(self, streamed: Collection[int]) -> tuple[Dictionary, ...]:
+        """What the frames of these topics refer to."""
+        found = [self.batches[topic].dictionary for topic in streamed]
+        return tuple([dictionary for dictionary in found if dictionary is not None])
+
+    def expired(self, run: Run) -> bool:
+        """Whether the run's publications have expired (T_max)."""
+        return run.expiry_ms > 0 and self.block.time_us + run.expiry_ms * 1000 <= self.now_us
+
+
+def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]) -> list[bytes | None]:
+    if run.encoding == RAW:
+        return list(stored)
+    dictionary = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+    raw: list[bytes | None] = []
+    for payload in stored:
+        try:
+            raw.append(recoder.to_raw(min(run.encoding, FIRST_DICTIONARY), dictionary, payload))
+        except DictionaryError:
+            raw.append(None)
+    return raw
+
+
+class _Tagging(NamedTuple):
+    """What a run's payloads are tagged with."""
+
+    recoder: Recoder
+    aliases: AliasTable
+    newest: Newest
+    opted_out: OptedOut
+
+    def run(
+        self, topic: bytes, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]
+    ) -> tuple[list[bytes | None], list[int]]:
+        """(payloads, tags) of a run."""
+        if topic.startswith(DICTIONARY_PREFIX):
+            return list(stored), [RAW] * len(stored)
+        if run.encoding == RAW and self.opted_out(topic):
+            return _with_tag(RAW, stored)
+        if run.encoding >= FIRST_DICTIONARY:
+            named = dictionaries[run.encoding - FIRST_DICTIONARY]
+            alias = self.aliases.alias_for(named)
+            if alias != RAW:
+                return _with_tag(alias, stored)
+            tagged = [self._one(Stored(FIRST_DICTIONARY, named, payload), None) for payload in stored]
+        else:
+            newest = self.newest(topic)
+            tagged = [self._one(Stored(run.encoding, None, payload), newest) for payload in stored]
+        return [payload for _, payload in tagged], [tag for tag, _ in tagged]
+
+    def _one(self, stored: Stored, newest: Dictionary | None) -> tuple[int, bytes | None]:
+        """(tag, tagged payload); None for one that cannot be decoded."""
+        recoder = self.recoder
+        try:
+            if stored.encoding == RAW:
+                stored = recoder.encode(stored.data, newest)
+            elif stored.encoding == DEFLATE and newest is not None:
+                recoded = recoder.encode(recoder.to_raw(*stored), newest)
+                stored = recoded if len(recoded.data) < len(stored.data) else stored
+            tag, data = recoder.to_aware(*stored, self.aliases)
+        except DictionaryError:
+            return RAW, None
+        return tag, bytes((tag,)) + data
+
+
+def _with_tag(tag: int, stored: list[bytes]) -> tuple[list[bytes | None], list[int]]:
+    head = bytes((tag,))
+    return [head + payload for payload in stored], [tag] * len(stored)
+
+
+def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes:
+    """A run's MQTT 5 properties as sent: carried through, expiry counted down, subscription identifiers added."""
+    if kind.version != V5 or not (run.properties or run.expiry_ms or grant.ids):
+        return b""
+    properties = dict(run.properties or {})
+    if USER_PROPERTY in properties:
+        properties[USER_PROPERTY] = list(properties[USER_PROPERTY])
+    if run.expiry_ms:
+        left_us = view.block.time_us + run.expiry_ms * 1000 - view.now_us
+        # [MQTT-3.3.2-6]; 0 for what has less than a second in all, and for what is sent again after its time.
+        properties[MESSAGE_EXPIRY_S] = max(0, -(-left_us // 1_000_000)) if run.expiry_ms >= 1000 else 0
+    if grant.ids:
+        properties[SUBSCRIPTION_ID] = list(grant.ids)  # [MQTT-3.3.4-3]
+    return write_properties(properties)
+
+
+def with_frames(view: BlockView, streamed: Collection[int]) -> BlockView:
+    """The block for a Python client's link with frames of the topics `streamed` (STREAMED, see `cluster.blocks`)."""
+    block, meta = view.block, view.block.meta
+    # What the runs that stay need, and what key frames do; each id is 9 bytes on the link.
+    named = dict.fromkeys([STREAMED, *[dictionary.id for dictionary in view.dictionaries(streamed)]])
+    runs, payloads, at = [], list(view.stored()), 0
+    for index, run in enumerate(meta.runs):
+        end = at + run.count
+        id = meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+        if run.topic in streamed and index in view.frames:
+            payloads[at:end], id = view.frames[index], STREAMED
+        if id is not None:
+            named[id] = None
+            run = run._replace(encoding=FIRST_DICTIONARY + list(named).index(id))
+        runs.append(run)
+        at = end
+    made = meta._replace(runs=tuple(runs), dictionaries=tuple(named))
+    fields = (block.group, block.epoch, block.first, block.last, block.time_us, block.kind, pack_meta(made))
+    lengths = array("I", map(len, payloads)).tobytes()
+    return BlockView(Block(*fields, lengths, b"".join(payloads), made), view.now_us)
+
+
+class Encoder:
+    """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries."""
+
+    def __init__(
+        self, recoder: Recoder, aliases: AliasTable, newest: Newest, opted_out: OptedOut = lambda topic: False
+    ) -> None:
+        self._recoder = recoder
+        self._tagging = _Tagging(recoder, aliases, newest, opted_out)
+        self._pack = msgpack.Packer(autoreset=True).pack
+
+    def payloads(self, kind: Kind, view: BlockView) -> tuple[list[bytes | None], list[int]]:
+        """What subscribers of `kind` get as payloads (None: cannot be decoded), and the tags (empty for plain ones)."""
+        if kind.aware:
+            return view.tagged(self._tagging)
+        return view.raw(self._recoder), []
+
+    def raw_run(self, view: BlockView, index: int, start: int) -> list[bytes | None]:
+        """What plain sessions get as payloads of one run, whose first record is the block's `start`th."""
+        run = view.block.meta.runs[index]
+        return _raw_run(self._recoder, run, view.block.meta.dictionaries, view.stored()[start : start + run.count])
+
+    def tagged(self, view: BlockView) -> list[bytes | None]:
+        """What dictionary-aware subscribers get as payloads."""
+        return view.tagged(self._tagging)[0]
+
+    def shared(self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int] = ()) -> Encoded:
+        """The block's publications at QoS 0 for every subscriber of `kind` with these grants.
+
+        `streamed`: the topics (by index into the block's) of which they get frames.
+        """
+        if kind.version == LINK:
+            return self._for_link(with_frames(view, streamed) if streamed else view, grants)
+        payloads, tags = self.payloads(kind, view)
+        if streamed:
+            payloads, tags = view.with_frames(payloads, tags, streamed)
+        parts: list[bytes] = []
+        at, records = 0, 0
+        used: set[int] = set()
+        for run in view.block.meta.runs:
+            grant, count = grants[run.topic], run.count
+            if grant is not None and not view.expired(run):
+                whole = payloads if count == len(payloads) else payloads[at : at + count]
+                data, sent = self._qos0(kind, view, run, grant, whole)
+                parts.append(data)
+                records += sent
+                if tags:
+                    used.update(tags[at : at + count])
+            at += count
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return Encoded(data, frozenset(used), records, view.dictionaries(streamed))
+
+    def _qos0(
+        self, kind: Kind, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None]
+    ) -> tuple[bytes, int]:
+        topic = view.block.meta.topics[run.topic]
+        properties = run_properties(kind, view, run, grant)
+        fit = self.fitting(kind, topic, payloads, 0, properties)
+        retain = grant.retain_as_published and bool(run.flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+        return encode_qos0_run(kind.version, topic, fit, retain, properties), len(fit)
+
+    @staticmethod
+    def fitting(kind: Kind, topic: bytes, payloads: list[bytes | None], qos: int, properties: bytes) -> list[bytes]:
+        """The payloads that can be decoded and are within the client's Maximum Packet Size [MQTT-3.1.2-24]."""
+        fit = [payload for payload in payloads if payload is not None] if None in payloads else payloads
+        limit = kind.packet_bytes_max
+        if limit:
+            size = publish_size
+            fit = [p for p in fit if p is not None and size(kind.version, len(topic), len(p), qos, properties) <= limit]
+        return fit  # type: ignore[return-value]  # None was left out above
+
+    def _for_link(self, view: BlockView, grants: Grants) -> Encoded:
+        block = view.block
+        runs = block.meta.runs
+        if None in grants or any([run.expiry_ms for run in runs]):
+            keep: list[bool] = []
+            for run in runs:
+                keep += [grants[run.topic] is not None and not view.expired(run)] * run.count
+            part = select(block, keep)
+            if part is None:
+                return Encoded(b"")
+            block = part
+        return Encoded(self._pack(for_readers(block).to_wire()), records=block.count)

@@ -1,0 +1,261 @@
+"""A broker's back-end subscriptions: one for each filter, however many subscribers it has here.
+
+They are soft state at the coordinators: registered when the first subscriber comes, and again, all of them, whenever a
+link begins. `version` grows with each that is registered: what was read of the past for the broker's interest as of
+some version serves subscribers whose filters were all there by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
+
+from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.topics.names import is_wildcard
+
+from ..coordinator.interest import FILTERS_MAX
+from ..link.link import Link
+from .pipeline import Pipeline
+
+FILTER_BYTES_MAX = 64 * 1024
+
+# Ask a coordinator until it answers; `take` runs while the answer is taken off the link.
+Ask = Callable[..., Awaitable[None]]
+Take = Callable[[list[bytes], Any], None]
+
+# Returning sessions that one request serves: each takes its cuts from the answer in the same turn.
+RETURNS_AT_ONCE = 50
+
+
+class Return(NamedTuple):
+    """A session that returns: its filters to be placed, and who takes the cuts."""
+
+    filters: list[bytes]
+    take: Take
+    done: asyncio.Future[None]
+
+
+class Filters:
+    """See the module's docstring. `concerned`: the pipelines of an exact filter, or of all wildcards."""
+
+    def __init__(self, always: Iterable[bytes], concerned: Callable[[bytes], list[Pipeline]], ask: Ask) -> None:
+        self._counts: dict[bytes, int] = dict.fromkeys(always, 1)
+        self._versions: dict[bytes, int] = {}
+        self._placing: dict[bytes, asyncio.Future[None]] = {}
+        self._registered: dict[Pipeline, set[bytes]] = {}
+        # Returns of this turn, which share their requests.
+        self._returning: dict[Pipeline, list[Return]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._concerned = concerned
+        self._ask = ask
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __contains__(self, topic_filter: object) -> bool:
+        return topic_filter in self._counts
+
+    def version_of(self, filters: Iterable[bytes]) -> int:
+        """The version at which the last of these was registered."""
+        versions = self._versions
+        return max([versions.get(topic_filter, 0) for topic_filter in filters], default=0)
+
+    async def settled(self, filters: Iterable[bytes]) -> None:
+        """Return once none of these is being placed for somebody else."""
+        while waiting := {future for name in filters if (future := self._placing.get(name)) is not None}:
+            await asyncio.wait(waiting)
+
+    def hold(self, filters: Iterable[bytes]) -> list[bytes]:
+        """One subscriber more to each; those that had none before have to be placed, and `placed` then."""
+        counts, fresh = self._counts, []
+        for topic_filter in filters:
+            counts[topic_filter] = count = counts.get(topic_filter, 0) + 1
+            if count == 1:
+                fresh.append(topic_filter)
+        if fresh:
+            future = asyncio.get_running_loop().create_future()
+            self._placing.update(dict.fromkeys(fresh, future))
+        return fresh
+
+    def placed(self, filters: Iterable[bytes]) -> None:
+        """Those that `hold` returned are placed, or given up and released."""
+        futures = {future for name in filters if (future := self._placing.pop(name, None)) is not None}
+        for future in futures:
+            future.set_result(None)
+
+    async def place(self, filters: Iterable[bytes], everywhere: bool, take: Take) -> None:
+        """Register filters with every coordinator concerned, in bounded parts; `take(part, answer)` for each answer.
+
+        `everywhere`: each coordinator is asked for its cuts, also where no filter concerns it; those that do so in one
+        turn share a request.
+        """
+        self.version += 1
+        self._versions.update(dict.fromkeys(filters, self.version))
+        by_pipeline: dict[Pipeline, list[bytes]] = {}
+        if everywhere:
+            by_pipeline = {pipeline: [] for pipeline in self._concerned(b"#")}
+        for topic_filter in filters:
+            for pipeline in self._concerned(topic_filter):
+                by_pipeline.setdefault(pipeline, []).append(topic_filter)
+        place = self._place_with_others if everywhere else self._place_at
+        await gathered([place(pipeline, part, take) for pipeline, part in by_pipeline.items()])
+
+    async def _place_at(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
+        for part in parts(filters):
+
+            def taken(result: Any, part: list[bytes] = part) -> None:
+                take(part, result)
+
+            await self._ask(pipeline, taken, "subscribe", part, False)
+
+    async def _place_with_others(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
+        for part in parts(filters) or [[]]:
+            if self._closed:
+                raise _stopping()
+            returns = self._returning.get(pipeline)
+            if returns is None:
+                returns = self._returning[pipeline] = []
+                self._spawn(self._place_returns(pipeline))
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            returns.append(Return(part, take, done))
+            await done
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _place_returns(self, pipeline: Pipeline) -> None:
+        """Ask for those of one turn, as many at once as a request takes."""
+        await asyncio.sleep(0)
+        some: list[Return] = []
+        filters, size = 0, 0
+        for each in self._returning.pop(pipeline):
+            filters, size = filters + len(each.filters), size + sum(map(len, each.filters))
+            if some and (len(some) >= RETURNS_AT_ONCE or filters > FILTERS_MAX or size > FILTER_BYTES_MAX):
+                self._spawn(self._place_some(pipeline, some))
+                some, filters, size = [], len(each.filters), sum(map(len, each.filters))
+            some.append(each)
+        await self._place_some(pipeline, some)
+
+    async def _place_some(self, pipeline: Pipeline, some: list[Return]) -> None:
+        def taken(result: Any) -> None:
+            for each in some:
+                if not each.done.done():  # unless its connection is gone meanwhile
+                    try:
+                        each.take(each.filters, result)
+                    except Exception as error:
+                        each.done.set_exception(error)
+                    else:
+                        each.done.set_result(None)
+
+        filters = [name for each in some if not each.done.done() for name in each.filters]
+        try:
+            await self._ask(pipeline, taken, "subscribe", filters, True)
+        except Exception as error:
+            _fail(some, error)
+        finally:
+            _fail(some, _stopping())
+        # Of connections that are gone: their filters were released before the coordinator had them.
+        self._end(pipeline, [name for name in filters if name not in self._counts])
+
+    def release(self, filters: Iterable[bytes]) -> None:
+        """One subscriber less to each; the last one ends the back-end subscription."""
+        ended: dict[Pipeline, list[bytes]] = {}
+        for topic_filter in filters:
+            left = self._counts.get(topic_filter, 0) - 1
+            if left > 0:
+                self._counts[topic_filter] = left
+            elif left == 0:
+                del self._counts[topic_filter]
+                self._versions.pop(topic_filter, None)
+                for pipeline in self._concerned_now(topic_filter):
+                    ended.setdefault(pipeline, []).append(topic_filter)
+        for pipeline, gone in ended.items():
+            self._end(pipeline, gone)
+
+    @staticmethod
+    def _end(pipeline: Pipeline, filters: list[bytes]) -> None:
+        for part in parts(filters):
+            pipeline.call(lambda error, _: None, "unsubscribe", part)
+
+    def close(self) -> None:
+        """Place nothing more; whoever waits for it is told."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for returns in self._returning.values():
+            _fail(returns, _stopping())
+
+    async def register(self, pipeline: Pipeline, link: Link) -> None:
+        """All that concern a coordinator, on a link that begins: one part is under way while the next one is made."""
+        done = self._registered[pipeline] = set()
+        under_way: asyncio.Future[Any] | None = None
+        while fresh := [name for name in self._counts if name not in done]:
+            for at in range(0, len(fresh), FILTERS_MAX):
+                some = fresh[at : at + FILTERS_MAX]
+                done.update(some)
+                for part in parts([name for name in some if self._concerns(pipeline, name)]):
+                    if under_way is not None:
+                        await under_way
+                    under_way = link.request("register", part)
+        if under_way is not None:
+            under_way.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def registered(self, pipeline: Pipeline) -> None:
+        """The link stands: end what was registered on it and is not subscribed to any more."""
+        gone = [name for name in self._registered.pop(pipeline, ()) if name not in self._counts]
+        self._end(pipeline, [name for name in gone if self._concerns(pipeline, name)])
+
+    def _concerned_now(self, topic_filter: bytes) -> list[Pipeline]:
+        try:
+            return self._concerned(topic_filter)
+        except UnavailableError:
+            return []  # nobody leads its group now
+
+    def _concerns(self, pipeline: Pipeline, topic_filter: bytes) -> bool:
+        return pipeline in self._concerned_now(topic_filter)
+
+
+def _stopping() -> UnavailableError:
+    return UnavailableError("this broker is stopping")
+
+
+def _fail(returns: Iterable[Return], error: Exception) -> None:
+    """Tell those that have no answer yet. (Cancelling what they wait for would look as if they had been cancelled.)"""
+    for each in returns:
+        if not each.done.done():
+            each.done.set_exception(error)
+
+
+def parts(filters: list[bytes]) -> list[list[bytes]]:
+    """Requests' worth of filters: FILTERS_MAX of them, FILTER_BYTES_MAX bytes (and one that is longer alone)."""
+    found: list[list[bytes]] = []
+    room = 0
+    for topic_filter in filters:
+        if not found or room < len(topic_filter) or len(found[-1]) >= FILTERS_MAX:
+            found.append([])
+            room = FILTER_BYTES_MAX
+        found[-1].append(topic_filter)
+        room -= len(topic_filter)
+    return found
+
+
+def concerns_all(filters: Iterable[bytes]) -> bool:
+    """Whether a filter among these concerns every group."""
+    return any(map(is_wildcard, filters))
+
+
+async def gathered(calls: Iterable[Awaitable[None]]) -> None:
+    """All of `calls`; when one fails the others are given up, and nothing of theirs is taken any more."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

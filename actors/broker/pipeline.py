@@ -1,0 +1,333 @@
+"""A broker's pipelines: publications to the coordinators, deliveries back, over one link to each coordinator.
+
+At most `window_batches` batches are under way untaken, and as many unanswered whose commit somebody waits for; what
+arrives meanwhile joins the next one (no timers). Beyond
+`queue_bytes_max` unanswered bytes the pipeline is full: publishers' sockets are not read until half of it is gone.
+After a broken link the pipeline dials again, tells the coordinator how far it had been served (`resume`), and sends
+every unanswered batch again, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
+from lexicast.cluster.protocol.heartbeat import Beats
+from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
+
+from ..link.link import BEATS, Link, dial
+from ..loop.background import keep_going, stop_loops
+from ..ray.handles import Member
+from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, Batch, Entry, EntryBuilder
+from .storing import Storing
+
+log = logging.getLogger(__name__)
+
+DIAL_FIRST_S = 0.02
+DIAL_MOST_S = 1.0
+
+
+class PipelineUser(Protocol):
+    """The broker, as its pipelines see it."""
+
+    heads: dict[int, int]
+    storing: Storing
+
+    async def register(self, pipeline: Pipeline, link: Link) -> None:
+        """Tell a coordinator that was dialled of all back-end subscriptions that concern it."""
+
+    def on_blocks(self, blocks: Any) -> None:
+        """DELIVER arrived: block wire tuples in offset order."""
+
+    def on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
+        """HEADS arrived."""
+
+    def on_resumed(self, pipeline: Pipeline) -> None:
+        """The link stands (again)."""
+
+    def on_room(self) -> None:
+        """A full pipeline has room again."""
+
+    def dictionary_content(self, dictionary: int) -> tuple[str, bytes] | None:
+        """(family, packed dictionary) of an id that the broker holds."""
+
+    async def on_request(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """A coordinator asks the broker."""
+
+
+class Pipeline:
+    """The link to one coordinator and what is under way on it."""
+
+    def __init__(
+        self,
+        user: PipelineUser,
+        member: Member,
+        hello: tuple[str, str, int],
+        credentials: tuple[bytes, str],
+        *,
+        producer: bytes,
+        window_batches: int,
+        batch_bytes_max: int,
+        queue_bytes_max: int,
+        beats: Beats = BEATS,
+    ) -> None:
+        self._user = user
+        self.member = member
+        self._hello = hello
+        self._key, self._cluster_id = credentials
+        self._producer = producer
+        self._window = window_batches
+        self._batch_bytes_max = batch_bytes_max
+        self._queue_bytes_max = queue_bytes_max
+        self._beats = beats
+        self._builders: dict[int, EntryBuilder] = {}
+        self._sealed: deque[Entry] = deque()
+        self._batches: dict[int, Batch] = {}
+        self._untaken = 0
+        self._next_tag = 1
+        self._sequences: dict[int, int] = {}
+        self._known_dictionaries: set[tuple[int, int]] = set()
+        self._flushing = False
+        self._queued_bytes = 0
+        self._lost = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self.link: Link | None = None
+        # Since when there is no link, microseconds since 1970.
+        self.lost_us = time.time_ns() // 1_000
+        self.full = False
+        self._task = keep_going(self._keep_linked(), f"the link to {member.name}")
+
+    # -- publishing
+
+    def builder(self, group: int, size_bytes: int) -> EntryBuilder:
+        """Where publications of `group`, of `size_bytes` payload, are to gather; call `added` after adding to it."""
+        builder = self._builders.get(group)
+        if builder is None:
+            builder = self._builders[group] = EntryBuilder(group)
+        elif builder.size_bytes + size_bytes > ENTRY_BYTES_MAX or builder.count > ENTRY_RECORDS_MAX:
+            self._seal(group, builder)
+            builder = self._builders[group] = EntryBuilder(group)
+        return builder
+
+    def added(self, size_bytes: int) -> None:
+        """Publications of `size_bytes` were added: send them soon."""
+        self._queued_bytes += size_bytes
+        if self._queued_bytes > self._queue_bytes_max:
+            self.full = True
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def forward(self, entry: Entry) -> None:
+        """Send an entry that a Python client made (its own producer, so it stays as it is)."""
+        self._sealed.append(entry)
+        self.added(entry.size_bytes)
+
+    def _seal(self, group: int, builder: EntryBuilder) -> None:
+        sequence = self._sequences.get(group, 1)
+        self._sequences[group] = sequence + builder.count
+        entry = builder.seal(self._producer, self._hello[2], sequence, self._user.storing)
+        # Counted as payload bytes until now; from here on as the entry's bytes, until its ACK.
+        self._queued_bytes += entry.size_bytes - builder.size_bytes
+        self._sealed.append(entry)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.link is None or not self._resumed.is_set() or self._untaken >= self._window:
+            return
+        builders, self._builders = self._builders, {}
+        hold = sum([batch.awaited for batch in self._batches.values()]) >= self._window
+        for group, builder in builders.items():
+            if hold and builder.awaited:
+                # It could not be committed before those under way anyway: let it grow until one is answered.
+                self._builders[group] = builder
+            else:
+                self._seal(group, builder)
+        while self._sealed and self._untaken < self._window:
+            self._send_batch()
+
+    def _send_batch(self) -> None:
+        entries = [self._sealed.popleft()]
+        size = entries[0].size_bytes
+        while self._sealed and size + self._sealed[0].size_bytes <= self._batch_bytes_max:
+            entries.append(self._sealed.popleft())
+            size += entries[-1].size_bytes
+        batch = Batch(self._next_tag, entries)
+        self._next_tag += 1
+        self._batches[batch.tag] = batch
+        self._transmit(batch)
+
+    def _transmit(self, batch: Batch) -> None:
+        assert self.link is not None
+        for entry in batch.entries:
+            for dictionary in entry.dictionaries:
+                self._introduce(entry.wire[0], dictionary)
+        self._untaken += 1
+        batch.taken = False
+        self.link.send((PUBLISH, batch.tag, [entry.wire for entry in batch.entries]))
+
+    def _introduce(self, group: int, dictionary: int) -> None:
+        """Have a dictionary in the group's log before the first record that refers to it."""
+        if (group, dictionary) in self._known_dictionaries or self.link is None:
+            return
+        held = self._user.dictionary_content(dictionary)
+        if held is not None:
+            self._known_dictionaries.add((group, dictionary))
+            self.link.call(lambda error, _: None, "dictionary_put", group, dictionary, *held)
+
+    # -- LinkUser
+
+    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+        """One message of the coordinator."""
+        kind = message[0]
+        if kind == DELIVER:
+            self._user.on_blocks(message[2])
+        elif kind == ACK:
+            self._acknowledged(message[1], message[2])
+        elif kind == TAKEN:
+            self._taken(self._batches.get(message[1]))
+            self._flush()
+        elif kind == HEADS:
+            self._user.on_heads(message[1])
+        elif kind == REQUEST:
+            link.answer(message[1], self._user.on_request(message[2], message[3]))
+        else:
+            raise PeerError(f"a coordinator sent a message of kind {kind}")
+
+    def on_writable(self, link: Link) -> None:
+        """Batches are bounded by the window, so a full socket needs no care of its own."""
+
+    def on_close(self, link: Link, error: Exception | None) -> None:
+        """The link ended: `_keep_linked` dials again."""
+        if self.link is not None:
+            self.lost_us = time.time_ns() // 1_000
+        self.link = None
+        self._resumed.clear()
+        self._lost.set()
+
+    def _taken(self, batch: Batch | None) -> None:
+        if batch is not None and not batch.taken:
+            batch.taken = True
+            self._untaken -= 1
+
+    def _acknowledged(self, tag: int, results: Any) -> None:
+        batch = self._batches.get(tag)
+        if batch is None:
+            return
+        if len(results) != len(batch.entries):
+            raise PeerError(f"{self.member.name} acknowledged {len(results)} of {len(batch.entries)} entries")
+        del self._batches[tag]
+        self._taken(batch)
+        self._queued_bytes -= batch.size_bytes
+        for entry, result in zip(batch.entries, results, strict=True):
+            if isinstance(result, str):
+                # Its dictionaries may have been refused with it: the next one brings them again.
+                self._known_dictionaries.difference_update([(entry.wire[0], each) for each in entry.dictionaries])
+            for done in entry.done:
+                done(result)
+        self._flush()
+        if self.full and self._queued_bytes <= self._queue_bytes_max // 2:
+            self.full = False
+            self._user.on_room()
+
+    # -- the link's life
+
+    async def _keep_linked(self) -> None:
+        wait_s = DIAL_FIRST_S
+        while True:
+            self._lost.clear()
+            try:
+                await self._open()
+                wait_s = DIAL_FIRST_S
+                await self._lost.wait()
+            except (OSError, LexicastError, TimeoutError) as error:
+                log.debug("link to %s: %s", self.member.name, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, DIAL_MOST_S)
+
+    async def _open(self) -> None:
+        link = await dial_any(
+            self.member.addresses, self._key, self._cluster_id, self._hello, lambda link: self, self._beats
+        )
+        groups = set(self.member.groups)
+        heads = {group: head for group, head in self._user.heads.items() if group in groups}
+        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def served(error: Exception | None, result: Any) -> None:
+            if error is None:
+                # While the reply is taken off the link: what follows it is live.
+                self._user.on_heads(result["heads"])
+                self._start_over(link)
+                self._user.on_resumed(self)
+            if not opened.done():
+                opened.set_result(None) if error is None else opened.set_exception(error)
+
+        try:
+            # One behind the other, without waiting for answers: an error ends the link.
+            link.call(lambda error, _: None, "resume", heads)
+            await self._user.register(self, link)
+            link.call(served, "serve")
+            await opened
+        except BaseException:
+            link.abort()
+            raise
+
+    def _start_over(self, link: Link) -> None:
+        self.link = link
+        self._resumed.set()
+        self._known_dictionaries.clear()
+        self._untaken = 0
+        for batch in self._batches.values():
+            self._transmit(batch)
+        self._flush()
+
+    async def request(self, method: str, *arguments: Any) -> Any:
+        """A request to the coordinator. Raises UnavailableError when there is no link now, and what it raises."""
+        if self.link is None or not self._resumed.is_set():
+            raise UnavailableError(f"{self.member.name} cannot be reached now")
+        return await self.link.request(method, *arguments)
+
+    def call(self, done: Callable[[Exception | None, Any], None], method: str, *arguments: Any) -> None:
+        """See `Link.call`; at once with an UnavailableError when there is no link now."""
+        if self.link is None or not self._resumed.is_set():
+            done(UnavailableError(f"{self.member.name} cannot be reached now"), None)
+        else:
+            self.link.call(done, method, *arguments)
+
+    async def wait_linked(self) -> None:
+        """Return when the link stands."""
+        await self._resumed.wait()
+
+    async def close(self) -> None:
+        """End the link, nothing is dialled again."""
+        await stop_loops(self._task)
+        if self.link is not None:
+            self.link.close()
+
+    @property
+    def unanswered_bytes(self) -> int:
+        """Bytes of publications that wait or are under way."""
+        return self._queued_bytes
+
+
+async def dial_any(
+    addresses: tuple[str, ...],
+    key: bytes,
+    cluster_id: str,
+    hello: tuple[str, str, int],
+    opened: Callable[[Link], Any],
+    beats: Beats = BEATS,
+) -> Link:
+    """Dial the first of `addresses` that answers. Raises the last one's OSError, PeerError or AuthenticationError."""
+    failure: Exception = UnavailableError("there is no address to dial")
+    for address in addresses:
+        try:
+            return await dial(address, key, cluster_id, hello, opened, beats)
+        except (OSError, LexicastError) as error:
+            failure = error
+    raise failure

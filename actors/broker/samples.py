@@ -1,0 +1,115 @@
+"""The broker's side of sampling: a bounded and fair part of what is published goes to each sampling broker's link.
+
+A sample is no subscription with gaps: it is never behind, nothing is fetched for it, and what it leaves out costs the
+broker one look at a clock a block. What may be taken is `sampling_budget.Shares`'; topics that the configuration opts
+out are never taken, so no sampling broker ever sees them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgpack
+
+from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, Meta, Run, pack_meta
+from lexicast.cluster.protocol.messages import DELIVER
+
+from ..sampling.budget import Shares
+from .encoding import LINK, BlockView, Encoded, Grants, Kind
+from .subscriber import CatchUp, Subscriber
+
+SAMPLE_KIND: Final = Kind(LINK)
+PACK = msgpack.Packer(autoreset=True).pack
+
+
+class Sink(Protocol):
+    """The link that samples go to."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the socket takes more."""
+        ...
+
+    def send_packed(self, data: bytes) -> None:
+        """Send a packed message."""
+
+
+class SampleStream(Subscriber):
+    """A sampling broker's subscription. `opted_out(topic)`: never sampled."""
+
+    samples = True
+
+    __slots__ = ("_opted_out", "_prefix", "_shares", "_sink", "number", "skipped")
+
+    def __init__(
+        self, engine: CatchUp, sink: Sink, number: int, records_per_s: float, opted_out: Callable[[bytes], bool]
+    ) -> None:
+        super().__init__(engine, SAMPLE_KIND, drops=True)
+        self._sink = sink
+        self._shares = Shares(records_per_s)
+        self._opted_out = opted_out
+        self._prefix = b"\x93" + PACK(DELIVER) + PACK(number) + b"\x91"
+        self.number = number
+        self.skipped = 0
+
+    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+        """Take what the budget allows of a live block; the rest is left out for good."""
+        now_s = asyncio.get_running_loop().time()
+        block = view.block
+        if self.closed or self.blocked or not self._sink.writable or self._shares.spent(now_s):
+            self.skipped += block.count
+            return
+        counts = self._counts(block, grants, now_s)
+        taken = sum(counts)
+        self.skipped += block.count - taken
+        if taken:
+            self._sink.send_packed(self._prefix + PACK(heads_of_runs(block, counts).to_wire()))
+
+    def _counts(self, block: Block, grants: Grants, now_s: float) -> list[int]:
+        mean_bytes = len(block.body) // block.count
+        topics, take = block.meta.topics, self._shares.take
+        return [
+            0
+            if grants[run.topic] is None or self._opted_out(topics[run.topic])
+            else take(topics[run.topic], run.count, mean_bytes, now_s)
+            for run in block.meta.runs
+        ]
+
+    def lag(self, group: int, offset: int, live: bool) -> None:
+        """A sample does not lag."""
+
+    def unblock(self) -> None:
+        """Nothing is in the way any more; what was missed stays so."""
+        self.blocked = False
+        self.lagging.clear()
+        self.refresh()
+
+
+def heads_of_runs(block: Block, counts: Sequence[int]) -> Block:
+    """The first `counts[i]` records of each run of a publications block (not all 0), offsets kept.
+
+    Unlike `selection.select` it costs by what is kept, not by what the block holds.
+    """
+    lengths = memoryview(block.lengths).cast("I")
+    runs: list[Run] = []
+    sizes: list[bytes] = []
+    bodies: list[bytes] = []
+    record = start = skipped = 0
+    for run, count in zip(block.meta.runs, counts, strict=True):
+        end = record + run.count
+        skipped += run.skip
+        if count:
+            kept = sum(lengths[record : record + count])
+            runs.append(run._replace(skip=skipped, count=count))
+            sizes.append(block.lengths[record * U32 : (record + count) * U32])
+            bodies.append(block.body[start : start + kept])
+            skipped = 0
+        skipped += run.count - count
+        start += sum(lengths[record:end])
+        record = end
+    meta = block.meta
+    part = Meta(meta.topics, tuple(runs), (), (), meta.origins, meta.dictionaries)
+    fields = (block.group, block.epoch, block.first, block.last, block.time_us, PUBLICATIONS)
+    return Block(*fields, pack_meta(part), b"".join(sizes), b"".join(bodies), part)

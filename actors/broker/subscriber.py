@@ -1,0 +1,281 @@
+"""A subscriber: whoever gets deliveries from a broker, an MQTT session's connection or a Python client's stream.
+
+Live or lagging, group by group (DESIGN.md, "Sessions are cursors"): where it is live its cursor is the broker's head,
+and costs nothing; where it lags it has a cursor of its own in `lagging` and is brought up by `catching_up`, together
+with all that stand at the same place (`riding`). A subscriber falls behind when its socket is full or its window of
+unacknowledged publications is used up. `ready` sums it up for the hot path: live everywhere and nothing in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from lexicast.cluster.blocks import Block, Run
+from lexicast.cluster.selection import select_from
+from lexicast.cluster.topics.names import TopicTrie, matches
+
+from .encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
+
+if TYPE_CHECKING:
+    from .catching_up.packets import RunPackets
+    from .catching_up.readers import Stand
+
+TOPICS_REMEMBERED = 1_024
+# With so many filters or fewer they are looked at one by one; more lie in a trie.
+FILTERS_TRIED = 8
+
+
+class CatchUp(Protocol):
+    """Who brings lagging subscribers up."""
+
+    encoder: Encoder
+
+    def lagged(self, subscriber: Subscriber) -> None:
+        """The subscriber lags and nothing is in its way."""
+
+    def view(self, block: Block) -> BlockView:
+        """A view of a block, now."""
+
+
+class Subscriber:
+    """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
+
+    # Whether it takes a part of each block, which nobody else gets (`sampling_stream`).
+    samples: ClassVar[bool] = False
+
+    __slots__ = (
+        "_granted",
+        "_trie",
+        "blocked",
+        "catching_up",
+        "closed",
+        "drops",
+        "engine",
+        "kind",
+        "lagging",
+        "missed_live",
+        "past",
+        "ready",
+        "riding",
+        "steps",
+        "subscriptions",
+    )
+
+    def __init__(self, engine: CatchUp, kind: Kind, drops: bool = False) -> None:
+        self.engine = engine
+        self.kind = kind
+        self.drops = drops
+        self.ready = True
+        self.blocked = False
+        self.closed = False
+        self.catching_up = False
+        self.lagging: dict[int, int] = {}
+        # Groups that lag since they were live: what is missing was delivered to this broker, so its cache may have it.
+        self.missed_live: set[int] = set()
+        # group -> from where on the cache will do, of the groups in which what came before has to be fetched.
+        self.past: dict[int, int] = {}
+        # Those that stand where this one does, of the groups in which it is being brought up.
+        self.riding: dict[int, Stand] = {}
+        self.subscriptions: dict[bytes, Grant] = {}
+        self._granted: dict[bytes, Grant | None] = {}
+        self._trie: TopicTrie[bytes, Grant] | None = None
+        # Topic streams: the last batch that was sent, by the stream's slot.
+        self.steps: dict[int, int] = {}
+
+    @property
+    def takes_dictionaries(self) -> bool:
+        """Whether dictionaries are sent to it: a dictionary-aware MQTT session, or a Python client's stream."""
+        return (self.kind.aware or self.kind.version == LINK) and not self.samples
+
+    @property
+    def takes_packets(self) -> bool:
+        """Whether what it gets out of the past is the same for all of its kind but for packet ids (`page_packets`)."""
+        return False
+
+    # -- what a kind of subscriber provides
+
+    def write(self, data: bytes) -> None:
+        """Send encoded publications."""
+        raise NotImplementedError
+
+    def write_tagged(self, encoded: Encoded) -> None:
+        """`write` for dictionary-aware sessions: introduce aliases first."""
+        self.write(encoded.data)
+
+    def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
+        """Deliver a block that needs packet ids. Returns the offset where the window was used up, None if all went."""
+        raise NotImplementedError
+
+    # -- live delivery, when not simply `ready`
+
+    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+        """One live block: send it, or note from where on this subscriber lags."""
+        block = view.block
+        if self.closed or block.group in self.lagging:
+            return
+        if self.blocked:
+            if not (self.drops and encoded is not None):
+                self.lag(block.group, block.first, live=True)
+            return
+        self._send(view, grants, encoded, live=True)
+
+    def _send(self, view: BlockView, grants: Grants, encoded: Encoded | None, live: bool) -> bool:
+        if encoded is not None:
+            if encoded.data:  # empty when all that this subscriber wants has expired or lies before its cursor
+                self.write_tagged(encoded)
+            return True
+        stopped = self.deliver_with_ids(view, grants)
+        if stopped is None:
+            return True
+        self.lag(view.block.group, stopped, live=live)
+        return False
+
+    def lag(self, group: int, offset: int, live: bool) -> None:
+        """From `offset` on this subscriber has to be brought up in `group`."""
+        self.lagging[group] = offset
+        if live:
+            self.missed_live.add(group)
+            self.past.pop(group, None)
+        self.refresh()
+
+    # -- catching up
+
+    def stands_at(self, group: int, head: int) -> int:
+        """Where it stands in a group whose head is `head`."""
+        if group not in self.lagging:
+            return head
+        stand = self.riding.get(group)
+        return self.lagging[group] if stand is None else max(stand.offset, self.lagging[group])
+
+    def take(self, block: Block) -> bool:
+        """A block out of the past, of a lagging group. False when something came in the way (cursor kept)."""
+        start = self.lagging.get(block.group)
+        if start is None or block.last < start:
+            return True
+        part = select_from(block, start)
+        grants = () if part is None else tuple([self.grant(topic) for topic in part.meta.topics])
+        if part is None or not any(grants):
+            self.lagging[block.group] = block.last + 1
+            return True
+        view = self.engine.view(part)
+        encoded = None if self._needs_ids(view, grants) else self.engine.encoder.shared(self.kind, view, grants)
+        return self.take_view(view, grants, encoded)
+
+    def take_view(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> bool:
+        """`take` of what is at or after the cursor. `encoded`: the bytes, None where packet ids are needed."""
+        group = view.block.group
+        self.lagging[group] = view.block.last + 1
+        return self._send(view, grants, encoded, live=group in self.missed_live) and not self.blocked
+
+    def take_packets(self, group: int, runs: Iterable[RunPackets]) -> bool:
+        """What a page of the past holds for it from its cursor on, run by run; False when something came in the way.
+
+        Only of those that `takes_packets`.
+        """
+        raise NotImplementedError
+
+    def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
+        """The grant that counts for this run: another, or none, where its publisher matters [MQTT-3.8.3-3]."""
+        return grant
+
+    @staticmethod
+    def _needs_ids(view: BlockView, grants: Grants) -> bool:
+        return needs_ids(view.highest_qos, grants)
+
+    def discarded(self, group: int, first: int) -> None:
+        """Retention has left nothing of `group` before `first`, and this subscriber's cursor was before it."""
+
+    def yield_turn(self, group: int) -> None:
+        """The group used up what could be sent: the others that lag come first the next time."""
+        if group in self.lagging:
+            self.lagging[group] = self.lagging.pop(group)
+
+    def caught_up(self, group: int) -> None:
+        """The group is live again."""
+        self.lagging.pop(group, None)
+        self.missed_live.discard(group)
+        self.past.pop(group, None)
+        if not self.lagging:
+            self.refresh()
+
+    def unblock(self) -> None:
+        """Nothing is in the way any more."""
+        self.blocked = False
+        self.refresh()
+        if self.lagging:
+            self.engine.lagged(self)
+
+    def block(self) -> None:
+        """The socket is full, or the window used up."""
+        self.blocked = True
+        self.ready = False
+
+    def refresh(self) -> None:
+        """Recompute `ready`."""
+        self.ready = not (self.blocked or self.lagging or self.closed)
+
+    # -- subscriptions
+
+    def set_filters(self, wanted: Mapping[bytes, Grant]) -> None:
+        """Subscribe, or replace the options of subscriptions."""
+        self.subscriptions.update(wanted)
+        self._granted.clear()
+        if self._trie is not None:
+            for topic_filter, grant in wanted.items():
+                self._trie.insert(topic_filter, topic_filter, grant)
+
+    def drop_filter(self, topic_filter: bytes) -> bool:
+        """Unsubscribe; False when it was not subscribed."""
+        self._granted.clear()
+        if self._trie is not None:
+            self._trie.remove(topic_filter, topic_filter)
+        return self.subscriptions.pop(topic_filter, None) is not None
+
+    def drop_filters(self) -> dict[bytes, Grant]:
+        """Unsubscribe from everything; what it was."""
+        gone, self.subscriptions = self.subscriptions, {}
+        self._granted.clear()
+        self._trie = None
+        return gone
+
+    def grant(self, topic: bytes) -> Grant | None:
+        """How this subscriber gets `topic`; None: not at all."""
+        try:
+            return self._granted[topic]
+        except KeyError:
+            found = join_grants(self._grants(topic))
+            if len(self._granted) >= TOPICS_REMEMBERED:
+                self._granted.clear()
+            self._granted[topic] = found
+            return found
+
+    def _grants(self, topic: bytes) -> list[Grant]:
+        if len(self.subscriptions) <= FILTERS_TRIED:
+            return [g for f, g in self.subscriptions.items() if matches(f, topic)]
+        if self._trie is None:
+            self._trie = TopicTrie()
+            for topic_filter, grant in self.subscriptions.items():
+                self._trie.insert(topic_filter, topic_filter, grant)
+        return [grant for _, grant in self._trie.match(topic)]
+
+
+def join_grants(grants: list[Grant]) -> Grant | None:
+    """Overlapping subscriptions as one delivery: highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-3]."""
+    if not grants:
+        return None
+    if len(grants) == 1:
+        return grants[0]
+    no_local = any([grant.no_local for grant in grants])
+    return Grant(
+        max([grant.qos for grant in grants]),
+        any([grant.retain_as_published for grant in grants]),
+        no_local,
+        tuple([identifier for grant in grants for identifier in grant.ids]),
+        join_grants([grant for grant in grants if not grant.no_local]) if no_local else None,  # [MQTT-3.8.3-3]
+    )
+
+
+def needs_ids(highest_qos: int, grants: Grants) -> bool:
+    """Whether some publication of a block goes out with a packet id, or only to some because of No Local."""
+    return any([grant is not None and (grant.no_local or (highest_qos > 0 and grant.qos > 0)) for grant in grants])

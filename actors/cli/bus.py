@@ -1,0 +1,194 @@
+"""`lexicast pub`, `sub` and `history`: the Python client at the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from lexicast.cluster.errors import UsageError
+
+from .common import AddressOption, DataDirOption, find_cluster, reported, run_async
+
+GIVE_UP_S: Final = 30.0
+READ_BYTES: Final = 64 * 1024
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+STDIN: Final = 0
+
+FilterArgument = Annotated[
+    list[str], typer.Argument(metavar="FILTER...", help="Topics or filters: + one level, # all below.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a message.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Topic, position and time before each payload.")]
+QosOption = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
+
+
+@reported
+def pub(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    payload: Annotated[str | None, typer.Argument(help="The payload as text; else --stdin or --file.")] = None,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Publish each line of standard input.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Publish a file's content.")
+    ] = None,
+    qos: QosOption = 1,
+    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it as the topic's retained message.")] = False,
+    count: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Publish to a topic; returns when the cluster has acknowledged (QoS 1 and 2: stored for good).
+
+    lexicast pub flights/JFK '{"delay": 5}' --retain
+
+    tail -f events.jsonl | lexicast pub events --stdin
+    """
+    if (payload is not None) + stdin + (file is not None) != 1:
+        raise UsageError("give one of PAYLOAD, --stdin, --file")
+    if stdin and count != 1:
+        raise UsageError("--count repeats a payload; with --stdin each line is published once")
+    content = file.read_bytes() if file is not None else (payload or "").encode(errors="surrogateescape")
+
+    from ..client.connect import connect  # loads the client and its codecs: only here
+
+    async def work() -> None:
+        async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
+            if not stdin:
+                positions = await bus.publish_many(((topic, content) for _ in range(count)), qos=qos, retain=retain)
+                _say_published(count, str(positions[-1]))
+                return
+            published, last = 0, ""
+            async for lines in _lines():
+                positions = await bus.publish_many([(topic, line) for line in lines], qos=qos, retain=retain)
+                published, last = published + len(positions), str(positions[-1])
+            _say_published(published, last)
+
+    run_async(work())
+
+
+def _say_published(count: int, last: str) -> None:
+    """To people only: a script that wants positions uses the client."""
+    if sys.stderr.isatty():
+        typer.echo(f"published {count}" + (f", last at {last}" if last else ""), err=True)
+
+
+async def _lines() -> AsyncIterator[list[bytes]]:
+    """The whole lines that each read of standard input brings, without their ends. Raises UsageError (too long)."""
+    rest = b""
+    while data := await asyncio.to_thread(os.read, STDIN, READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise UsageError(f"a line has more than {LINE_BYTES_MAX} bytes")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+@reported
+def sub(
+    filter: FilterArgument,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Start in the past: a duration (10m), a time, 'beginning', or GROUP:EPOCH:OFFSET."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="End at this time, or after this duration.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    qos: QosOption = 1,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Print what is published to topics that match FILTER, until Ctrl-C.
+
+    lexicast sub 'flights/+/delay' 'weather/#' --since 10m
+
+    lexicast sub '#' --json --count 100
+    """
+
+    from ..client.connect import connect  # loads the client and its codecs: only here
+
+    async def work() -> None:
+        async with (
+            connect(**find_cluster(address, data_dir)) as bus,
+            bus.subscribe(filter, since=since, until=until, qos=qos) as messages,
+        ):
+            await _print(messages, count, as_json, verbose)
+
+    run_async(work())
+
+
+@reported
+def history(
+    filter: FilterArgument,
+    since: Annotated[str, typer.Option(help="A duration (1h), a time, 'beginning', or a position.")] = "beginning",
+    until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Print what was published to topics that match FILTER, as long as retention has kept it; then end.
+
+    lexicast history 'flights/+' --since 1h
+
+    lexicast history '#' --since 2026-01-01T00:00:00Z --json --limit 1000
+    """
+
+    from ..client.connect import connect  # loads the client and its codecs: only here
+
+    async def work() -> None:
+        async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
+            await _print(bus.history(filter, since=since, until=until, limit=limit), None, as_json, verbose)
+            if damaged := bus.statistics["undecodable"]:
+                typer.echo(f"lexicast: {damaged} payloads cannot be decompressed, --json says why", err=True)
+
+    run_async(work())
+
+
+async def _print(messages: AsyncIterator[Any], count: int | None, as_json: bool, verbose: bool) -> None:
+    left = count
+    out = sys.stdout.buffer
+    async for message in messages:
+        out.write(_line(message, as_json, verbose))
+        out.flush()
+        if left is not None:
+            left -= 1
+            if left == 0:
+                return
+
+
+def _line(message: Any, as_json: bool, verbose: bool) -> bytes:
+    """One message as printed: its payload as it is, with --json as text where it is UTF-8, else Base64."""
+    if as_json:
+        return json.dumps(_plain(message), ensure_ascii=False).encode() + b"\n"
+    head = f"{message.topic} {message.position} {message.time.isoformat()} ".encode() if verbose else b""
+    return head + bytes(message.payload) + b"\n"
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    payload: dict[str, str | None]
+    try:
+        payload = {"payload": message.payload.decode()}
+        if message.damaged:
+            payload = {"payload": None, "damaged": message.damaged}
+    except UnicodeDecodeError:
+        payload = {"payload_base64": base64.b64encode(message.payload).decode()}
+    return {
+        "topic": message.topic,
+        **payload,
+        "position": str(message.position),
+        "time": message.time.isoformat(),
+        "qos": message.qos,
+        "retain": message.retain,
+        "publisher": message.publisher,
+    }

@@ -1,0 +1,259 @@
+"""`lexicast status`: what every actor says about itself, as tables or JSON.
+
+A broker is asked, over its link, with the key from the data folder; Ray is not loaded but to find the brokers of a
+cluster that is given by its Ray address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
+
+from ..client.address import own_ray_address, resolver
+from ..client.connection import Resolve
+from ..status.asking import ask, ask_any
+from ..status.report import ROLES, size, span
+from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
+
+Snapshot: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+
+WATCH_S: Final = 2.0
+FAMILIES_SHOWN: Final = 20
+CLIENTS_SHOWN: Final = 1_000
+
+
+@reported
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 seconds until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    clients: Annotated[
+        bool, typer.Option("--clients", help=f"The clients that are connected, {CLIENTS_SHOWN} of each broker at most.")
+    ] = False,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Show what is wrong, actors, topic groups, stores, sessions, rates and the bytes that dictionaries have saved.
+
+    lexicast status --watch
+
+    lexicast status --json | jq .warnings
+
+    lexicast status --clients
+    """
+    if watch and (as_json or clients):
+        raise UsageError("--watch is for people and for the whole: give it alone")
+    found = find_cluster(address, data_dir)
+    resolve = resolver(found.get("address"), found.get("data_dir"), None)
+    snapshot = partial(_snapshot, resolve, found)
+    if watch:
+        run_async(_watch(snapshot))
+    elif clients:
+        run_async(_clients(resolve, as_json))
+    else:
+        run_async(_once(snapshot, as_json))
+
+
+async def _snapshot(resolve: Resolve, found: dict[str, Any]) -> dict[str, Any]:
+    """What a broker tells of the cluster; where none can be asked, what Ray tells. Raises LexicastError."""
+    try:
+        told: dict[str, Any] = await ask_any(await resolve(), "cluster")
+        return told
+    except UnavailableError as error:
+        try:
+            return await asyncio.to_thread(_over_ray, str(found.get("address") or own_ray_address(found["data_dir"])))
+        except LexicastError:
+            raise error from None
+
+
+def _over_ray(address: str) -> dict[str, Any]:
+    """Slowly, without any broker. Raises UnavailableError."""
+    from ..launch.ray import disconnect, join  # loads Ray, which takes a second: only here
+    from ..ray.status import snapshot
+
+    join(address)
+    try:
+        return asyncio.run(snapshot())
+    finally:
+        disconnect()
+
+
+async def _once(snapshot: Snapshot, as_json: bool) -> None:
+    now = await snapshot()
+    if as_json:
+        typer.echo(json.dumps(now, indent=1, default=str))
+    else:
+        Console(highlight=False).print(render(now))
+
+
+async def _watch(snapshot: Snapshot) -> None:
+    with Live(auto_refresh=False, screen=Console().is_terminal) as live:
+        while True:
+            try:
+                shown: Group | Text = render(await snapshot())
+            except LexicastError as error:  # it may come back: whoever watches wants to see that
+                shown = Text(f"! {one_line(error)}", style="bold red")
+            live.update(shown, refresh=True)
+            await asyncio.sleep(WATCH_S)
+
+
+async def _clients(resolve: Resolve, as_json: bool) -> None:
+    """Every broker's clients. Raises LexicastError where none answers."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    endpoints = await resolve()
+    for endpoint in endpoints:
+        try:
+            found[endpoint.name] = await ask(endpoint, "clients", CLIENTS_SHOWN)
+        except (LexicastError, OSError) as error:
+            typer.echo(f"lexicast: {endpoint.name}: {one_line(error)}", err=True)
+    if not found:
+        raise UnavailableError("no broker answers")
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    table = _table("clients", "id", "kind", "address", "broker", "connected", "filters", "published", "")
+    for broker, listed in found.items():
+        for client in listed:
+            since = span(time.time() - client["since_us"] / 1_000_000)
+            counts = [f"{client[key]:,}" for key in ("subscriptions", "published_records")]
+            behind = "behind" if client["behind"] else ""
+            table.add_row(Text(client["id"]), client["kind"], client["address"], broker, since, *counts, behind)
+    Console(highlight=False).print(table)
+
+
+def render(now: dict[str, Any]) -> Group:
+    """Everything, what is wrong first."""
+    said, rates = now["coordination"], now["rates"]
+    up = f"up {span(now['time'] - said['started_us'] / 1_000_000)}" if "started_us" in said else "away"
+    head = Text.assemble(
+        ("lexicast ", "bold"),
+        f"cluster {said['cluster_id'][:8]}, {said['groups']} topic groups, coordination {up}   ",
+        (f"stored {rates['stored_per_s']:,.0f}/s  delivered {rates['delivered_per_s']:,.0f}/s", "bold"),
+        f"  MQTT publishers {sum([b.get('mqtt', {}).get('publishers', 0) for b in now['brokers'].values()]):,}",
+    )
+    warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
+    parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
+    if refusals := _refusals(now):
+        table = _table("refused since the start", "name", "by reason")
+        for name, refused in refusals:
+            table.add_row(name, refused)
+        parts.append(table)
+    families = [item for actor in now["sampling"].values() for item in actor.get("families", {}).items()]
+    if families:
+        brokers = now["brokers"].values()
+        aware = sum([actor.get("mqtt", {}).get("aware", 0) + actor.get("clients", 0) for actor in brokers])
+        parts.append(_families(families, aware))
+    return Group(*parts)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", header_style="dim", overflow="fold")
+    return table
+
+
+def _actors(now: dict[str, Any]) -> Table:
+    table = _table("actors", "name", "state", "pid", "starts", "node")
+    said = now["coordination"]
+    away = "error" in said
+    state = Text("does not answer", style="red") if away else Text("serves", style="green")
+    table.add_row("coordination", state, str(said.get("pid", "")), "", "")
+    for role, kind in ROLES.items():
+        for name, actor in now[role].items():
+            member = said["members"][kind].get(name, {})
+            wrong = "does not answer" if "error" in actor else "gave up" if actor.get("failure") else ""
+            state = Text(wrong, style="red") if wrong else Text("serves", style="green")
+            start = str(member["incarnation"]) if "incarnation" in member else ""
+            table.add_row(name, state, str(member.get("pid", "")), start, str(member.get("node", ""))[:16])
+    return table
+
+
+def _groups(now: dict[str, Any]) -> Table:
+    table = _table("topic groups", "leader", "groups", "epochs", "copies", "topics", "sessions")
+    led: dict[str, list[tuple[int, int]]] = {}
+    for epoch, leader, in_sync in now["coordination"]["group_states"].values():
+        led.setdefault(leader, []).append((epoch, len(in_sync)))
+    for leader, states in sorted(led.items()):
+        store = now["coordinators"].get(leader, {}).get("store", {})
+        row = [str(len(states)), _range([e for e, _ in states]), _range([c for _, c in states])]
+        table.add_row(leader, *row, *[f"{store[key]:,}" for key in ("topics", "sessions") if store])
+    return table
+
+
+def _stores(now: dict[str, Any]) -> Table:
+    table = _table("stores", "coordinator", "stored/s", "to disk", "used", "room", "full in", "kept for")
+    for name, actor in sorted(now["coordinators"].items()):
+        store = actor.get("store", {})
+        if store:
+            kept = now["time"] - store["oldest_us"] / 1_000_000 if store["oldest_us"] else 0
+            room = Text("full", style="bold red") if store["full"] else Text(size(store["free_bytes"]))
+            row = [f"{actor.get('rates', {}).get('stored_per_s', 0):,.0f}", size(actor.get("uncommitted_bytes", 0))]
+            left_s = actor.get("full_in_s")
+            full_in = "" if left_s is None else span(left_s)
+            table.add_row(name, *row, size(store["used_bytes"]), room, full_in, span(kept))
+    return table
+
+
+def _range(numbers: list[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _brokers(now: dict[str, Any]) -> Table:
+    columns = ("MQTT", "sessions", "Python", "filters", "published/s", "delivered/s", "behind", "saved in logs")
+    table = _table("brokers", "name", *columns)
+    for name, actor in now["brokers"].items():
+        mqtt, rates = actor.get("mqtt", {}), actor.get("rates", {})
+        row = [f"{mqtt.get(key, 0):,}" for key in ("connections", "sessions")]
+        row += [f"{actor.get(key, 0):,}" for key in ("clients", "filters")]
+        row += [f"{rates.get(key, 0):,.0f}" for key in ("published_per_s", "delivered_per_s")]
+        stored = actor.get("stored", {"raw_bytes": 0, "stored_bytes": 0})
+        saved = size(stored["raw_bytes"] - stored["stored_bytes"])
+        table.add_row(name, *row, f"{actor.get('catching_up', 0):,}", saved)
+    return table
+
+
+def _refusals(now: dict[str, Any]) -> list[tuple[str, str]]:
+    """(actor, what it has refused, by reason), of those that have refused something."""
+    found = []
+    for role in ("brokers", "coordinators"):
+        for name, actor in now[role].items():
+            connections, entries = actor.get("mqtt", {}).get("refused", {}), actor.get("refused", {})
+            words = [f"connections: {_counted(connections)}" if connections else ""]
+            words.append(f"publications: {_counted(entries)}" if entries else "")
+            if refused := "; ".join(filter(None, words)):
+                found.append((name, refused))
+    return found
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join([f"{count:,} {reason}" for reason, count in sorted(counts.items())])
+
+
+def _families(families: list[tuple[str, dict[str, Any]]], aware: int) -> Table:
+    shown = sorted(families, key=lambda item: -item[1]["raw_bytes"])[:FAMILIES_SHOWN]
+    more = f", {FAMILIES_SHOWN} of {len(families)}" if len(families) > FAMILIES_SHOWN else ""
+    # Nothing is saved on the link of a client that knows no dictionaries.
+    title = "families (of the messages sampled, dictionaries included" if aware else "families (sampled: no client here"
+    title += f" knows dictionaries{more})" if not aware else f", to {aware:,} clients that know them{more})"
+    saved_title = "saved" if aware else "possible"
+    table = _table(title, "family", "messages", "raw", "sent", saved_title, "", "codec")
+    for name, family in shown:
+        sent = family["sent_bytes"] + family["dictionary_bytes"]
+        saved = family["raw_bytes"] - sent
+        row = [f"{family['messages']:,}", size(family["raw_bytes"]), size(sent), size(saved)]
+        row.append(f"{100 * saved / max(family['raw_bytes'], 1):.1f}%")
+        table.add_row(Text(name), *row, str(family["codec"] or ""))
+    return table

@@ -1,0 +1,1 @@
+"""The clients: Python, awaited and blocking, over sockets or actor handles; and paho with dictionaries."""

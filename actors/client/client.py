@@ -1,0 +1,270 @@
+"""The Python client: publish to and subscribe from a lexicast cluster.
+
+    async with lexicast.connect() as bus:
+        position = await bus.publish("flights/JFK", b"...")
+        async for message in bus.subscribe("flights/+", since="10m"):
+            print(message.topic, message.payload)
+
+One client is one link to one broker (found again, or replaced by another broker's, when it breaks) and belongs to the
+event loop that opened it: used from another one, or from another thread, it raises UsageError. Publications are
+acknowledged once committed, and stored once however often they had to be sent; a subscription gives each message once,
+in order within a topic group. What waits is bounded everywhere: see `client_publisher` and `client_subscription`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final
+
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import AuthenticationError, UnavailableError, UsageError
+from lexicast.cluster.positions import Position
+from lexicast.compression.dictionary import Dictionary
+
+from .connection import Resolve
+from .core import ClientCore
+from .entries import Kind, make_kind
+from .messages import FOREVER_US, TIME, Message, Properties, Since, Until, pack_properties, parse_since, parse_time
+from .subscription import BUFFER_BYTES, CATCH_UP, DROP, HistoryPages, Subscription
+
+CLOSE_TIMEOUT_S: Final = 10.0
+CLIENT_ID_BYTES_MAX: Final = 65_535
+INCARNATION_BITS: Final = 48
+
+log = logging.getLogger("lexicast.client")
+
+
+class Client:
+    """A connection to a cluster; made by `lexicast.connect`. Use it as `async with`, or `open` and `close` it.
+
+    Every method may raise UnavailableError: the client is closed, or what it waits for (a broker, an acknowledgement,
+    an answer) has not come for `give_up_s` seconds; and UsageError in another event loop or thread than `open`.
+    """
+
+    def __init__(
+        self,
+        resolve: Resolve,
+        *,
+        client_id: str | None = None,
+        compress: bool = True,
+        give_up_s: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # for lexicast's own parts; everything below is the user's
+        self.core = ClientCore(resolve, client_id, compress, give_up_s, clock)
+
+    # -- life
+
+    async def open(self) -> Client:
+        """Connect. Raises UnavailableError (no cluster, no broker), AuthenticationError, PeerError, ConfigError."""
+        await self.core.open()
+        return self
+
+    async def close(self) -> None:
+        """Wait up to 10 s for what was published to be acknowledged, then disconnect; subscriptions end."""
+        await self.core.close()
+
+    async def __aenter__(self) -> Client:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """What names this client as a publisher."""
+        return self.core.client_id
+
+    # -- publishing
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        expiry_s: float | None = None,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> Position:
+        """Publish one message; returns its position once it is acknowledged: committed (QoS 1, 2) or ordered (QoS 0).
+
+        Sent again over a new link where one breaks, and stored once whatever happens: QoS 1 and 2 are the same here.
+        (Offset 0 of epoch 0: it was stored, so long ago that the group has forgotten where.) `retain` keeps it as the
+        topic's retained message; an empty payload clears that. `expiry_s`: seconds after which nobody gets it any
+        more. `properties`: user properties {name: value}, or `Properties`. Many at once: use tasks or `publish_many`.
+
+        Raises TopicError, UsageError (payload too long or of a wrong type, values out of range), PublishRefusedError
+        (refused and not stored: disk reserve reached), UnavailableError. Cancelling does not unpublish.
+        """
+        return await self.core.publisher.put(topic, payload, self._kind(qos, retain, expiry_s, properties))
+
+    async def publish_many(
+        self,
+        messages: Iterable[tuple[str, bytes | str]],
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        expiry_s: float | None = None,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> list[Position]:
+        """Publish (topic, payload) pairs in order, as `publish`; returns their positions once all are acknowledged.
+
+        The iterable is read as there is room, 2,048 pairs at a time. Raises as `publish`; PublishManyRefusedError
+        where some were refused (its `positions` tells which). A wrong pair raises when it is reached: what lies 2,048
+        and more before it has been published.
+        """
+        return await self.core.publisher.put_many(messages, self._kind(qos, retain, expiry_s, properties))
+
+    def publish_nowait(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        expiry_s: float | None = None,
+        properties: Properties | Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish without waiting for anything; sent again like any other. Of a refusal only `statistics` tells.
+
+        Raises UnavailableError when 65,536 publications (or 16 MiB) wait already, TopicError, UsageError.
+        """
+        self.core.publisher.put_nowait(topic, payload, self._kind(qos, retain, expiry_s, properties))
+
+    async def flush(self) -> None:
+        """Return when everything published so far is acknowledged, refused or given up."""
+        self.core.check_open()
+        await self.core.publisher.drain()
+
+    def _kind(
+        self, qos: int, retain: bool, expiry_s: float | None, properties: Properties | Mapping[str, str] | None
+    ) -> Kind:
+        self.core.check_open()
+        if properties is None and expiry_s is None and not retain and qos == 1:
+            return _PLAIN
+        return make_kind(qos, retain, expiry_s, pack_properties(properties))
+
+    def dictionaries(self) -> tuple[Dictionary, ...]:
+        """The newest dictionary of each family, as the broker has announced them."""
+        return self.core.dictionaries.announced()
+
+    # -- subscribing and the past
+
+    def subscribe(
+        self,
+        filter: str | Iterable[str],
+        since: Since = None,
+        *,
+        qos: int = 1,
+        until: Until = None,
+        slow: str = CATCH_UP,
+        buffer_bytes: int = BUFFER_BYTES,
+        sample_records_per_s: int | None = None,
+    ) -> Subscription:
+        """The messages whose topic matches `filter`: to be iterated, or entered (`async with`) and iterated.
+
+        Of several filters (up to 1,000) what matches any of them, each message once, in one order a topic group.
+
+        `since` None: the retained messages, then what is published from now on. Else nothing retained, and
+        everything from there on, past and future in one order: a Position (what came after it; exact topics only), a
+        subscription's `cursor`, a datetime, seconds since 1970 (from 2001 on: 10 may be meant as a duration, and is
+        refused), a duration ("10m", timedelta), "beginning".
+        `until`: the time at which it ends. `qos`: the highest the subscriber asks for; with `slow="drop"` what
+        does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
+        storage. `sample_records_per_s`: of what is published from now on the broker sends about so many, each topic
+        family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
+        retained messages have no part in it). Raises TopicError, UsageError.
+        """
+        names, group = self.core.filters_of(filter)
+        now_us = self.core.clock.time_us()
+        if slow not in (CATCH_UP, DROP):
+            raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
+        if qos not in (0, 1, 2) or buffer_bytes < 1:
+            raise UsageError(f"qos={qos!r}, buffer_bytes={buffer_bytes!r}: qos is 0, 1 or 2, buffer_bytes above 0")
+        subscription = Subscription(
+            self.core,
+            names,
+            parse_since(since, now_us, group),
+            None if until is None else parse_time(until, now_us),
+            {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s},
+            buffer_bytes,
+        )
+        self.core.subscriptions.add(subscription)
+        return subscription
+
+    async def history(
+        self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None, limit: int | None = None
+    ) -> AsyncIterator[Message]:
+        """What was published to topics that match `filter`, as long as retention has kept it.
+
+        From `since` (as in `subscribe`) to `until` (None: to the end, as of the last page), at most `limit` messages;
+        in order within each topic group, one group's pages after or between another's. `Message.retain` is as
+        published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
+        `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
+        """
+        names, group = self.core.filters_of(filter)
+        now_us = self.core.clock.time_us()
+        start = parse_since(since, now_us, group) or (TIME, 0)
+        until_us = FOREVER_US if until is None else parse_time(until, now_us)
+        if limit is not None and limit < 0:
+            raise UsageError(f"limit={limit!r}: give a number from 0, or None")
+        pages, left = HistoryPages(self.core, names, start, until_us), limit
+        while left != 0 and (page := await pages.next()) is not None:
+            for block in page:
+                messages = await self.core.decoder.decode_all(block)
+                for message in messages if left is None else messages[:left]:
+                    if message.damaged:
+                        self.core.undecodable += 1
+                    yield message
+                if left is not None:
+                    left -= min(left, len(messages))
+                    if left == 0:
+                        return
+
+    # -- the cluster
+
+    async def status(self) -> Any:
+        """What the broker that serves this client says about itself (of all actors: `lexicast status --json`)."""
+        self.core.check_open()
+        return await self.core.request("status")
+
+    @property
+    def broker(self) -> Any:
+        """The raw Ray actor handle of the broker that serves this client: `await bus.broker.status.remote()`.
+
+        Raises UnavailableError where there is none (connected to a link address, without Ray).
+        """
+        endpoint = self.core.connection.endpoint
+        if endpoint is None or endpoint.handle is None:
+            raise UnavailableError("this client has no actor handle: connect with a Ray address, such as 'auto'")
+        return endpoint.handle
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that serves this client now, or did last."""
+        return self.core.connection.endpoint.name if self.core.connection.endpoint is not None else ""
+
+    @property
+    def statistics(self) -> dict[str, int]:
+        """Counts since `open`: publications, links, the payload bytes that dictionaries saved on the way out, and the
+        payloads of the history that could not be decompressed."""
+        return {
+            "published": self.core.publisher.published,
+            "refused": self.core.publisher.refused,
+            "given_up": self.core.publisher.given_up,
+            "unacknowledged": self.core.publisher.unacknowledged,
+            "links": self.core.connection.links,
+            "bytes_saved": self.core.dictionaries.bytes_saved,
+            "undecodable": self.core.undecodable,
+        }
+
+
+_PLAIN: Final = make_kind(1, False, None, None)
+
+
+__all__ = ["AuthenticationError", "Client", "Message", "Properties", "Subscription"]

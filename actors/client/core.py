@@ -1,0 +1,271 @@
+"""The Python client's machinery, behind `Client`: one link to one broker, and what is published and subscribed over it.
+
+It is what the parts of the client know of each other (`client_subscription.Host`, `client_connection.ConnectionUser`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import weakref
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from lexicast.cluster.clock import Clock, SystemClock
+from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError, TopicError, UnavailableError, UsageError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY
+from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
+
+from ..link.link import REQUEST_TIMEOUT_S, Link
+from .connection import Connection, Resolve
+from .decoder import Decoder
+from .dictionaries import Dictionaries
+from .publisher import Publisher
+from .subscription import FILTERS_MAX, Subscription, closed_error
+
+CLOSE_TIMEOUT_S: Final = 10.0
+CLIENT_ID_BYTES_MAX: Final = 65_535
+INCARNATION_BITS: Final = 48
+
+log = logging.getLogger("lexicast.client")
+
+
+class ClientCore:
+    """See the module's docstring; what each argument is, `lexicast.connect` says."""
+
+    def __init__(
+        self, resolve: Resolve, client_id: str | None, compress: bool, give_up_s: float | None, clock: Clock | None
+    ) -> None:
+        self.client_id = client_id or f"python-{secrets.token_hex(8)}"
+        if len(self.client_id.encode(errors="replace")) > CLIENT_ID_BYTES_MAX:
+            raise UsageError(f"client_id has more than {CLIENT_ID_BYTES_MAX} bytes")
+        self.clock: Clock = clock or SystemClock()
+        self.dictionaries = Dictionaries(self.clock)
+        self.decoder = Decoder(self.dictionaries, self._fetch_dictionary)
+        if give_up_s is not None and not give_up_s > 0:
+            raise UsageError(f"give_up_s={give_up_s!r}: give seconds above 0, or None to wait for ever")
+        self._give_up_s = give_up_s
+        compressor = self.dictionaries.compressor if compress else None
+        self.publisher = Publisher(self.client_id, compressor, self._send, give_up_s)
+        self.connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
+        self._streams: weakref.WeakValueDictionary[int, Subscription] = weakref.WeakValueDictionary()
+        self.subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._held: set[Subscription] = set()
+        self._next_stream = 1
+        self._groups = 0
+        self._cluster_id = ""
+        self.undecodable = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    # -- life
+
+    async def open(self) -> None:
+        """See `Client.open`."""
+        if self._closed or self._loop is not None:
+            raise UsageError("a client is opened once: call connect() again")
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with self._limited("connecting"):
+                await self.connection.open()
+        except BaseException:
+            self._closed = True
+            await self.connection.close()
+            raise
+
+    async def close(self) -> None:
+        """See `Client.close`."""
+        if self._closed:
+            return
+        self.check_loop()
+        self._closed = True
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.publisher.drain()
+        except TimeoutError:
+            log.warning("closed with %d publications not acknowledged", self.publisher.unacknowledged)
+        finally:
+            self.publisher.fail(closed_error())
+            for subscription in list(self.subscriptions):
+                await subscription.close()
+            await self.connection.close()
+
+    def check_open(self) -> None:
+        """Raises UnavailableError (closed), UsageError (not open, or another event loop)."""
+        if self._closed:
+            raise closed_error()
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """See Host. Nothing here may be touched from elsewhere: a future of one event loop never wakes another one."""
+        if self._loop is None:
+            raise UsageError("the client is not connected: use `async with lexicast.connect() as bus:`")
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self._loop:
+            raise UsageError(
+                "the client belongs to the event loop in which it was opened: open another one here, or use "
+                "lexicast.sync, whose client serves all threads"
+            )
+
+    @asynccontextmanager
+    async def _limited(self, what: str) -> AsyncIterator[None]:
+        """`give_up_s` for all that happens inside. Raises UnavailableError."""
+        try:
+            async with asyncio.timeout(self._give_up_s):
+                yield
+        except TimeoutError:
+            raise UnavailableError(f"{what} has not come to an end within {self._give_up_s or 0:.1f} s") from None
+
+    def filters_of(self, filter: str | Iterable[str]) -> tuple[tuple[bytes, ...], int | None]:
+        """The filters' bytes, each once, and the group if it is one exact topic. Raises TopicError, UsageError."""
+        self.check_open()
+        given = [filter] if isinstance(filter, str) else list(filter)
+        names = tuple(dict.fromkeys([_filter_of(each) for each in given]))
+        if not 1 <= len(names) <= FILTERS_MAX:
+            raise UsageError(f"{len(names)} filters: give 1 to {FILTERS_MAX}")
+        exact = len(names) == 1 and not is_wildcard(names[0])
+        return names, topic_group(names[0], self._groups) if exact else None
+
+    # -- what subscriptions need (client_subscription.Host)
+
+    @property
+    def give_up_s(self) -> float | None:
+        """See Host."""
+        return self._give_up_s
+
+    @property
+    def takes_streams(self) -> bool:
+        """Whether topic streams are worth their CPU on the present link."""
+        return not self.connection.is_local
+
+    def open_stream(self, subscription: Subscription) -> int:
+        """See Host."""
+        stream = self._next_stream
+        self._next_stream += 1
+        self._streams[stream] = subscription
+        return stream
+
+    def close_stream(self, stream: int) -> None:
+        """See Host."""
+        self._streams.pop(stream, None)
+        link = self.connection.link
+        if link is not None and not link.closed:
+            link.request("unsubscribe", stream).add_done_callback(_heard)
+
+    def abandon(self, stream: int) -> None:
+        """See Host."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.close_stream, stream)
+
+    def hold(self, subscription: Subscription) -> None:
+        """See Host."""
+        self._held.add(subscription)
+
+    def release(self, subscription: Subscription) -> None:
+        """See Host."""
+        self._held.discard(subscription)
+
+    async def request_once(self, method: str, *arguments: Any) -> Any:
+        """See Host."""
+        link = await self.connection.wait_link()
+        try:
+            limit_s = min(REQUEST_TIMEOUT_S, self._give_up_s or REQUEST_TIMEOUT_S)
+            return await link.request(method, *arguments, timeout_s=limit_s)
+        except LexicastError as error:
+            if link.closed:
+                raise ConnectionResetError(str(error)) from None
+            raise
+
+    async def request(self, method: str, *arguments: Any) -> Any:
+        """See Host."""
+        async with self._limited(f"the request {method!r}"):
+            while True:
+                try:
+                    return await self.request_once(method, *arguments)
+                except ConnectionResetError:
+                    continue
+
+    async def _fetch_dictionary(self, dictionary: int) -> bytes | None:
+        packed = await self.request("dictionary", dictionary)
+        return packed if isinstance(packed, bytes) else None
+
+    # -- the link (client_connection.ConnectionUser)
+
+    def on_open(self, link: Link) -> None:
+        """See ConnectionUser."""
+        try:
+            groups, cluster_id = int(link.info["groups"]), str(link.info["cluster_id"])
+            payload_bytes_max = int(link.info["payload_bytes_max"])
+            self.dictionaries.limit(payload_bytes_max)
+            self.dictionaries.opt_out([str(topic_filter).encode() for topic_filter in link.info.get("optout", ())])
+        except (KeyError, TypeError, ValueError, TopicError) as error:
+            raise PeerError(f"the broker's welcome cannot be read: {error!r}") from None
+        if self._groups and (groups, cluster_id) != (self._groups, self._cluster_id):
+            raise PeerError("another cluster answers at this cluster's address: connect anew")
+        self._groups, self._cluster_id = groups, cluster_id
+        self.publisher.connected(groups, payload_bytes_max)
+
+    def on_message(self, message: tuple[Any, ...]) -> None:
+        """See ConnectionUser."""
+        kind = message[0]
+        if kind == DELIVER:
+            subscription = self._streams.get(message[1])
+            if subscription is not None:
+                subscription.deliver(message[2])
+        elif kind == ACK:
+            self.publisher.acknowledged(message[1], message[2])
+        elif kind == DICTIONARY:
+            try:
+                self.dictionaries.announce(message[1])
+            except DictionaryError as error:
+                log.warning("a pushed dictionary is not used: %s", error)
+        else:
+            raise PeerError(f"a client does not take messages of kind {kind!r}")
+
+    def on_lost(self) -> None:
+        """See ConnectionUser."""
+        self.publisher.disconnected()
+        streams = list(self._streams.values())
+        self._streams.clear()
+        for subscription in streams:
+            subscription.link_lost()
+
+    def on_writable(self) -> None:
+        """See ConnectionUser."""
+        self.publisher.writable()
+
+    def on_failure(self, error: LexicastError) -> None:
+        """See ConnectionUser."""
+        self.publisher.fail(error)
+        for subscription in list(self.subscriptions):
+            subscription.fail(error)
+
+    def _send(self, message: tuple[Any, ...]) -> bool:
+        link = self.connection.link
+        if link is None:
+            return False
+        link.send(message)
+        return link.writable
+
+
+def _filter_of(filter: str) -> bytes:
+    try:
+        name = filter.encode()
+    except (UnicodeEncodeError, AttributeError):
+        raise UsageError(f"filter {filter!r} must be a text without lone surrogates") from None
+    check_filter(name)
+    if shared(name) is not None:
+        raise UsageError(f"filter {filter!r}: shared subscriptions are for MQTT clients")
+    return name
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """An answer that nobody waits for; its error is of no interest."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,187 @@
+"""Blocks into messages: topics through a bounded cache, payloads decompressed a run at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from itertools import count, islice
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run
+from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
+from lexicast.cluster.positions import Position
+from lexicast.compression.dictionary import Held, shown
+from lexicast.compression.topic_stream import StreamReaders
+
+from .dictionaries import Dictionaries
+from .messages import DamagedMessage, Message, unpack_properties, utc
+
+TOPICS_MAX: Final = 100_000
+
+# the packed dictionary with that id, None when the cluster does not have it
+Fetch = Callable[[int], Awaitable[bytes | None]]
+
+
+class Decoded(NamedTuple):
+    """A block's messages in order. `error`: what stopped the decoding; `resume` is the offset to go on from."""
+
+    messages: list[Message]
+    error: LexicastError | None
+    resume: int
+
+
+class Frames:
+    """Reads the topic streams of one subscription's stream of blocks."""
+
+    def __init__(self, held: Held, payload_bytes_max: int) -> None:
+        self._readers = StreamReaders(held, payload_bytes_max)
+        # Group -> offset up to which frames were read: one that is asked for again, after an error in its block, is not
+        # read twice.
+        self._read_to: dict[int, int] = {}
+
+    def read(self, topic: bytes, frames: list[bytes], group: int, end: int) -> list[bytes]:
+        """The payloads of a run of frames that ends at offset `end`; none when they were read before.
+
+        Raises DictionaryError: the run is lost, and what follows it until a key frame.
+        """
+        if end <= self._read_to.get(group, 0):
+            return []
+        self._read_to[group] = end
+        return [self._readers.decode(topic, frame) for frame in frames]
+
+
+def _read(frames: Frames | None, topic: bytes, payloads: list[bytes], group: int, end: int) -> list[bytes]:
+    if frames is None:
+        raise DictionaryError(f"no family, no dictionary: topic {shown(topic)} came as a stream that nobody asked for")
+    return frames.read(topic, payloads, group, end)
+
+
+def _mark(messages: list[Message], index: int, why: DictionaryError) -> None:
+    fields = [getattr(messages[index], field.name) for field in dataclasses.fields(Message)]
+    messages[index] = DamagedMessage(str(why), *fields)
+
+
+class Decoder:
+    """Turns blocks into messages; fetches dictionaries that are missing."""
+
+    def __init__(self, dictionaries: Dictionaries, fetch: Fetch) -> None:
+        self._dictionaries = dictionaries
+        self._fetch = fetch
+        self._topics: dict[bytes, str] = {}
+
+    def frames(self) -> Frames:
+        """A reader of topic streams for a subscription's new stream of blocks."""
+        return Frames(self._dictionaries.held, self._dictionaries.payload_bytes_max)
+
+    async def decode(
+        self, block: Block, start: int, *, retain: bool | None = None, frames: Frames | None = None
+    ) -> Decoded:
+        """The messages of `block` from offset `start` on. `retain` None: as published. `frames`: reads topic streams.
+
+        Never raises for a payload that cannot be decompressed: the messages before it come with the error, and the
+        caller asks again from `resume`. Raises PeerError for a block that cannot be read.
+        """
+        damaged = await self._hold(block)
+        return self._decode(block, start, retain, damaged, frames, through=False)
+
+    async def decode_all(self, block: Block) -> list[Message]:
+        """All messages of a stored block; a payload that cannot be decompressed is a DamagedMessage's.
+
+        Raises PeerError for a block that cannot be read.
+        """
+        return self._decode(block, block.first, None, await self._hold(block), None, through=True).messages
+
+    async def _hold(self, block: Block) -> dict[int, DictionaryError]:
+        """Fetch what the block needs; the errors of dictionaries that are damaged."""
+        damaged: dict[int, DictionaryError] = {}
+        for dictionary in block.meta.dictionaries:
+            if dictionary != STREAMED and dictionary not in self._dictionaries:
+                try:
+                    packed = await self._fetch(dictionary)
+                    if packed is not None:
+                        self._dictionaries.hold(packed)
+                except DictionaryError as error:  # matters only where a payload needs it
+                    damaged[dictionary] = error
+        return damaged
+
+    def _decode(
+        self,
+        block: Block,
+        start: int,
+        retain: bool | None,
+        damaged: dict[int, DictionaryError],
+        frames: Frames | None,
+        through: bool,
+    ) -> Decoded:
+        meta, payloads, time = block.meta, block.payloads(), utc(block.time_us)
+        group, epoch = block.group, block.epoch
+        named = meta.dictionaries
+        streamed = FIRST_DICTIONARY + named.index(STREAMED) if STREAMED in named else None
+        topics = [self._topics.get(name) or self._topic(name) for name in meta.topics]
+        new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
+        messages: list[Message] = []
+        offset, at = block.first, 0
+        for run in meta.runs:
+            offset += run.skip
+            mine = payloads[at : at + run.count]
+            first, at, offset = offset, at + run.count, offset + run.count
+            failed: dict[int, DictionaryError] = {}
+            try:
+                if run.encoding == streamed:
+                    mine = _read(frames, meta.topics[run.topic], mine, group, offset)
+                if offset <= start:
+                    continue
+                if first < start:
+                    mine, first = mine[start - first :], start
+                topic = topics[run.topic]
+                if run.encoding not in (RAW, streamed):
+                    mine, failed = self._raw(meta.dictionaries, run, mine, damaged)
+                    if failed and not through:
+                        mine = mine[: min(failed)]
+                publisher = meta.origins[run.origin] if run.origin >= 0 else None
+            except DictionaryError as error:
+                return Decoded(messages, error, max(offset, start))
+            except IndexError as error:
+                raise PeerError(f"group {group} offset {first}: the block is damaged: {error}") from None
+            qos = run.flags & QOS_MASK
+            retained = bool(run.flags & RETAIN) if retain is None else retain
+            properties = unpack_properties(run.properties) if run.properties else None
+            messages += [
+                Message(
+                    topic, payload, new(Position, (group, epoch, place)), time, qos, retained, properties, publisher
+                )
+                for place, payload in enumerate(mine, first)
+            ]
+            if failed and not through:
+                stretch = min(failed)
+                end = next(index for index in count(stretch) if index not in failed)
+                return Decoded(messages, failed[stretch], first + end)
+            for index, why in failed.items():
+                _mark(messages, index - len(mine), why)
+        if at != len(payloads):
+            raise PeerError(f"group {group} offset {block.first}: runs and payloads of the block disagree")
+        return Decoded(messages, None, block.last + 1)
+
+    def _raw(
+        self, dictionaries: tuple[int, ...], run: Run, payloads: list[bytes], damaged: dict[int, DictionaryError]
+    ) -> tuple[list[bytes], dict[int, DictionaryError]]:
+        """A run's payloads, empty for those that cannot be decompressed, and by their index why."""
+        named = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+        if named in damaged:
+            return [b""] * len(payloads), dict.fromkeys(range(len(payloads)), damaged[named])
+        try:
+            return self._dictionaries.decompress(run.encoding, named, payloads), {}
+        except DictionaryError:
+            found = list(self._dictionaries.decompress_each(run.encoding, named, payloads))
+        failed = {index: error for index, error in enumerate(found) if isinstance(error, DictionaryError)}
+        return [b"" if isinstance(payload, DictionaryError) else payload for payload in found], failed
+
+    def _topic(self, name: bytes) -> str:
+        if len(self._topics) >= TOPICS_MAX:
+            for old in list(islice(self._topics, TOPICS_MAX // 2)):
+                del self._topics[old]
+        try:
+            topic = self._topics[name] = name.decode()
+        except UnicodeDecodeError as error:
+            raise PeerError(f"a block names a topic that is not UTF-8: {error}") from None
+        return topic

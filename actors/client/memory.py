@@ -1,0 +1,251 @@
+"""A broker in memory: the client protocol's other side, without Ray, storage or other brokers.
+
+For the tests of programs that use lexicast (and of the client itself): real links, real positions, nothing durable.
+
+    broker = lexicast.testing.MemoryBroker()
+    await broker.listen("unix:/tmp/test.sock")
+    async with lexicast.connect("link:unix:/tmp/test.sock", key=broker.key) as bus: ...
+
+Not bounded: it keeps everything that was published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
+from lexicast.cluster.clock import Clock, SystemClock
+from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
+from lexicast.cluster.positions import DEFAULT_GROUPS, Cursor
+from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST
+from lexicast.cluster.selection import select
+from lexicast.cluster.topics.names import matches
+
+from ..link.call_link import CallLinks
+from ..link.link import Link, listen
+
+PAYLOAD_BYTES_MAX = 1024 * 1024
+KEY_BYTES = 32
+
+# (count, epoch, first offset) runs, or the reason of a refusal
+Result = tuple[tuple[int, int, int], ...] | str
+
+
+class MemoryBroker:
+    """See the module's docstring. `refuse` may give a reason to refuse an entry of a group."""
+
+    def __init__(self, groups: int = DEFAULT_GROUPS, *, clock: Clock | None = None, name: str = "memory") -> None:
+        self.groups = groups
+        self.key = secrets.token_bytes(KEY_BYTES)
+        self.cluster_id = secrets.token_hex(8)
+        self.name = name
+        self.epoch = 1
+        self.refuse: Callable[[int], str | None] = lambda group: None
+        self.dictionaries: dict[int, bytes] = {}
+        self.links: list[Link] = []
+        self.streams: dict[tuple[Link, int], tuple[bytes, ...]] = {}
+        self.requests: list[tuple[str, tuple[Any, ...]]] = []
+        self.history_bytes = 1024 * 1024
+        self._clock = clock or SystemClock()
+        self._logs: dict[int, list[Block]] = {}
+        self._next: dict[int, int] = {}
+        self._retained: dict[bytes, Block] = {}
+        self._producers: dict[tuple[int, bytes], list[tuple[int, int, int, int]]] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self.calls = CallLinks(self.key, self.cluster_id, self.opened, self.info)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What WELCOME says."""
+        return {
+            "groups": self.groups,
+            "broker": self.name,
+            "cluster_id": self.cluster_id,
+            "payload_bytes_max": PAYLOAD_BYTES_MAX,
+        }
+
+    async def listen(self, address: str) -> str:
+        """Listen for clients ("unix:PATH", "tcp:HOST:0"); returns the real address."""
+        server, real = await listen(address, self.key, self.cluster_id, self.opened, self.info)
+        self._servers.append(server)
+        return real
+
+    def close(self) -> None:
+        """Stop listening and cut every link."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self.calls.close_all()
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut every link, as a crash would; clients come back."""
+        for link in list(self.links):
+            link.abort()
+
+    # -- LinkUser
+
+    def opened(self, link: Link) -> MemoryBroker:
+        """A client has come."""
+        self.links.append(link)
+        for packed in self.dictionaries.values():
+            link.send((DICTIONARY, packed))
+        return self
+
+    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+        """See link.LinkUser."""
+        if message[0] == PUBLISH:
+            self.publish(link, message[1], message[2])
+        elif message[0] == REQUEST:
+            self._request(link, *message[1:])
+        else:
+            raise PeerError(f"a broker does not take messages of kind {message[0]!r} from clients")
+
+    def on_close(self, link: Link, error: Exception | None) -> None:
+        """See link.LinkUser."""
+        self.links.remove(link)
+        self.streams = {key: filter for key, filter in self.streams.items() if key[0] is not link}
+
+    def on_writable(self, link: Link) -> None:
+        """See link.LinkUser. Nothing is held back here."""
+
+    # -- publishing
+
+    def publish(self, link: Link, tag: int, entries: Any) -> None:
+        """PUBLISH: store, acknowledge, deliver. Tests override it to hold or lose acknowledgements."""
+        link.send((ACK, tag, self.store(entries)))
+
+    def store(self, entries: Any) -> list[Result]:
+        """Give each entry its place and deliver it; repeats get their first place."""
+        return [self._store(*entry) for entry in entries]
+
+    def _store(self, group: int, meta: bytes, lengths: bytes, body: bytes) -> Result:
+        reason = self.refuse(group)
+        if reason is not None:
+            return reason
+        first = self._next.get(group, 1)
+        block = Block(group, self.epoch, first, 0, self._clock.time_us(), PUBLICATIONS, meta, lengths, body)
+        block.last = first + block.count - 1
+        (producer, _, sequence, count), *_ = block.meta.producers
+        known = self._producers.setdefault((group, producer), [])
+        for at, length, epoch, offset in known:
+            if at == sequence and length == count:
+                return ((count, epoch, offset),)
+        known.append((sequence, count, self.epoch, first))
+        self._next[group] = block.last + 1
+        self._logs.setdefault(group, []).append(block)
+        self._retain(block)
+        for (link, stream), filters in self.streams.items():
+            kept = self._select(block, filters)
+            if kept is not None:
+                link.send((DELIVER, stream, [kept.to_wire()]))
+        return ((count, self.epoch, first),)
+
+    def _retain(self, block: Block) -> None:
+        if not any(run.flags & RETAIN for run in block.meta.runs):
+            return
+        for index, record in enumerate(block.records()):
+            if record.flags & RETAIN:
+                keep = [i == index for i in range(block.count)]
+                kept = select(block, keep)
+                self._retained.pop(record.topic, None)
+                if record.payload and kept is not None:
+                    self._retained[record.topic] = kept
+
+    def announce(self, identifier: int, packed: bytes) -> None:
+        """A new dictionary, pushed to every client."""
+        self.dictionaries[identifier] = packed
+        for link in self.links:
+            link.send((DICTIONARY, packed))
+
+    # -- requests
+
+    def _request(self, link: Link, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self.requests.append((method, arguments))
+        handler = getattr(self, f"on_{method}", None)
+        if handler is None:
+            link.reply(number, UsageError(f"unknown request {method!r}"))
+            return
+        try:
+            result = handler(link, *arguments)
+        except UnavailableError as error:
+            link.reply(number, error)
+            return
+        link.reply(number, None, result)
+        if method == "subscribe":
+            self._replay(link, arguments[0], arguments[1], result["cursor"])
+
+    def on_subscribe(
+        self, link: Link, stream: int, filters: tuple[bytes, ...], since: Any, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Register a stream; the past follows the reply."""
+        self.streams[link, stream] = filters
+        retained = [b.to_wire() for t, b in self._retained.items() if _match(filters, t)] if since is None else []
+        return {"cursor": self._start(since), "retained": retained}
+
+    def _start(self, since: Any) -> Cursor:
+        heads = {group: self._next.get(group, 1) for group in range(self.groups)}
+        if since is None:
+            return heads
+        if since[0] == "cursor":
+            return {**heads, **since[1]}
+        late = {g: [b.first for b in log if b.time_us >= since[1]] for g, log in self._logs.items()}
+        return {group: min(late.get(group) or [head]) for group, head in heads.items()}
+
+    def _replay(self, link: Link, stream: int, filters: tuple[bytes, ...], cursor: Cursor) -> None:
+        for block in self._past(filters, cursor):
+            link.send((DELIVER, stream, [block.to_wire()]))
+
+    def _past(self, filters: tuple[bytes, ...], cursor: Cursor) -> Iterator[Block]:
+        for group, log in sorted(self._logs.items()):
+            for block in log:
+                if block.last >= cursor[group] and (kept := self._select(block, filters, cursor[group])) is not None:
+                    yield kept
+
+    def on_unsubscribe(self, link: Link, stream: int) -> None:
+        """End a stream."""
+        self.streams.pop((link, stream), None)
+
+    def on_dictionary(self, link: Link, identifier: int) -> bytes | None:
+        """A dictionary by id."""
+        return self.dictionaries.get(identifier)
+
+    def on_status(self, link: Link) -> dict[str, Any]:
+        """A few counts."""
+        return {"broker": self.name, "links": len(self.links), "streams": len(self.streams)}
+
+    def on_history(
+        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, cursor: Cursor | None, bytes_max: int
+    ) -> dict[str, Any]:
+        """A page of the past."""
+        reached = dict(cursor) if cursor is not None else self._start(since)
+        page: list[Any] = []
+        size = 0
+        for block in self._past(filters, dict(reached)):
+            if block.time_us >= until_us:
+                continue
+            if size >= min(bytes_max, self.history_bytes):
+                return {"blocks": page, "cursor": reached, "done": False}
+            page.append(block.to_wire())
+            size += block.size_bytes
+            reached[block.group] = block.last + 1
+        return {"blocks": page, "cursor": reached, "done": True}
+
+    @staticmethod
+    def _select(block: Block, filters: tuple[bytes, ...], start: int = 0) -> Block | None:
+        """The records of `block` that match, from offset `start` on."""
+        meta = block.meta
+        good = [_match(filters, topic) for topic in meta.topics]
+        if all(good) and block.first >= start:
+            return block
+        keep: list[bool] = []
+        for run in meta.runs:
+            keep += [good[run.topic]] * run.count
+        return select(block, [k and block.first + i >= start for i, k in enumerate(keep)])
+
+
+def _match(filters: tuple[bytes, ...], topic: bytes) -> bool:
+    return any([matches(filter, topic) for filter in filters])

@@ -1,0 +1,1 @@
+"""The coordination server: who leads which topic groups, and who is a member."""

@@ -1,0 +1,117 @@
+"""The Ray actor around `CoordinationServer`: named `coordination`, detached, pinned to the node of its registry."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError
+from lexicast.cluster.leadership import GroupState
+from lexicast.storage.registry import Registry
+
+from ..launch.stores import COORDINATION_FOLDER
+from ..ray.handles import ClusterInfo, Member, Members
+from ..ray.serving import LASTING
+from .server import CoordinationServer
+
+# After a crash the old process may hold the registry's lock for a moment.
+OPEN_TRIES: Final = 20
+OPEN_PAUSE_S: Final = 0.25
+
+
+class CoordinationActor:
+    """Constructing never fails (Ray would restart it for ever): `ready` raises the reason instead.
+
+    What may pass (a registry that is in use, a disk that is full) is tried again by the next call.
+    """
+
+    def __init__(self, name: str, config: dict[str, Any], coordinators: list[str], run: str) -> None:
+        """`config`: a whole Config as plain values; `node.data_dir` must be set. `run` names this `up`."""
+        self._name = name
+        self._config = config
+        self._coordinators = coordinators
+        self._run = run
+        self._opening = asyncio.Lock()
+        self._server: CoordinationServer | None = None
+        self._error: LexicastError | None = None
+
+    async def _serving(self) -> CoordinationServer:
+        """The server, opened by the first call. Raises why there is none."""
+        async with self._opening:
+            if self._server is None and self._error is None:
+                try:
+                    self._server = await self._open()
+                except LASTING as error:
+                    self._error = error
+                except OSError as error:
+                    raise StoreError(f"{self._name}: {error}") from None
+        if self._server is None:
+            raise self._error or UnavailableError(f"{self._name} has stopped")
+        return self._server
+
+    async def _open(self) -> CoordinationServer:
+        cluster = self._config["cluster"]
+        registry = await _open_registry(Path(self._config["node"]["data_dir"]) / COORDINATION_FOLDER)
+        try:
+            # min_copies 0 means automatic: 1, until groups have followers
+            copies = max(1, cluster["min_copies"])
+            return CoordinationServer(registry, cluster["groups"], self._coordinators, copies, self._run)
+        except BaseException:
+            registry.close()
+            raise
+
+    async def ready(self) -> dict[str, Any]:
+        """{"pid", "addresses", "mqtt_port", "coordinators", "groups"}. Raises why it does not serve."""
+        status = (await self._serving()).status()
+        return {
+            "pid": os.getpid(),
+            "addresses": [],
+            "mqtt_port": 0,
+            "coordinators": status["coordinators"],
+            "groups": status["groups"],
+        }
+
+    async def status(self) -> dict[str, Any]:
+        """See `CoordinationServer.status`."""
+        return (await self._serving()).status()
+
+    async def stop(self) -> None:
+        """Close the registry; every later call raises UnavailableError."""
+        async with self._opening:
+            self._error = UnavailableError(f"{self._name} has stopped")
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+
+    async def cluster(self, wait: bool = True) -> ClusterInfo:
+        return await (await self._serving()).cluster(wait)
+
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
+        return await (await self._serving()).open_groups(member, known, cluster_id)
+
+    async def register(self, kind: str, member: Member) -> int:
+        return await (await self._serving()).register(kind, member)
+
+    async def leave(self, kind: str, name: str) -> None:
+        await (await self._serving()).leave(kind, name)
+
+    async def members(self, known_version: int, wait_s: float) -> Members:
+        return await (await self._serving()).members(known_version, wait_s)
+
+    async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
+        return await (await self._serving()).change_group(group, expected, new)
+
+
+async def _open_registry(folder: Path) -> Registry:
+    """The registry, tried again while its lock is held. Raises StoreError."""
+    for _ in range(OPEN_TRIES):
+        try:
+            return Registry(folder)
+        except StoreFormatError:
+            raise
+        except StoreError as error:
+            held = error
+            await asyncio.sleep(OPEN_PAUSE_S)
+    raise held

@@ -1,0 +1,281 @@
+"""The coordination server: who is in the cluster, who leads which group, under which epoch (DESIGN.md sections 2, 3).
+
+Theory of operation. The server is one asyncio task set over one `Registry`; every change is decided by a pure core
+(`cluster.leadership`), made durable, and only then answered. While the server is down data flows on; what waits is
+change.
+
+    unfounded   a registry without a past. It has a key and the coordinators' names, no cluster id. `open_groups`
+                waits until every coordinator has called: one of their stores may know the cluster, and then the
+                server takes its id and its epochs (a lost server never starts empty)
+    founded     cluster id, groups and epochs are durable. Coordinators open on their own
+
+Members belong to a *run* (one `lexicast up`): a restart of the server keeps them, since they serve on; a new run
+starts without them, since their addresses are gone. Incarnations outlive both.
+
+Registry keys: cluster, run, version, group/NNNNN, incarnation/KIND/NAME, member/KIND/NAME.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from lexicast.cluster.errors import StoreFormatError, UnavailableError, UsageError
+from lexicast.cluster.leadership import GroupState, Leadership, assign
+from lexicast.storage.registry import Registry
+
+from ..ray.handles import COORDINATOR, KINDS, ClusterInfo, Member, Members
+
+KEY_BYTES: Final = 32
+MEMBERS_MAX: Final = 10_000
+POLL_S_MAX: Final = 60.0
+# How long callers wait for all coordinators of a cluster that is founded; shorter than a call's own limit.
+FOUND_WAIT_S: Final = 40.0
+
+
+class CoordinationServer:
+    """The server without Ray; implements `handles.Coordination`. Owns `registry` from here on."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        groups: int,
+        coordinators: Sequence[str],
+        min_copies: int = 1,
+        run: str = "",
+        found_wait_s: float = FOUND_WAIT_S,
+    ) -> None:
+        """`groups` and `coordinators` count only for a new cluster; an old one keeps what it was created with.
+
+        Raises UsageError (numbers out of range), StoreError.
+        """
+        self._registry = registry
+        self._min_copies = max(1, min_copies)
+        self._found_wait_s = found_wait_s
+        self._claims: dict[str, tuple[dict[int, int], str | None]] = {}
+        self._founded = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._members: dict[str, dict[str, Member]] = {kind: {} for kind in KINDS}
+        self._version = 0
+        self._leadership = Leadership({})
+        self._started_us = time.time_ns() // 1_000
+        self._load(groups, sorted(set(coordinators)), run)
+
+    # -- start
+
+    def _load(self, groups: int, coordinators: list[str], run: str) -> None:
+        cluster = self._registry.get("cluster")
+        if cluster is None:
+            assign(groups, coordinators)
+            cluster = {"id": "", "key": secrets.token_bytes(KEY_BYTES), "groups": groups, "coordinators": coordinators}
+            self._registry.commit({"cluster": cluster})
+        self._cluster: dict[str, Any] = cluster
+        self._version = self._registry.get("version") or 0
+        if cluster["id"]:
+            rows = self._registry.items("group/")
+            states = {int(key[6:]): GroupState(e, leader, tuple(members)) for key, (e, leader, members) in rows.items()}
+            if sorted(states) != list(range(cluster["groups"])):
+                raise StoreFormatError("the registry has lost rows of its topic groups: move its folder away")
+            self._leadership = Leadership(states)
+            self._founded.set()
+        self._load_members(run)
+
+    def _load_members(self, run: str) -> None:
+        rows = self._registry.items("member/")
+        if self._registry.get("run") == run:
+            for key, row in rows.items():
+                _, kind, name = key.split("/", 2)
+                self._members[kind][name] = _member(name, row)
+        else:
+            self._commit_version({"run": run, **dict.fromkeys(rows)})
+
+    def _commit_version(self, changes: Mapping[str, Any]) -> None:
+        """Commit a change of membership and wake who waits for one."""
+        self._registry.commit({**changes, "version": self._version + 1})
+        self._version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- handles.Coordination
+
+    async def cluster(self, wait: bool = True) -> ClusterInfo:
+        if wait:
+            await self._wait_founded()
+        cluster = self._cluster
+        return ClusterInfo(cluster["id"], cluster["key"], cluster["groups"], self._min_copies)
+
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
+        if member not in self._cluster["coordinators"]:
+            names = ", ".join(self._cluster["coordinators"])
+            raise UsageError(f"{member} is no coordinator of this cluster, which was created with {names}")
+        if not self._founded.is_set():
+            self._claim(member, known, cluster_id)
+            await self._wait_founded()
+        self._check_store(member, known, cluster_id)
+        changed = self._leadership.open(member, known)
+        self._registry.commit(_group_rows(changed))
+        return {group: state.epoch for group, state in changed.items()}
+
+    async def register(self, kind: str, member: Member) -> int:
+        self._check_member(kind, member)
+        key = f"{kind}/{member.name}"
+        incarnation = (self._registry.get(f"incarnation/{key}") or 0) + 1
+        row = [incarnation, member.addresses, member.node, member.pid, member.groups]
+        self._commit_version({f"incarnation/{key}": incarnation, f"member/{key}": row})
+        self._members[kind][member.name] = _member(member.name, row)
+        return incarnation
+
+    async def leave(self, kind: str, name: str) -> None:
+        if self._members.get(kind, {}).get(name) is not None:
+            self._commit_version({f"member/{kind}/{name}": None})
+            del self._members[kind][name]
+
+    async def members(self, known_version: int, wait_s: float) -> Members:
+        if known_version == self._version and wait_s > 0:
+            try:
+                async with asyncio.timeout(min(wait_s, POLL_S_MAX)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass  # nothing changed: the caller sees the same version
+        coordinators, brokers, samplers = (dict(self._members[kind]) for kind in KINDS)
+        return Members(self._version, coordinators, brokers, samplers)
+
+    async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
+        await self._wait_founded()
+        new = GroupState(new[0], new[1], tuple(new[2]))
+        changed = self._leadership.change(group, GroupState(expected[0], expected[1], tuple(expected[2])), new)
+        if changed:
+            self._registry.commit(_group_rows({group: new}))
+        return changed
+
+    # -- for operators
+
+    async def overview(self) -> dict[str, Any]:
+        """See handles.Coordination."""
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """Plain values for `lexicast status`; the key is not among them."""
+        members = {
+            kind: {
+                name: {"incarnation": m.incarnation, "addresses": list(m.addresses), "node": m.node, "pid": m.pid}
+                for name, m in named.items()
+            }
+            for kind, named in self._members.items()
+        }
+        groups = {g: [s.epoch, s.leader, list(s.in_sync)] for g, s in sorted(self._leadership.states().items())}
+        return {
+            "pid": os.getpid(),
+            "cluster_id": self._cluster["id"],
+            "coordinators": list(self._cluster["coordinators"]),
+            "groups": self._cluster["groups"],
+            "group_states": groups,
+            "members": members,
+            "version": self._version,
+            "started_us": self._started_us,
+        }
+
+    def close(self) -> None:
+        """Close the registry: every later call raises."""
+        self._registry.close()
+
+    # -- founding
+
+    async def _wait_founded(self) -> None:
+        try:
+            async with asyncio.timeout(self._found_wait_s):
+                await self._founded.wait()
+        except TimeoutError:
+            missing = ", ".join(sorted(set(self._cluster["coordinators"]) - set(self._claims)))
+            raise UnavailableError(
+                f"the cluster waits for {missing or 'a store'} to open its groups (a new coordination server "
+                "asks every store first what it knows)"
+            ) from None
+
+    def _claim(self, member: str, known: dict[int, int], cluster_id: str | None) -> None:
+        """Remember what a store knows; found the cluster when all have said it."""
+        others = {who: told for who, (_, told) in self._claims.items() if told and who != member}
+        for who, told in others.items():
+            if cluster_id and told != cluster_id:
+                raise StoreFormatError(
+                    f"the stores of {member} and {who} belong to different clusters ({cluster_id}, {told})"
+                )
+        self._claims[member] = (dict(known), cluster_id)
+        if set(self._claims) == set(self._cluster["coordinators"]):
+            self._found()
+
+    def _found(self) -> None:
+        told = [cluster_id for _, cluster_id in self._claims.values() if cluster_id]
+        cluster = {**self._cluster, "id": told[0] if told else uuid.uuid4().hex}
+        leadership = Leadership.found(cluster["groups"], cluster["coordinators"])
+        for known, _ in self._claims.values():
+            leadership.adopt(known)
+        self._registry.commit({"cluster": cluster, **_group_rows(leadership.states())})
+        self._cluster, self._leadership = cluster, leadership
+        self._founded.set()
+
+    def _check_store(self, member: str, known: dict[int, int], cluster_id: str | None) -> None:
+        ours = self._cluster["id"]
+        if cluster_id and cluster_id != ours:
+            raise StoreFormatError(f"the store of {member} belongs to cluster {cluster_id}, this is {ours}")
+        if not cluster_id and self._registry.get(f"incarnation/{COORDINATOR}/{member}"):
+            raise StoreFormatError(
+                f"the store of {member} is empty, but it has served this cluster before: put its store back, or move "
+                "the coordination server's folder away as well to start without what it held"
+            )
+        unknown = [group for group in known if not 0 <= group < self._cluster["groups"]]
+        if unknown:
+            raise StoreFormatError(
+                f"the store of {member} has topic group {max(unknown)}, this cluster has {self._cluster['groups']} "
+                "(cluster.groups): give it the number that it was created with"
+            )
+
+    def _check_member(self, kind: str, member: Member) -> None:
+        if kind not in self._members:
+            raise UsageError(f"there is no kind of member {kind!r}: it is one of {', '.join(KINDS)}")
+        if not member.name or "/" in member.name or len(member.name) > 200:
+            raise UsageError(f"{member.name!r} is no name for a member: 1 to 200 characters without '/'")
+        named = self._members[kind]
+        if member.name not in named and len(named) >= MEMBERS_MAX:
+            raise UsageError(f"the cluster has {MEMBERS_MAX} {kind}s already, the limit")
+
+
+def _member(name: str, row: Sequence[Any]) -> Member:
+    incarnation, addresses, node, pid, groups = row
+    return Member(name, incarnation, tuple(addresses), node, pid, tuple(groups))
+
+
+def _group_rows(states: Mapping[int, GroupState]) -> dict[str, Any]:
+    return {f"group/{group:05d}": list(state) for group, state in states.items()}
+
+
+class LocalCoordination(CoordinationServer):
+    """A coordination server in this process, for tests and for one-process clusters; `Coordination` as it stands.
+
+    With one coordinator by default, and founded at once, so that `cluster()` never waits.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        groups: int = 8,
+        coordinators: Sequence[str] = ("coordinator-0",),
+        min_copies: int = 1,
+        run: str = "",
+    ) -> None:
+        super().__init__(Registry(folder), groups, coordinators, min_copies, run)
+        if not self._founded.is_set():
+            self._claims = {name: ({}, None) for name in self._cluster["coordinators"]}
+            self._found()
+
+    def __enter__(self) -> LocalCoordination:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

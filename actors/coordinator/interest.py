@@ -1,0 +1,187 @@
+"""Brokers' interest at a coordinator: a link's beginning, back-end subscriptions, and their end.
+
+Interest is soft state. A broker registers what it wants whenever a link begins, before it is served on it; here it is
+kept in memory alone, so a subscription with wildcards costs no record, and whoever leads a group next needs none. Exact
+topics' subscriptions are recorded too, in their one group: the index has them beside the topic's publications, and
+channels read them from the log.
+
+Cuts: a subscription takes effect where the group's deliveries stand when it is placed (`Group.delivered`); everything
+before is the past, to be fetched, everything from there on arrives live on the link, after the reply. Every answer
+that names such a place is sent in the same turn in which the place was read, after the blocks offered before it. A
+broker that registers is behind in every group until it has registered everything: its cuts are the heads it came with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.errors import PeerError, UsageError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.records import ControlRecord, Subscribed, Unsubscribed
+from lexicast.cluster.topics.names import is_wildcard
+
+from ..link.link import Link
+from ..loop.turns import Turns
+from .past import Past
+from .peers import BrokerPeer
+
+if TYPE_CHECKING:
+    from .server import CoordinatorServer
+
+TIME_MAX_US = 2**63 - 1
+# Filters of one request; brokers send no more, so that no turn of the event loop becomes long.
+FILTERS_MAX = 500
+# Filters of a broker that is gone that leave the trie in one step.
+FILTERS_FORGOTTEN = 100
+
+
+class Interest:
+    """See the module's docstring."""
+
+    def __init__(self, server: CoordinatorServer, past: Past) -> None:
+        self._server = server
+        self._past = past
+        # What brokers of an earlier link had, until it has been taken out.
+        self._before: dict[BrokerPeer, BrokerPeer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- a broker comes (back)
+
+    def resume(self, link: Link, heads: dict[int, int]) -> None:
+        """A broker (re)opens its link: in each group of `heads` it wants what is not before its head. Replaces what an
+        earlier link or incarnation of the broker had. It registers its filters next, then it asks to be served."""
+        server = self._server
+        old = server.routing.peers.get(link.name)
+        if old is not None and old.incarnation > link.incarnation:
+            raise PeerError(f"{link.name} has been replaced by a newer incarnation")
+        peer = BrokerPeer(link.name, link.incarnation, link)
+        server.routing.flush()
+        server.routing.replace(peer)
+        for number, group in server.sequencer.groups.items():
+            peer.behind[number] = min(heads.get(number, group.delivered), group.delivered)
+        if old is not None:
+            self._before[peer] = old
+            if old.link is not link:
+                old.link.abort()
+        server.sessions.linked(peer, newer=old is None or old.incarnation < peer.incarnation)
+
+    def register(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
+        """A part of what a broker that resumes is subscribed to. What the log says already keeps its cut: a broker that
+        dials again changes nothing."""
+        for topic_filter in self._place(peer, filters):
+            if not (is_wildcard(topic_filter) or self._is_recorded(peer, topic_filter)):
+                self._record_begin(peer, topic_filter)
+
+    def _is_recorded(self, peer: BrokerPeer, topic_filter: bytes) -> bool:
+        before = self._before.get(peer)
+        if before is not None and before.incarnation == peer.incarnation and topic_filter in before.filters:
+            return True  # or is about to be
+        group = topic_group(topic_filter, self._server.store.groups)
+        stored = self._server.store.subscription(group, peer.name, topic_filter.decode())
+        return stored is not None and stored.incarnation == peer.incarnation
+
+    def serve(self, peer: BrokerPeer) -> dict[str, Any]:
+        """A broker has registered everything: it is served from now on. Returns the heads of the groups in which it
+        misses nothing."""
+        server = self._server
+        server.routing.flush()
+        peer.registering = False
+        groups = server.sequencer.groups
+        for number in [n for n, at in peer.behind.items() if at >= groups[n].delivered]:
+            del peer.behind[number]
+        if peer.behind:
+            self._past.bring_up(peer)
+        task = asyncio.get_running_loop().create_task(self._end_stale(peer, self._before.pop(peer, None)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        fresh = {n: (g.epoch, g.delivered) for n, g in groups.items() if n not in peer.behind}
+        return {"heads": fresh}
+
+    async def _end_stale(self, peer: BrokerPeer, before: BrokerPeer | None) -> None:
+        """Forget what the broker had before and has not registered again, a little at a time."""
+        turns = Turns()
+        if before is not None:
+            wanted = list(before.filters)
+            for at in range(0, len(wanted), FILTERS_FORGOTTEN):
+                step = self._server.routing.remove(before, wanted[at : at + FILTERS_FORGOTTEN])
+                self._end_records(peer, step)
+                await turns.give_way()
+            return
+        for group in list(self._server.sequencer.groups):
+            for record, _ in self._server.store.subscriptions(group):
+                if record.broker == peer.name:
+                    self._end_records(peer, [record.filter.encode()])
+                await turns.give_way()
+
+    def _end_records(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
+        for topic_filter in filters:
+            if not peer.gone and topic_filter not in peer.filters:
+                self._record_end(peer, topic_filter)
+
+    async def close(self) -> None:
+        """Forget no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- subscriptions
+
+    def subscribe(self, peer: BrokerPeer, filters: Iterable[bytes], wildcard: bool) -> dict[str, Any]:
+        """Back-end subscriptions, at most FILTERS_MAX. Of the groups that they concern (`wildcard`: of all) it returns
+        "cut": group -> first live offset; "ends": group -> where the last publication before the cut ends, as far as is
+        known; "first": group -> where what retention has left begins, if it took something; "behind": those in which
+        older blocks are still to come on this link, before the cut.
+        """
+        self._server.routing.flush()
+        fresh = self._place(peer, filters)
+        for topic_filter in fresh:
+            if not is_wildcard(topic_filter):
+                self._record_begin(peer, topic_filter)
+        numbers = list(self._server.sequencer.groups) if wildcard else self._groups_of(filters)
+        groups, ends = self._server.sequencer.groups, self._server.routing.ends
+        cut = {number: groups[number].delivered for number in numbers}
+        return {
+            "cut": cut,
+            "ends": {n: ends[n] if n in ends else min(groups[n].opened, cut[n]) for n in numbers},
+            "first": {n: first for n in numbers if (first := self._server.store.first_kept(n))},
+            "behind": [number for number in numbers if number in peer.behind],
+        }
+
+    def _place(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
+        filters = list(filters)
+        if len(filters) > FILTERS_MAX:
+            raise UsageError(f"{len(filters)} filters in one request: at most {FILTERS_MAX}")
+        return self._server.routing.insert(peer, filters)
+
+    def unsubscribe(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
+        """The broker has no subscriber left for `filters`."""
+        for topic_filter in self._server.routing.remove(peer, filters):
+            self._record_end(peer, topic_filter)
+
+    def _record_begin(self, peer: BrokerPeer, topic_filter: bytes) -> None:
+        now_us = self._server.clock.time_us()
+        record = Subscribed(peer.name, peer.incarnation, topic_filter.decode(), now_us, TIME_MAX_US)
+        self._record(topic_filter, record)
+
+    def _record_end(self, peer: BrokerPeer, topic_filter: bytes) -> None:
+        if not is_wildcard(topic_filter):
+            self._record(topic_filter, Unsubscribed(peer.name, topic_filter.decode()))
+
+    def _record(self, topic_filter: bytes, record: ControlRecord) -> None:
+        for group in self._groups_of([topic_filter]):
+            self._server.append_control(group, record, _ignore)
+
+    def _groups_of(self, filters: Iterable[bytes]) -> list[int]:
+        led = self._server.sequencer.groups
+        groups: set[int] = set()
+        for topic_filter in filters:
+            if is_wildcard(topic_filter):
+                return list(led)
+            groups.add(topic_group(topic_filter, self._server.store.groups))
+        return [group for group in groups if group in led]
+
+
+def _ignore(error: Exception | None) -> None:
+    """For records whose commit nobody waits for: a failure shows in the store itself."""

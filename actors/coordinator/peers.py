@@ -1,0 +1,144 @@
+"""A coordinator's view of the brokers: what each is subscribed to, and how far each has been served.
+
+A broker is to its coordinator what a session is to its broker: it is *live* (blocks go out as they may) or, in some
+groups, *behind*: then it has a cursor there and is brought up from the store until it is live again. A broker gets
+behind when its link is full, and when it comes back after a broken link. Nothing is queued for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.protocol.messages import DELIVER
+from lexicast.cluster.topics.names import TopicTrie, is_wildcard
+
+from ..link.link import Link
+
+# Bytes that may wait on a broker's link before the broker is served from the store instead.
+LINK_BACKLOG_BYTES_MAX = 32 * 1024 * 1024
+TOPIC_ROUTES_MAX = 200_000
+
+
+@dataclass(eq=False, slots=True)
+class BrokerPeer:
+    """One broker's link and state."""
+
+    name: str
+    incarnation: int
+    link: Link
+    filters: set[bytes] = field(default_factory=set)
+    behind: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict)
+    outgoing: list[Block] = field(default_factory=list)
+    delivered_records: int = 0
+    # Until it has registered what it wants it is behind everywhere, so nothing goes out.
+    registering: bool = True
+    # Another link or incarnation has taken its place; what it wanted leaves the trie bit by bit.
+    gone: bool = False
+
+    def offer(self, block: Block) -> None:
+        """Send `block` at the end of this turn, unless the broker is behind in its group."""
+        if block.group not in self.behind:
+            self.outgoing.append(block)
+
+    def flush(self) -> None:
+        """Send what was offered in this turn, as one message; a full link puts the broker behind instead."""
+        if not self.outgoing:
+            return
+        blocks, self.outgoing = self.outgoing, []
+        if self.link.write_buffer_bytes() > LINK_BACKLOG_BYTES_MAX:
+            for block in blocks:
+                self.behind.setdefault(block.group, block.first)
+            return
+        self.send(blocks)
+
+    def send(self, blocks: list[Block]) -> None:
+        """Send blocks now."""
+        self.delivered_records += sum([block.count for block in blocks])
+        self.link.send((DELIVER, 0, [block.to_wire() for block in blocks]))
+
+
+class Routing:
+    """Which brokers a block concerns: back-end subscriptions in a trie, matches cached for each topic.
+
+    `ends`: group -> the first offset after its last delivered publication, of the groups that had one since the start.
+    """
+
+    def __init__(self) -> None:
+        self.peers: dict[str, BrokerPeer] = {}
+        self.ends: dict[int, int] = {}
+        self._trie: TopicTrie[BrokerPeer, None] = TopicTrie()
+        self._routes: dict[bytes, frozenset[BrokerPeer]] = {}
+
+    def insert(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
+        """Subscribe; those that it did not have yet."""
+        fresh = [topic_filter for topic_filter in dict.fromkeys(filters) if topic_filter not in peer.filters]
+        for topic_filter in fresh:
+            self._trie.insert(topic_filter, peer, None)
+        peer.filters.update(fresh)
+        self._changed(fresh)
+        return fresh
+
+    def remove(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
+        """Unsubscribe; those that it had."""
+        ended = [topic_filter for topic_filter in dict.fromkeys(filters) if topic_filter in peer.filters]
+        for topic_filter in ended:
+            self._trie.remove(topic_filter, peer)
+        peer.filters.difference_update(ended)
+        self._changed(ended)
+        return ended
+
+    def replace(self, peer: BrokerPeer) -> BrokerPeer | None:
+        """`peer` serves its broker from now on. The one before, of which `remove` is still to be asked."""
+        before = self.peers.get(peer.name)
+        self.peers[peer.name] = peer
+        if before is not None:
+            before.gone = True
+            before.outgoing.clear()
+        return before
+
+    def peers_of(self, topic: bytes) -> frozenset[BrokerPeer]:
+        """The brokers subscribed to `topic`."""
+        found = self._routes.get(topic)
+        if found is None:
+            if len(self._routes) >= TOPIC_ROUTES_MAX:
+                self._routes.clear()
+            found = self._routes[topic] = frozenset([peer for peer, _ in self._trie.match(topic)])
+        return found
+
+    def _changed(self, filters: Sequence[bytes]) -> None:
+        if any(map(is_wildcard, filters)):
+            self._routes.clear()
+        else:
+            for topic_filter in filters:
+                self._routes.pop(topic_filter, None)
+
+    def offer(self, block: Block) -> None:
+        """Offer `block`, which may be delivered now, to every broker that one of its topics concerns."""
+        self.ends[block.group] = block.last + 1
+        topics = block.meta.topics
+        peers = self.peers_of(topics[0])
+        if len(topics) > 1:
+            peers = peers.union(*[self.peers_of(topic) for topic in topics[1:]])
+        for peer in peers:
+            if not peer.gone:
+                peer.offer(block)
+
+    def flush(self) -> None:
+        """End of a turn: send."""
+        for peer in self.peers.values():
+            peer.flush()
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        return {
+            name: {
+                "filters": len(peer.filters),
+                "groups_behind": len(peer.behind),
+                "delivered_records": peer.delivered_records,
+            }
+            for name, peer in self.peers.items()
+        }

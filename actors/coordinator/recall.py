@@ -1,0 +1,66 @@
+"""What the sequencer recalls from the store: producers, QoS 2 marks, dictionaries."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+from lexicast.cluster.errors import DictionaryError
+from lexicast.cluster.sequencer import RUNS_REMEMBERED, Placed, Producer, RememberedRun
+from lexicast.storage.store import Store
+from lexicast.storage.tables.state import Epoch
+
+
+class StoreMemory:
+    """`cluster.sequencer.Memory` over the store; and the dictionaries that each group holds or is about to hold."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._dictionaries: dict[int, set[int]] = {}
+
+    def producer(self, group: int, producer: bytes) -> Producer | None:
+        """The producer's durable state."""
+        state = self._store.producer(group, producer)
+        if state is None:
+            return None
+        starts = self._store.epochs(group)
+        runs = [RememberedRun(r.sequence, r.records, epoch_of(starts, r.offset), r.offset) for r in state.runs]
+        return Producer(state.incarnation, state.sequence, deque(runs), forgotten(state.sequence, runs))
+
+    def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
+        """Where an unreleased QoS 2 publication stands durably."""
+        offset = self._store.mark(group, session_uid, packet_id)
+        return None if offset is None else Placed(1, epoch_of(self._store.epochs(group), offset), offset)
+
+    def dictionaries(self, group: int) -> set[int]:
+        """Ids of the dictionaries that the group's log holds or is about to hold."""
+        known = self._dictionaries.get(group)
+        if known is None:
+            known = self._dictionaries[group] = {d.dictionary for d in self._store.dictionaries(group)}
+        return known
+
+    def check_dictionaries(self, group: int, dictionaries: Sequence[int]) -> None:
+        """Raises DictionaryError when one is not in the group's log: no reader could decode the record."""
+        known = self.dictionaries(group)
+        for dictionary in dictionaries:
+            if dictionary not in known:
+                raise DictionaryError(f"dictionary {dictionary:016x} is not in the log of group {group}: send it first")
+
+
+def forgotten(last: int, runs: Sequence[RememberedRun]) -> int:
+    """The highest sequence up to which some may have been stored although no run that is kept names them."""
+    known = max([run.sequence + run.count - 1 for run in runs], default=0)
+    if known < last:
+        return last  # restated by a ProducerSeen
+    if len(runs) < RUNS_REMEMBERED:
+        return 0
+    ascending = all(a.sequence < b.sequence for a, b in pairwise(runs))
+    return runs[0].sequence - 1 if ascending else last
+
+
+def epoch_of(starts: Sequence[Epoch], offset: int) -> int:
+    """The epoch that gave `offset`; 0 when it is older than the epochs that the store remembers."""
+    at = bisect_right(starts, offset, key=lambda start: start.first)
+    return starts[at - 1].epoch if at else 0

@@ -1,0 +1,142 @@
+"""What brokers ask of a coordinator beside publishing: dispatch; QoS 2 and dictionaries.
+
+Subscriptions are in `interest`, catching up in `past`, retained publications in `retained`, sessions in
+`session_requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.errors import LexicastError, PeerError, UsageError
+from lexicast.cluster.protocol.requests import COORDINATOR
+from lexicast.cluster.protocol.shapes import GROUP, check_request
+from lexicast.cluster.records import ControlRecord, DictionaryStored, Released
+
+from ..link.link import Link
+from ..status.report import plain
+from .interest import Interest
+from .past import Past
+from .peers import BrokerPeer
+from .retained import RetainedRequests
+from .session_requests import SessionRequests
+
+if TYPE_CHECKING:
+    from .server import CoordinatorServer
+
+log = logging.getLogger(__name__)
+
+
+class CoordinatorRequests:
+    """Dispatch and the requests themselves."""
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self.past = past = Past(server)
+        self.retained = RetainedRequests(server)
+        self.interest = interest = Interest(server, past)
+        self._now: dict[str, Callable[..., Any]] = {
+            "resume": interest.resume,
+            "register": interest.register,
+            "serve": interest.serve,
+            "subscribe": interest.subscribe,
+            "unsubscribe": interest.unsubscribe,
+            "offsets_at": past.offsets_at,
+            "records": past.records,
+            "dictionary": self.dictionary,
+            "dictionary_put": self.dictionary_put,
+            "status": lambda peer: plain(self._server.status()),
+        }
+        self._later: dict[str, Callable[..., Any]] = {
+            "fetch": past.fetch,
+            "retained": self.retained.retained,
+            "release": self.release,
+        }
+        sessions = SessionRequests(server)
+        self._now |= sessions.at_once
+        self._later |= sessions.later
+
+    def handle(self, link: Link, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Run one request and answer it."""
+        peer = self._server.routing.peers.get(link.name)
+        if method != "resume" and (peer is None or peer.link is not link):
+            raise PeerError(f"{link.name} asks for {method} before `resume`")
+        check_request(COORDINATOR, method, arguments)
+        try:
+            if COORDINATOR.get(method, ())[:1] == (GROUP,):
+                self._server.sequencer.check_led(arguments[0])
+        except UsageError as error:
+            link.reply(number, error)
+            return
+        if method in self._now:
+            try:
+                result = self._now[method](peer if method != "resume" else link, *arguments)
+            except PeerError:
+                raise
+            except LexicastError as error:
+                link.reply(number, error)
+            else:
+                link.reply(number, None, result)
+        elif method in self._later:
+            link.answer(number, self._later[method](peer, *arguments))
+        else:
+            link.reply(number, UsageError(f"no such request: {method}"))
+
+    # -- QoS 2 and dictionaries
+
+    async def release(
+        self, peer: BrokerPeer, groups: Iterable[int] | None, uid: bytes, packet_ids: tuple[int, ...]
+    ) -> None:
+        """PUBREL: the groups (None: all led here) forget these packet ids; returns when that is durable."""
+        led = self._server.sequencer.groups
+        if groups is None:
+            wanted = [group for group in led if self._remembers(group, uid, packet_ids)]
+        else:
+            wanted = [group for group in groups if group in led]
+        await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
+        for group in wanted:
+            self._server.sequencer.release(group, uid, packet_ids)
+
+    def _remembers(self, group: int, uid: bytes, packet_ids: tuple[int, ...]) -> bool:
+        """Whether a group remembers one of these: a client that releases what nobody knows costs no record."""
+        marks, store = self._server.sequencer.groups[group].marks, self._server.store
+        return any([(uid, i) in marks or store.mark(group, uid, i) is not None for i in packet_ids])
+
+    def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
+        """Have a dictionary in the group's log; what is published after this on the link may refer to it."""
+        known = self._server.memory.dictionaries(group)
+        if dictionary not in known:
+            known.add(dictionary)
+
+            def done(error: Exception | None) -> None:
+                if error is not None:
+                    known.discard(dictionary)
+
+            self._server.append_control(group, DictionaryStored(dictionary, family, content), done)
+            self._server.place_control()
+
+    def dictionary(self, peer: BrokerPeer, dictionary: int) -> bytes | None:
+        """The content of a dictionary that any group led here holds; None when none does."""
+        for group in self._server.sequencer.groups:
+            if dictionary in self._server.memory.dictionaries(group):
+                stored = self._server.store.dictionary(group, dictionary)
+                if stored is not None:
+                    return stored.content
+        return None
+
+    async def _append(self, group: int, record: ControlRecord) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._server.append_control(group, record, done)
+        await future
+
+
+def _ignore(error: Exception | None) -> None:
+    """For records whose commit nobody waits for: a failure shows in the store itself."""

@@ -1,0 +1,48 @@
+"""What brokers ask of a coordinator about sessions: see `session_home`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .peers import BrokerPeer
+from .session_home import Asked, Held, Left
+
+if TYPE_CHECKING:
+    from .server import CoordinatorServer
+
+
+class SessionRequests:
+    """`at_once` and `later`: what is answered in the turn in which it comes, and what waits for something."""
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self.at_once: dict[str, Callable[..., Any]] = {
+            "sessions_hold": self.hold,
+            "sessions_stand": self.stand,
+        }
+        self.later: dict[str, Callable[..., Any]] = {
+            "session_open": self.open,
+            "session_save": self.save,
+            "session_end": self.end,
+        }
+
+    async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Any) -> Any:
+        """See `Sessions.open`."""
+        return tuple(await self._server.sessions.open(peer, group, client_id, Asked(*asked)))
+
+    async def save(self, peer: BrokerPeer, group: int, client_id: str, generation: int, left: Any) -> None:
+        """See `Sessions.save`."""
+        await self._server.sessions.save(group, client_id, generation, Left(*left))
+
+    async def end(self, peer: BrokerPeer, group: int, client_id: str, generation: int) -> None:
+        """See `Sessions.end`."""
+        await self._server.sessions.end(group, client_id, generation)
+
+    def hold(self, peer: BrokerPeer, held: Any) -> Any:
+        """See `Sessions.hold`."""
+        return self._server.sessions.hold(peer, [Held(*each) for each in held])
+
+    def stand(self, peer: BrokerPeer, below: int, floor: Any, exceptions: Any) -> None:
+        """See `Sessions.stand`."""
+        self._server.sessions.stand(peer, below, floor, exceptions)

@@ -1,0 +1,1 @@
+"""`lexicast up`: an embedded cluster started, watched and stopped."""

@@ -1,0 +1,497 @@
+"""A link: an ordered, authenticated stream of msgpack messages between two processes (DESIGN.md section 2).
+
+Contract: messages arrive whole and in order, or the link is closed; whoever dialled dials again and resends what was
+not acknowledged. Unix-domain sockets within a node, TCP between nodes. Nothing is delivered before both sides have
+proved that they hold the cluster's key. What the peer sends is only ever parsed as msgpack, and every field of it is
+looked at before anything acts on it (`cluster.protocol.messages`): what is wrong costs the link, never the process.
+
+Liveness: both sides say something at least every `Beats.beat_s`, and a link on which nothing comes for too long is cut
+(`cluster.protocol.heartbeat`): a node without power looks like a closed one. Every request has a limit.
+
+Back-pressure: `writable` is False while more than `WRITE_HIGH_BYTES` wait to be sent (`on_writable` tells when that
+ends); `pause_reading`/`resume_reading` push back on the peer. A message above `MESSAGE_BYTES_MAX` closes the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgpack
+
+from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError, remote_error
+from lexicast.cluster.files import FILE_MODE
+from lexicast.cluster.protocol.heartbeat import Beats, Heartbeat
+from lexicast.cluster.protocol.messages import (
+    BEAT,
+    CHALLENGE,
+    HELLO,
+    NONCE_BYTES,
+    PROTOCOL_VERSION,
+    REPLY,
+    REQUEST,
+    WELCOME,
+    check_message,
+    proof,
+    unpacker,
+)
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX = 256 * 1024 * 1024
+# Elements of one array or map: msgpack makes room for as many as the header says before the first has come.
+MESSAGE_ITEMS_MAX = 4 * 1024 * 1024
+WRITE_HIGH_BYTES = 1024 * 1024
+# From the first packet to an open link; the handshake's own limit is for who was dialled.
+DIAL_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 10.0
+# A stranger may make a listener hold this much. A dialler's last read of the handshake may hold more than the
+# handshake: a whole read of what the peer sends on opening.
+HANDSHAKE_BYTES_MAX = 1024 * 1024
+HANDSHAKE_ITEMS_MAX = 1024
+# After so long a request has failed, whatever the peer may still do with it.
+REQUEST_TIMEOUT_S = 30.0
+REQUESTS_MAX = 100_000
+SOCKET_BUFFER_BYTES = 1024 * 1024
+BACKLOG = 4096
+BEATS = Beats()
+# What malformed data raises in code that expects it to be right; anything else is a defect of ours.
+MALFORMED = (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException, msgpack.BufferFull)
+
+
+class LinkUser(Protocol):
+    """Who stands behind a link."""
+
+    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+        """A whole message arrived (REPLY messages are handled by the link itself)."""
+
+    def on_close(self, link: Link, error: Exception | None) -> None:
+        """The link ended; called once, only after it was opened."""
+
+    def on_writable(self, link: Link) -> None:
+        """The link can be written again after `writable` was False."""
+
+
+class Link(asyncio.Protocol):
+    """One side of a link. Made by `listen` and `dial`."""
+
+    def __init__(
+        self, key: bytes, cluster_id: str, opened: Callable[[Link], LinkUser | None], beats: Beats = BEATS
+    ) -> None:
+        self._key = key
+        self._cluster_id = cluster_id
+        self._opened = opened
+        self._user: LinkUser | None = None
+        self._transport: asyncio.Transport | None = None
+        self._beats = beats
+        self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
+        self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
+        self._nonce = os.urandom(NONCE_BYTES)
+        self._peer_nonce = b""
+        self._requests: dict[int, Callable[[Exception | None, Any], None]] = {}
+        self._next_request = 1
+        self._answers: set[asyncio.Task[None]] = set()
+        self._shaking_bytes = 0
+        self._failure: LexicastError | None = None
+        self._ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._heard = self._said = False
+        self.writable = True
+        self.closed = False
+        self.role = self.name = ""
+        self.incarnation = 0
+        self.info: dict[str, Any] = {}
+
+    # -- what a user does with a link
+
+    def send_packed(self, parts: bytes) -> None:
+        """Send a message that is msgpack already."""
+        if self._transport is not None and not self.closed:
+            self._said = True
+            self._transport.write(parts)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send one message; silently dropped on a closed link (its user learns of the end by `on_close`)."""
+        if self._transport is not None and not self.closed:
+            self._said = True
+            self._transport.write(self._pack(message))
+
+    def request(self, method: str, *arguments: Any, timeout_s: float | None = None) -> asyncio.Future[Any]:
+        """Send a REQUEST; the future gives its result.
+
+        Raises there UnavailableError: the link ended first, or nothing was answered for `timeout_s` (None:
+        REQUEST_TIMEOUT_S).
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None, result: Any) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(result)
+
+        self.call(done, method, *arguments, timeout_s=timeout_s)
+        return future
+
+    def call(
+        self,
+        done: Callable[[Exception | None, Any], None],
+        method: str,
+        *arguments: Any,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Like `request`, but `done(error, result)` runs while the REPLY is taken off the link.
+
+        Whatever the peer sent after the REPLY is then still to come: for answers whose place among the DELIVERs
+        matters. On a closed link `done` is called at once. Where `done` raises, the answer is none that can be used: it
+        is called again, with that as a PeerError, and the link is closed.
+        """
+        if self.closed or len(self._requests) >= REQUESTS_MAX:
+            done(UnavailableError("the link is closed" if self.closed else "too many open requests"), None)
+            return
+        number = self._next_request
+        self._next_request += 1
+        limit_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
+        timer = asyncio.get_running_loop().call_later(limit_s, self._unanswered, number, method, limit_s)
+
+        def answered(error: Exception | None, result: Any) -> None:
+            timer.cancel()
+            done(error, result)
+
+        self._requests[number] = answered
+        self.send((REQUEST, number, method, arguments))
+
+    def _unanswered(self, number: int, method: str, limit_s: float) -> None:
+        done = self._requests.pop(number, None)
+        if done is not None:
+            done(UnavailableError(f"{self.name or 'the peer'} has not answered {method} for {limit_s:.1f} s"), None)
+
+    def reply(self, number: int, error: Exception | None, result: Any = None) -> None:
+        """Answer a REQUEST."""
+        self.send((REPLY, number, None if error is None else f"{type(error).__name__}: {error}", result))
+
+    def answer(self, number: int, work: Awaitable[Any]) -> asyncio.Task[None]:
+        """Answer a REQUEST with what `work` gives or raises."""
+
+        async def run() -> None:
+            try:
+                result = await work
+            except LexicastError as error:
+                self.reply(number, error)
+            except Exception as error:
+                # The asker must not wait for ever because of a defect here, which the raise makes known.
+                self.reply(number, UnavailableError(f"the request failed inside: {error!r}"))
+                raise
+            else:
+                self.reply(number, None, result)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._answers.add(task)  # an event loop refers to its tasks only weakly
+        task.add_done_callback(self._answers.discard)
+        return task
+
+    def pause_reading(self) -> None:
+        """Stop taking messages from the peer."""
+        if self._transport is not None and not self.closed and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take messages again."""
+        if self._transport is not None and not self.closed and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def write_buffer_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        """Close after sending what is buffered."""
+        if self._transport is not None and not self.closed:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None and not self.closed:
+            self._transport.abort()
+
+    @property
+    def peer_address(self) -> str:
+        """Where the peer is, for people; "" where that is not known."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "here"
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transport is no asyncio.Transport subclass
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
+        self._greet()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            if self._user is None:
+                self._shaking_bytes += len(data)
+                if self._shaking_bytes > HANDSHAKE_BYTES_MAX:
+                    raise PeerError(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake was done")
+                self._unpacker.feed(data)
+                self._shake_hands()
+            else:
+                self._unpacker.feed(data)
+            if self._user is not None:
+                for message in self._unpacker:
+                    check_message(message)
+                    self._take(message)
+        except LexicastError as error:
+            self._fail(error)
+        except Exception as error:  # whatever it brings out in us: it costs the link
+            if not isinstance(error, MALFORMED):
+                log.exception("a message from %s could not be handled", self.name or "a peer")
+            self._fail(PeerError(f"a message from {self.name or 'the peer'} cannot be read: {error!r}"))
+
+    def _shake_hands(self) -> None:
+        """Take the handshake's messages, and no more of what has come."""
+        for message in self._unpacker:
+            check_message(message)
+            self._shake(message)
+            if self._user is not None:
+                rest = self._unpacker.read_bytes(HANDSHAKE_BYTES_MAX)
+                self._unpacker = unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
+                self._unpacker.feed(rest)
+                return
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        """One message of an open link."""
+        kind = message[0]
+        if kind == REPLY:
+            self._replied(message)
+        elif kind != BEAT:
+            assert self._user is not None
+            self._user.on_message(self, message)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        if self._user is not None:
+            self._user.on_writable(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        lost = UnavailableError(f"the link to {self.name or 'the peer'} ended")
+        requests, self._requests = self._requests, {}
+        for done in requests.values():
+            try:
+                done(lost, None)
+            except Exception:  # the others are to hear of it too
+                log.exception("whoever waited for %s could not be told that the link ended", self.name or "a peer")
+        if not self._ready.done():
+            self._ready.set_exception(error or lost)
+            self._ready.exception()
+        if self._user is not None:
+            self._user.on_close(self, error or self._failure)
+
+    # -- handshake
+
+    def _greet(self) -> None:
+        """The listener speaks first; see ListenerLink and DiallerLink."""
+
+    def _shake(self, message: tuple[Any, ...]) -> None:
+        raise NotImplementedError
+
+    def _open(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._user = self._opened(self)
+        if self._user is None:
+            self.abort()
+            return
+        if not self._ready.done():
+            self._ready.set_result(self)
+        loop = asyncio.get_running_loop()
+        self._heartbeat = Heartbeat(self._beats, loop.time())
+        self._timer = loop.call_later(self._beats.beat_s, self._beat)
+
+    def _beat(self) -> None:
+        """Say that this side lives, where nothing else has said it; look whether the peer does."""
+        assert self._heartbeat is not None
+        if not self._said:
+            self.send((BEAT,))
+        self._said = False
+        loop = asyncio.get_running_loop()
+        # What is not read cannot be heard: while this side holds the peer up it waits.
+        heard = self._heard or (self._transport is not None and not self._transport.is_reading())
+        self._heard = False
+        if self._heartbeat.tick(loop.time(), heard):
+            for_s = f"for {self._heartbeat.patience_s:.0f} s"
+            self._fail(UnavailableError(f"nothing has come from {self.name or 'the peer'} {for_s}"))
+            return
+        self._timer = loop.call_later(self._beats.beat_s, self._beat)
+
+    def _handshake_late(self) -> None:
+        self._fail(PeerError(f"no handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"))
+
+    def _replied(self, message: tuple[Any, ...]) -> None:
+        _, number, error, result = message
+        done = self._requests.pop(number, None)
+        if done is None:
+            return  # it came too late
+        if error is not None:
+            done(remote_error(error), None)
+            return
+        try:
+            done(None, result)
+        except Exception as bad:
+            # Whoever waits for it must not wait for ever.
+            done(PeerError(f"the answer of {self.name or 'the peer'} cannot be used: {bad!r}"), None)
+            raise
+
+    def _fail(self, error: LexicastError) -> None:
+        self._failure = error
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()
+        self.abort()
+
+    async def wait_open(self) -> Link:
+        """Return when the handshake is done. Raises AuthenticationError, PeerError or OSError."""
+        return await self._ready
+
+
+class ListenerLink(Link):
+    """The side that was dialled."""
+
+    def _greet(self) -> None:
+        self.send((CHALLENGE, self._nonce, self._cluster_id, PROTOCOL_VERSION))
+
+    def _shake(self, message: tuple[Any, ...]) -> None:
+        kind, nonce, role, name, incarnation, answer = message
+        if kind != HELLO or len(nonce) != NONCE_BYTES:
+            raise PeerError("the handshake is out of order")
+        if not hmac.compare_digest(answer, proof(self._key, "dialler", self._nonce, nonce)):
+            raise AuthenticationError("a peer does not hold this cluster's key")
+        self.role, self.name, self.incarnation = role, name, incarnation
+        info = dict(self.info)
+        self.send((WELCOME, proof(self._key, "listener", self._nonce, nonce), info))
+        self._open()
+
+
+class DiallerLink(Link):
+    """The side that dials."""
+
+    hello: tuple[str, str, int] = ("", "", 0)
+
+    def _shake(self, message: tuple[Any, ...]) -> None:
+        if message[0] == CHALLENGE:
+            _, self._peer_nonce, cluster_id, version = message
+            if version != PROTOCOL_VERSION:
+                raise PeerError(f"the peer speaks link protocol {version}, this side {PROTOCOL_VERSION}: upgrade one")
+            if self._cluster_id and cluster_id != self._cluster_id:
+                raise PeerError(f"the address belongs to another cluster ({cluster_id})")
+            self.send((HELLO, self._nonce, *self.hello, proof(self._key, "dialler", self._peer_nonce, self._nonce)))
+            return
+        kind, answer, info = message
+        if kind != WELCOME or not hmac.compare_digest(
+            answer, proof(self._key, "listener", self._peer_nonce, self._nonce)
+        ):
+            raise AuthenticationError("the address is held by a process without this cluster's key")
+        self.info = info
+        self._open()
+
+
+async def listen(
+    address: str,
+    key: bytes,
+    cluster_id: str,
+    opened: Callable[[Link], LinkUser | None],
+    info: dict[str, Any],
+    beats: Beats = BEATS,
+) -> tuple[asyncio.AbstractServer, str]:
+    """Listen for links. `address`: "unix:PATH" or "tcp:HOST:PORT" (port 0: any). Returns (server, real address).
+
+    Keep the server object: uvloop closes a server that nobody holds (FACTS.md).
+    """
+    loop = asyncio.get_running_loop()
+
+    def make() -> ListenerLink:
+        link = ListenerLink(key, cluster_id, opened, beats)
+        link.info = info
+        return link
+
+    scheme, _, rest = address.partition(":")
+    if scheme == "unix":
+        with suppress(FileNotFoundError):
+            Path(rest).unlink()  # noqa: ASYNC240  # a local unlink, once at start
+        server: asyncio.AbstractServer = await loop.create_unix_server(make, rest, backlog=BACKLOG)
+        Path(rest).chmod(FILE_MODE)  # noqa: ASYNC240  # local, once at start
+        return server, address
+    host, _, port = rest.rpartition(":")
+    server = await loop.create_server(make, host, int(port), backlog=BACKLOG)
+    real = server.sockets[0].getsockname()[1]
+    return server, f"tcp:{host}:{real}"
+
+
+async def dial(
+    address: str,
+    key: bytes,
+    cluster_id: str,
+    hello: tuple[str, str, int],
+    opened: Callable[[Link], LinkUser | None],
+    beats: Beats = BEATS,
+    timeout_s: float = DIAL_TIMEOUT_S,
+) -> Link:
+    """Open a link to `address` as (role, name, incarnation).
+
+    Raises OSError (TimeoutError, a subclass: it is not open within `timeout_s`), AuthenticationError or PeerError.
+    """
+
+    def make() -> DiallerLink:
+        link = DiallerLink(key, cluster_id, opened, beats)
+        link.hello = hello
+        return link
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            link = await _connected(address, make)
+            try:
+                return await link.wait_open()
+            except BaseException:  # a dial that its caller gives up must not open afterwards
+                link.abort()
+                raise
+    except TimeoutError:
+        raise TimeoutError(f"{address} has not answered within {timeout_s:.1f} s") from None
+
+
+async def _connected(address: str, make: Callable[[], DiallerLink]) -> DiallerLink:
+    """A link whose socket is connected."""
+    loop = asyncio.get_running_loop()
+    scheme, _, rest = address.partition(":")
+    if scheme != "unix":
+        host, _, port = rest.rpartition(":")
+        _, link = await loop.create_connection(make, host, int(port))
+        return link
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+    try:
+        await loop.sock_connect(sock, rest)
+    except BaseException:
+        sock.close()
+        raise
+    _, link = await loop.create_unix_connection(make, sock=sock)
+    return link

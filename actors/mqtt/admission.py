@@ -1,0 +1,48 @@
+"""Who may open an MQTT connection, as long as nobody can prove who they are: the address decides.
+
+    mqtt.allow_anonymous   "loopback"  the machine itself     "always"  everybody     "never"  nobody
+    mqtt.credentials       "refuse"    who sends a user name or password is told that they are not checked here
+                           "ignore"    they are not looked at: what allow_anonymous says holds
+
+A client on this machine need not come from 127.0.0.1: to a broker that listens at the machine's address in the network
+it comes from that same address, and nobody else's packets do, since the answers to them stay here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TypeAlias
+
+from lexicast.cluster.config.tables import Mqtt
+
+from .codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
+
+IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def admission(config: Mqtt, connect: Connect, peer: str, own: str) -> int:
+    """SUCCESS, or the reason code with which `connect` is refused (v5; 3.1.1's return codes 4 and 5 follow from it).
+
+    `peer`, `own`: the IP addresses of the connection's two ends; "" where one is not known.
+    """
+    named = connect.user_name is not None or connect.password is not None
+    if named and config.credentials == "refuse":
+        return BAD_USER_NAME_OR_PASSWORD  # [MQTT-3.1.4-2]
+    if config.allow_anonymous == "always":
+        return SUCCESS
+    near = config.allow_anonymous == "loopback" and is_same_machine(peer, own)
+    return SUCCESS if near else NOT_AUTHORIZED
+
+
+def is_same_machine(peer: str, own: str) -> bool:
+    """Whether a TCP connection's both ends are on this machine."""
+    if not peer:
+        return False
+    address = _address(peer)
+    return address.is_loopback or (bool(own) and address == _address(own))
+
+
+def _address(text: str) -> IPAddress:
+    """`text` as an address; an IPv4 one that an IPv6 socket shows is IPv4."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,1 @@
+"""MQTT packets to bytes and back."""

@@ -1,0 +1,293 @@
+"""CONNECT: who may come in, which session it is, what it left behind, and what CONNACK says of this server.
+
+What is not there is refused in the protocol's own words: shared subscriptions by CONNACK's property, enhanced
+authentication by reason code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lexicast.cluster.errors import StaleEpochError
+from lexicast.compression.dictionary import PACKED_BYTES_MAX
+from lexicast.compression.optout import OPTOUT_PROPERTY
+from lexicast.compression.wire import STREAMS_PROPERTY
+from lexicast.compression.wire import USER_PROPERTY as SDC
+
+from ..broker.encoding import Kind
+from .admission import admission
+from .codec.encode import encode_acks, encode_answer, encode_packet
+from .codec.packets import (
+    BAD_AUTHENTICATION_METHOD,
+    CLIENT_ID_NOT_VALID,
+    NOT_AUTHORIZED,
+    PACKET_TOO_LARGE,
+    SESSION_TAKEN_OVER,
+    SUCCESS,
+    TOPIC_NAME_INVALID,
+    V5,
+    AckRun,
+    ConnAck,
+    Connect,
+    Properties,
+    Terms,
+    Will,
+)
+from .codec.properties import (
+    ASSIGNED_CLIENT_ID,
+    AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_BYTES,
+    RECEIVE_MAXIMUM,
+    REQUEST_PROBLEM,
+    SERVER_KEEP_ALIVE_S,
+    SESSION_EXPIRY_S,
+    SHARED_AVAILABLE,
+    TOPIC_ALIAS_MAXIMUM,
+    USER_PROPERTY,
+)
+from .publishing import SYS_PREFIX
+from .session import PACKET_ID_MAX, Session
+from .subscriber import MqttSubscriber
+from .subscribing import grant_of
+
+if TYPE_CHECKING:
+    from .connection import MqttConnection
+    from .listener import MqttListener
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID_BYTES_MAX = 1_024
+# The largest that CONNECT can ask for: no limit, so that 0 (no keep-alive) is granted too.
+KEEP_ALIVE_S_UNLIMITED = 65_535
+# What may wait to be sent to a dictionary-aware client, here and in the kernel. What still lies in the broker's cache
+# is encoded with the newest dictionary when the link has room; what was written early is not. (On links of 1 Mbit/s the
+# kernel alone took seconds' worth, all deflated, before there was a first dictionary.)
+AWARE_OUTPUT_BYTES = 64 * 1024
+# The largest PUBLISH of a dictionary: its topic is its family's escaped name.
+DICTIONARY_PACKET_BYTES_MAX = PACKED_BYTES_MAX + 65_535 + 32
+DISCARDED_PROPERTY = "lexicast-discarded-at-most"
+
+
+class Refused(Exception):
+    """The connection is refused with a reason code."""
+
+    def __init__(self, reason_code: int) -> None:
+        super().__init__(hex(reason_code))
+        self.reason_code = reason_code
+
+    def packet(self, connect: Connect) -> bytes:
+        """The CONNACK that says so; empty for a client that takes no packet so large."""
+        return encode_answer(ConnAck(False, self.reason_code), connect.version, terms_of(connect)) or b""
+
+
+def terms_of(connect: Connect) -> Terms:
+    """What a CONNECT asks of all that is sent to the client."""
+    properties = connect.properties or {}
+    # Request Problem Information is 1 where it is left out (3.1.2.11.7).
+    return Terms(properties.get(MAXIMUM_PACKET_BYTES, 0), not properties.get(REQUEST_PROBLEM, 1), connect.bridge)
+
+
+class Connecting:
+    """One CONNECT on its way to CONNACK."""
+
+    def __init__(self, listener: MqttListener, connection: MqttConnection, connect: Connect) -> None:
+        self._listener = listener
+        self._engine = listener.engine
+        self._connection = connection
+        self._connect = connect
+        self._properties: Properties = connect.properties or {}
+        self._config = listener.config
+        self._terms = terms_of(connect)
+
+    async def run(self) -> None:
+        """Raises Refused, LexicastError or TimeoutError; else the connection is open, or gone meanwhile."""
+        try:
+            await self._run()
+        except Refused as refused:
+            self._listener.refused[f"0x{refused.reason_code:02x}"] += 1
+            log.info("client %r is refused: 0x%02x", self._connect.client_id, refused.reason_code)
+            raise
+        log.info("client %r has connected", self._connect.client_id)
+
+    async def _run(self) -> None:
+        connect = self._connect
+        self._admit()
+        client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
+        if self._answer(client_id, False, 0) is None:
+            raise Refused(PACKET_TOO_LARGE)
+        session = Session(
+            client_id,
+            b"",
+            0,
+            connect.version,
+            self._config.inflight_max,
+            self._config.receive_max,
+            self._config.subscriptions_per_session_max,
+        )
+        session.expiry_s = self._expiry_s()
+        session.will = self._will()
+        with self._listener.sessions.opening(session):
+            await self._open(client_id, session)
+
+    async def _open(self, client_id: str, session: Session) -> None:
+        connect, sessions = self._connect, self._listener.sessions
+        try:
+            present = await sessions.open(connect.clean_start, session)
+        except StaleEpochError:
+            raise Refused(SESSION_TAKEN_OVER) from None
+        releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
+        subscriber = self._subscriber(session)
+        # Nothing is delivered before CONNACK; what comes meanwhile is caught up with.
+        subscriber.block()
+        try:
+            discarded = await self._restore(session, subscriber) if present else 0
+        except BaseException:
+            session.will = None  # the connection was never accepted
+            self._let_go(session, subscriber)
+            raise
+        if self._connection.gone:
+            self._let_go(session, subscriber)
+            return
+        if not sessions.take(self._connection, session):
+            session.will = None
+            self._engine.leave(subscriber)
+            raise Refused(SESSION_TAKEN_OVER)
+        if self._aware:
+            send_late(self._connection.transport, self._config.output_bytes_max)
+        data = self._answer(client_id, present, discarded)
+        assert data is not None  # `run` has looked
+        data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
+        self._connection.opened(session, subscriber, data, self._terms, self._keep_alive_s(), present)
+
+    def _let_go(self, session: Session, subscriber: MqttSubscriber) -> None:
+        session.cursor = {**session.cursor, **self._engine.cursor_of(subscriber)}
+        will, session.will = session.will, None
+        self._engine.leave(subscriber)
+        self._listener.sessions.let_go(session, will)
+
+    # -- may it come in
+
+    def _admit(self) -> None:
+        connect = self._connect
+        if AUTHENTICATION_METHOD in self._properties:
+            raise Refused(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]: none is offered
+        if (code := admission(self._config, connect, self._end("peername"), self._end("sockname"))) != SUCCESS:
+            raise Refused(code)
+        if not connect.client_id and connect.version != V5 and not connect.clean_start:
+            raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
+        if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            raise Refused(CLIENT_ID_NOT_VALID)  # [MQTT-3.1.3-5] allows limits above 23 bytes
+        will = connect.will
+        if will is not None and will.topic.startswith(b"$") and not will.topic.startswith(SYS_PREFIX):
+            raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
+
+    def _will(self) -> Will | None:
+        """The will that is kept. Not one on `$SYS/`: a Mosquitto bridge announces itself there, and is welcome."""
+        will = self._connect.will
+        if will is not None and will.topic.startswith(SYS_PREFIX):
+            self._listener.dropped_dollar += 1
+            return None
+        return will
+
+    def _end(self, which: str) -> str:
+        """The IP address of one end of the connection; "" where it is gone."""
+        end = self._connection.transport.get_extra_info(which)
+        return str(end[0]) if end else ""
+
+    # -- the session
+
+    def _expiry_s(self) -> int:
+        limit = self._config.session_expiry_s_max
+        if self._connect.version == V5:
+            return min(int(self._properties.get(SESSION_EXPIRY_S, 0)), limit)
+        return 0 if self._connect.clean_start else limit
+
+    def _keep_alive_s(self) -> int:
+        """Only MQTT 5 can be told of another keep-alive than it asked for."""
+        asked, most = self._connect.keep_alive_s, self._config.keep_alive_s_max
+        if self._connect.version != V5 or most == KEEP_ALIVE_S_UNLIMITED:
+            return asked
+        return min(asked or most, most)
+
+    @property
+    def _aware(self) -> bool:
+        """Whether it takes part in dictionary compression. Not where a dictionary could be too large to be sent."""
+        limit = self._terms.packet_bytes_max
+        takes_all = not limit or limit >= DICTIONARY_PACKET_BYTES_MAX
+        return self._connect.version == V5 and self._listener.compression and takes_all and self._asks(SDC)
+
+    @property
+    def _streams(self) -> bool:
+        """Whether it may get topic streams. Not where a packet could be too large: it would be a hole."""
+        limited = self._terms.packet_bytes_max
+        return self._aware and self._engine.streamer is not None and not limited and self._asks(STREAMS_PROPERTY)
+
+    def _asks(self, asked: tuple[str, str]) -> bool:
+        return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
+
+    def _subscriber(self, session: Session) -> MqttSubscriber:
+        kind = Kind(self._connect.version, self._aware, self._terms.packet_bytes_max, self._streams)
+        drops = self._config.slow_qos0 == "drop"
+        return MqttSubscriber(self._engine, session, kind, self._connection.transport.write, drops)
+
+    async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:
+        """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
+        wanted = {name: grant_of(subscription) for name, subscription in session.subscriptions.items()}
+        if wanted:
+            await self._engine.subscribe(subscriber, wanted, start=session.cursor)
+        return subscriber.discarded_records
+
+    # -- the answer
+
+    def _answer(self, client_id: str, present: bool, discarded: int) -> bytes | None:
+        """CONNACK; None when the client takes none so large. Properties without which it would go wrong are not left
+        out, nor user properties that say what its payloads are."""
+        version = self._connect.version
+        connack = ConnAck(present, SUCCESS, self._connack(client_id, discarded) if version == V5 else None)
+        data, limit = encode_packet(connack, version), self._terms.packet_bytes_max
+        if not limit or len(data) <= limit:
+            return data
+        if discarded:
+            return self._answer(client_id, present, 0)
+        return None if self._aware else encode_answer(connack, version, self._terms)
+
+    def _connack(self, client_id: str, discarded: int) -> Properties:
+        config = self._config
+        properties: Properties = {
+            RECEIVE_MAXIMUM: config.receive_max,
+            MAXIMUM_PACKET_BYTES: config.packet_bytes_max,
+            TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
+            SHARED_AVAILABLE: 0,
+        }
+        if not self._connect.client_id:
+            properties[ASSIGNED_CLIENT_ID] = client_id
+        if self._expiry_s() != int(self._properties.get(SESSION_EXPIRY_S, 0)):
+            properties[SESSION_EXPIRY_S] = self._expiry_s()
+        if self._keep_alive_s() != self._connect.keep_alive_s:
+            properties[SERVER_KEEP_ALIVE_S] = self._keep_alive_s()
+        told: list[tuple[str, str]] = []
+        if self._aware:
+            opted_out = self._engine.dictionaries.opted_out.filters
+            told = [
+                SDC,
+                *([STREAMS_PROPERTY] if self._streams else []),
+                *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out],
+            ]
+        if discarded:
+            told.append((DISCARDED_PROPERTY, str(discarded)))
+        if told:
+            properties[USER_PROPERTY] = told
+        return properties
+
+
+def send_late(transport: asyncio.Transport, output_bytes_max: int) -> None:
+    """Keep little between the broker's cache and a dictionary-aware client's link; see AWARE_OUTPUT_BYTES."""
+    transport.set_write_buffer_limits(high=min(AWARE_OUTPUT_BYTES, output_bytes_max))
+    raw = transport.get_extra_info("socket")
+    with suppress(OSError):  # only a socket that is no TCP socket refuses
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AWARE_OUTPUT_BYTES)

@@ -1,0 +1,435 @@
+"""A broker's MQTT sessions: opened and handed over through their home coordinator, saved, let go; and their wills.
+
+`Sessions` performs what `session.Session` decides and `session_home` guards: a session is taken over there before
+CONNACK. While it is served here, two things go to its home, so that after this broker's death it goes on elsewhere with
+repeats, but without loss:
+
+    every round       how far all sessions have got (`session_floor`), kept in the home's memory: at most a round is
+                      sent again when this broker dies
+    now and then      the session's place, in the log: when all of the cluster dies. The most unsaved first, by what was
+                      sent since; at most SAVES_A_ROUND a round. Nothing for a session that got nothing, for
+                      STALE_S, nor for one that lags, for LAGGING_S
+
+Wills of connections that end here are published here; those that wait for their delay wait in the session's home, and
+so do those that cannot be published now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lexicast.cluster.blocks import RETAIN, Block
+from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UnavailableError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.properties import carried
+
+from ..broker.pipeline import Pipeline
+from ..coordinator.session_fate import US_PER_S, expires_us
+from ..coordinator.session_floor import EXCEPTION_OFFSETS_MAX, Floor, packed
+from ..coordinator.session_home import Asked, Left, Opened
+from .codec.packets import Will
+from .codec.properties import expiry_ms
+from .session import Session
+from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s, will_of
+
+if TYPE_CHECKING:
+    from ..broker.engine import Engine
+    from .subscriber import MqttSubscriber
+
+log = logging.getLogger(__name__)
+
+# How long a round waits for the homes that it has told.
+ROUND_S = 1.0
+SAVES_A_ROUND = 100
+STALE_S = 600.0
+# How long a session that is being brought up is not saved again: a moment later it stands somewhere else.
+LAGGING_S = 10.0
+# Sessions looked at in a round before other work has its turn.
+SESSIONS_A_TURN = 1_000
+RETRY_S = 0.05
+CLOSE_TIMEOUT_S = 5.0
+
+
+class Owner(Protocol):
+    """The connection that serves a session."""
+
+    session: Session
+    subscriber: MqttSubscriber | None
+
+    def taken_over(self, clean: bool) -> None:
+        """Let the client go; the session is as it was left."""
+
+    def snapshot(self) -> Session:
+        """The session with its cursor as it stands."""
+
+
+class Sessions:
+    """See the module's docstring."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.owners: dict[str, Owner] = {}
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        self._letting_go: dict[str, asyncio.Task[None]] = {}
+        # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
+        # has given them to others meanwhile.
+        self._opening: dict[str, set[int]] = {}
+        self._passed_on: dict[str, int] = {}
+        self._connections = 0
+        self._floor = Floor()
+        self._told: dict[str, dict[int, int]] = {}
+        self._checking: dict[str, asyncio.Task[None]] = {}
+        self._wills: set[asyncio.Future[bool]] = set()
+        engine.requests["session_yield"] = self._yield
+        engine.requests["session_will"] = self._publish_for_home
+        engine.resumed = self._resumed
+
+    def home(self, client_id: str) -> tuple[int, Pipeline]:
+        """The group and the coordinator where the session lives. Raises UnavailableError."""
+        group = topic_group(client_id.encode(), self._engine.groups)
+        pipeline = self._engine.pipeline_of(group)
+        if pipeline is None:
+            raise UnavailableError(f"no coordinator leads group {group} now")
+        return group, pipeline
+
+    async def _ask_home(self, method: str, client_id: str, *arguments: Any) -> Any:
+        """A request to the session's home, again while that cannot be reached. Raises TimeoutError."""
+        async with asyncio.timeout(self._engine.config.link.request_timeout_s):
+            while True:
+                try:
+                    group, pipeline = self.home(client_id)
+                    return await pipeline.request(method, group, client_id, *arguments)
+                except UnavailableError:
+                    await asyncio.sleep(RETRY_S)
+
+    # -- opened
+
+    @contextmanager
+    def opening(self, session: Session) -> Iterator[None]:
+        """Around `open` and `take`."""
+        self._connections += 1
+        session.connection = self._connections
+        client_id = session.client_id
+        self._opening.setdefault(client_id, set()).add(session.connection)
+        try:
+            yield
+        finally:
+            self._opening[client_id].discard(session.connection)
+            if not self._opening[client_id]:
+                del self._opening[client_id]
+                self._passed_on.pop(client_id, None)
+
+    async def open(self, clean: bool, session: Session) -> bool:
+        """Take the session over and fill `session` with its state; then `take` it, or `let_go`. Whether it was there.
+
+        `session` comes with the will and expiry of its new connection. Raises StaleEpochError when a later connection
+        has it, TimeoutError, LexicastError.
+        """
+        filters, place = filters_of(session), place_of(session)
+        asked = Asked(
+            clean,
+            secrets.token_bytes(16),
+            session.connection,
+            session.expiry_s,
+            will_bytes(session.will),
+            filters,
+            place,
+        )
+        opened = Opened(*await self._ask_home("session_open", session.client_id, tuple(asked)))
+        session.uid, session.generation = opened.uid, opened.generation
+        present = opened.present
+        if present:
+            try:
+                restore(session, opened.filters, opened.place)
+            except PeerError as error:
+                log.error("session %r starts anew: %s", session.client_id, error)
+                present = False
+        self._saved(session, opened.filters)
+        return present
+
+    def take(self, owner: Owner, session: Session) -> bool:
+        """Serve the session from now on; False when the home has given it to another connection meanwhile."""
+        if session.generation <= self._passed_on.get(session.client_id, -1):
+            return False
+        self.owners[session.client_id] = owner
+        return True
+
+    async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()] | None:
+        """The session goes to another connection: end this one and hand over its state; () when it had not begun to be
+        served, None when it is not, or no longer, here."""
+        owner = self.owners.get(client_id)
+        if owner is not None and owner.session.generation == generation:
+            owner.taken_over(clean)
+            return filters_of(owner.session), place_of(owner.session, handed_over=True)
+        letting_go = self._letting_go.get(client_id)
+        if letting_go is not None:
+            await asyncio.wait([letting_go])
+        if client_id in self._opening:
+            self._passed_on[client_id] = max(generation, self._passed_on.get(client_id, -1))
+            return ()
+        return None
+
+    def _resumed(self, pipeline: Pipeline) -> None:
+        """A coordinator's link stands: what it keeps in memory only it is told again."""
+        name = pipeline.member.name
+        self._told.pop(name, None)
+        if name not in self._checking:
+            task = self._checking[name] = asyncio.get_running_loop().create_task(self._check(pipeline))
+            task.add_done_callback(lambda _: self._checking.pop(name))
+
+    async def _check(self, pipeline: Pipeline) -> None:
+        """Tell which sessions are served here, and let those go that have another owner by now."""
+        served = [(owner, owner.session) for owner in self.owners.values()]
+        mine = [(owner, session) for owner, session in served if self._is_home(pipeline, session.client_id)]
+        for at in range(0, len(mine), SESSIONS_A_TURN):
+            page = mine[at : at + SESSIONS_A_TURN]
+            held = [
+                (
+                    topic_group(session.client_id.encode(), self._engine.groups),
+                    session.client_id,
+                    session.uid,
+                    session.generation,
+                    session.connection,
+                    bool(session.expiry_s) or session.will is not None,
+                )
+                for _, session in page
+            ]
+            try:
+                lost = {(name, generation) for name, generation in await pipeline.request("sessions_hold", held)}
+            except LexicastError as error:
+                log.debug("sessions are told of when the link stands again: %s", error)
+                return
+            for owner, session in page:
+                still = self.owners.get(session.client_id) is owner
+                if still and (session.client_id, session.generation) in lost:
+                    owner.taken_over(False)
+
+    def _is_home(self, pipeline: Pipeline, client_id: str) -> bool:
+        return self._engine.pipeline_of(topic_group(client_id.encode(), self._engine.groups)) is pipeline
+
+    # -- let go
+
+    def let_go(self, session: Session, will: Will | None = None) -> None:
+        """The connection ended: publish its will, if one is due, and keep the session until it expires, or end it."""
+        client_id = session.client_id
+        task = asyncio.get_running_loop().create_task(self._let_go(session, will))
+        self._letting_go[client_id] = task
+
+        def done(_: object) -> None:
+            if self._letting_go.get(client_id) is task:
+                del self._letting_go[client_id]
+
+        task.add_done_callback(done)
+
+    async def _let_go(self, session: Session, will: Will | None) -> None:
+        now_us = self._engine.clock.time_us()
+        wait_s = min(will_delay_s(will), session.expiry_s)
+        published = will is None or (wait_s == 0 and await self.publish_will(session.client_id, will))
+        left = Left(
+            session.expiry_s,
+            expires_us(session.expiry_s, now_us),
+            0 if published else now_us + wait_s * US_PER_S,
+            filters_of(session),
+            place_of(session, handed_over=True),
+        )
+        while True:
+            try:
+                if left.expiry_s or left.will_us:
+                    await self._ask_home("session_save", session.client_id, session.generation, tuple(left))
+                else:
+                    await self._ask_home("session_end", session.client_id, session.generation)
+                return
+            except StaleEpochError:
+                return  # taken over meanwhile: it belongs to another connection now
+            except TimeoutError:
+                # Nobody else would do it: to its home this broker still serves the session.
+                log.warning("session %r cannot be saved now: its home does not answer", session.client_id)
+            except LexicastError as error:
+                log.error("session %r could not be saved: %s", session.client_id, error)
+                return
+
+    # -- saved
+
+    def _saved(self, session: Session, filters: bytes) -> None:
+        session.filters_saved = _digest(filters)
+        session.sent_saved = session.sent
+        session.saved_s = self._engine.clock.monotonic()
+
+    async def round(self) -> None:
+        """Tell the homes how far the sessions have got, and save those that most need it.
+
+        A home that does not answer holds up its own sessions and nobody else's: their saves go on beside later rounds.
+        """
+        await self._tell_floor()
+        now_s = self._engine.clock.monotonic()
+        unsaved = [
+            (session.sent - session.sent_saved, now_s - session.saved_s, client_id)
+            for client_id, owner in self.owners.items()
+            if (session := owner.session).expiry_s and client_id not in self._saving
+            if now_s - session.saved_s >= _kept_s(owner)
+        ]
+        tasks = [self._save_beside(client_id) for _, _, client_id in heapq.nlargest(SAVES_A_ROUND, unsaved)]
+        if tasks:
+            done, _ = await asyncio.wait(tasks, timeout=ROUND_S)
+            for task in done:
+                task.result()
+
+    def _save_beside(self, client_id: str) -> asyncio.Task[None]:
+        task = self._saving[client_id] = asyncio.get_running_loop().create_task(self._save(client_id))
+        task.add_done_callback(lambda _: self._saving.pop(client_id, None))
+        return task
+
+    async def _tell_floor(self) -> None:
+        heads = dict(self._engine.heads)
+        below = min([min(numbers) for numbers in self._opening.values()], default=self._connections + 1)
+        behind: list[tuple[int, dict[int, int] | None]] = []
+        room = EXCEPTION_OFFSETS_MAX
+        for at, (client_id, owner) in enumerate(list(self.owners.items())):
+            subscriber = owner.subscriber if self.owners.get(client_id) is owner else None
+            if subscriber is not None:
+                room -= len(subscriber.lagging)
+                if room < 0 and subscriber.lagging:
+                    behind.append((owner.session.connection, None))
+                elif frontier := subscriber.frontier():
+                    behind.append((owner.session.connection, frontier))
+            if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
+                await asyncio.sleep(0)
+        exceptions = packed(self._floor.move(heads, behind))
+        floor = self._floor.floor
+        for name, pipeline in self._engine.pipelines.items():
+            told = self._told.get(name, {})
+            moved = {group: offset for group, offset in floor.items() if told.get(group) != offset}
+
+            def done(error: Exception | None, _: Any, name: str = name) -> None:
+                if error is not None:
+                    self._told.pop(name, None)
+
+            pipeline.call(done, "sessions_stand", below, moved, exceptions)
+            self._told[name] = dict(floor)
+
+    async def save_now(self, client_id: str, owner: Owner) -> None:
+        """Save a session whose subscriptions have changed; returns when that is durable, or when `owner` serves it no
+        more. Raises LexicastError, TimeoutError.
+        """
+        if _digest(filters_of(owner.session)) == owner.session.filters_saved:
+            return  # most devices subscribe at every connect to what they are subscribed to
+        async with asyncio.timeout(self._engine.config.link.request_timeout_s):
+            while self.owners.get(client_id) is owner:
+                try:
+                    await self._try_save(client_id, owner)
+                    return
+                except UnavailableError:
+                    await asyncio.sleep(RETRY_S)
+
+    async def _save(self, client_id: str) -> None:
+        owner = self.owners.get(client_id)
+        if owner is None:
+            return
+        try:
+            await self._try_save(client_id, owner)
+        except LexicastError as error:
+            log.debug("session %r is saved later: %s", client_id, error)
+
+    async def _try_save(self, client_id: str, owner: Owner) -> None:
+        session = owner.snapshot()
+        filters, sent = filters_of(session), session.sent
+        same = _digest(filters) == session.filters_saved
+        left = Left(session.expiry_s, 0, 0, None if same else filters, place_of(session))
+        group, pipeline = self.home(client_id)
+        try:
+            await pipeline.request("session_save", group, client_id, session.generation, tuple(left))
+        except StaleEpochError:
+            if self.owners.get(client_id) is owner:
+                owner.taken_over(False)
+        else:
+            self._saved(session, filters)
+            session.sent_saved = sent
+
+    # -- wills
+
+    def will_of_taken(self, session: Session, will: Will, clean: bool) -> None:
+        """A session was taken over: its will is due unless it was to wait for just that. A clean start ends the
+        session, and so does its connection's end where it has no expiry."""
+        ended = clean or session.expiry_s == 0
+        if ended or not will_delay_s(will):
+            self.publish_will(session.client_id, will)
+
+    def publish_will(self, client_id: str, will: Will) -> asyncio.Future[bool]:
+        """Publish a will; whether it was taken."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any) -> None:
+            refused = isinstance(result, str)
+            if refused:
+                log.warning("the will of %r is refused: %s", client_id, result)
+            if not future.done():
+                future.set_result(not refused)
+
+        properties = will.properties or {}
+        flags = will.qos | (RETAIN if will.retain else 0)
+        like = {"expiry_ms": expiry_ms(properties), "properties": carried(properties)}
+        try:
+            self._engine.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
+        except UnavailableError as error:
+            done(str(error))
+        self._wills.add(future)
+        future.add_done_callback(self._wills.discard)
+        return future
+
+    async def _publish_for_home(self, client_id: str, data: bytes) -> None:
+        """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""
+        will = will_of(data)
+        if will is not None and not await self.publish_will(client_id, will):
+            raise UnavailableError(f"the will of {client_id!r} was not taken")
+
+    # -- publications of earlier connections
+
+    async def content(self, positions: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Block]:
+        """Single records by (group, offset), as far as they are still kept. Raises LexicastError, TimeoutError."""
+        by_group: dict[int, list[int]] = {}
+        for group, offset in positions:
+            by_group.setdefault(group, []).append(offset)
+        found: dict[tuple[int, int], Block] = {}
+        async with asyncio.timeout(self._engine.config.link.request_timeout_s):
+            for group, offsets in by_group.items():
+                for wire in await self._records(group, sorted(offsets)):
+                    block = Block.from_wire(wire)
+                    found[group, block.first + block.meta.runs[0].skip] = block
+        return found
+
+    async def _records(self, group: int, offsets: list[int]) -> Any:
+        while True:
+            pipeline = self._engine.pipeline_of(group)
+            try:
+                if pipeline is not None:
+                    return await pipeline.request("records", group, offsets)
+            except UnavailableError:
+                pass
+            await asyncio.sleep(RETRY_S)
+
+    async def close(self) -> None:
+        """Returns when the wills are out and what was let go is saved, or after CLOSE_TIMEOUT_S: then the homes do it
+        when they find this broker gone."""
+        work: list[asyncio.Future[Any]] = [*self._letting_go.values(), *self._wills]
+        if work:
+            await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
+        for task in [*self._letting_go.values(), *self._checking.values(), *self._saving.values()]:
+            task.cancel()
+
+
+def _kept_s(owner: Owner) -> float:
+    """How long what was saved of its session will do."""
+    if owner.session.sent <= owner.session.sent_saved:
+        return STALE_S
+    return LAGGING_S if owner.subscriber is not None and owner.subscriber.lagging else 0.0
+
+
+def _digest(filters: bytes) -> bytes:
+    return blake2b(filters, digest_size=16).digest()

@@ -1,0 +1,307 @@
+"""What one MQTT client publishes: into the engine, and its acknowledgements out in the order of the publications.
+
+An object of its own, made at a connection's first PUBLISH or PUBREL, so that connections that only subscribe do not
+pay for it. Acknowledgements go out in the order of the wire [MQTT-4.6.0-2], whatever group the publications belong
+to. PUBCOMPs follow the groups' durable forgetting of the packet ids; those that arrive meanwhile are gathered into
+the next round (at most RELEASES_MAX wait, then the client is not read).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
+from lexicast.cluster.errors import DictionaryError, LexicastError
+from lexicast.cluster.properties import carried
+from lexicast.cluster.topics.names import matches
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.wire import ALIAS_TOPIC, Bindings
+
+from .codec.codec import encode_acks, encode_packet
+from .codec.packets import (
+    NO_MATCHING_SUBSCRIBERS,
+    NOT_AUTHORIZED,
+    PAYLOAD_FORMAT_INVALID,
+    PUBACK,
+    PUBREC,
+    QUOTA_EXCEEDED,
+    SUCCESS,
+    UNSPECIFIED_ERROR,
+    V5,
+    AckRun,
+    MqttProtocolError,
+    PubAck,
+    PublishRun,
+    PubRec,
+)
+from .codec.properties import expiry_ms
+from .session import Reply
+
+if TYPE_CHECKING:
+    from .connection import MqttConnection
+    from .listener import MqttListener
+
+log = logging.getLogger(__name__)
+
+SYS_PREFIX = b"$SYS/"
+TOPICS_PUBLISHED_MAX = 1_000
+RELEASES_MAX = 1_000
+# Unknown dictionaries that are fetched for one binding message; more are no honest client's.
+FETCHED_MAX = 8
+
+
+class Slot:
+    """Publications that wait for their acknowledgement, in the order of the wire."""
+
+    __slots__ = ("ids", "qos", "ready", "reason_code")
+
+    def __init__(self, qos: int, ids: list[int]) -> None:
+        self.qos = qos
+        self.ids = ids
+        self.ready = False
+        self.reason_code = SUCCESS
+
+
+class Publishing:
+    """See the module's docstring. Of a connection that is open."""
+
+    __slots__ = (
+        "_acks_scheduled",
+        "_aliases",
+        "_connection",
+        "_engine",
+        "_listener",
+        "_releases",
+        "_releases_waiting",
+        "_releasing",
+        "_session",
+        "_slots",
+        "_topics",
+        "records",
+    )
+
+    def __init__(self, listener: MqttListener, connection: MqttConnection, aware: bool) -> None:
+        self._listener = listener
+        self._engine = listener.engine
+        self._connection = connection
+        self._session = connection.session
+        self._slots: deque[Slot] = deque()
+        self._acks_scheduled = False
+        self._aliases = Bindings() if aware else None
+        self._topics: set[bytes] = set()
+        self._releases: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
+        self._releases_waiting = 0
+        self._releasing = False
+        self.records = 0
+
+    # -- publications
+
+    def publish(self, run: PublishRun) -> None:
+        """Publications of one topic. Raises MqttProtocolError, UnavailableError."""
+        topic = run.topic
+        payloads, ids = run.payloads, run.packet_ids
+        if ids is not None:
+            arrived = self._session.on_publishes(run.qos, ids, self._engine.group_of(topic))
+            if arrived.replies:  # in the order of the wire too [MQTT-4.6.0-3]
+                self._answer(2, [i for again in arrived.replies if isinstance(again, AckRun) for i in again.packet_ids])
+            if arrived.fresh is not None:
+                payloads = [payloads[i] for i in arrived.fresh]
+                ids = [ids[i] for i in arrived.fresh]
+                if not ids:
+                    return
+        self.records += len(payloads)
+        if topic.startswith(b"$"):
+            self._publish_dollar(run, ids)
+            return
+        flags = run.qos | (RETAIN if run.retain else 0)
+        like: dict[str, Any] = {}
+        if run.properties:
+            like = {"expiry_ms": expiry_ms(run.properties), "properties": carried(run.properties)}
+        if self._aliases is None:
+            self._publish_run(topic, flags, payloads, ids, like)
+        else:
+            self._publish_tagged(topic, flags, payloads, ids, like)
+
+    def _publish_run(
+        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
+    ) -> None:
+        engine, client_id = self._engine, self._session.client_id
+        if ids is None:
+            pipeline = engine.publish(topic, flags, payloads, client_id, **like)
+        else:
+            slot = Slot(flags & 3, ids)
+            self._slots.append(slot)
+
+            def done(result: Any) -> None:
+                slot.ready = True
+                if isinstance(result, str):
+                    slot.reason_code = QUOTA_EXCEEDED
+                    log.warning("client %r: publications refused: %s", client_id, result)
+                self._slots_ready()
+
+            mark = (self._session.uid, ids) if flags & 3 == 2 else None
+            pipeline = engine.publish(topic, flags, payloads, client_id, done, mark, **like)
+        if pipeline.full:
+            self._connection.wait_for_room()
+
+    def _publish_tagged(
+        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
+    ) -> None:
+        """Publications of a dictionary-aware session: passed through untouched, run by run of one encoding."""
+        recoder, aliases = self._engine.recoder, self._aliases
+        assert aliases is not None
+        start = 0
+        try:
+            encoded = [recoder.from_aware(payload, aliases) for payload in payloads]
+        except DictionaryError as error:
+            raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+        for end in range(1, len(encoded) + 1):
+            if end < len(encoded) and encoded[end][:2] == encoded[start][:2]:
+                continue
+            encoding, dictionary = encoded[start][:2]
+            data = [e.data for e in encoded[start:end]]
+            run = {**like, "encoding": min(encoding, FIRST_DICTIONARY), "dictionary": dictionary}
+            self._publish_run(topic, flags, data, None if ids is None else ids[start:end], run)
+            start = end
+        self._introduce_newest(topic)
+
+    def _introduce_newest(self, topic: bytes) -> None:
+        """Send the newest dictionary of a family to whoever publishes to it (wire rule 6)."""
+        seen, subscriber = self._topics, self._connection.subscriber
+        if topic in seen or subscriber is None:
+            return
+        if len(seen) < TOPICS_PUBLISHED_MAX:
+            seen.add(topic)
+        newest = self._engine.dictionaries.newest(topic)
+        if newest is not None:
+            subscriber.introduce(newest)
+
+    def new_dictionary(self, dictionary: Dictionary) -> None:
+        """A family has a new dictionary; a publisher of that family gets it."""
+        subscriber = self._connection.subscriber
+        if subscriber is not None and self.publishes_to(dictionary.family):
+            subscriber.introduce(dictionary)
+
+    def publishes_to(self, family: bytes) -> bool:
+        """Whether it gets dictionaries of the family."""
+        return any(matches(family, topic) for topic in self._topics)
+
+    def _publish_dollar(self, run: PublishRun, ids: list[int] | None) -> None:
+        """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish.
+
+        What is on `$SYS/` is dropped as if nobody had subscribed to it: bridges announce themselves there.
+        """
+        if self._aliases is not None and run.topic == ALIAS_TOPIC and run.qos == 0:
+            try:
+                bound = [dictionary for payload in run.payloads for dictionary in self._aliases.bind(payload)]
+            except DictionaryError as error:
+                raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            missing = [dictionary for dictionary in bound if dictionary not in self._engine.recoder]
+            if missing:
+                self._connection.stall()
+                self._connection.work(self._fetch(missing[:FETCHED_MAX]))
+            return
+        self._listener.dropped_dollar += len(run.payloads)
+        log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
+        if ids is None:
+            return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
+        if self._connection.version == V5:
+            sys = run.topic.startswith(SYS_PREFIX)
+            self._answer(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
+        else:
+            # 3.1.1 has no negative answer: "a positive acknowledgement, according to the normal QoS rules, or close"
+            # [MQTT-3.3.5-2]; a client that only tries is not worth a closed connection.
+            self._answer(run.qos, ids)
+
+    def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS) -> None:
+        """Acknowledge in its turn what nobody has to commit."""
+        slot = Slot(qos, ids)
+        slot.ready, slot.reason_code = True, reason_code
+        self._slots.append(slot)
+        self._slots_ready()
+
+    async def _fetch(self, dictionaries: list[int]) -> None:
+        """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
+        that it was told of)."""
+        for dictionary in dictionaries:
+            # Where nobody has it, or it cannot be read, the first payload that needs it is refused.
+            with suppress(LexicastError, TimeoutError):
+                await self._engine.fetch_dictionary(dictionary)
+        self._connection.go_on()
+
+    # -- acknowledgements
+
+    def _slots_ready(self) -> None:
+        if not self._acks_scheduled:
+            self._acks_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_acks)
+
+    def _send_acks(self) -> None:
+        """Everything that is acknowledged by now and next in order, as one write."""
+        self._acks_scheduled = False
+        slots, connection = self._slots, self._connection
+        if not connection.is_open:
+            return
+        parts: list[bytes] = []
+        while slots and slots[0].ready:
+            slot = slots.popleft()
+            code = slot.reason_code
+            if code < UNSPECIFIED_ERROR:
+                self._session.committed(slot.qos, slot.ids)
+            else:
+                self._session.refused(slot.qos, slot.ids)
+                if connection.version != V5:
+                    # 3.1.1 has no negative acknowledgement: only a closed connection says "not stored".
+                    connection.transport.write(b"".join(parts))
+                    connection.disconnect(code)
+                    return
+            if code == SUCCESS:
+                parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
+            else:
+                answer = PubAck if slot.qos == 1 else PubRec
+                parts += [encode_packet(answer(packet_id, code), V5) for packet_id in slot.ids]
+        if parts:
+            connection.transport.write(b"".join(parts))
+
+    # -- PUBREL
+
+    def release(self, ids: list[int]) -> None:
+        """PUBREL: PUBCOMP once the groups' forgetting is durable, since the client may use the ids again then."""
+        released = self._session.on_pubrels(ids)
+        wanted: dict[int | None, list[int]] = {}
+        known: set[int] = set()
+        for group, listed in released.by_group.items():
+            wanted[group] = listed
+            known.update(listed)
+        unknown = [packet_id for packet_id in ids if packet_id not in known]
+        if unknown and self._connection.resumed:
+            # Of an earlier connection, perhaps to another broker: whichever group remembers them.
+            wanted[None] = unknown
+        self._releases.append((wanted, released.replies))
+        self._releases_waiting += len(ids)
+        if self._releases_waiting >= RELEASES_MAX:
+            self._connection.hold_back()
+        if not self._releasing:
+            self._releasing = True
+            self._connection.work(self._release_all())
+
+    async def _release_all(self) -> None:
+        """Also those of a connection that has ended meanwhile: they came before its end."""
+        try:
+            while self._releases:
+                releases, self._releases, self._releases_waiting = self._releases, [], 0
+                wanted: dict[int | None, list[int]] = {}
+                for listed, _ in releases:
+                    for group, ids in listed.items():
+                        wanted.setdefault(group, []).extend(ids)
+                await self._listener.release(self._session.uid, wanted)
+                if self._connection.is_open:
+                    for _, replies in releases:
+                        self._connection.reply(replies)
+                self._connection.hold_back(False)
+        finally:
+            self._releasing = False

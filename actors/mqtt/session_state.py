@@ -1,0 +1,198 @@
+"""A session as it lies in the log (`records.SessionSaved`), so that any broker can go on with it.
+
+Three parts, each msgpack of one array, FORMAT first, written when it changes:
+
+    filters   the subscriptions with their options
+    will      the will of the last connection (b"": none)
+    place     where it stands: the next packet id, the cursor, what is in flight to the client by position, and, only
+              where the broker that served the session hands it over, the client's QoS 2 ids that have their PUBREC
+
+A place that was saved while the session went on is only a beginning: what followed it is not known. So those QoS 2 ids
+are never restored from one (they may have been released and given to other publications since; the groups know by their
+marks what they hold), and packet ids go on far beyond it (`left_behind`): the client may hold one that was given since
+[MQTT-4.3.3-4], and would take another publication with it for a repeat.
+
+Not saved: publications on their way in (`arriving`: their group knows them), and whatever belongs to a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from lexicast.cluster.errors import PeerError
+
+from .codec.packets import Will
+from .codec.properties import WILL, WILL_DELAY_S, read_properties, write_properties
+from .codec.wire import Body
+from .session import PACKET_ID_MAX, InFlight, Session, Subscription
+
+FORMAT = 2
+
+# Packet ids passed over when nobody handed the session over: a session is saved before it has used so many.
+IDS_SKIPPED = 1 << 15
+
+_OFFSET_MAX = 2**63 - 1
+_TOPIC_BYTES_MAX = 65_535
+
+
+# -- written
+
+
+def filters_of(session: Session) -> bytes:
+    """The subscriptions."""
+    packed: bytes = msgpack.packb((FORMAT, [(name, *options) for name, options in session.subscriptions.items()]))
+    return packed
+
+
+def will_bytes(will: Will | None) -> bytes:
+    """A will."""
+    if will is None:
+        return b""
+    fields = (will.topic, will.payload, will.qos, will.retain, write_properties(will.properties))
+    packed: bytes = msgpack.packb((FORMAT, *fields))
+    return packed
+
+
+def place_of(session: Session, handed_over: bool = False) -> bytes:
+    """Where the session stands; `handed_over`: it goes no further here."""
+    flying = [(i, *entry) for entries in (session.unacknowledged, session.pending) for i, entry in entries.items()]
+    return _pack_place(
+        session.next_id,
+        session.cursor,
+        flying,
+        [(i, *entry) for i, entry in session.released.items()],
+        session.received if handed_over else {},
+    )
+
+
+def _pack_place(
+    next_id: int, cursor: Mapping[int, int], flying: list[Any], released: list[Any], received: Mapping[int, int]
+) -> bytes:
+    flat = [number for pair in cursor.items() for number in pair]
+    packed: bytes = msgpack.packb((FORMAT, next_id, flat, flying, released, list(received.items())))
+    return packed
+
+
+# -- read
+
+
+def restore(session: Session, filters: bytes, place: bytes) -> None:
+    """Fill a new `session` with what was saved. Raises PeerError, the session untouched, for anything else."""
+    try:
+        found_subscriptions = _filters(filters)
+        next_id, cursor, pending, released, received = _place(place)
+    except _UNREADABLE as error:
+        raise PeerError(f"the saved state of session {session.client_id!r} cannot be read: {error}") from None
+    session.subscriptions, session.next_id, session.cursor = found_subscriptions, next_id, cursor
+    session.pending, session.released, session.received = pending, released, received
+
+
+def left_behind(place: bytes, floor: Mapping[int, int]) -> bytes:
+    """A session goes on from a place that it has left, its broker died; see the module's docstring.
+
+    `floor`: group -> an offset before which all is known to be acknowledged. Raises PeerError.
+    """
+    try:
+        next_id, cursor, pending, released, _ = _place(place)
+    except _UNREADABLE as error:
+        raise PeerError(f"a saved place cannot be read: {error}") from None
+    cursor = {group: max(offset, floor.get(group, 0)) for group, offset in cursor.items()}
+    flying, open_still = (
+        [(i, *entry) for i, entry in entries.items() if entry[3] or entry[1] >= floor.get(entry[0], 0)]
+        for entries in (pending, released)
+    )
+    return _pack_place((next_id - 1 + IDS_SKIPPED) % PACKET_ID_MAX + 1, cursor, flying, open_still, {})
+
+
+def will_of(data: bytes) -> Will | None:
+    """The inverse of `will_bytes`. Raises PeerError."""
+    if not data:
+        return None
+    try:
+        topic, payload, qos, retain, properties = _fields(data, 5)
+        if type(payload) is not bytes or type(properties) is not bytes:
+            raise ValueError("a will's payload or properties are no bytes")
+        body = Body(properties, 0, len(properties))
+        found = read_properties(body, WILL)
+        body.finish("the will's properties")
+        return Will(_name(topic), payload, _number(qos, 2), _flag(retain), found)
+    except _UNREADABLE as error:
+        raise PeerError(f"a saved will cannot be read: {error}") from None
+
+
+def will_delay_s(will: Will | None) -> int:
+    """How long a will waits for its client to come back (0 for none)."""
+    return int((will.properties or {}).get(WILL_DELAY_S, 0)) if will is not None else 0
+
+
+_UNREADABLE = (ValueError, TypeError, LookupError, msgpack.UnpackException, PeerError)
+
+
+def _fields(data: bytes, count: int) -> tuple[Any, ...]:
+    version, *fields = msgpack.unpackb(data, use_list=False, strict_map_key=False)
+    if version != FORMAT:
+        raise ValueError(f"format {version!r}, not {FORMAT}")
+    if len(fields) != count:
+        raise ValueError(f"{len(fields)} fields, not {count}")
+    return tuple(fields)
+
+
+def _filters(data: bytes) -> dict[bytes, Subscription]:
+    (listed,) = _fields(data, 1)
+    return {_name(name): _subscription(rest) for name, *rest in listed}
+
+
+def _place(
+    data: bytes,
+) -> tuple[int, dict[int, int], dict[int, InFlight], dict[int, InFlight], dict[int, int]]:
+    """(next id, cursor, pending, released, received)."""
+    next_id, flat, flying, released, received = _fields(data, 5)
+    if flat and ({*map(type, flat)} != {int} or min(flat) < 0 or max(flat) > _OFFSET_MAX):
+        raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
+    found_pending = {_packet_id(i): _in_flight(entry) for i, *entry in flying}
+    found_released = {_packet_id(i): _in_flight(entry) for i, *entry in released}
+    if not found_pending.keys().isdisjoint(found_released):
+        raise ValueError("a packet id is used twice")
+    found_received = {_packet_id(i): _number(g, _OFFSET_MAX) for i, g in received}
+    cursor = dict(zip(flat[::2], flat[1::2], strict=True))
+    return _packet_id(next_id), cursor, found_pending, found_released, found_received
+
+
+def _number(value: Any, maximum: int) -> int:
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ValueError(f"{value!r} is not a number of 0 to {maximum}")
+    return value
+
+
+def _packet_id(value: Any) -> int:
+    if not _number(value, PACKET_ID_MAX):
+        raise ValueError("packet id 0")
+    return int(value)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _name(value: Any) -> bytes:
+    if type(value) is not bytes or not 0 < len(value) <= _TOPIC_BYTES_MAX:
+        raise ValueError("a topic or filter is no bytes of 1 to 65,535")
+    return value
+
+
+def _subscription(fields: list[Any]) -> Subscription:
+    qos, no_local, as_published, handling, identifier = fields
+    known = None if identifier is None else _number(identifier, 268_435_455)
+    return Subscription(_number(qos, 2), _flag(no_local), _flag(as_published), _number(handling, 2), known)
+
+
+def _in_flight(fields: list[Any]) -> InFlight:
+    group, offset, qos, retained = fields
+    if qos not in (1, 2):
+        raise ValueError(f"QoS {qos!r} in flight")
+    return _number(group, _OFFSET_MAX), _number(offset, _OFFSET_MAX), _number(qos, 2), _flag(retained)

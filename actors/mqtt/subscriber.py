@@ -1,0 +1,380 @@
+"""Deliveries to one MQTT connection: QoS 0 as shared bytes, QoS 1 and 2 numbered by the session within its window.
+
+What does not fit is not queued: the subscriber lags from that offset on and is brought up when the socket has drained
+or acknowledgements have made room in the window: at once when they have made plenty, else a moment later, so that one
+acknowledgement is enough for one publication and a stream of single ones still makes batches. Only retained
+publications of a new subscription and those to be sent again after a reconnect wait here, as records (at most
+RETAINED_WAITING_MAX; the session's window).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
+from lexicast.cluster.topics.names import dictionary_topic
+from lexicast.compression.wire import ALIAS_TOPIC, Introductions
+
+from ..broker.encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
+from ..broker.retained_feed import RetainedFeed
+from ..broker.streaming import in_step, took
+from ..broker.subscriber import Subscriber
+from .codec.encode import encode_qos0_run, encode_qos_run
+from .codec.wire import pack_u16
+from .retained import RetainedOut
+from .session import InFlight, Resend, Session
+
+if TYPE_CHECKING:
+    from lexicast.compression.dictionary import Dictionary
+
+    from ..broker.catching_up.packets import RunPackets
+    from ..broker.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# How long room for less than half a window waits for more acknowledgements: going on costs a look into the cache or the
+# store, however little can be sent then.
+ROOM_WAIT_S = 0.01
+# So much of the past is written at once before the socket is looked at.
+WRITE_BYTES = 64 * 1024
+
+
+class MqttSubscriber(Subscriber):
+    """One session's live connection, as a subscriber. `write` is the transport's own."""
+
+    __slots__ = (
+        "_engine",
+        "_introductions",
+        "_resending",
+        "_retained",
+        "_room_waits",
+        "_socket_full",
+        "_window_full",
+        "discarded_records",
+        "session",
+        "windows",
+        "write",
+    )
+
+    def __init__(
+        self, engine: Engine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
+    ) -> None:
+        super().__init__(engine, kind, drops)
+        self._engine = engine
+        self.session = session
+        self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
+        self._introductions = Introductions() if kind.aware else None
+        self._retained: RetainedOut | None = None
+        self._resending = False
+        self._socket_full = False
+        self._window_full = False
+        self._room_waits = False
+        self.discarded_records = 0
+        # Subscriptions with a window in time, each with a cursor of its own; see `mqtt_windows`.
+        self.windows: dict[bytes, MqttSubscriber] = {}
+
+    # -- what stands in the way
+
+    @property
+    def is_socket_full(self) -> bool:
+        """Whether the transport has asked for a pause."""
+        return self._socket_full
+
+    def start(self) -> None:
+        """CONNACK is out: deliveries begin."""
+        self._go_on()
+
+    def socket_full(self) -> None:
+        """The transport asks for a pause."""
+        self._socket_full = True
+        self.block()
+        for window in self.windows.values():
+            window.socket_full()
+
+    def socket_drained(self) -> None:
+        """The transport takes more."""
+        self._socket_full = False
+        self._go_on()
+        for window in list(self.windows.values()):
+            window.socket_drained()
+
+    def resending(self, under_way: bool) -> None:
+        """Publications of an earlier connection are on their way, and new ones stay behind them [MQTT-4.6.0-1]."""
+        for window in list(self.windows.values()):
+            window.resending(under_way)
+        self._resending = under_way
+        if under_way:
+            self.block()
+        else:
+            self._go_on()
+
+    def acknowledged(self) -> None:
+        """Acknowledgements came in: go on with what there is room for."""
+        if self._window_full or self._retained:
+            if self._plenty:
+                self._use_room()
+            elif self.session.room and not self._room_waits:
+                self._room_waits = True
+                asyncio.get_running_loop().call_later(ROOM_WAIT_S, self._room_waited)
+        for window in list(self.windows.values()):
+            window.acknowledged()
+
+    @property
+    def _plenty(self) -> bool:
+        """Whether half of the window is free, or one place of a window of up to three."""
+        return self.session.room >= max(1, self.session.window // 2)
+
+    def _room_waited(self) -> None:
+        self._room_waits = False
+        if self.session.room:
+            self._use_room()
+
+    def _use_room(self) -> None:
+        if not self.closed:
+            self._window_full = False
+            self._go_on()
+
+    def _is_free(self) -> bool:
+        return not (self._socket_full or self._window_full or self._resending or self.closed)
+
+    def _go_on(self) -> None:
+        if not self._is_free():
+            return
+        if self._retained is not None:
+            if not self._retained.send():
+                return
+            if self._retained.done:
+                self._retained = None
+        self.unblock()
+
+    def frontier(self) -> dict[int, int]:
+        """group -> the lowest offset not acknowledged, where that is before the broker's head."""
+        session = self.session
+        if not (session.unacknowledged or session.pending or session.released):
+            return self.lagging.copy()
+        held = session.held()
+        if not self.lagging:
+            return held
+        found = self.lagging.copy()
+        for group, offset in held.items():
+            if offset < found.get(group, offset + 1):
+                found[group] = offset
+        return found
+
+    def leave(self) -> None:
+        """The connection has ended, and all subscriptions here with it."""
+        for window in self.windows.values():
+            window.leave()
+        self.windows = {}
+        if self._retained is not None:
+            self._retained.close()
+            self._retained = None
+        self._engine.leave(self)
+
+    def discarded(self, group: int, first: int) -> None:
+        """Retention took what this session had not got: an upper bound of how much."""
+        missed = first - self.lagging.get(group, first)
+        if missed > 0:
+            self.discarded_records += missed
+            self.lagging[group] = first
+
+    # -- deliveries
+
+    def write_tagged(self, encoded: Encoded) -> None:
+        """Introduce dictionaries and aliases before their first use on this connection."""
+        if self._introductions is not None and (encoded.aliases or encoded.dictionaries):
+            for dictionary in encoded.dictionaries:
+                self.introduce(dictionary)
+            lacking = self._introductions.lacking(self._engine.aliases, sorted(encoded.aliases))
+            for binding in lacking:
+                bound = self._engine.recoder.get(binding.dictionary)
+                if bound is not None:
+                    self.introduce(bound)
+                self.write(encode_qos0_run(self.kind.version, ALIAS_TOPIC, [binding.pack()]))
+        self.write(encoded.data)
+
+    def introduce(self, dictionary: Dictionary) -> None:
+        """Send a dictionary once a connection."""
+        if self._introductions is not None and self._introductions.needs_dictionary(dictionary.id):
+            topic = dictionary_topic(dictionary.family)
+            self.write(encode_qos0_run(self.kind.version, topic, [dictionary.pack()], True))
+
+    @property
+    def takes_packets(self) -> bool:
+        """All but dictionary-aware sessions: what was introduced to those decides what comes next."""
+        return self._introductions is None
+
+    def take_packets(self, group: int, runs: Iterable[RunPackets]) -> bool:
+        """Up to WRITE_BYTES at once, no more than there is room for; the cursor stays at the first that is not sent."""
+        heads: list[bytes] = []
+        sent: list[InFlight | None] = []
+        tails: list[bytes] = []
+        size, room = 0, self.session.room
+        end = self.lagging[group]
+        for run in runs:
+            heads += run.heads
+            sent += run.sent
+            tails += run.tails
+            size += run.size_bytes
+            end = run.end
+            if size >= WRITE_BYTES or len(sent) > room:
+                if not self._write_packets(group, heads, sent, tails, end):
+                    return False
+                heads, sent, tails, size, room = [], [], [], 0, self.session.room
+        return self._write_packets(group, heads, sent, tails, end)
+
+    def _write_packets(
+        self, group: int, heads: list[bytes], sent: list[InFlight | None], tails: list[bytes], end: int
+    ) -> bool:
+        """False when the window is used up, or the socket full now. `end`: the cursor once all is sent."""
+        self.lagging[group] = end
+        if not sent:
+            return not self.blocked
+        numbered = [each for each in sent if each is not None]
+        ids = self.session.send_all(numbered)
+        between = list(map(pack_u16, ids))
+        count = len(sent)
+        if len(ids) < len(numbered):
+            count = sent.index(numbered[len(ids)])
+            self._window_full = True
+            self.block()
+            self.lag(group, numbered[len(ids)][1], live=group in self.missed_live)
+        if len(between) < count:  # QoS 0 in between
+            following = iter(between)
+            between = [b"" if each is None else next(following) for each in sent[:count]]
+        parts = [b""] * (3 * count)
+        parts[::3], parts[1::3], parts[2::3] = heads[:count], between, tails[:count]
+        if count:
+            self.write(b"".join(parts))
+        return not self.blocked
+
+    def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
+        """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""
+        payloads, tags = self._engine.encoder.payloads(self.kind, view)
+        streamed = self._streamed(view, grants) if self.kind.streams and view.batches else ()
+        if streamed:
+            payloads, tags = view.with_frames(payloads, tags, streamed)
+        parts: list[bytes] = []
+        aliases: set[int] = set()
+        at, offset = 0, view.block.first
+        stopped: int | None = None
+        for run in view.block.meta.runs:
+            offset += run.skip
+            count = run.count
+            grant = self.granting(view, run, grants[run.topic])
+            if grant is not None and not view.expired(run):
+                data, dealt_with = self._run(view, run, grant, payloads[at : at + count], offset, False)
+                parts.append(data)
+                if tags:
+                    aliases.update(tags[at : at + dealt_with])
+                if dealt_with < count:
+                    stopped = offset + dealt_with
+                    self._window_full = True
+                    self.block()
+                    break
+            at += count
+            offset += count
+        data = b"".join(parts)
+        if data:
+            self.write_tagged(Encoded(data, frozenset(aliases), 0, view.dictionaries(streamed)))
+        if stopped is None:
+            took(self, view, streamed)
+        return stopped
+
+    def _streamed(self, view: BlockView, grants: Grants) -> list[int]:
+        """The topics of which it gets frames: it is in step, and nothing of theirs is withheld or of QoS 2.
+
+        (paho gives a QoS 2 publication to the program when it is released: not in the order of the connection.)
+        """
+        runs = view.block.meta.runs
+        granted = [self.granting(view, run, grants[run.topic]) for run in runs]
+        lost = {
+            run.topic
+            for run, grant in zip(runs, granted, strict=True)
+            if grant is None or min(grant.qos, run.flags & QOS_MASK) > 1
+        }
+        return [topic for topic in in_step(self, view, grants) if topic not in lost]
+
+    def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
+        """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""
+        if grant is None or not grant.no_local or run.origin < 0:
+            return grant
+        return grant.own if view.block.meta.origins[run.origin] == self.session.client_id else grant
+
+    def _run(
+        self, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None], offset: int, retained: bool
+    ) -> tuple[bytes, int]:
+        """(bytes, how many of the run's publications are dealt with)."""
+        topic = view.block.meta.topics[run.topic]
+        properties = run_properties(self.kind, view, run, grant)
+        retain = bool(run.flags & RETAIN) and (retained or grant.retain_as_published)
+        qos = min(grant.qos, run.flags & QOS_MASK)
+        fitting = self._engine.encoder.fitting
+        fit = fitting(self.kind, topic, payloads, qos, properties)
+        if qos == 0:
+            return encode_qos0_run(self.kind.version, topic, fit, retain, properties), len(payloads)
+        count = len(payloads)
+        offsets: Sequence[int] = range(offset, offset + count)
+        if len(fit) < count:
+            # What cannot be sent takes no packet id: nothing would ever give its place in the window back.
+            offsets = [
+                o for o, p in zip(offsets, payloads, strict=True) if fitting(self.kind, topic, [p], qos, properties)
+            ]
+        ids = self.session.send(view.block.group, offsets, qos, retained)
+        dealt_with = count if len(ids) == len(offsets) else offsets[len(ids)] - offset
+        data = encode_qos_run(self.kind.version, topic, fit[: len(ids)], qos, ids, retain, False, properties)
+        return data, dealt_with
+
+    # -- retained publications, and those sent again
+
+    def send_retained(self, feed: RetainedFeed, grants: Mapping[bytes, Grant]) -> None:
+        """The retained publications of new subscriptions."""
+        if self.closed:
+            return
+        if self._retained is None:
+            self._retained = RetainedOut(self._send_retained, self._is_free, self._go_on)
+        self._retained.add(feed, grants)
+
+    def _send_retained(self, block: Block, granted: Grant) -> bool:
+        """One retained publication; False when the window is used up."""
+        view = self._engine.view(block)
+        run = block.meta.runs[0]
+        grant = self.granting(view, run, granted)
+        if grant is not None and not view.expired(run):
+            payloads, tags = self._engine.encoder.payloads(self.kind, view)
+            data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, True)
+            if dealt_with == 0:
+                self._window_full = True
+                self.block()
+                return False
+            if data:
+                self.write_tagged(Encoded(data, frozenset(tags)))
+        return True
+
+    def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:
+        """Publications of an earlier connection, with DUP and their packet ids [MQTT-4.4.0-1]; `blocks` by position.
+
+        Also those that have expired meanwhile: they were sent before [MQTT-4.3.3-7].
+        """
+        for resend in again:
+            block = blocks.get((resend.group, resend.offset))
+            if block is None:
+                self.session.abandon([resend.packet_id])
+                continue
+            view, run = self._engine.view(block), block.meta.runs[0]
+            topic = block.meta.topics[run.topic]
+            grant = self.granting(view, run, self.grant(topic)) or Grant(resend.qos)
+            payloads, tags = self._engine.encoder.payloads(self.kind, view)
+            properties = run_properties(self.kind, view, run, grant)
+            fit = self._engine.encoder.fitting(self.kind, topic, payloads, resend.qos, properties)
+            if not fit:
+                self.session.abandon([resend.packet_id])
+                continue
+            retain = bool(run.flags & RETAIN) and (resend.retained or grant.retain_as_published)
+            data = encode_qos_run(
+                self.kind.version, topic, fit, resend.qos, [resend.packet_id], retain, True, properties
+            )
+            self.write_tagged(Encoded(data, frozenset(tags)))

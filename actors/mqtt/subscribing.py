@@ -1,0 +1,198 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each filter decided by the session, placed by the engine, answered in its own words."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lexicast.cluster.errors import LexicastError, TopicError, UsageError
+from lexicast.cluster.topics.names import check_filter, shared
+
+from ..broker.encoding import Grant
+from ..broker.retained_feed import RetainedFeed
+from ..loop.turns import Turns
+from .codec.packets import (
+    IMPLEMENTATION_SPECIFIC_ERROR,
+    NO_SUBSCRIPTION_EXISTED,
+    QUOTA_EXCEEDED,
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+    SUCCESS,
+    TOPIC_FILTER_INVALID,
+    UNSPECIFIED_ERROR,
+    SubAck,
+    Subscribe,
+    SubscriptionOptions,
+    UnsubAck,
+    Unsubscribe,
+)
+from .codec.properties import REASON_STRING
+from .session import Subscription
+from .windows import Window, place, window_of
+
+if TYPE_CHECKING:
+    from .connection import MqttConnection
+    from .listener import MqttListener
+    from .subscriber import MqttSubscriber
+
+log = logging.getLogger(__name__)
+
+
+def grant_of(subscription: Subscription) -> Grant:
+    """A subscription as the fan-out knows it."""
+    identifier = subscription.identifier
+    return Grant(
+        subscription.qos,
+        subscription.retain_as_published,
+        subscription.no_local,
+        () if identifier is None else (identifier,),
+    )
+
+
+def _grant(options: SubscriptionOptions, identifier: int | None) -> Grant:
+    """The same for a subscription that is the connection's, not the session's."""
+    ids = () if identifier is None else (identifier,)
+    return Grant(options.qos, options.retain_as_published, options.no_local, ids)
+
+
+async def change_subscriptions(
+    listener: MqttListener, connection: MqttConnection, packets: list[Subscribe | Unsubscribe]
+) -> None:
+    """Place or remove every filter of `packets` in their order, and answer each. A session that outlives its connection
+    is saved first, once for all of them, so that what is acknowledged survives this broker.
+
+    Raises LexicastError, TimeoutError when it could not be saved.
+    """
+    answers: list[SubAck | UnsubAck] = []
+    retained: list[tuple[RetainedFeed, dict[bytes, Grant]]] = []
+    left = deque(packets)
+    while left and connection.is_open:
+        packet = left.popleft()
+        if isinstance(packet, Unsubscribe):
+            answers.append(_unsubscribe(listener, connection, packet))
+            continue
+        change = _Subscribing(listener, connection)
+        await change.decide(packet)
+        # Those that follow are placed in the same requests, unless one replaces another.
+        while left and isinstance(following := left[0], Subscribe) and change.may_take(following):
+            left.popleft()
+            await change.decide(following)
+        answers += await change.placed()
+        if change.feed is not None:
+            retained.append((change.feed, change.wanted))
+    if connection.is_open and connection.session.expiry_s:
+        await listener.sessions.save_now(connection.client_id, connection)
+    for answer in answers:
+        if not connection.is_open or connection.subscriber is None or not connection.answer(answer):
+            return
+    for feed, grants in retained:
+        if connection.subscriber is not None:
+            connection.subscriber.send_retained(feed, grants)
+
+
+class _Subscribing:
+    """SUBSCRIBEs that are placed together: each filter decided by the session, all asked for at once."""
+
+    def __init__(self, listener: MqttListener, connection: MqttConnection) -> None:
+        self._listener = listener
+        self._connection = connection
+        self._answers: list[SubAck] = []
+        # filter -> the answer, and the place in it, of those that are to be placed.
+        self._places: dict[bytes, tuple[SubAck, int]] = {}
+        self._retained: list[bytes] = []
+        self.wanted: dict[bytes, Grant] = {}
+        self.feed: RetainedFeed | None = None
+
+    def may_take(self, packet: Subscribe) -> bool:
+        """Whether a packet names none of these filters again."""
+        return self.wanted.keys().isdisjoint([name for name, _ in packet.filters])
+
+    async def decide(self, packet: Subscribe) -> None:
+        """What becomes of each filter of a packet."""
+        turns = Turns()
+        answer = SubAck(packet.packet_id, [])
+        self._answers.append(answer)
+        try:
+            window = window_of(packet.properties, self._listener.engine.clock.time_us())
+        except UsageError as error:
+            answer.reason_codes = [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters)
+            answer.properties = {REASON_STRING: str(error)}
+            return
+        for name, options in packet.filters:
+            answer.reason_codes.append(await self._decide(answer, name, options, packet.subscription_id, window))
+            await turns.give_way()
+
+    async def _decide(
+        self, answer: SubAck, name: bytes, options: SubscriptionOptions, identifier: int | None, window: Window | None
+    ) -> int:
+        """The reason code of one filter, if it can be placed."""
+        connection = self._connection
+        if connection.terms.bridge:
+            options = replace(options, no_local=True, retain_as_published=True)
+        try:
+            check_filter(name)
+            if shared(name) is not None:
+                return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        except TopicError as error:
+            log.info("client %r: %s", connection.client_id, error)
+            return TOPIC_FILTER_INVALID
+        session, subscriber = connection.session, connection.subscriber
+        if window is not None and subscriber is not None:
+            return await _in_window(self._listener, subscriber, name, _grant(options, identifier), window)
+        subscribed = session.subscribe(name, options, identifier)
+        if subscribed.reason_code < UNSPECIFIED_ERROR and subscriber is not None:
+            self.wanted[name] = grant_of(session.subscriptions[name])
+            self._places[name] = (answer, len(answer.reason_codes))
+            if subscribed.send_retained:
+                self._retained.append(name)
+        return subscribed.reason_code
+
+    async def placed(self) -> list[SubAck]:
+        """Place them; the answers."""
+        connection, engine, subscriber = self._connection, self._listener.engine, self._connection.subscriber
+        if subscriber is None or not self.wanted:
+            return self._answers
+        try:
+            cuts = await engine.subscribe(subscriber, self.wanted)
+            asked = {name: cuts[name] for name in self._retained if name in cuts}
+            self.feed = engine.retained(asked) if asked else None
+        except (LexicastError, TimeoutError) as error:
+            some = next(iter(self.wanted))
+            log.warning(
+                "client %r: %d subscriptions (%r ...) failed: %s", connection.client_id, len(self.wanted), some, error
+            )
+            for name, (answer, at) in self._places.items():
+                connection.session.unsubscribe(name)
+                engine.unsubscribe(subscriber, name)
+                answer.reason_codes[at] = UNSPECIFIED_ERROR
+        return self._answers
+
+
+async def _in_window(
+    listener: MqttListener, subscriber: MqttSubscriber, name: bytes, grant: Grant, window: Window
+) -> int:
+    """The reason code of a filter with a window in time, placed."""
+    if len(subscriber.windows) >= listener.config.subscriptions_per_session_max:
+        return QUOTA_EXCEEDED
+    try:
+        await place(listener.engine, subscriber, name, grant, window)
+    except (LexicastError, TimeoutError) as error:
+        log.warning("client %r: subscription to %r failed: %s", subscriber.session.client_id, name, error)
+        return UNSPECIFIED_ERROR
+    return grant.qos
+
+
+def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> UnsubAck:
+    """The UNSUBACK."""
+    codes = []
+    for name in packet.filters:
+        known = connection.session.unsubscribe(name)
+        subscriber = connection.subscriber
+        if subscriber is not None and known:
+            listener.engine.unsubscribe(subscriber, name)
+        if subscriber is not None and name in subscriber.windows:
+            subscriber.windows.pop(name).leave()
+            known = True
+        codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)
+    return UnsubAck(packet.packet_id, codes)

@@ -1,0 +1,124 @@
+"""Subscriptions with a window in time: SUBSCRIBE's user properties `since` and `until` (MQTT 5).
+
+    since   "10m" or "-10m", ISO 8601, "beginning": what was published from then on, the past first, in one order
+    until   "+10s", ISO 8601: the time at which the subscription ends by itself; what is published later is not sent
+
+Such a subscription has a cursor of its own beside the session's, and shares its packet ids, its window and its socket.
+It belongs to the connection: it ends with it at the latest, and a session that is taken up again asks for it anew (the
+time that it wants then is another one). Nothing retained is sent with `since`: the past holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from lexicast.cluster.errors import UsageError
+
+from ..broker.encoding import BlockView, Encoded, Grant, Grants
+from ..client.messages import FOREVER_US, US_PER_S, parse_time
+from .codec.packets import Properties
+from .codec.properties import USER_PROPERTY
+from .subscriber import MqttSubscriber
+
+if TYPE_CHECKING:
+    from ..broker.engine import Engine
+
+SINCE, UNTIL = "since", "until"
+# A record may be stamped before `until` and committed a moment after it; how often the end is looked at then.
+SETTLE_S = 0.5
+
+
+class Window(NamedTuple):
+    """Microseconds since 1970; `since_us` None: from now on, `until_us` FOREVER_US: no end."""
+
+    since_us: int | None
+    until_us: int
+
+
+def window_of(properties: Properties | None, now_us: int) -> Window | None:
+    """The window that a SUBSCRIBE asks for; None when it asks for none. Raises UsageError for what names no time."""
+    asked = {name: value for name, value in (properties or {}).get(USER_PROPERTY, ()) if name in (SINCE, UNTIL)}
+    if not asked:
+        return None
+    since_us = parse_time(asked[SINCE], now_us) if SINCE in asked else None
+    until_us = parse_time(asked[UNTIL], now_us) if UNTIL in asked else FOREVER_US
+    if until_us <= (now_us if since_us is None else since_us):
+        raise UsageError(f"until={asked[UNTIL]!r} is not after the beginning of the subscription")
+    return Window(since_us, until_us)
+
+
+class WindowSubscriber(MqttSubscriber):
+    """One subscription with a window, beside the session's own subscriber `main`."""
+
+    __slots__ = ("_main", "_timer", "_until_us")
+
+    def __init__(self, engine: Engine, main: MqttSubscriber, until_us: int) -> None:
+        # What `main` gets too would come twice: no topic stream.
+        super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
+        self._main = main
+        self._until_us = until_us
+        self._timer: asyncio.TimerHandle | None = None
+        self.ready = False
+
+    @property
+    def takes_packets(self) -> bool:
+        """Every block's time is looked at."""
+        return False
+
+    def refresh(self) -> None:
+        """Never `ready`: every block's time is looked at first."""
+        self.ready = False
+
+    def write_tagged(self, encoded: Encoded) -> None:
+        """Introductions are the connection's."""
+        self._main.write_tagged(encoded)
+
+    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+        """A live block, unless its time is over."""
+        if view.block.time_us < self._until_us:
+            super().offer(view, grants, encoded)
+
+    def take_view(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> bool:
+        """What is out of the past, unless its time is over."""
+        block = view.block
+        if block.time_us < self._until_us:
+            return super().take_view(view, grants, encoded)
+        self.lagging[block.group] = block.last + 1
+        return True
+
+    def end_at(self, wait_s: float, name: bytes) -> None:
+        """End by itself in `wait_s` seconds, once it has been brought up."""
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._end, name)
+
+    def _end(self, name: bytes) -> None:
+        if self.lagging:
+            self.end_at(SETTLE_S, name)
+            return
+        del self._main.windows[name]
+        self.leave()
+
+    def leave(self) -> None:
+        """Its time is over, it is unsubscribed or replaced, or the connection has ended."""
+        if self._timer is not None:
+            self._timer.cancel()  # or it would keep all this until then
+            self._timer = None
+        super().leave()
+
+
+async def place(engine: Engine, main: MqttSubscriber, name: bytes, grant: Grant, window: Window) -> None:
+    """Subscribe with a window, replacing one of the same filter. Raises LexicastError, TimeoutError."""
+    start = None if window.since_us is None else await engine.offsets_at(name, window.since_us)
+    subscriber = WindowSubscriber(engine, main, window.until_us)
+    if main.is_socket_full:
+        subscriber.socket_full()
+    await engine.subscribe(subscriber, {name: grant}, start=start)
+    if main.closed:
+        subscriber.leave()
+        return
+    replaced, main.windows[name] = main.windows.get(name), subscriber
+    if replaced is not None:
+        replaced.leave()
+    if window.until_us != FOREVER_US:
+        wait_s = (window.until_us - engine.clock.time_us()) / US_PER_S
+        subscriber.end_at(max(0.0, wait_s) + SETTLE_S, name)

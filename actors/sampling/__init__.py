@@ -1,0 +1,1 @@
+"""The sampling broker: learns dictionaries for topic families, and publishes them."""

@@ -1,0 +1,406 @@
+"""The sampling broker: learns dictionaries from the stream and publishes them (DESIGN.md, "Sampling broker").
+
+It is a Python client like any other, but takes a *sample*: of what is published, the broker sends it at most
+`compression.sampling_records_per_s` messages, each family its fair share (`sampling_stream`). Every family that the
+ring (`sampling_ring`) gives to this sampling broker has a maintenance algorithm, which is fed and asked; what it wants
+is trained in a thread, one family at a time within a budget of CPU (`sampling_budget`), and published, retained, on
+the family's `$sdc/` topic.
+
+All sampling brokers look at the same stream, so all learn the same families from it, and dividing the families among
+them needs no talk. Where they disagree for a while, a family is learned twice or not yet; its newest dictionary counts.
+
+**What a successor goes on from**: the dictionary, retained on `$sdc/<family>`, and what the algorithm has learned, a
+few hundred bytes retained on `$sampling/<family>` (`sampling_state`). Samples of messages are not kept: they are
+payloads, and a new sample is there in seconds.
+
+**What others publish**, the jobs over the history above all, is followed while it runs: `sampling_others`.
+
+**Who may read**: there are no read permissions yet. When there are, a family must not cross one (`Families` is given
+the borders) and `$sdc/<family>` must be readable to exactly those who may read the family; both belong here and in the
+broker's SUBSCRIBE, nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from lexicast.cluster.clock import Clock
+from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.topics.names import dictionary_topic
+from lexicast.compression.accounting import TrafficCounters
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.families import Families
+from lexicast.compression.maintenance import Due, Maintenance
+from lexicast.compression.predict import Predict
+from lexicast.compression.regression import Observation, PublishedModel
+from lexicast.compression.training import fulfil
+from lexicast.compression.wire import Recoder
+
+from ..client.client import Client
+from ..client.messages import Message
+from .budget import CpuBudget
+from .handover import SAVE_S, States
+from .learned import Others
+from .ring import Ring
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TOPICS_KEPT: Final = 8
+# Messages of a family that wait while its dictionary is trained: as many as the algorithms look at.
+PENDING_MAX: Final = 500
+# One message in so many is compressed to know what the family saves: the others would only cost CPU.
+ACCOUNTED: Final = 4
+
+# (family, some of its topics) -> (publishers, subscribers) that its dictionaries go to
+Audience = Callable[[bytes, tuple[bytes, ...]], Awaitable[tuple[int, int]]]
+
+
+def default_maintenance() -> Maintenance:
+    """The algorithm of each family: PREDICT, with nothing to configure."""
+    return Predict()
+
+
+@runtime_checkable
+class Warmable(Protocol):
+    """A maintenance algorithm that can start from what was learned of other families."""
+
+    def warm(self, observations: Sequence[Observation]) -> None:
+        """Start from these until it has learned enough of its own family."""
+        ...
+
+
+class Announced(NamedTuple):
+    """A dictionary that somebody else has announced, and its bytes as sent."""
+
+    dictionary: Dictionary
+    packed_bytes: int
+
+
+class Family:
+    """One family as its sampling broker knows it."""
+
+    __slots__ = ("announced", "announcing", "current", "maintenance", "model", "pending", "queued", "topics")
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self.maintenance = maintenance
+        self.current: Dictionary | None = None
+        self.announcing = 0  # the id of the one that is being published now
+        self.announced: Announced | None = None  # somebody else's, to be taken over
+        self.model: PublishedModel | None = None  # one that came while a thread worked on the algorithm
+        self.queued = False
+        # While a thread works on the algorithm, what is observed waits here.
+        self.pending: deque[tuple[bytes, int]] | None = None
+        self.topics: OrderedDict[bytes, None] = OrderedDict()
+
+    def observe(self, topic: bytes, message: bytes, time_us: int) -> None:
+        """One message."""
+        if topic not in self.topics:
+            self.topics[topic] = None
+            if len(self.topics) > TOPICS_KEPT:
+                self.topics.popitem(last=False)
+        if self.pending is None:
+            self.maintenance.observe(message, time_us)
+        else:
+            self.pending.append((message, time_us))
+
+    def hold(self) -> None:
+        """A thread is about to work on the algorithm."""
+        self.pending = deque(maxlen=PENDING_MAX)
+
+    def let_go(self) -> None:
+        """The thread is done: the algorithm gets what has come meanwhile."""
+        pending, self.pending = self.pending or (), None
+        for message, time_us in pending:
+            self.maintenance.observe(message, time_us)
+        if self.model is not None:
+            self.warm(self.model)
+
+    def warm(self, model: PublishedModel) -> None:
+        """Let the algorithm start from a regression over all families."""
+        self.model = model if self.pending is not None else None
+        if self.pending is None and isinstance(self.maintenance, Warmable):
+            self.maintenance.warm(model.observations)
+
+    def is_news(self, dictionary: Dictionary) -> bool:
+        """Whether somebody else's dictionary is newer than what is known, as brokers and clients order them."""
+        newest = self.announced.dictionary if self.announced else self.current
+        known = newest is not None and (newest.created_us, newest.id) >= (dictionary.created_us, dictionary.id)
+        return not known and dictionary.id != self.announcing
+
+
+class SamplingServer:
+    """Runs over an open client until cancelled; the client's id is this sampling broker's name in the ring."""
+
+    def __init__(
+        self,
+        client: Client,
+        config: Compression,
+        clock: Clock,
+        maintenance: Callable[[], Maintenance] = default_maintenance,
+        audience: Audience | None = None,
+    ) -> None:
+        """`audience`: asks all brokers; None: the one that the client is linked to."""
+        self._client = client
+        self._config = config
+        self._clock = clock
+        self._make = maintenance
+        self._audience = audience or self._ask_broker
+        self._families = Families(
+            [name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout]
+        )
+        self._ring = Ring([client.client_id])
+        self._mine: dict[bytes, bool] = {}
+        self._kept: OrderedDict[bytes, Family] = OrderedDict()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._budget = CpuBudget(config.sampling_cpu_percent, clock.monotonic())
+        self._recoder = Recoder()
+        self._states = States(client)
+        self._others = Others(client, clock, self._announced, self._warm)
+        self.counters = TrafficCounters(config.families_max)
+        self.observed = 0
+        self.published = 0
+        self.taken_over = 0
+
+    # -- what is looked after
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The sampling brokers that share the families."""
+        return self._ring.members
+
+    def set_members(self, names: set[str]) -> None:
+        """The sampling brokers that there are now, this one included; families change hands accordingly."""
+        ring = Ring(names | {self._client.client_id})
+        if ring.members == self._ring.members:
+            return
+        self._ring = ring
+        self._mine.clear()
+        for family in [family for family in self._kept if not self.looks_after(family)]:
+            del self._kept[family]
+
+    def looks_after(self, family: bytes) -> bool:
+        """Whether the ring gives the family to this sampling broker."""
+        mine = self._mine.get(family)
+        if mine is None:
+            if len(self._mine) > 10 * self._config.families_max:
+                self._mine.clear()
+            mine = self._mine[family] = self._ring.owner(family) == self._client.client_id
+        return mine
+
+    def maintenance_of(self, family: bytes) -> Maintenance | None:
+        """The algorithm of a family that is looked after; None when it is not, or nothing of it was seen yet."""
+        kept = self._kept.get(family)
+        return None if kept is None else kept.maintenance
+
+    def _family(self, name: bytes) -> Family:
+        kept = self._kept.get(name)
+        if kept is None:
+            kept = self._kept[name] = Family(self._make())
+            self._take_up(name, kept)
+            if len(self._kept) > self._config.families_max:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return kept
+
+    def _take_up(self, name: bytes, kept: Family) -> None:
+        """Go on from what a predecessor left."""
+        announced = [dictionary for dictionary in self._client.dictionaries() if dictionary.family == name]
+        if announced:
+            kept.current = announced[0]
+        if self._others.model is not None:
+            kept.warm(self._others.model)
+        if not self._states.restore(name, kept.maintenance, kept.current) and kept.current is not None:
+            kept.maintenance.adopt(kept.current)
+
+    # -- what others publish
+
+    def _announced(self, dictionary: Dictionary, packed_bytes: int) -> None:
+        """Somebody has announced a dictionary: this sampling broker itself, or another, or a job over the history."""
+        kept = self._kept.get(dictionary.family)
+        if kept is not None and kept.is_news(dictionary):
+            kept.announced = Announced(dictionary, packed_bytes)
+            self._enqueue(dictionary.family, kept)
+
+    def _warm(self, model: PublishedModel) -> None:
+        for kept in self._kept.values():
+            kept.warm(model)
+
+    # -- running
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        await self._client.status()  # the broker has announced the dictionaries that there are when it answers
+        await self._states.open()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._states.follow())
+            tasks.create_task(self._others.follow_dictionaries())
+            tasks.create_task(self._others.follow_models())
+            tasks.create_task(self._train())
+            tasks.create_task(self._save())
+            tasks.create_task(self._look())
+
+    async def _look(self) -> None:
+        subscription = self._client.subscribe("#", sample_records_per_s=self._config.sampling_records_per_s)
+        async with subscription:
+            while True:
+                for message in await subscription.next_batch():
+                    self.observe(message)
+
+    def observe(self, message: Message) -> None:
+        """One sampled message."""
+        topic = message.topic.encode()
+        name = self._families.family_of(topic)
+        if name is None or not self.looks_after(name):
+            return
+        kept = self._family(name)
+        self.observed += 1
+        if self.observed % ACCOUNTED == 0:
+            encoded = self._recoder.encode(message.payload, kept.current)
+            self.counters.add(name, len(message.payload), len(encoded.data) + 1)
+        kept.observe(topic, message.payload, self._clock.time_us())
+        if not kept.queued and kept.maintenance.due() is not None:
+            self._enqueue(name, kept)
+
+    def _enqueue(self, name: bytes, kept: Family) -> None:
+        if not kept.queued:
+            kept.queued = True
+            self._waiting.put_nowait(name)
+
+    # -- training
+
+    async def _train(self) -> None:
+        """Families whose dictionary is due, one after the other."""
+        while True:
+            name = await self._waiting.get()
+            await asyncio.sleep(self._budget.wait_s(self._clock.monotonic()))
+            kept = self._kept.get(name)
+            if kept is None or not kept.queued:
+                continue
+            try:
+                await self._attend_to(name, kept)
+            except LexicastError as error:
+                log.warning("family %s: no new dictionary: %s", name.decode(), error)
+            except Exception:
+                # One family whose messages nobody thought of must not end the learning of all others.
+                log.exception("family %s: no new dictionary", name.decode())
+            finally:
+                kept.queued = False
+                if kept.announced is not None:
+                    self._enqueue(name, kept)
+
+    async def _attend_to(self, name: bytes, kept: Family) -> None:
+        if kept.announced is not None:
+            await self._take_over(name, kept)
+        else:
+            await self._renew(name, kept)
+
+    async def _take_over(self, name: bytes, kept: Family) -> None:
+        """Somebody else's dictionary is the family's now: the algorithm and the accounts go on from it."""
+        announced, kept.announced = kept.announced, None
+        assert announced is not None
+        kept.hold()
+        try:
+            await self._in_thread(lambda: kept.maintenance.adopt(announced.dictionary))
+            kept.current = announced.dictionary
+        finally:
+            kept.let_go()
+        self.counters.add_dictionary(name, announced.packed_bytes)
+        self.taken_over += 1
+        await self._states.save(name, kept.maintenance, kept.current)
+
+    async def _renew(self, name: bytes, kept: Family) -> None:
+        publishers, subscribers = await self._audience(name, tuple(kept.topics))
+        kept.maintenance.audience(max(1, publishers), max(1, subscribers))
+        due = kept.maintenance.due()
+        if due is None:
+            return  # with so many links to cross it can wait
+        kept.hold()
+        made: Dictionary | None = None
+        try:
+            made = await self._publish(name, kept, due)
+            kept.current = made or kept.current
+        finally:
+            try:
+                await self._in_thread(lambda: kept.maintenance.adopt(made))
+            finally:
+                kept.let_go()
+        await self._states.save(name, kept.maintenance, kept.current)
+
+    async def _publish(self, name: bytes, kept: Family, due: Due) -> Dictionary | None:
+        """Train and announce what is due; None when nothing pays, or somebody else was faster."""
+        most, now_us = self._config.dictionary_bytes_max, self._clock.time_us()
+        if kept.current is not None:
+            now_us = max(now_us, kept.current.created_us + 1)  # another machine's clock may be ahead; the newest counts
+        due = due._replace(candidates=tuple([one for one in due.candidates if one.size <= most]))
+        made = await self._in_thread(lambda: fulfil(due, family=name, now_us=now_us)) if due.candidates else None
+        if made is None or len(made.content) > most or kept.announced is not None:
+            return None
+        packed = made.pack()
+        kept.announcing = made.id
+        await self._client.publish(dictionary_topic(name).decode(), packed, qos=1, retain=True)
+        self.counters.add_dictionary(name, len(packed))
+        self.published += 1
+        return made
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run it in a thread, its CPU charged to the budget."""
+
+        def timed() -> T:
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                self._budget.charge(time.thread_time() - began, self._clock.monotonic())
+
+        return await asyncio.to_thread(timed)
+
+    async def _ask_broker(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
+        publishers, subscribers = await self._client.core.request("audience", family, topics)
+        return publishers, subscribers
+
+    async def _save(self) -> None:
+        """Now and then what the algorithms have learned between two dictionaries."""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            for name, kept in list(self._kept.items()):
+                if not kept.queued:
+                    with suppress(LexicastError):  # the next round saves it
+                        await self._states.save(name, kept.maintenance, kept.current)
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`: bytes saved for each family, of the messages looked at."""
+        families = {}
+        for name, traffic in self.counters.snapshot().items():
+            kept = self._kept.get(name)
+            current = kept.current if kept else None
+            families[name.decode()] = {
+                "messages": traffic.messages,
+                "raw_bytes": traffic.raw_bytes,
+                "sent_bytes": traffic.sent_bytes,
+                "dictionary_bytes": traffic.dictionary_bytes,
+                "reduction_percent": round(traffic.reduction_percent(), 2),
+                "codec": current.codec if current else None,
+                "dictionary": f"{current.id:016x}" if current else None,
+                # whom its dictionaries go to: plain MQTT clients are not among them
+                "aware_publishers": kept.maintenance.publishers if kept else None,
+                "aware_subscribers": kept.maintenance.subscribers if kept else None,
+            }
+        return {
+            "observed": self.observed,
+            "dictionaries_published": self.published,
+            "dictionaries_taken_over": self.taken_over,
+            "regression_of_us": self._others.model.created_us if self._others.model else None,
+            "looked_after": len(self._kept),
+            "waiting": self._waiting.qsize(),
+            "members": sorted(self.members),
+            "families": families,
+        }

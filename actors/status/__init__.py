@@ -1,0 +1,1 @@
+"""What actors say about themselves, asked for, gathered and put into words."""

@@ -1,0 +1,202 @@
+"""What every actor says about itself, put together; and what of it an operator should know, in plain words. Pure.
+
+Who is asked, and over what, is the caller's affair: a broker asks over the cluster's own links and answers `lexicast
+status` (`cluster_status`), `lexicast up` asks over Ray (`ray_status`). Rates are the actors' own (`meters`), so that
+one question is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+from lexicast.cluster.errors import LexicastError
+
+KIB: Final = 1024
+# Beyond this much sequenced and not yet durable the disk is what everybody waits for.
+SLOW_DISK_BYTES: Final = 16 * KIB * KIB
+# A store that is full in less than this at the present pace is worth a word.
+QUOTA_WARNING_S: Final = 6 * 3_600.0
+
+ROLES: Final = {"coordinators": "coordinator", "brokers": "broker", "sampling": "sampler"}
+# (role, the actor's own rate, what it is called)
+_RATES: Final = (
+    ("coordinators", "published_records", "stored_per_s"),
+    ("brokers", "published_records", "published_per_s"),
+    ("brokers", "delivered_records", "delivered_per_s"),
+)
+
+# What an actor that does not answer leaves behind, as `ask` tells it: "error", and what becomes of it.
+Ask = Callable[[str, str], Awaitable[dict[str, Any]]]
+
+
+class MissingError(LexicastError):
+    """An actor does not answer. `fate`: what becomes of it, in words; `since_us`: since when, 0 when unknown."""
+
+    def __init__(self, message: str, fate: str, since_us: int = 0) -> None:
+        super().__init__(message)
+        self.fate = fate
+        self.since_us = since_us
+
+
+TRIES_AGAIN: Final = "it tries again by itself"
+MEND_IT: Final = "it does not try again: mend that, then run `lexicast down` and `lexicast up`"
+STARTS_AGAIN: Final = "Ray is starting it again"
+HANGS: Final = "it runs and does not answer: look at its node, or end its process, then Ray starts it again"
+NODE_GONE: Final = (
+    "its node is gone and Ray starts it nowhere else: when the node is back, run `lexicast down` and `lexicast up`"
+)
+GONE: Final = "Ray does not start it again: run `lexicast down` and `lexicast up`"
+UNKNOWN: Final = "what becomes of it is not known"
+
+
+async def gather(said: dict[str, Any], ask: Ask) -> dict[str, Any]:
+    """{"time", "coordination", "coordinators", "brokers", "sampling", "rates", "warnings"}, all of it fit for JSON.
+
+    `said`: what the coordination server says; `ask(kind, name)` asks one actor. One that does not answer says why under
+    "error", what becomes of it under "fate", and since when, where that is known, under "since_us".
+    """
+    result: dict[str, Any] = {"time": time.time(), "coordination": said}
+    calls = [
+        (role, name, _answer(ask, kind, name))
+        for role, kind in ROLES.items()
+        for name in sorted({*said["members"][kind], *(said["coordinators"] if kind == "coordinator" else ())})
+    ]
+    answers = await asyncio.gather(*[call for *_, call in calls])
+    result |= {role: {} for role in ROLES}
+    for (role, name, _), answer in zip(calls, answers, strict=True):
+        result[role][name] = answer
+    result["rates"] = _rates(result)
+    result["warnings"] = list(warnings(result))
+    return result
+
+
+async def _answer(ask: Ask, kind: str, name: str) -> dict[str, Any]:
+    try:
+        answer = await ask(kind, name)
+    except MissingError as error:
+        return {"error": _line(error), "fate": error.fate, "since_us": error.since_us}
+    except LexicastError as error:
+        return {"error": _line(error), "fate": UNKNOWN, "since_us": 0}
+    return {key: plain(value) for key, value in answer.items()}
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def plain(value: Any) -> Any:
+    """Records of fields as dicts, so that all of it is JSON, and msgpack."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value
+
+
+def _rates(now: dict[str, Any]) -> dict[str, float]:
+    """Of each actor under its "rates" by the names that people read, and the sums."""
+    sums = {key: 0.0 for _, _, key in _RATES}
+    for role in ROLES:
+        for actor in now[role].values():
+            own = actor.get("rates", {})
+            named = {key: own[counter] for where, counter, key in _RATES if where == role and counter in own}
+            if named:
+                actor["rates"] = named
+            for key, rate in named.items():
+                sums[key] = round(sums[key] + rate, 1)
+    return sums
+
+
+def warnings(now: dict[str, Any]) -> Iterator[str]:
+    """One sentence for everything that is not as it should be: what it is, and what to do where that can be said."""
+    if "error" in now["coordination"]:
+        yield f"coordination does not serve ({now['coordination']['error']}); data flows on, nothing can change places"
+    for role in ROLES:
+        for name, actor in now[role].items():
+            if "error" in actor:
+                since_us = actor.get("since_us", 0)
+                since = f" for {span(now['time'] - since_us / 1_000_000)}" if since_us else ""
+                yield f"{name} has not served{since} ({actor['error']}); {actor.get('fate', UNKNOWN)}"
+    for name, actor in now["coordinators"].items():
+        yield from _of_coordinator(name, actor)
+    for name, actor in now["brokers"].items():
+        yield from _of_broker(name, actor)
+
+
+def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:
+    if paused := actor.get("mqtt", {}).get("paused_publishers", 0):
+        yield f"{name}: {paused:,} MQTT publishers are paused: they send more than the cluster takes"
+    if behind := actor.get("long_behind", 0):
+        yield f"{name}: {behind:,} sessions have been catching up for a minute: they take less than is published"
+    if undeliverable := actor.get("undeliverable", 0):
+        yield f"{name}: {undeliverable:,} blocks could not be delivered to some subscribers: see its log"
+
+
+def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
+    store = actor.get("store", {})
+    if actor.get("failure") or store.get("poisoned"):
+        yield (
+            f"{name} has given up after an I/O error ({actor.get('failure')}): look at the disk, stop the cluster, "
+            "check the store (`python -m lexicast.storage.care.check`), start again"
+        )
+    elif store.get("full"):
+        yield (
+            f"{name}: publishing is refused, {size(store['free_bytes'])} are left to its store; reading goes on. Free "
+            "disk space, lower storage.retention_s or retention_bytes, or raise storage.quota_bytes"
+        )
+    elif (left_s := actor.get("full_in_s")) is not None and left_s < QUOTA_WARNING_S:
+        yield (
+            f"{name}: its store is full in {span(left_s)} at the present pace: free disk space, lower "
+            "storage.retention_s or retention_bytes, or raise storage.quota_bytes"
+        )
+    if ahead_s := store.get("clock_ahead_s"):
+        yield (
+            f"{name}: the clock is {span(ahead_s)} ahead of what was stored and of the time that has passed: nothing "
+            f"is discarded by it for another {span(store['clock_left_s'])}. If it is right, nothing need be "
+            "done (with storage.clock_confirm_s = 0 a start believes it at once); if it is wrong, set it"
+        )
+    if store.get("pinned"):
+        yield (
+            f"{name}: a process has been reading its store in one go for seconds, so that freed space cannot be used "
+            "again: end it (`lexicast store`, a Spark job, or a program of your own)"
+        )
+    if damage := actor.get("damage"):
+        counts = damage["counts"]
+        kinds = ", ".join([f"{count:,} in {table}" for table, count in sorted(counts.items())])
+        yield (
+            f"{name}: {sum(counts.values()):,} damaged places in its store are passed over ({kinds}; first: "
+            f"{damage['first'][0]}): everything else is served; stop the cluster and repair the store "
+            "(`lexicast store repair`)"
+        )
+    if actor.get("uncommitted_bytes", 0) > SLOW_DISK_BYTES:
+        yield f"{name}: {size(actor['uncommitted_bytes'])} wait for the disk: it is slower than what is published"
+    for broker, peer in actor.get("brokers", {}).items():
+        if behind := peer.get("groups_long_behind", 0):
+            yield f"{broker} has been behind {name} in {behind:,} topic groups for a minute: it takes less than comes"
+
+
+def size(count: float) -> str:
+    """Bytes for people: 12,345,678 -> "11.8 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < KIB:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= KIB
+    return f"{count:,.1f} TiB"
+
+
+def span(seconds: float) -> str:
+    """A time for people: 5_000 -> "1 h 23 min"."""
+    minutes, days = int(seconds) // 60, int(seconds) // 86_400
+    if seconds < 60:
+        return f"{max(0, int(seconds))} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if days < 2 else f"{days} days"

@@ -1,0 +1,1 @@
+"""Messages over narrow links: `python -m lexicast.bench.bandwidth --help`."""

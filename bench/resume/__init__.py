@@ -1,0 +1,1 @@
+"""Sessions that all return at once: `python -m lexicast.bench.resume --help`."""

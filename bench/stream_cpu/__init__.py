@@ -1,0 +1,1 @@
+"""What compressing once for all costs: `python -m lexicast.bench.stream_cpu --help`."""

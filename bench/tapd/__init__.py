@@ -1,0 +1,1 @@
+"""TAPD in an overlay: `python -m lexicast.bench.tapd --help`."""

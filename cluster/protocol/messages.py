@@ -1,0 +1,153 @@
+"""The messages on data links: between brokers and coordinators, and between Python clients and brokers.
+
+Each message is one msgpack array `(KIND, ...)`; a link is a stream of them (`lexicast.actors.link.link`). Publications
+travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), never one message at a time.
+
+    PUBLISH   tag, entries                client -> broker -> coordinator; an entry is (group, meta, lengths, body):
+                                          a block that has no offsets yet. One ACK a PUBLISH; tags ascend
+    ACK       tag, results                one result an entry, in order: runs of (count, epoch, first offset) once
+                                          committed (QoS 0 entries: once stored or sequenced), or a refusal (text)
+    TAKEN     tag                         coordinator -> broker: the PUBLISH is sequenced; its ACK follows the commit
+    DELIVER   stream, blocks              coordinator -> broker (stream 0) -> client (stream = its subscription);
+                                          blocks as `Block.to_wire`, in offset order within a group
+    HEADS     {group: (epoch, next)}      coordinator -> broker: every record before `next` that concerns this broker
+                                          has been delivered on this link
+    REQUEST   id, method, arguments       either direction; answered by one REPLY
+    REPLY     id, error or None, result
+    DICTIONARY  packed dictionary         broker -> client: a new dictionary of a family
+    BEAT                                  either direction: nothing but that the sender lives (`heartbeat`)
+
+Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
+
+    CHALLENGE nonce, cluster id, version  listener -> dialler
+    HELLO     nonce, role, name, incarnation, proof
+    WELCOME   proof, info                 listener -> dialler
+
+What each carries, field by field, is in MESSAGES; what each request takes, in `cluster.protocol.requests`. Both are
+looked at before anything else is done with a message (`cluster.protocol.shapes`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any, Final
+
+import msgpack
+
+from ..errors import PeerError
+from .shapes import (
+    GROUP,
+    GROUP_MAX,
+    OFFSET,
+    WHOLE,
+    Fields,
+    anything,
+    check_fields,
+    data,
+    each,
+    either,
+    fit,
+    mapping,
+    nothing,
+    row,
+    text,
+)
+
+PROTOCOL_VERSION: Final = 2
+
+PUBLISH: Final = 1
+ACK: Final = 2
+DELIVER: Final = 3
+HEADS: Final = 4
+REQUEST: Final = 5
+REPLY: Final = 6
+DICTIONARY: Final = 7
+TAKEN: Final = 8
+BEAT: Final = 9
+CHALLENGE: Final = 16
+HELLO: Final = 17
+WELCOME: Final = 18
+
+NONCE_BYTES: Final = 32
+
+
+def unpacker(bytes_max: int, items_max: int) -> msgpack.Unpacker:
+    """A parser of a link's bytes: messages of at most `bytes_max`, arrays and maps in them of at most `items_max`."""
+    return msgpack.Unpacker(
+        use_list=False,
+        max_buffer_size=bytes_max,
+        max_array_len=items_max,
+        max_map_len=items_max,
+        strict_map_key=False,
+        read_size=min(bytes_max, 1 << 18),
+    )
+
+
+def _words(value: Any) -> bool:
+    return type(value) is str
+
+
+def _array(value: Any) -> bool:
+    return type(value) is tuple
+
+
+# These two are looked at for each entry: without the calls of shapes within shapes a tenth of the time.
+def _entry(value: Any) -> bool:
+    """(group, meta, lengths, body): columns that the sequencer looks into."""
+    if type(value) is not tuple or len(value) != 4:
+        return False
+    group, meta, lengths, body = value
+    return type(group) is int and 0 <= group <= GROUP_MAX and type(meta) is type(lengths) is type(body) is bytes
+
+
+def _result(value: Any) -> bool:
+    """Runs of (count, epoch, first offset), or why an entry was refused."""
+    if type(value) is not tuple:
+        return type(value) is str
+    for run in value:
+        if type(run) is not tuple or len(run) != 3:
+            return False
+        count, epoch, first = run
+        if not (type(count) is type(epoch) is type(first) is int and min(run) >= 0):
+            return False
+    return True
+
+
+# Entries of a PUBLISH and blocks of a DELIVER are looked at one by one, so that one that is wrong costs itself.
+MESSAGES: Final[dict[int, Fields]] = {
+    PUBLISH: (WHOLE, _array),
+    ACK: (WHOLE, each(_result)),
+    TAKEN: (WHOLE,),
+    DELIVER: (WHOLE, _array),
+    HEADS: (mapping(GROUP, row(WHOLE, OFFSET)),),
+    REQUEST: (WHOLE, text, _array),
+    REPLY: (WHOLE, either(nothing, _words), anything),
+    DICTIONARY: (data,),
+    BEAT: (),
+    CHALLENGE: (data, text, WHOLE),
+    HELLO: (data, text, text, WHOLE, data),
+    WELCOME: (data, mapping(text, anything)),
+}
+
+
+def check_message(message: Any) -> None:
+    """Raise PeerError unless `message` is one of the above, each field of its type."""
+    kind = message[0] if type(message) is tuple and message else None
+    shapes = MESSAGES.get(kind) if type(kind) is int else None
+    if shapes is None:
+        raise PeerError(f"not a message: {message!r:.80}")
+    fields = message[1:]
+    if not fit(shapes, fields):
+        check_fields(f"a message of kind {kind}", shapes, fields)
+
+
+def check_entry_columns(entry: Any) -> None:
+    """Raise PeerError unless an entry of a PUBLISH is a group and its three columns."""
+    if not _entry(entry):
+        raise PeerError(f"not an entry (group, meta, lengths, body): {entry!r:.80}")
+
+
+def proof(key: bytes, side: str, listener_nonce: bytes, dialler_nonce: bytes) -> bytes:
+    """What a holder of the cluster's key answers to the two nonces; `side` keeps the two directions apart."""
+    return hmac.new(key, side.encode() + listener_nonce + dialler_nonce, hashlib.sha256).digest()

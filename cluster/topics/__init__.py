@@ -1,0 +1,1 @@
+"""Topic names and filters."""

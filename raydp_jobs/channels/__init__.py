@@ -1,0 +1,1 @@
+"""Channels: questions answered every period."""

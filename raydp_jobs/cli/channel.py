@@ -1,0 +1,177 @@
+"""`lexicast channel create | list | delete | run`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+import lexicast
+from lexicast.actors.cli.common import AddressOption, DataDirOption, reported, run_async
+from lexicast.actors.client.messages import parse_duration
+from lexicast.cluster.errors import UnavailableError, UsageError
+
+from ..channels.definitions import DEFINITIONS_FILTER, Channel, channel_topic, parse_source, unpack
+from ..spark.sql_check import check_sql
+from .common import DryRunOption, ExecutorsOption, cluster, console, needs_spark
+
+GIVE_UP_S: Final = 30.0
+RETAINED_S: Final = 1.0
+
+channel_app = typer.Typer(
+    help="SQL over history, live state and tables, answered every period for whoever subscribes.", no_args_is_help=True
+)
+
+
+@channel_app.command()
+@reported
+def create(
+    name: Annotated[str, typer.Argument(help="The channel's name.")],
+    period: Annotated[str, typer.Option(help="How often it is answered, such as 10s.")],
+    sql: Annotated[Path, typer.Option(help="A file with the SQL; parameters as :user.")],
+    history: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FILTER@WINDOW", help="A table of publications.")
+    ] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FILTER@WINDOW", help="A table of each topic's latest publication.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=FIELD TYPE, ...", help="Fields of a table's JSON payloads.")
+    ] = None,
+    table: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE.csv", help="A fixed table.")] = None,
+    dry_run: DryRunOption = False,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Define a channel, or replace its definition; `lexicast channel run` answers it.
+
+    lexicast channel create Near --period 10s --sql near.sql --history 'emergencies=emergencies/+@10m'
+    --columns 'emergencies=id STRING, lat DOUBLE, lon DOUBLE' --table shelters=shelters.csv
+    """
+    typed = dict(_pair(text) for text in columns or [])
+    channel = Channel(
+        name,
+        _read(sql),
+        parse_duration(period).total_seconds(),
+        dict(parse_source(text, typed) for text in history or []),
+        dict(parse_source(text, typed) for text in state or []),
+        {key: _read(Path(file)) for key, file in map(_pair, table or [])},
+    )
+    unknown = typed.keys() - {*channel.history, *channel.state}
+    if unknown:
+        raise UsageError(f"--columns names {', '.join(sorted(unknown))}, which no --history or --state does")
+    packed = channel.pack()
+    with suppress(UnavailableError):  # without Spark here, `channel run` is who says it
+        needs_spark()
+        check_sql(channel.sql, [*channel.history, *channel.state, *channel.tables])
+    if not dry_run:
+        run_async(_retain(cluster(address, data_dir), channel.topic, packed))
+    example = channel_topic(name, dict.fromkeys(channel.parameters, "...")).replace("%2E", ".")
+    typer.echo(f"{'would be ' if dry_run else ''}created; subscribe to {example}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, rest = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{text!r}: write NAME=..., such as shelters=shelters.csv")
+    return name, rest
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is no text file") from None
+
+
+async def _retain(connect: dict[str, Any], topic: str, payload: bytes) -> None:
+    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
+        await bus.publish(topic, payload, qos=1, retain=True)
+
+
+async def _defined(connect: dict[str, Any]) -> list[Channel]:
+    """What is retained; the brokers send it at once, and nothing says that it is all."""
+    found = []
+    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus, bus.subscribe(DEFINITIONS_FILTER) as messages:
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(RETAINED_S):
+                    message = await anext(aiter(messages))
+                if message.payload:
+                    found.append(unpack(message.payload))
+    return sorted(found, key=lambda channel: channel.name)
+
+
+@channel_app.command("list")
+@reported
+def show(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
+    """Show the channels that are defined."""
+
+    async def work() -> None:
+        made = Table()
+        for title in ("channel", "every", "tables", "topic"):
+            made.add_column(title, overflow="fold")
+        for channel in await _defined(cluster(address, data_dir)):
+            tables = ", ".join([*channel.history, *channel.state, *channel.tables])
+            topic = channel_topic(channel.name, dict.fromkeys(channel.parameters, "..."))
+            made.add_row(channel.name, f"{channel.period_s:g} s", tables, topic)
+        console().print(made)
+
+    run_async(work())
+
+
+@channel_app.command()
+@reported
+def delete(
+    name: Annotated[str, typer.Argument(help="The channel's name.")],
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Remove a channel's definition; its subscriptions get nothing more."""
+
+    async def work() -> None:
+        connect = cluster(address, data_dir)
+        if name not in [channel.name for channel in await _defined(connect)]:
+            raise UnavailableError(f"there is no channel {name}: `lexicast channel list` shows those there are")
+        await _retain(connect, f"$channel/{name}", b"")
+        typer.echo(f"deleted {name}; its subscriptions get nothing more")
+
+    run_async(work())
+
+
+@channel_app.command()
+@reported
+def run(
+    seconds: Annotated[float | None, typer.Option(min=1, help="End after so long.", show_default=False)] = None,
+    executors: ExecutorsOption = 1,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Answer the channels, every one in its period, until Ctrl-C."""
+    needs_spark()
+    from ..channels.runner import Bus, Runner
+    from ..spark.environment import spark_session
+    from ..spark.failures import told
+
+    connect = cluster(address, data_dir)
+    out = console()
+    ended = threading.Event()
+    with told(), out.status("starting Spark") as spinner, spark_session(**connect, executors=executors) as spark:
+        spinner.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        if seconds is not None:
+            timer = threading.Timer(seconds, ended.set)
+            timer.daemon = True
+            timer.start()
+        with Bus(connect) as bus:
+            out.print("answering channels; Ctrl-C ends it")
+            Runner(spark, bus, tell=lambda text: out.print(text, markup=False)).run(ended)

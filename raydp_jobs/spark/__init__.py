@@ -1,0 +1,1 @@
+"""Spark in the cluster's Ray: started, watched, put away."""

@@ -1,0 +1,1 @@
+"""Dictionaries and the regression trained from the history."""

@@ -1,0 +1,179 @@
+"""Dictionary training over the history: every family in parallel in Spark, the best published if it pays.
+
+families      every topic of the history, as the sampling broker assigns them (`compression.families`), and the
+              families that have a dictionary already
+per family    its newest messages, in the order in which they were stored, to `choosing.choose`
+publishing    like any other dictionary: retained, on the family's `$sdc/` topic
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import lexicast
+from lexicast.actors.client.messages import Since, Until
+from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.topics.names import dictionary_topic
+from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.families import Families, FamilyMap
+
+from ..history.dataframe import history, release
+from ..history.reading import Progress
+from .choosing import MESSAGES_MAX, Candidate, Choice, choose
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPICS_MAX: Final = 500_000
+"""Topics whose families are found; each is held in the driver's memory."""
+GIVE_UP_S: Final = 30.0
+
+_RESULT: Final = (
+    "family BINARY, messages BIGINT, raw DOUBLE, current DOUBLE, proposed DOUBLE, codec STRING, size INT, "
+    "source STRING, window INT, packed_bytes INT, horizon BIGINT, reason STRING, packed BINARY"
+)
+
+
+async def current_dictionaries(connect: Mapping[str, Any]) -> dict[bytes, Dictionary]:
+    """The newest dictionary of each family, as the cluster's brokers announce them."""
+    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
+        await bus.status()
+        return {dictionary.family: dictionary for dictionary in bus.dictionaries()}
+
+
+async def publish(connect: Mapping[str, Any], dictionaries: Iterable[Dictionary]) -> int:
+    """Publish dictionaries; returns how many."""
+    count = 0
+    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
+        for dictionary in dictionaries:
+            await bus.publish(dictionary_topic(dictionary.family).decode(), dictionary.pack(), qos=1, retain=True)
+            count += 1
+    return count
+
+
+def train_from_history(
+    spark: SparkSession,
+    connect: Mapping[str, Any],
+    config: Compression,
+    filter: str = "#",
+    *,
+    since: Since = "beginning",
+    until: Until = None,
+    subscribers: int = 1,
+    progress: Progress | None = None,
+    computing: Callable[[], None] = lambda: None,
+) -> list[Choice]:
+    """The best dictionary of every family in the history; publishes nothing.
+
+    `connect`: arguments for `lexicast.connect`; `subscribers`: S of the accounting. `computing` is called when the
+    history has been read. Raises as `history`, and UnavailableError (more than TOPICS_MAX topics: use a filter).
+    """
+    held = asyncio.run(current_dictionaries(connect))
+    columns = ["topic", "group", "offset", "time", "publisher", "payload"]
+    frame = history(spark, filter, since=since, until=until, columns=columns, progress=progress)
+    frame = frame.where("payload IS NOT NULL")
+    computing()
+    try:
+        families = _families(frame, config, held.values())
+        if not families:
+            return []
+        rows = _per_family(spark, frame, families, held, subscribers, config.dictionary_bytes_max).collect()
+    finally:
+        release(frame)
+    return sorted((_choice(row) for row in rows), key=lambda choice: -choice.messages * choice.raw)
+
+
+def _families(frame: DataFrame, config: Compression, held: Iterable[Dictionary]) -> dict[str, bytes]:
+    """Topic -> family."""
+    topics = topics_of(frame)
+    return families_of(topics, config, held)
+
+
+def topics_of(frame: DataFrame) -> list[str]:
+    """The topics of a history. Raises UnavailableError: more than TOPICS_MAX would not fit in here."""
+    topics = [row.topic for row in frame.select("topic").distinct().limit(TOPICS_MAX + 1).collect()]
+    if len(topics) > TOPICS_MAX:
+        raise UnavailableError(f"more than {TOPICS_MAX:,} topics: train a part of them, such as 'flights/#'")
+    return topics
+
+
+def families_of(topics: Sequence[str], config: Compression, held: Iterable[Dictionary]) -> dict[str, bytes]:
+    """The family of each topic that has one: the announced one that matches it best, else as a sampler would say."""
+    announced = FamilyMap()
+    for dictionary in held:
+        announced.add(dictionary)
+    learned = Families([name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout])
+    names = sorted(topic.encode() for topic in topics)
+    for name in names:
+        learned.family_of(name)  # a level turns out to vary only after some of its values
+    found: dict[str, bytes] = {}
+    for name in names:
+        family = learned.family_of(name)
+        if family is not None:
+            found[name.decode()] = announced.family_of(name) or family
+    return found
+
+
+def _per_family(
+    spark: SparkSession,
+    frame: DataFrame,
+    families: Mapping[str, bytes],
+    held: Mapping[bytes, Dictionary],
+    subscribers: int,
+    size_max: int,
+) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    pairs = spark.createDataFrame(list(families.items()), "topic STRING, family BINARY")
+    joined = frame.join(f.broadcast(pairs), "topic")
+    counts = joined.groupBy("family").agg(
+        f.count("*").alias("seen"), f.approx_count_distinct("publisher").alias("publishers")
+    )
+    newest = Window.partitionBy("family").orderBy(f.desc("time"), f.desc("group"), f.desc("offset"))
+    kept = joined.withColumn("rank", f.row_number().over(newest)).where(f.col("rank") <= MESSAGES_MAX)
+    kept = kept.select("family", "rank", "payload").join(f.broadcast(counts), "family")
+    packed = {family: dictionary.pack() for family, dictionary in held.items()}
+    now_us = time.time_ns() // 1_000
+
+    def work(rows: pd.DataFrame) -> pd.DataFrame:
+        return _work(rows, packed, subscribers, size_max, now_us)
+
+    return kept.groupBy("family").applyInPandas(work, _RESULT)
+
+
+def _work(
+    rows: pd.DataFrame, packed: Mapping[bytes, bytes], subscribers: int, size_max: int, now_us: int
+) -> pd.DataFrame:
+    """One family, in a Spark executor's Python."""
+    import pandas as pd
+
+    rows = rows.sort_values("rank", ascending=False)
+    family = bytes(rows["family"].iloc[0])
+    held = packed.get(family)
+    choice = choose(
+        family,
+        [bytes(payload) for payload in rows["payload"]],
+        int(rows["seen"].iloc[0]),
+        None if held is None else unpack(held),
+        publishers=max(1, int(rows["publishers"].iloc[0])),
+        subscribers=subscribers,
+        now_us=now_us,
+        size_max=size_max,
+    )
+    codec, size, source, window = choice.candidate or (None, 0, None, 0)
+    made = None if choice.dictionary is None else choice.dictionary.pack()
+    values = [*choice[:5], codec, size, source, window, *choice[6:9], made]
+    return pd.DataFrame([values], columns=[field.split()[0] for field in _RESULT.split(", ")])
+
+
+def _choice(row: Any) -> Choice:
+    candidate = None if row.codec is None else Candidate(row.codec, row.size, row.source, row.window)
+    made = None if row.packed is None else unpack(bytes(row.packed))
+    means = (row.raw, row.current, row.proposed)
+    return Choice(bytes(row.family), row.messages, *means, candidate, row.packed_bytes, row.horizon, row.reason, made)

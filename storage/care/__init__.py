@@ -1,0 +1,1 @@
+"""Care for stores that are closed: check, repair, compact, back up."""

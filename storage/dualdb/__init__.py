@@ -1,0 +1,1 @@
+"""DualDB: a log-structured merge tree of publications and subscriptions on LMDB."""

@@ -1,0 +1,1 @@
+"""DualDB as a coordinator's index of its log."""

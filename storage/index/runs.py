@@ -1,0 +1,255 @@
+"""The runs of a coordinator's index: DualDB's sorted runs (`lsm`) in its database, behind the subscriptions.
+
+    key                                       value
+    0xFFFF, run u32, segment u32              a segment (`lsm.segments`): topic id, offset, T_P, T_max, records
+    0xFFFF, 0, 0                              the manifest: which runs count; sealed msgpack
+
+No topic has these keys: groups end at 65,534. So segments are the last keys of the database, and are appended.
+
+A reader finds the manifest in its own snapshot, and there the segments that it names: a run that was merged meanwhile
+is still whole for it. Rows of a topic are in the order of their offsets, so a look-up reads from where it begins.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgpack
+import numpy as np
+
+from ..dualdb.jobs import Merge
+from ..dualdb.rows import Rows, joined
+from ..dualdb.runs import Run, delete_some
+from ..file.table import AnyTransaction, Database, WriteTransaction
+from ..format import DamageError, seal, unpacked, unseal
+
+RUNS_PREFIX: Final = b"\xff\xff"
+_KEY = struct.Struct(">HII")
+MANIFEST_KEY: Final = _KEY.pack(0xFFFF, 0, 0)
+MANIFEST_VERSION: Final = 1
+
+# A look-up asks at most three runs a level; an entry is merged once a level, four times as many entries each.
+FANOUT: Final = 4
+_SEGMENTS_DELETED_A_STEP: Final = 8
+
+StillWanted = Callable[[Rows], Rows]
+OldestUs = Callable[[AnyTransaction], int]
+Stored = list[tuple[int, int, int]]  # (run, level, segments)
+
+
+class IndexRuns:
+    """Runs on disk. Written by the writer thread, in steps inside its transactions; looked up by any thread.
+
+    `still_wanted` gives the rows that retention has not passed by, `oldest_us` the time of the oldest block in the log.
+    """
+
+    def __init__(self, database: Database, segment_rows: int, still_wanted: StillWanted, oldest_us: OldestUs) -> None:
+        self._database = database
+        self._segment_rows = segment_rows
+        self._still_wanted = still_wanted
+        self._oldest_us = oldest_us
+        # What is known of each run; a run that is complete never changes, so any thread may use and add it.
+        self._known: dict[int, Run] = {}
+        self._next = 1
+        self._dropped: list[int] = []
+        self._flush: tuple[Run, Iterator[Rows]] | None = None
+        self._merge: tuple[Merge, list[int]] | None = None
+        self._before: tuple[dict[int, Run], list[int], list[int]] | None = None
+
+    def _memory(self) -> tuple[dict[int, Run], list[int], list[int]]:
+        """What a step may change: known and dropped runs, and the runs being written."""
+        written = [self._flush[0].number] if self._flush is not None else []
+        written += [self._merge[0].target.number] if self._merge is not None else []
+        return dict(self._known), list(self._dropped), written
+
+    def step_done(self) -> None:
+        """The last step is durable."""
+        self._before = None
+
+    def roll_back(self) -> None:
+        """The last step is not durable. Runs that were being written are given up."""
+        if self._before is not None:
+            self._known, self._dropped, unfinished = self._before
+            self._dropped += unfinished
+            self._flush = self._merge = self._before = None
+
+    def open(self, txn: AnyTransaction) -> bool:
+        """Take up what is there; False when there is no manifest: it has to be made anew. Raises DamageError."""
+        if txn.get(MANIFEST_KEY, None, self._database) is None:
+            return False
+        stored, self._next = self._manifest(txn)
+        known = {run for run, _, _ in stored}
+        with txn.cursor(self._database) as cursor:
+            there = cursor.set_range(_KEY.pack(0xFFFF, 0, 1))
+            while there:
+                run = unpacked(_KEY, cursor.key(), "dual")[1]
+                if run not in known:
+                    self._dropped.append(run)  # of a flush or merge that a crash has ended
+                self._next = max(self._next, run + 1)
+                there = cursor.set_range(_KEY.pack(0xFFFF, run + 1, 0))
+        for row in stored:
+            self._run(txn, row)
+        return True
+
+    def reset(self) -> None:
+        """Nothing is there any more. (Numbers of runs are not given again: readers may look at an older snapshot.)"""
+        self._known, self._dropped, self._flush, self._merge = {}, [], None, None
+
+    def create(self, txn: WriteTransaction) -> None:
+        """Store an empty manifest."""
+        self._store(txn, [])
+
+    def _manifest(self, txn: AnyTransaction) -> tuple[Stored, int]:
+        value = txn.get(MANIFEST_KEY, None, self._database)
+        if value is None:
+            return [], self._next
+        data = unseal("dual", MANIFEST_KEY, value)
+        try:
+            _, next_run, stored = msgpack.unpackb(data)
+            return [(run, level, segments) for run, level, segments in stored], next_run
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise DamageError("dual", -1, -1, f"the manifest cannot be read: {error}") from None
+
+    def _store(self, txn: WriteTransaction, stored: Stored) -> None:
+        data = msgpack.packb((MANIFEST_VERSION, self._next, stored))
+        txn.put(MANIFEST_KEY, seal("dual", MANIFEST_KEY, data), db=self._database)
+
+    def _new_run(self, level: int) -> Run:
+        self._next += 1
+        return Run(self._next - 1, level, RUNS_PREFIX)
+
+    # writing
+
+    def begin_flush(self, segments: Iterator[Rows]) -> None:
+        """Begin a run of level 0 with these segments, all in order; what is without rows is a step that took time."""
+        self._flush = (self._new_run(0), segments)
+
+    def flush_step(self, txn: WriteTransaction) -> bool:
+        """Write the next segment of it; True when it is complete and counts, once `txn` is committed."""
+        assert self._flush is not None
+        self._before = self._memory()
+        run, segments = self._flush
+        rows = next(segments, None)
+        if rows is not None:
+            if rows.size:
+                run.append(txn, self._database, rows)
+            return False
+        self._flush = None
+        if run.segments:
+            self._known[run.number] = run
+            self._store(txn, [*self._manifest(txn)[0], (run.number, run.level, run.segments)])
+        return True
+
+    @property
+    def merging(self) -> bool:
+        """There is something to merge or to delete."""
+        return self._merge is not None or bool(self._dropped)
+
+    def merge_step(self, txn: WriteTransaction, now_us: int) -> None:
+        """One bounded step of deleting what was merged, or of merging the runs of a level."""
+        self._before = self._memory()
+        if self._dropped:
+            if delete_some(txn, self._database, self._dropped[0], _SEGMENTS_DELETED_A_STEP, RUNS_PREFIX):
+                self._known.pop(self._dropped.pop(0), None)
+        elif self._merge is not None:
+            merge, replaced = self._merge
+            if merge.step(txn, self._database, now_us):
+                self._merge = None
+                self._replace(txn, merge.target, replaced, now_us)
+
+    def _replace(self, txn: WriteTransaction, run: Run, replaced: Sequence[int], now_us: int) -> None:
+        stored = [row for row in self._manifest(txn)[0] if row[0] not in replaced]
+        if run.segments:
+            self._known[run.number] = run
+            stored.append((run.number, run.level, run.segments))
+        self._store(txn, stored)
+        self._dropped += replaced
+        self.choose(txn, now_us)
+
+    def choose(self, txn: WriteTransaction, now_us: int) -> None:
+        """Drop runs that retention has passed by or that have expired, and begin to merge a level of FANOUT runs."""
+        if self._merge is not None:
+            return
+        stored = self._manifest(txn)[0]
+        # A reader of an older snapshot may have brought back what was forgotten.
+        for number in set(self._known).difference([run for run, _, _ in stored], self._dropped):
+            self._known.pop(number, None)
+        oldest_us = self._oldest_us(txn)
+        runs = {row: self._run(txn, row) for row in stored}
+        gone = [row for row in stored if runs[row].low_max < oldest_us or runs[row].high_max < now_us]
+        if gone:
+            stored = [row for row in stored if row not in gone]
+            self._store(txn, stored)
+            self._dropped += [run for run, _, _ in gone]
+        for level, count in sorted(Counter([level for _, level, _ in stored]).items()):
+            if count >= FANOUT:
+                own = [row for row in stored if row[1] == level]
+                merge = Merge(
+                    self._new_run(level + 1),
+                    [runs[row] for row in own],
+                    self._still_wanted,
+                    self._segment_rows,
+                    by_seq=True,
+                )
+                self._merge = (merge, [run for run, _, _ in own])
+                return
+
+    # look-up
+
+    def _run(self, txn: AnyTransaction, row: tuple[int, int, int]) -> Run:
+        number, level, segments = row
+        run = self._known.get(number)
+        if run is None:
+            run = Run(number, level, RUNS_PREFIX)
+            run.load(txn, self._database, segments)
+            self._known[number] = run
+        return run
+
+    def rows(self, txn: AnyTransaction, topic_id: int, first: int, last: int, most: int) -> Iterator[Rows]:
+        """From each run, the topic's rows at offsets up to `last`: at most `most` from `first` on, and the one before.
+
+        Copies: they outlive the transaction.
+        """
+        for row in self._manifest(txn)[0]:
+            run = self._run(txn, row)
+            found: list[Rows] = []
+            wanted = most
+            for number in run.segments_of(topic_id):
+                part = run.segment(txn, self._database, number)
+                part = part.slice(
+                    int(np.searchsorted(part.key, np.uint64(topic_id), "left")),
+                    int(np.searchsorted(part.key, np.uint64(topic_id), "right")),
+                )
+                start = int(np.searchsorted(part.seq, np.uint64(first), "left"))
+                end = min(int(np.searchsorted(part.seq, np.uint64(last), "right")), start + wanted)
+                if start:
+                    found = []  # what an earlier segment held is no longer the one before
+                found.append(Rows._make([column[max(0, start - 1) : end].copy() for column in part]))
+                wanted -= end - start
+                if wanted <= 0 or end < part.size:
+                    break
+            yield joined(found)
+
+    def bare(self, txn: AnyTransaction, topic_ids: Sequence[int], lasts: Sequence[int]) -> list[bool]:
+        """Of each topic: no row of it lies beyond that offset. At most one segment a run and topic is looked at."""
+        wanted, beyond = np.array(topic_ids, np.uint64), np.array(lasts, np.int64)
+        bare = np.ones(len(wanted), np.bool_)
+        # The youngest run first: most topics that live are found there.
+        for row in reversed(self._manifest(txn)[0]):
+            if not bare.any():
+                break
+            run = self._run(txn, row)
+            first, last, _ = run.fences()
+            segment = np.searchsorted(first, wanted, "right") - 1
+            there = bare & (segment >= 0)
+            there[there] = last[segment[there]] >= wanted[there]
+            for number in set(segment[there].tolist()):
+                part = run.segment(txn, self._database, number)
+                own = np.flatnonzero(there & (segment == number))
+                end = np.searchsorted(part.key, wanted[own], "right") - 1
+                found = (part.key[end] == wanted[own]) & (part.seq[end].astype(np.int64) > beyond[own])
+                bare[own[found]] = False
+        return bare.tolist()

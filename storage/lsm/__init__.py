@@ -1,1 +1,0 @@
-"""The log-structured merge tree under DualDB: rows in columns, tiers in memory, sorted runs on LMDB."""

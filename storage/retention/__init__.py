@@ -1,0 +1,1 @@
+"""What leaves the log: too old, too much, expired or superseded."""

@@ -1,0 +1,1 @@
+"""The tables that replaying the log would give, row by row."""

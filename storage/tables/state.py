@@ -1,0 +1,262 @@
+"""The tables: what replaying the log would give, kept up in the transaction that appends to it (no replay at start).
+
+Rules, in log order:
+
+    Session...       see `sessions`
+    Subscribed       replaces the subscription of that broker to that filter; its offset is the cut
+    Unsubscribed     forgets it
+    Released         forgets those QoS 2 marks
+    DictionaryStored is kept (dictionaries are not discarded yet: a few KiB each, and stored blocks refer to them)
+    ProducerSeen     restates a producer's last sequence
+    EpochStart       is remembered, EPOCHS_MAX a group
+
+Publications add their producers' runs and marks, and move the retained position of their topic.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from lexicast.cluster.errors import PeerError
+from lexicast.cluster.records import (
+    ControlRecord,
+    DictionaryStored,
+    EpochStart,
+    ProducerSeen,
+    Released,
+    SessionEnded,
+    SessionMoved,
+    SessionSaved,
+    Subscribed,
+    Unsubscribed,
+    pack_record,
+    unpack_record,
+)
+from lexicast.cluster.topics.names import is_wildcard
+
+from ..file.table import AnyTransaction, WriteTransaction
+from ..format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
+from ..index.dual import Index
+from ..outline import CLEARED, Outline, RetainedRow
+from . import producers
+from .sessions import SessionTable
+from .superseded import supersede
+from .topics import TopicIds, find, id_key, wildcard_id
+
+if TYPE_CHECKING:
+    from ..file.environment import Databases
+
+# Epoch starts remembered a group: a joiner looks for the last common one, far fewer back.
+EPOCHS_MAX: Final = 1_024
+
+R = TypeVar("R", bound=ControlRecord)
+
+_U64 = struct.Struct(">Q")
+_POSITION = struct.Struct("<QQ")
+_MARK = struct.Struct("<Qq")
+_EPOCH = struct.Struct("<Qq")  # the last offset before it may be -1: none
+
+
+class Epoch(NamedTuple):
+    """The start of an epoch: its first offset, and the last one of the epoch before."""
+
+    epoch: int
+    first: int
+    previous_last: int
+
+
+class Retained(NamedTuple):
+    """Where a topic's retained publication lies, and when it expires (0 = never)."""
+
+    offset: int
+    expires_us: int
+
+
+class State:
+    """Applies control records and publications' meta to the tables, and reads them."""
+
+    def __init__(self, databases: Databases, ids: TopicIds, index: Index) -> None:
+        self._databases = databases
+        self._ids = ids
+        self._index = index
+        self.sessions = SessionTable(databases)
+
+    def apply(self, txn: WriteTransaction, outline: Outline) -> None:
+        """Apply one block. The caller appends it to the log in the same transaction."""
+        block = outline.block
+        for at, record in enumerate(outline.control):
+            self._apply_control(txn, block.group, block.first + at, block.time_us, record)
+        for producer in outline.producers:
+            if producer.producer:
+                key = self._producer_key(block.group, producer.producer)
+                row = self._databases.producers.get(txn, key)
+                self._databases.producers.put(txn, key, producers.extended(row, producer, block.time_us))
+        for mark in outline.marks:
+            key = self._mark_key(block.group, mark.session_uid, mark.packet_id)
+            self._databases.marks.put(txn, key, _MARK.pack(mark.offset, block.time_us))
+        for retained in outline.retained:
+            self._apply_retained(txn, block.group, retained)
+
+    def _apply_control(
+        self, txn: WriteTransaction, group: int, offset: int, time_us: int, record: ControlRecord
+    ) -> None:
+        match record:
+            case SessionSaved():
+                self.sessions.save(txn, group, offset, record)
+            case SessionMoved():
+                self.sessions.move(txn, group, offset, record)
+            case SessionEnded():
+                self.sessions.end(txn, group, offset, record)
+            case Subscribed():
+                self._subscribe(txn, group, offset, record)
+            case Unsubscribed():
+                self._unsubscribe(txn, group, record.broker, record.filter)
+                supersede(self._databases, txn, group, (offset,))
+            case Released():
+                for packet_id in record.packet_ids:
+                    self._databases.marks.delete(txn, self._mark_key(group, record.session_uid, packet_id))
+            case DictionaryStored():
+                key = group_prefix(group) + _U64.pack(record.dictionary)
+                self._databases.dictionaries.put(txn, key, pack_record(record))
+            case ProducerSeen():
+                key = self._producer_key(group, record.producer)
+                row = self._databases.producers.get(txn, key)
+                seen = producers.restated(row, record.incarnation, record.sequence, time_us)
+                self._databases.producers.put(txn, key, seen)
+            case EpochStart():
+                self._start_epoch(txn, group, offset, record)
+
+    # subscriptions
+
+    def _subscribe(self, txn: WriteTransaction, group: int, offset: int, record: Subscribed) -> None:
+        self._unsubscribe(txn, group, record.broker, record.filter)
+        filter = record.filter.encode()
+        topic_id = wildcard_id(group) if is_wildcard(filter) else self._ids.resolve(txn, group, filter)
+        key = self._subscription_key(group, record.broker, record.filter)
+        self._databases.subscriptions.put(txn, key, _U64.pack(offset) + pack_record(record))
+        self._index.put_subscription(txn, topic_id, offset, record)
+
+    def _unsubscribe(self, txn: WriteTransaction, group: int, broker: str, filter: str) -> None:
+        key = self._subscription_key(group, broker, filter)
+        row = self._databases.subscriptions.get(txn, key)
+        if row is None:
+            return
+        self._databases.subscriptions.delete(txn, key)
+        name = filter.encode()
+        topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
+        (offset,) = unpacked_head(_U64, row, "subscriptions")
+        self._index.delete_subscription(txn, topic_id, offset)
+        supersede(self._databases, txn, group, (offset,))
+
+    def subscription(self, txn: AnyTransaction, group: int, broker: str, filter: str) -> Subscribed | None:
+        """A broker's subscription to a filter."""
+        row = self._databases.subscriptions.get(txn, self._subscription_key(group, broker, filter))
+        return None if row is None else subscription_of(row)[0]
+
+    @staticmethod
+    def _subscription_key(group: int, broker: str, filter: str) -> bytes:
+        return group_prefix(group) + name_key(f"{broker}\0{filter}".encode())
+
+    # producers and marks
+
+    @staticmethod
+    def _producer_key(group: int, producer: bytes) -> bytes:
+        return group_prefix(group) + name_key(producer)
+
+    @staticmethod
+    def _mark_key(group: int, session_uid: bytes, packet_id: int) -> bytes:
+        return group_prefix(group) + name_key(session_uid) + packet_id.to_bytes(2, "big")
+
+    def producer(self, txn: AnyTransaction, group: int, producer: bytes) -> producers.ProducerState | None:
+        """What the group remembers of a producer."""
+        row = self._databases.producers.get(txn, self._producer_key(group, producer))
+        return None if row is None else producers.parse(producer, row)
+
+    def mark(self, txn: AnyTransaction, group: int, session_uid: bytes, packet_id: int) -> int | None:
+        """The offset of a QoS 2 publication not yet released."""
+        row = self._databases.marks.get(txn, self._mark_key(group, session_uid, packet_id))
+        return None if row is None else mark_fields(row)[0]
+
+    # retained publications
+
+    def _apply_retained(self, txn: WriteTransaction, group: int, row: RetainedRow) -> None:
+        key = id_key(self._ids.resolve(txn, group, row.topic))
+        before = self._databases.retained.get(txn, key)
+        if before is not None:
+            txn.delete(log_key(group, retained_fields(before).offset), db=self._databases.kept)
+        if row.offset == CLEARED:
+            self._databases.retained.delete(txn, key)
+        else:
+            self._databases.retained.put(txn, key, pack_retained(row.offset, row.expires_us))
+
+    def retained(self, txn: AnyTransaction, topic: bytes) -> Retained | None:
+        """Where the retained publication of a topic lies."""
+        topic_id = find(self._databases, txn, topic)
+        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
+        return None if row is None else retained_fields(row)
+
+    # dictionaries and epochs
+
+    def dictionary(self, txn: AnyTransaction, group: int, dictionary: int) -> DictionaryStored | None:
+        """A dictionary that records of the group may refer to."""
+        row = self._databases.dictionaries.get(txn, group_prefix(group) + _U64.pack(dictionary))
+        return None if row is None else dictionary_of(row)
+
+    def _start_epoch(self, txn: WriteTransaction, group: int, offset: int, record: EpochStart) -> None:
+        table, prefix = self._databases.epochs, group_prefix(group)
+        table.put(txn, prefix + _U64.pack(record.epoch), _EPOCH.pack(offset, record.previous_last))
+        known = table.rows(txn, prefix, None, EPOCHS_MAX + 1)
+        if len(known) > EPOCHS_MAX:
+            table.delete(txn, known[0][0])
+
+    def epochs(self, txn: AnyTransaction, group: int) -> list[Epoch]:
+        """The group's last EPOCHS_MAX epoch starts, oldest first."""
+        rows = self._databases.epochs.rows(txn, group_prefix(group), None, EPOCHS_MAX + 1)
+        return [epoch_of(key, row) for key, row in rows]
+
+
+def _record(table: str, row: bytes, kind: type[R]) -> R:
+    """The record in a row. Raises DamageError when there is none, or another one."""
+    try:
+        record = unpack_record(row)
+    except PeerError as error:
+        raise DamageError(table, -1, -1, str(error)) from None
+    if not isinstance(record, kind):
+        raise DamageError(table, -1, -1, f"a {type(record).__name__} where a {kind.__name__} was expected")
+    return record
+
+
+# What follows raises DamageError: a row may have its right checksum and yet another form than this lexicast writes.
+
+
+def epoch_of(key: bytes, row: bytes) -> Epoch:
+    """A row of the epochs table."""
+    return Epoch(unpacked(_U64, key[2:], "epochs")[0], *unpacked(_EPOCH, row, "epochs"))
+
+
+def dictionary_of(row: bytes) -> DictionaryStored:
+    """A row of the dictionaries table."""
+    return _record("dictionaries", row, DictionaryStored)
+
+
+def subscription_of(row: bytes) -> tuple[Subscribed, int]:
+    """A row of the subscriptions table: the record and its offset, the cut."""
+    offset = unpacked_head(_U64, row, "subscriptions")[0]
+    return _record("subscriptions", row[_U64.size :], Subscribed), offset
+
+
+def mark_fields(row: bytes) -> tuple[int, int]:
+    """A row of the marks table: (offset, time_us)."""
+    offset, time_us = unpacked(_MARK, row, "marks")
+    return offset, time_us
+
+
+def retained_fields(row: bytes) -> Retained:
+    """A row of the retained table."""
+    return Retained(*unpacked(_POSITION, row, "retained"))
+
+
+def pack_retained(offset: int, expires_us: int) -> bytes:
+    """The inverse of `retained_fields`."""
+    return _POSITION.pack(offset, expires_us)

@@ -1,0 +1,317 @@
+"""Topic streams over real sockets: MQTT sessions, `lexicast.mqtt` and Python clients, joining late, slow, resuming."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+import lexicast
+import lexicast.mqtt as mqtt
+from lexicast.actors.client.client import Client
+from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.decoder import Frames
+from lexicast.actors.mqtt.codec.packets import SubAck, Subscribe, SubscriptionOptions
+from lexicast.cluster.topics.names import dictionary_topic
+from lexicast.compression.codecs import ZSTD_DENSE
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.session import ClientSession, Deliver
+from lexicast.compression.topic_stream import KEY_INTERVAL, TopicStreams
+from lexicast.compression.wire import STREAM_TAG, STREAMS_PROPERTY, USER_PROPERTY
+
+from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
+
+TOPIC, FAMILY = "line/a", b"line/+"
+BOTH: Any = {"_38": [USER_PROPERTY, STREAMS_PROPERTY]}
+ADMITTED = TopicStreams.ADMITTED_AFTER
+USER = 38
+
+
+def text(number: int) -> bytes:
+    return b'{"state": "running", "number": %d, "speed": %d}' % (number, number % 90)
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[Served]:
+    with served(compression__stream_records_per_s=1_000_000) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def without() -> Iterator[Served]:
+    with served(compression__stream_records_per_s=0) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+async def no_clients_left() -> AsyncIterator[None]:
+    """Before the brokers stop (at the module's end): they wait for whoever is connected."""
+    yield
+    await close_clients()
+
+
+class Reader:
+    """A raw MQTT session that decodes what it gets, and remembers which payloads came as frames."""
+
+    def __init__(self, client: Raw) -> None:
+        self.client = client
+        told = [tuple(pair) for pair in (client.connack.properties or {}).get(USER, ())]
+        self._session: ClientSession[None] = ClientSession()
+        self._session.connected(USER_PROPERTY in told, streams=STREAMS_PROPERTY in told)
+        self.streamed: list[bool] = []
+
+    async def take(self, count: int) -> list[bytes]:
+        """The next publications of the program's topics."""
+        got: list[bytes] = []
+        while len(got) < count:
+            got += self.read(await self.client.expect(Message))
+        return got
+
+    def read(self, message: Message) -> list[bytes]:
+        steps = self._session.incoming(None, message.topic.encode(), message.payload, 0.0)
+        got = [step.payload for step in steps if isinstance(step, Deliver)]
+        assert len(got) == len(steps), steps
+        self.streamed += [message.payload[0] == STREAM_TAG] * len(got)
+        return got
+
+
+async def reader(there: Served, topic: str, qos: int = 0, **options: Any) -> Reader:
+    client = await Raw.connect(there.port, **(BOTH | options))
+    await client.subscribe(topic, qos=qos)
+    return Reader(client)
+
+
+async def publish(client: Raw, topic: str, numbers: range, qos: int = 0) -> None:
+    for number in numbers:
+        await client.publish(topic, text(number), qos)
+    assert await client.ping() == []
+
+
+def learn(there: Served, version: int) -> Dictionary:
+    made = Dictionary(FAMILY, ZSTD_DENSE, b"".join(map(text, range(version, version + 40))), created_us=version)
+
+    async def work() -> None:
+        async with python_client(there) as client:
+            await client.publish(dictionary_topic(FAMILY).decode(), made.pack(), retain=True)
+        until = time.monotonic() + WAIT_S
+        while there.broker().engine.dictionaries.newest(TOPIC.encode()) != made:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.002)
+
+    there.run(work())
+    return made
+
+
+def python_client(there: Served) -> Client:
+    """One that reaches the broker by TCP alone, as from another machine."""
+    coordination = there.cluster.coordination
+
+    async def resolve() -> list[Endpoint]:
+        members, info = await coordination.members(-1, 0), await coordination.cluster()
+        return [
+            Endpoint(m.name, tuple([a for a in m.addresses if a.startswith("tcp:")]), info.cluster_id, info.key)
+            for m in members.brokers.values()
+        ]
+
+    return Client(resolve)
+
+
+async def test_frames_arrive_from_the_key_frame_on_whatever_the_qos(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    first = [await reader(there, "join/a", qos) for qos in (0, 1)]
+    await publish(publisher, "join/a", range(ADMITTED + 4), qos=1)
+    for each in first:
+        assert await each.take(ADMITTED + 4) == [text(n) for n in range(ADMITTED + 4)]
+        assert each.streamed[-1]
+    late = await reader(there, "join/a")
+    numbers = range(100, 103 + KEY_INTERVAL)
+    await publish(publisher, "join/a", numbers, qos=1)
+    for each in (*first, late):
+        assert await each.take(len(numbers)) == [text(n) for n in numbers]
+        assert each.streamed[-1]
+    assert not late.streamed[0]
+    assert all(first[0].streamed[-len(numbers) :])
+
+
+async def test_who_does_not_ask_or_limits_its_packets_is_not_told_and_gets_none(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    asked = await reader(there, "ask/a")
+    others = [
+        await reader(there, "ask/a", _38=[USER_PROPERTY]),
+        await reader(there, "ask/a", _39=10_000),
+    ]
+    for other in others:
+        assert STREAMS_PROPERTY not in [tuple(pair) for pair in (other.client.connack.properties or {}).get(USER, [])]
+    await publish(publisher, "ask/a", range(50))
+    for each in (asked, *others):
+        assert await each.take(50) == [text(n) for n in range(50)]
+    assert asked.streamed[-1]
+    assert not any(others[0].streamed + others[1].streamed)
+
+
+async def test_a_broker_that_is_told_not_to_sends_none(without: Served) -> None:
+    publisher, asked = await Raw.connect(without.port), await reader(without, "off/a")
+    await publish(publisher, "off/a", range(50))
+    assert await asked.take(50) == [text(n) for n in range(50)]
+    assert not any(asked.streamed)
+    assert without.broker().status()["streamed_records"] == 0
+
+
+async def test_a_slow_session_is_caught_up_standalone_and_joins_again(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    slow = await reader(there, "slow/a", receive_bytes=4_096)
+    await publish(publisher, "slow/a", range(100))
+    assert await slow.take(100) == [text(n) for n in range(100)]
+    assert slow.streamed[-1]
+    slow.client.stop_reading()
+    # 6 MB on the link, which is more than the sockets take; what all have in common makes frames pay
+    same = random.Random(-1).randbytes(200).hex()
+    padded = [text(n) + (same + random.Random(n).randbytes(2_000).hex()).encode() for n in range(3_000)]
+    for payload in padded:
+        await publisher.publish("slow/a", payload)
+    assert await publisher.ping() == []
+    slow.client.start_reading()
+    assert await slow.take(len(padded)) == padded
+    assert not all(slow.streamed[100:])
+    numbers = range(2 * KEY_INTERVAL)
+    await publish(publisher, "slow/a", numbers, qos=1)
+    assert await slow.take(len(numbers)) == [text(n) for n in numbers]
+    assert slow.streamed[-1]
+
+
+async def test_what_is_sent_again_after_a_broken_link_is_standalone(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    session: dict[str, Any] = {"client_id": "again", "clean": False, "_17": 600}
+    first = await reader(there, "again/a", 1, **session)
+    await publish(publisher, "again/a", range(40), qos=1)
+    assert await first.take(40) == [text(n) for n in range(40)]
+    first.client.answers = False
+    await publish(publisher, "again/a", range(40, 50), qos=1)
+    assert await first.take(10) == [text(n) for n in range(40, 50)]
+    assert all(first.streamed[-10:])
+    first.client.abort()
+    await publish(publisher, "again/a", range(50, 60), qos=1)
+    second = Reader(await Raw.connect(there.port, **(BOTH | session)))
+    assert await second.take(20) == [text(n) for n in range(40, 60)]
+    assert not any(second.streamed)
+    await publish(publisher, "again/a", range(60, 60 + KEY_INTERVAL), qos=1)
+    assert await second.take(KEY_INTERVAL) == [text(n) for n in range(60, 60 + KEY_INTERVAL)]
+    assert second.streamed[-1]
+
+
+async def test_a_window_in_time_beside_a_subscription_is_standalone(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    both = await reader(there, "window/a", 1)
+    await publish(publisher, "window/a", range(30))
+    await both.take(30)
+    await subscribe_since(both.client, "window/#", "10m")
+    past = await both.take(30)
+    assert past == [text(n) for n in range(30)]
+    numbers = range(30, 30 + 2 * KEY_INTERVAL)  # past a key frame, where whoever takes frames would join
+    await publish(publisher, "window/a", numbers, qos=1)
+    got = await both.take(2 * len(numbers))
+    assert sorted(got) == sorted([text(n) for n in numbers] * 2)
+    assert both.streamed[-2 * len(numbers) :].count(True) == len(numbers)
+
+
+async def subscribe_since(client: Raw, topic: str, since: str) -> None:
+    options = [(topic.encode(), SubscriptionOptions(1))]
+    client.send(Subscribe(client.next_id(), options, None, {USER: [("since", since)]}))
+    assert (await client.expect(SubAck)).reason_codes == [1]
+
+
+def wait(true: Any, what: str) -> None:
+    until = time.monotonic() + 3 * WAIT_S
+    while not true():
+        assert time.monotonic() < until, f"{what} did not come true"
+        time.sleep(0.002)
+
+
+def test_paho_programs_read_through_a_change_of_dictionary(there: Served) -> None:
+    got: list[bytes] = []
+    frames: list[bytes] = []
+    errors: list[Exception] = []
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="reader")
+    client.on_message = lambda _client, _userdata, message: got.append(bytes(message.payload))
+    client.on_sdc_error = lambda _client, _userdata, _message, error: errors.append(error)
+    subscribed: list[int] = []
+    client.on_subscribe = lambda *_: subscribed.append(1)
+    incoming = client._sdc.incoming
+
+    def counting(item: Any, topic: bytes, payload: bytes, now_s: float) -> Any:
+        if payload[:1] == bytes((STREAM_TAG,)) and not topic.startswith(b"$sdc/"):
+            frames.append(payload)
+        return incoming(item, topic, payload, now_s)
+
+    client._sdc.incoming = counting  # type: ignore[method-assign]  # looks, and changes nothing
+    writer = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="writer")
+    for each in (client, writer):
+        each.connect("127.0.0.1", there.port)
+        each.loop_start()
+    try:
+        wait(lambda: client.is_connected() and writer.is_connected(), "both connected")
+        client.subscribe(TOPIC, qos=1)
+        wait(lambda: subscribed, "SUBACK")
+        sent = 0
+        for version in range(1, 4):
+            learn(there, version)
+            for _ in range(150):
+                writer.publish(TOPIC, text(sent), qos=1)
+                sent += 1
+        wait(lambda: len(got) >= sent, "everything arrived")
+        assert got == [text(n) for n in range(sent)]
+        assert not errors
+        assert len(frames) > sent // 2
+    finally:
+        for each in (client, writer):
+            each.disconnect()
+            each.loop_stop()
+
+
+async def test_a_program_may_refuse_streams(there: Served) -> None:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, sdc_streams=False)
+    client.connect("127.0.0.1", there.port)
+    client.loop_start()
+    try:
+        await asyncio.to_thread(wait, lambda: client.sdc_aware, "dictionary-aware")
+        assert client._sdc._streams is None
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_python_clients_join_late_let_go_and_come_back(there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading: list[Frames] = []
+    real = Frames.read
+
+    def counting(self: Frames, topic: bytes, frames: list[bytes], group: int, end: int) -> list[bytes]:
+        if self not in reading:
+            reading.append(self)
+        return real(self, topic, frames, group, end)
+
+    monkeypatch.setattr(Frames, "read", counting)
+
+    async def take(subscription: lexicast.Subscription, count: int) -> list[bytes]:
+        async with asyncio.timeout(3 * WAIT_S):
+            return [(await anext(subscription)).payload for _ in range(count)]
+
+    async def work() -> None:
+        async with python_client(there) as bus, bus.subscribe("py/a") as first:
+            for number in range(40):
+                await bus.publish("py/a", text(number))
+            async with bus.subscribe("py/#", buffer_bytes=2_000) as late, bus.subscribe("py/a", slow="drop") as drops:
+                await bus.publish_many([("py/a", text(number)) for number in range(40, 400)])
+                assert await take(late, 360) == [text(n) for n in range(40, 400)]
+                assert await take(drops, 360) == [text(n) for n in range(40, 400)]
+                for number in range(400, 400 + 2 * KEY_INTERVAL):
+                    await bus.publish("py/a", text(number))
+                    assert await take(late, 1) == [text(number)]
+            assert await take(first, 400 + 2 * KEY_INTERVAL) == [text(n) for n in range(400 + 2 * KEY_INTERVAL)]
+
+    there.run(work(), 10 * WAIT_S)
+    assert len(reading) >= 2, "the first one's frames, and the late one's after it came back"

@@ -1,0 +1,303 @@
+"""The coordination server without Ray: durable, founded once, never empty when a store knows the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from lexicast.actors.coordination.actor import CoordinationActor
+from lexicast.actors.coordination.server import CoordinationServer, LocalCoordination
+from lexicast.actors.ray.handles import BROKER, COORDINATOR, Coordination, Member
+from lexicast.cluster.config.tables import Config
+from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError, UnavailableError, UsageError
+from lexicast.cluster.leadership import GroupState
+from lexicast.storage.registry import FILE, MAP_BYTES, Registry
+
+BOTH = ("coordinator-0", "coordinator-1")
+
+
+@contextmanager
+def server(folder: Path, coordinators: tuple[str, ...] = BOTH[:1], **options: Any) -> Iterator[CoordinationServer]:
+    made = CoordinationServer(Registry(folder), options.pop("groups", 4), coordinators, **options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def broker(name: str = "broker-0") -> Member:
+    return Member(name, 0, ("unix:/run/b", "tcp:127.0.0.1:1"), "node", 42)
+
+
+# -- founding
+
+
+async def test_a_new_cluster_gets_an_id_a_key_and_first_epochs_and_keeps_them(tmp_path: Path) -> None:
+    with server(tmp_path) as first:
+        assert (await first.cluster(wait=False)).cluster_id == ""
+        assert await first.open_groups("coordinator-0", {}, None) == {0: 1, 1: 1, 2: 1, 3: 1}
+        info = await first.cluster()
+    assert len(info.cluster_id) == 32
+    assert len(info.key) == 32
+    assert info.key.hex() not in repr(info)
+    with server(tmp_path, groups=9, coordinators=("other",)) as again:
+        assert await again.cluster() == info
+        assert await again.open_groups("coordinator-0", {0: 5}, info.cluster_id) == {0: 6, 1: 2, 2: 2, 3: 2}
+
+
+async def test_a_new_server_waits_for_every_coordinator(tmp_path: Path) -> None:
+    with server(tmp_path, BOTH) as new:
+        first = asyncio.create_task(new.open_groups(BOTH[0], {}, None))
+        waiting = asyncio.create_task(new.cluster())
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert await new.open_groups(BOTH[1], {}, None) == {1: 1, 3: 1}
+        assert await first == {0: 1, 2: 1}
+        assert (await waiting).cluster_id
+
+
+async def test_a_coordinator_that_does_not_come_is_named(tmp_path: Path) -> None:
+    with server(tmp_path, BOTH, found_wait_s=0.01) as new, pytest.raises(UnavailableError, match="coordinator-1 to"):
+        await new.open_groups(BOTH[0], {}, None)
+
+
+async def test_a_lost_server_takes_id_and_epochs_from_the_store_that_knows_them(tmp_path: Path) -> None:
+    with server(tmp_path, BOTH) as lost:
+        empty = asyncio.create_task(lost.open_groups(BOTH[0], {}, None))
+        await asyncio.sleep(0)
+        assert await lost.open_groups(BOTH[1], {0: 3, 1: 9}, "c" * 32) == {1: 10, 3: 1}
+        assert await empty == {0: 4, 2: 1}
+        assert (await lost.cluster()).cluster_id == "c" * 32
+
+
+async def test_stores_of_two_clusters_do_not_found_one(tmp_path: Path) -> None:
+    with server(tmp_path, BOTH, found_wait_s=0.05) as new:
+        first = asyncio.create_task(new.open_groups(BOTH[0], {}, "a" * 32))
+        await asyncio.sleep(0)
+        with pytest.raises(StoreFormatError, match="different clusters"):
+            await new.open_groups(BOTH[1], {}, "b" * 32)
+        with pytest.raises(UnavailableError):
+            await first
+
+
+# -- opening
+
+
+async def test_another_clusters_store_is_refused(tmp_path: Path) -> None:
+    with server(tmp_path) as here:
+        await here.open_groups("coordinator-0", {}, None)
+        with pytest.raises(StoreFormatError, match="belongs to cluster"):
+            await here.open_groups("coordinator-0", {}, "f" * 32)
+
+
+async def test_a_coordinator_that_served_and_comes_back_empty_is_refused(tmp_path: Path) -> None:
+    with server(tmp_path) as here:
+        await here.open_groups("coordinator-0", {}, None)
+        await here.open_groups("coordinator-0", {}, None)  # it died before it served: nothing is lost
+        await here.register(COORDINATOR, Member("coordinator-0", 0, (), "node", 1, (0, 1)))
+        with pytest.raises(StoreFormatError, match="is empty"):
+            await here.open_groups("coordinator-0", {}, None)
+
+
+async def test_a_group_beyond_the_clusters_is_refused(tmp_path: Path) -> None:
+    with server(tmp_path) as here:
+        await here.open_groups("coordinator-0", {}, None)
+        with pytest.raises(StoreFormatError, match="topic group 7"):
+            await here.open_groups("coordinator-0", {7: 1}, (await here.cluster()).cluster_id)
+
+
+async def test_a_stranger_opens_nothing(tmp_path: Path) -> None:
+    with server(tmp_path) as here, pytest.raises(UsageError, match="no coordinator of this cluster"):
+        await here.open_groups("coordinator-9", {}, None)
+
+
+async def test_a_change_of_group_is_durable_and_a_stale_one_refused(tmp_path: Path) -> None:
+    first, pair = GroupState(0, BOTH[0], BOTH[:1]), GroupState(0, BOTH[0], BOTH)
+    with LocalCoordination(tmp_path, coordinators=BOTH) as here:
+        assert await here.change_group(0, first, pair)
+        assert not await here.change_group(0, first, GroupState(1, BOTH[0], BOTH[:1]))
+    with server(tmp_path) as again:
+        assert await again.change_group(0, pair, GroupState(1, BOTH[1], BOTH[1:]))
+        assert again.status()["group_states"][0] == [1, BOTH[1], [BOTH[1]]]
+
+
+# -- membership
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[LocalCoordination]:
+    with LocalCoordination(tmp_path) as coordination:
+        yield coordination
+
+
+async def test_registering_bumps_incarnation_and_version(local: LocalCoordination) -> None:
+    coordination: Coordination = local
+    before = await coordination.members(-1, 0)
+    assert [await coordination.register(BROKER, broker()) for _ in range(3)] == [1, 2, 3]
+    after = await coordination.members(before.version, 60)
+    assert after.version > before.version
+    assert after.brokers == {"broker-0": Member("broker-0", 3, ("unix:/run/b", "tcp:127.0.0.1:1"), "node", 42)}
+    assert not after.coordinators
+    assert not after.samplers
+
+
+async def test_a_poll_waits_for_the_next_change(local: LocalCoordination) -> None:
+    version = (await local.members(-1, 0)).version
+    polls = [asyncio.create_task(local.members(version, 60)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not any(poll.done() for poll in polls)
+    await local.register(BROKER, broker())
+    assert {(await poll).version for poll in polls} == {version + 1}
+
+
+async def test_a_poll_without_a_change_ends_with_the_same_version(local: LocalCoordination) -> None:
+    version = (await local.members(-1, 0)).version
+    assert (await local.members(version, 0.01)).version == version
+
+
+async def test_who_leaves_is_gone_but_its_incarnation_is_not(local: LocalCoordination) -> None:
+    await local.register(BROKER, broker())
+    await local.leave(BROKER, "broker-0")
+    await local.leave(BROKER, "never-there")
+    assert not (await local.members(-1, 0)).brokers
+    assert await local.register(BROKER, broker()) == 2
+
+
+async def test_a_restart_keeps_members_and_a_new_run_does_not(tmp_path: Path) -> None:
+    versions = []
+    for run in ("one", "one", "two"):
+        with LocalCoordination(tmp_path, run=run) as here:
+            members = await here.members(-1, 0)
+            versions.append(members.version)
+            assert list(members.brokers) == (["broker-0"] if len(versions) == 2 else [])
+            assert await here.register(BROKER, broker()) == len(versions)
+    assert versions == sorted(set(versions))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 201])
+async def test_a_name_that_is_none_is_refused(local: LocalCoordination, name: str) -> None:
+    with pytest.raises(UsageError):
+        await local.register(BROKER, broker(name))
+    with pytest.raises(UsageError, match="kind"):
+        await local.register("janitor", broker())
+
+
+# -- the registry below
+
+
+def test_the_registry_is_private_and_used_by_one_server(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "r")
+    try:
+        assert stat.S_IMODE((tmp_path / "r" / FILE).stat().st_mode) == 0o600
+        with pytest.raises(StoreError, match="in use"):
+            Registry(tmp_path / "r")
+    finally:
+        registry.close()
+    Registry(tmp_path / "r").close()
+    with pytest.raises(StoreError, match="closed"):
+        registry.get("x")
+
+
+def test_commits_are_whole_and_come_back(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.commit({"a/1": [1, b"x"], "a/2": "two", "b": {1: None}})
+    with pytest.raises(UsageError):
+        registry.commit({"a/1": "lost", "k" * 600: 1})
+    registry.commit({"a/2": None})
+    registry.close()
+    again = Registry(tmp_path)
+    assert again.items("a/") == {"a/1": [1, b"x"]}
+    assert again.get("b") == {1: None}
+    assert again.get("c") is None
+    again.close()
+
+
+def _damage(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_flipped_bytes_are_named(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.commit({"needle": b"in the haystack"})
+    registry.close()
+    content = (tmp_path / FILE).read_bytes()[: 1 << 20]
+    _damage(tmp_path / FILE, content.rindex(b"in the haystack"), b"IN")
+    registry = Registry(tmp_path)
+    with pytest.raises(StoreFormatError, match="damaged at 'needle'"):
+        registry.get("needle")
+    registry.close()
+
+
+@pytest.mark.parametrize("size", [100, 12_288, MAP_BYTES // 2])
+def test_a_file_cut_short_is_refused(tmp_path: Path, size: int) -> None:
+    registry = Registry(tmp_path)
+    registry.commit({"key": "value"})
+    registry.close()
+    with (tmp_path / FILE).open("r+b") as file:
+        file.truncate(size)
+    with pytest.raises(StoreFormatError, match=r"registry\.mdb"):
+        Registry(tmp_path)
+
+
+def test_a_newer_format_and_a_strange_file_are_refused(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "new")
+    registry.commit({"format": 99})
+    registry.close()
+    with pytest.raises(StoreFormatError, match="format 99"):
+        Registry(tmp_path / "new")
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / FILE).write_bytes(b"\1" * 20_000)
+    with pytest.raises(StoreFormatError, match="cannot be opened"):
+        Registry(tmp_path / "strange")
+
+
+def test_an_io_error_poisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(tmp_path)
+
+    class Broken:
+        def begin(self, write: bool = False) -> None:
+            raise lmdb.DiskError("no space left on device")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(registry, "_environment", Broken())
+    for _ in range(2):
+        with pytest.raises(StorePoisonedError, match="no space left"):
+            registry.commit({"a": 1})
+    with pytest.raises(StorePoisonedError):
+        registry.get("a")
+    registry.close()
+
+
+# -- the actor, as a plain object
+
+
+async def test_an_actor_that_cannot_serve_says_why_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "coordination").mkdir()
+    (tmp_path / "coordination" / FILE).write_bytes(b"\1" * 20_000)
+    config = Config().replaced(node__data_dir=str(tmp_path)).as_dict()
+    actor = CoordinationActor("coordination", config, list(BOTH), "run")
+    for _ in range(2):
+        with pytest.raises(StoreFormatError, match="cannot be opened"):
+            await actor.ready()
+
+
+async def test_a_stopped_actor_lets_the_next_one_in(tmp_path: Path) -> None:
+    config = Config().replaced(node__data_dir=str(tmp_path), cluster__groups=3).as_dict()
+    actor = CoordinationActor("coordination", config, list(BOTH[:1]), "run")
+    assert (await actor.ready())["groups"] == 3
+    await actor.stop()
+    with pytest.raises(UnavailableError, match="stopped"):
+        await actor.cluster()
+    after = CoordinationActor("coordination", config, list(BOTH[:1]), "run")
+    assert (await after.ready())["coordinators"] == [BOTH[0]]
+    await after.stop()

@@ -1,0 +1,78 @@
+"""Where nodes listen and at which addresses they are reached: what `up` prints can be dialled."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from lexicast.actors.cli.main import _where
+from lexicast.actors.launch.places import Places
+from lexicast.cluster.config.tables import Config
+from lexicast.cluster.errors import ConfigError
+
+ONE = {"a": "192.0.2.10"}
+THREE = {"a": "192.0.2.10", "b": "192.0.2.11", "c": "192.0.2.12"}
+
+
+def places(nodes: dict[str, str], **knobs: str) -> Places:
+    return Places(Config().replaced(**knobs), nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "knobs", "links", "listens", "reached"),
+    [
+        (ONE, {}, "127.0.0.1", "127.0.0.1", ["127.0.0.1"]),
+        (ONE, {"mqtt__host": "0.0.0.0"}, "127.0.0.1", "0.0.0.0", ["192.0.2.10"]),
+        (ONE, {"node__host": "0.0.0.0"}, "192.0.2.10", "0.0.0.0", ["192.0.2.10"]),
+        (ONE, {"node__host": "::"}, "192.0.2.10", "::", ["192.0.2.10"]),
+        (ONE, {"node__host": "192.0.2.9"}, "192.0.2.9", "192.0.2.9", ["192.0.2.9"]),
+        (THREE, {}, "192.0.2.10", "192.0.2.10", list(THREE.values())),
+        (THREE, {"mqtt__host": "0.0.0.0"}, "192.0.2.10", "0.0.0.0", list(THREE.values())),
+        (THREE, {"node__host": "0.0.0.0"}, "192.0.2.10", "0.0.0.0", list(THREE.values())),
+        (THREE, {"mqtt__host": "127.0.0.1"}, "192.0.2.10", "127.0.0.1", ["127.0.0.1"]),
+    ],
+)
+def test_addresses(nodes: dict[str, str], knobs: dict[str, str], links: str, listens: str, reached: list[str]) -> None:
+    found = places(nodes, **knobs)
+    found.check()
+    assert (found.link_host("a"), found.mqtt_host("a"), found.mqtt_host()) == (links, listens, listens)
+    assert found.reached_at() == reached
+
+
+@pytest.mark.parametrize("key", ["node__host", "mqtt__host"])
+def test_one_machines_address_is_refused_for_several(key: str) -> None:
+    with pytest.raises(ConfigError, match="is one machine's address, and this Ray has 3 nodes"):
+        places(THREE, **{key: "192.0.2.10"}).check()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "knobs", "says"),
+    [
+        (ONE, {}, ""),
+        (ONE, {"mqtt__allow_anonymous": "always"}, ""),
+        (ONE, {"mqtt__allow_anonymous": "always", "mqtt__host": "0.0.0.0"}, "whoever reaches the MQTT port"),
+        (ONE, {"mqtt__host": "0.0.0.0"}, "clients of other machines are refused"),
+        (THREE, {}, "clients of other machines are refused"),
+        (THREE, {"mqtt__allow_anonymous": "always"}, "whoever reaches the MQTT port"),
+        (THREE, {"mqtt__allow_anonymous": "never"}, "MQTT clients are refused"),
+    ],
+)
+def test_who_is_let_in_is_told_where_others_reach_the_port(
+    nodes: dict[str, str], knobs: dict[str, str], says: str
+) -> None:
+    notice = places(nodes, **knobs).notice()
+    assert says in notice
+    assert bool(says) == bool(notice)
+
+
+def test_up_prints_every_address() -> None:
+    run = SimpleNamespace(
+        cluster_id="c" * 16,
+        mqtt_hosts=["192.0.2.10", "::1"],
+        mqtt_port=1883,
+        data_dir="/data",
+        ray_address="192.0.2.10:6379",
+        namespace="lexicast",
+    )
+    assert "  MQTT     mqtt://192.0.2.10:1883 mqtt://[::1]:1883" in _where(run).splitlines()

@@ -1,0 +1,64 @@
+"""Who is let in: by what CONNECT shows and by the addresses of the connection's ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexicast.actors.mqtt.admission import admission, is_same_machine
+from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
+from lexicast.cluster.config.tables import Mqtt
+
+LET_IN, BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED = 0x00, 0x86, 0x87
+HERE, ELSEWHERE = "192.0.2.10", "192.0.2.11"
+
+
+def code(config: Mqtt, peer: str, own: str = HERE, user_name: str | None = None, password: bytes | None = None) -> int:
+    version = V5 if user_name is None else V311
+    return admission(config, Connect(version, "c", True, 0, None, user_name, password), peer, own)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "here", "elsewhere"),
+    [
+        ("loopback", LET_IN, NOT_AUTHORIZED),
+        ("always", LET_IN, LET_IN),
+        ("never", NOT_AUTHORIZED, NOT_AUTHORIZED),
+    ],
+)
+def test_the_address_decides_about_who_shows_nothing(allowed: str, here: int, elsewhere: int) -> None:
+    config = Mqtt(allow_anonymous=allowed)
+    assert code(config, "127.0.0.1") == code(config, HERE) == here
+    assert code(config, ELSEWHERE) == elsewhere
+
+
+@pytest.mark.parametrize("shown", [{"user_name": "me"}, {"user_name": "me", "password": b"x"}, {"password": b"x"}])
+def test_credentials_are_refused_whoever_shows_them(shown: dict[str, str | bytes]) -> None:
+    for allowed in ("loopback", "always", "never"):
+        connect = Connect(V5, "c", True, 0, None, shown.get("user_name"), shown.get("password"))  # type: ignore[arg-type]  # by key
+        assert admission(Mqtt(allow_anonymous=allowed), connect, "127.0.0.1", HERE) == BAD_USER_NAME_OR_PASSWORD
+
+
+def test_ignored_credentials_prove_nothing() -> None:
+    config = Mqtt(credentials="ignore")
+    assert code(config, "127.0.0.1", user_name="me") == LET_IN
+    assert code(config, ELSEWHERE, user_name="me", password=b"x") == NOT_AUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "same"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "", True),
+        ("::1", "::1", True),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True),
+        ("192.0.2.10", "192.0.2.10", True),
+        ("::ffff:192.0.2.10", "192.0.2.10", True),
+        ("fe80::1%eth0", "fe80::1", True),
+        ("192.0.2.11", "192.0.2.10", False),
+        ("192.0.2.10", "", False),
+        ("", "192.0.2.10", False),
+        ("", "", False),
+    ],
+)
+def test_both_ends_on_one_machine(peer: str, own: str, same: bool) -> None:
+    assert is_same_machine(peer, own) is same

@@ -1,0 +1,217 @@
+"""The drivers from end to end: figures and their keys, peers that are missing, losses, Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from lexicast.bench import connections, fanout, latency, report
+from lexicast.bench.peers import targets
+from lexicast.bench.peers.opening import Address, raise_open_files
+from lexicast.bench.peers.targets import Target, TargetMissingError
+from lexicast.bench.report import Report
+from lexicast.cluster.errors import UnavailableError, UsageError
+
+TINY = ["--rounds", "2", "--seconds", "0.05", "--calibrate-seconds", "0.02", "--subscribers", "1,5"]
+
+
+def document(driver: Any, arguments: list[str], file: Path) -> dict[str, Any]:
+    """Runs a driver, which must succeed, and reads what it wrote."""
+    assert driver.main([*arguments, "--json", str(file)]) == 0
+    told: dict[str, Any] = json.loads(file.read_text())
+    assert list(told) == ["driver", "mode", "machine", "options", "samples", "problems", "figures"]
+    return told
+
+
+@pytest.fixture(autouse=True)
+def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drivers change their process: its signal handler and its timers. This one is the tests'."""
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(latency, "sharpen_timers", lambda: None)
+
+
+def test_fanout_measures_mosquitto_and_nats(tmp_path: Path) -> None:
+    told = document(fanout, [*TINY, "--targets", "mosquitto,nats,toy", "--verify"], tmp_path / "f.json")
+    figures = told["figures"]
+    for name in ("mosquitto", "nats", "toy"):
+        assert figures[f"fanout_1_{name}_per_s"] > 0
+        assert figures[f"fanout_5_{name}_per_s"] > 0
+        assert told["samples"]["fanout_5"][name]["lost"] == [0, 0]
+    assert figures["qos1_mosquitto_per_s"] > 0
+    assert "nats" not in told["samples"]["qos1"]
+    # lexicast was left out, so its ratios are there and null.
+    assert figures["fanout_1_vs_mosquitto"] is figures["fanout_5_vs_nats"] is figures["qos1_vs_mosquitto"] is None
+    assert set(told["machine"]["versions"]) == {"mosquitto", "nats"}
+
+
+def test_latency_measures_both_qualities(tmp_path: Path) -> None:
+    arguments = ["--rounds", "2", "--seconds", "0.05", "--rates", "1000", "--targets", "mosquitto,nats"]
+    figures = document(latency, arguments, tmp_path / "l.json")["figures"]
+    for key in ("mosquitto_qos0", "mosquitto_qos1", "nats_qos0"):
+        assert 0 < figures[f"latency_p50_ms_{key}_1000"] <= figures[f"latency_p99_ms_{key}_1000"]
+        assert figures[f"latency_p999_ms_{key}_1000"] is None  # 100 messages do not tell a p99.9
+    assert figures["latency_p50_ms"] is None
+
+
+def test_connections_measures_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SETTLE_TIMEOUT_S", 1.0)
+    arguments = ["--connections", "400", "--targets", "mosquitto,toy", "--quick"]
+    told = document(connections, arguments, tmp_path / "c.json")
+    assert told["mode"] == "quick"
+    assert 0 < told["figures"]["connection_kib_toy"] < 50
+    assert 0 < told["figures"]["connection_kib_mosquitto"] < 50
+    assert told["figures"]["connection_kib"] is None
+
+
+def test_missing_peer_is_said_and_its_figures_are_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    arguments = [*TINY, "--targets", "mosquitto,toy", "--no-qos1"]
+    figures = document(fanout, arguments, tmp_path / "f.json")["figures"]
+    assert "mosquitto not found: apt-get install mosquitto" in capsys.readouterr().out
+    assert figures["fanout_1_vs_mosquitto"] is None
+    assert figures["fanout_1_toy_per_s"] > 0
+    assert fanout.main([*arguments, "--require-peers"]) == 3
+
+
+def test_unknown_target_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fanout.main([*TINY, "--targets", "rabbit"]) == 1
+    error = capsys.readouterr().err
+    assert error == "error: unknown target 'rabbit'; choose from lexicast, mosquitto, nats, toy\n"
+
+
+def test_target_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = targets.spawn([sys.executable, "-c", "raise SystemExit('port is taken')"], log)
+    process.wait(20)
+    target = Target("peer", Address("127.0.0.1", 1), process, log)
+    with pytest.raises(UnavailableError, match="peer ended with code 1: port is taken"):
+        target.require_alive()
+    target.stop()  # of a dead one: no error
+
+
+def test_ready_file_tells_port_and_processes(tmp_path: Path) -> None:
+    told = {"mqtt_host": "127.0.0.2", "mqtt_port": 1234, "pids": {"brokers": [11, 12], "coordination": 13}}
+    ready, partial = tmp_path / "ready.json", tmp_path / "partial"
+    partial.write_text(json.dumps(told))
+    program = f"import os, signal; os.rename({str(partial)!r}, {str(ready)!r}); signal.pause()"
+    target = targets.from_ready_file("peer", [sys.executable, "-c", program], tmp_path, ready)
+    target.stop()
+    assert target.address == Address("127.0.0.2", 1234)
+    assert target.pids == {"brokers": [11, 12], "coordination": [13]}
+
+
+def test_stop_leaves_no_process_of_a_target_that_ignores_sigint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "STOP_TIMEOUT_S", 0.2)
+    child = "import signal, subprocess; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); "
+    parent = child + "subprocess.Popen(['sleep', '600']); print('up', flush=True); signal.pause()"
+    log = tmp_path / "log"
+    process = targets.spawn([sys.executable, "-c", parent], log)
+    target = Target("peer", Address("127.0.0.1", 1), process, log)
+    targets._wait_until(target, lambda: "up" in log.read_text())
+    (started,) = psutil.Process(process.pid).children()
+    target.stop()
+    assert process.returncode == -signal.SIGKILL
+    assert psutil.wait_procs([started], timeout=60)[1] == []
+
+
+def test_memory_of_this_process_is_read() -> None:
+    assert targets.rss_anon_kib(os.getpid()) > 1_000
+    assert targets.cpu_s(os.getpid()) > 0
+    with pytest.raises(UnavailableError, match="cannot read the memory"):
+        targets.rss_anon_kib(2**22 + 1)
+
+
+def test_executable_that_is_missing_names_its_package() -> None:
+    with pytest.raises(TargetMissingError, match="no-such-broker not found: apt-get install some-package"):
+        targets._executable("no-such-broker", "some-package")
+
+
+def test_ctrl_c_stops_the_driver_and_everything_it_started(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-u", "-m", "lexicast.bench.fanout", "--targets", "mosquitto,nats,toy"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--subscribers", "3", "--calibrate-seconds", "0.02"],
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:  # until it measures
+            if b"round 1 of" in line:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) == 3
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(30) == 130
+        assert "everything that was started is stopped" in log.read_text()
+        assert psutil.wait_procs(children, timeout=60)[1] == []
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+# The report
+
+
+def made_report(**options: Any) -> Report:
+    settings = {"quick": False, "json": None, "targets": "toy", "require_peers": False, **options}
+    return Report("test", argparse.Namespace(**settings), Console(file=io.StringIO()))
+
+
+def test_ratio_is_the_median_of_ratios_within_rounds() -> None:
+    # The second round met a slow machine: its ratio is as good as any.
+    assert report.ratio([10.0, 2.0, 12.0], [5.0, 1.0, 4.0]) == 2.0
+    assert report.ratio([10.0, None, 9.0], [5.0, 1.0, 1.0]) == 5.5
+    assert report.ratio(None, [1.0]) is None
+    assert report.ratio([1.0], None) is None
+    assert report.ratio([None], [1.0]) is None
+
+
+def test_problem_makes_the_exit_code_1_and_is_kept(tmp_path: Path) -> None:
+    made = made_report(json=tmp_path / "r.json")
+    made.problem("mosquitto, fanout_1: 3 of 10 deliveries were lost")
+    made.figure("a", 123456.0)
+    made.figure("b", None)
+    assert made.finish() == 1
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert told["problems"] == ["mosquitto, fanout_1: 3 of 10 deliveries were lost"]
+    assert told["figures"] == {"a": 123_500.0, "b": None}
+
+
+def test_missing_peer_changes_the_exit_code_only_on_request() -> None:
+    for required, code in ((False, 0), (True, 3)):
+        made = made_report(require_peers=required)
+        made.missing("nats", "nats-server not found: apt-get install nats-server")
+        assert made.finish() == code
+
+
+@pytest.mark.parametrize("text", ["0", "1,0", "-3", "x"])
+def test_counts_below_one_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"only numbers from 1|invalid literal"):
+        report.integers(text)
+
+
+def test_too_many_connections_are_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="open files are needed but the hard limit is"):
+        raise_open_files(2**40)

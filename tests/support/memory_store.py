@@ -1,0 +1,248 @@
+"""What a coordinator needs of a `Store`, in memory: for the simulator and for tests of the sequencer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
+from lexicast.cluster.errors import UsageError
+from lexicast.cluster.records import (
+    DictionaryStored,
+    EpochStart,
+    Released,
+    SessionEnded,
+    SessionMoved,
+    SessionSaved,
+    Subscribed,
+    Unsubscribed,
+)
+from lexicast.cluster.selection import offsets_of, select, select_from
+from lexicast.storage.options import StoreOptions
+from lexicast.storage.outline import outline
+from lexicast.storage.reader import ReadResult
+from lexicast.storage.retention.reclaiming import Reclaimed
+from lexicast.storage.store import StoreStats, Tail
+from lexicast.storage.tables.producers import ProducerState, extended, parse
+from lexicast.storage.tables.sessions import due_us
+from lexicast.storage.tables.state import Epoch
+
+
+class MemoryStore:
+    """Logs as lists of blocks; the rows of producers are the store's own."""
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+        self.options = StoreOptions()
+        self.blocks: dict[int, list[Block]] = {}
+        self.full = False
+        self._producers: dict[tuple[int, bytes], bytes] = {}
+        self._marks: dict[tuple[int, bytes, int], int] = {}
+        self._epochs: dict[int, list[Epoch]] = {}
+        self._sessions: dict[tuple[int, str], SessionSaved] = {}
+        self._subscriptions: dict[tuple[int, str, str], tuple[Subscribed, int]] = {}
+        self._dictionaries: dict[tuple[int, int], DictionaryStored] = {}
+
+    def discard_us(self) -> int:
+        """As far as the log has come: a clock of its own it has none."""
+        return max([blocks[-1].time_us for blocks in self.blocks.values() if blocks], default=0)
+
+    def stats(self) -> StoreStats:
+        """As `Store.stats`, as far as memory has any: what the log holds."""
+        blocks = [block for log in self.blocks.values() for block in log]
+        times = [block.time_us for block in blocks]
+        size, records = sum([block.size_bytes for block in blocks]), sum([block.count for block in blocks])
+        return StoreStats(
+            used_bytes=size,
+            file_bytes=size,
+            log_bytes=size,
+            free_bytes=self.options.quota_bytes - size,
+            records=records,
+            blocks=len(blocks),
+            oldest_us=min(times, default=0),
+            newest_us=max(times, default=0),
+            topics=0,
+            sessions=len(self._sessions),
+            retained=0,
+            index_pending=0,
+            full=self.full,
+            poisoned=False,
+            pinned=False,
+            clock_ahead_s=0.0,
+            clock_left_s=0.0,
+        )
+
+    # -- writing
+
+    def commit(self, blocks: Sequence[Block]) -> None:
+        """Append blocks; offsets must ascend."""
+        for block in blocks:
+            log = self.blocks.setdefault(block.group, [])
+            if log and not log[-1].last < block.first:
+                raise UsageError(f"group {block.group}: offset {block.first} does not follow {log[-1].last}")
+            self._apply(block)
+            log.append(block)
+
+    def _apply(self, block: Block) -> None:
+        found = outline(block)
+        for row in found.producers:
+            key = (block.group, row.producer)
+            self._producers[key] = extended(self._producers.get(key), row, block.time_us)
+        for mark in found.marks:
+            self._marks[block.group, mark.session_uid, mark.packet_id] = mark.offset
+        for at, record in enumerate(found.control):
+            match record:
+                case EpochStart():
+                    start = Epoch(record.epoch, block.first + at, record.previous_last)
+                    self._epochs.setdefault(block.group, []).append(start)
+                case Released():
+                    for packet_id in record.packet_ids:
+                        self._marks.pop((block.group, record.session_uid, packet_id), None)
+                case SessionSaved():
+                    self._sessions[block.group, record.client_id] = record
+                case SessionMoved():
+                    self._move_session(block.group, record)
+                case SessionEnded():
+                    self._sessions.pop((block.group, record.client_id), None)
+                case Subscribed():
+                    self._subscriptions[block.group, record.broker, record.filter] = (record, block.first + at)
+                case Unsubscribed():
+                    self._subscriptions.pop((block.group, record.broker, record.filter), None)
+                case DictionaryStored():
+                    self._dictionaries[block.group, record.dictionary] = record
+
+    def _move_session(self, group: int, record: SessionMoved) -> None:
+        found = self._sessions.get((group, record.client_id))
+        if found is not None:
+            changed = {name: getattr(record, name) for name in record._fields}
+            self._sessions[group, record.client_id] = found._replace(**changed | {"place": record.place or found.place})
+
+    def replayed(self, upto: dict[int, int]) -> MemoryStore:
+        """A store with the blocks that end at or before `upto` (group -> offset): a follower that was truncated."""
+        copy = MemoryStore(self.groups)
+        for group, log in self.blocks.items():
+            copy.commit([block for block in log if block.last <= upto.get(group, -1)])
+        return copy
+
+    def reclaim(self, now_us: int) -> Reclaimed:
+        """Nothing is ever discarded."""
+        return Reclaimed(0, 0, 0, False)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    # -- reading
+
+    def room(self) -> bool:
+        """Whether publications are accepted."""
+        return not self.full
+
+    def tails(self) -> dict[int, Tail]:
+        """As `Store.tails`."""
+        logs = {group: log for group, log in self.blocks.items() if log}
+        return {g: Tail(log[-1].epoch, log[0].first, log[-1].last, log[-1].time_us) for g, log in logs.items()}
+
+    def first_kept(self, group: int) -> int:
+        """As `Store.first_kept`: nothing is ever discarded here."""
+        return 0
+
+    def read(
+        self,
+        group: int,
+        offset: int,
+        *,
+        bytes_max: int = 1 << 20,
+        upto: int | None = None,
+        topics: Callable[[bytes], bool] | None = None,
+        read_s: float = 0.0,
+    ) -> ReadResult:
+        """As `Store.read`."""
+        found: list[Block] = []
+        at, size = offset, 0
+        for block in self.blocks.get(group, ()):
+            if block.last < offset:
+                continue
+            if upto is not None and block.first > upto:
+                return ReadResult(found, max(at, upto + 1), 0)
+            at = block.last + 1
+            if block.kind == PUBLICATIONS and (topics is None or any(map(topics, block.meta.topics))):
+                part = select_from(block, offset)
+                if part is not None:
+                    found.append(part)
+                    size += part.size_bytes
+            if size >= bytes_max:
+                break
+        return ReadResult(found, at, 0)
+
+    def records(self) -> Iterator[tuple[int, int, bytes, int, bytes]]:
+        """(group, offset, topic, flags, payload) of every publication in the logs."""
+        for group, log in self.blocks.items():
+            for block in log:
+                if block.kind == PUBLICATIONS:
+                    yield from ((group, r.offset, r.topic, r.flags, r.payload) for r in block.records())
+
+    def retained(self, group: int, matches: Callable[[bytes], bool]) -> list[Block]:
+        """As `Store.retained`."""
+        latest: dict[bytes, Block] = {}
+        for block in self.blocks.get(group, ()):
+            if block.kind != PUBLICATIONS:
+                continue
+            for index, record in enumerate(block.records()):
+                if record.flags & RETAIN and matches(record.topic):
+                    part = select(block, [i == index for i in range(block.count)])
+                    assert part is not None
+                    latest[record.topic] = replace(part, last=offsets_of(part)[0])
+        return [block for block in latest.values() if block.body]
+
+    def retained_topic(self, group: int, topic: bytes) -> Block | None:
+        """As `Store.retained_topic`."""
+        return next(iter(self.retained(group, lambda name: name == topic)), None)
+
+    def offset_at(self, group: int, time_us: int) -> int:
+        """As `Store.offset_at`."""
+        log = self.blocks.get(group, [])
+        found = next((block.first for block in log if block.time_us >= time_us), None)
+        return found if found is not None else (log[-1].last + 1 if log else 0)
+
+    def producer(self, group: int, producer: bytes) -> ProducerState | None:
+        """As `Store.producer`."""
+        row = self._producers.get((group, producer))
+        return None if row is None else parse(producer, row)
+
+    def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
+        """As `Store.mark`."""
+        return self._marks.get((group, session_uid, packet_id))
+
+    def epochs(self, group: int) -> list[Epoch]:
+        """As `Store.epochs`."""
+        return self._epochs.get(group, [])
+
+    def session(self, group: int, client_id: str) -> SessionSaved | None:
+        """As `Store.session`."""
+        return self._sessions.get((group, client_id))
+
+    def sessions(self, group: int) -> Iterable[SessionSaved]:
+        """As `Store.sessions`."""
+        return [session for (home, _), session in self._sessions.items() if home == group]
+
+    def subscriptions(self, group: int) -> Iterable[tuple[Subscribed, int]]:
+        """As `Store.subscriptions`."""
+        return [found for (number, _, _), found in self._subscriptions.items() if number == group]
+
+    def subscription(self, group: int, broker: str, topic: str) -> Subscribed | None:
+        """As `Store.subscription`."""
+        found = self._subscriptions.get((group, broker, topic))
+        return None if found is None else found[0]
+
+    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+        """As `Store.due_sessions`."""
+        rows = [(group, s) for (group, _), s in self._sessions.items() if 0 < due_us(s) <= now_us]
+        return rows[:limit]
+
+    def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
+        """As `Store.dictionary`."""
+        return self._dictionaries.get((group, dictionary))
+
+    def dictionaries(self, group: int) -> Iterable[DictionaryStored]:
+        """As `Store.dictionaries`."""
+        return [record for (home, _), record in self._dictionaries.items() if home == group]
