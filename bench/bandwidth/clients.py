@@ -23,7 +23,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 import lexicast.mqtt as mqtt
 from lexicast.compression.codecs import Deflate
 
-from ..demo.part import Orders, tell
+from ..stage.parts import Orders, tell
 
 METHODS: Final = ("nothing", "deflate", "predict")
 HOST: Final = "127.0.0.1"

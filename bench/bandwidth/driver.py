@@ -30,8 +30,8 @@ from typing import Final, NamedTuple
 from lexicast.cluster.errors import PeerError, UsageError
 
 from .. import report as reports
-from ..demo.part import Part
 from ..peers import targets
+from ..stage.parts import Part
 from .clients import METHODS
 from .picture import draw
 
@@ -73,7 +73,7 @@ class Corpus(NamedTuple):
 
 def flights(directory: Path, messages: int) -> Corpus:
     """The first flights, as JSON."""
-    from ..demo.data import prepare
+    from ..data.flights import prepare
 
     events = prepare(messages, directory / "replay").events
     payloads = [event.payload for event in events if event.topic.startswith("flights/")][:messages]

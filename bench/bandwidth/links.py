@@ -14,8 +14,8 @@ from dataclasses import asdict
 
 import uvloop
 
-from ..demo.part import Orders, tell
-from ..peers.proxy import Proxy
+from ..stage.parts import Orders, tell
+from ..stage.proxy import Proxy
 
 SAMPLE_S = 0.1
 QUEUE_BYTES = 64 * 1024

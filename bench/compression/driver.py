@@ -39,6 +39,7 @@ from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Base, Predict, Reading
 
 from .. import report as reports
+from ..data.corpora import FLIGHTS, Corpus, of_folder, of_packages
 from ..report import Report
 from . import pictures as pictures
 from . import usage as usage
@@ -52,7 +53,6 @@ from .baselines import (
     FixedRate,
     SingleDict,
 )
-from .corpora import FLIGHTS, Corpus, of_folder, of_packages
 from .peers import deflate_reduction, stream_reduction, vcdiff_reduction
 from .runs import Run, SharedTrainer, simulate
 

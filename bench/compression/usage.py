@@ -9,8 +9,8 @@ from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.codecs import DEFLATE_PRESET
 from lexicast.compression.contents import SUBSTRINGS, Material
 
+from ..data.corpora import Corpus
 from ..report import Report
-from .corpora import Corpus
 from .femtozip import FemtoZip, usage
 
 MULTIPLIERS: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55, 91)

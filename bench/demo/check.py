@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .data import Event, load
+from ..data.flights import Event, load
 
 PERCENTILES: Final = (50, 90, 99, 100)
 

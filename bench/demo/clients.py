@@ -29,9 +29,9 @@ from lexicast.actors.client.paho import Client as AwareClient
 from lexicast.actors.ray.token import use_own_token
 from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError
 
+from ..data.flights import Event, load
+from ..stage.parts import Orders, tell
 from .check import Received, account
-from .data import Event, load
-from .part import Orders, tell
 
 HOST: Final = "127.0.0.1"
 IN_FLIGHT: Final = 200
@@ -242,7 +242,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("role", choices=("publish", "subscribe-mqtt", "subscribe-python"))
     parser.add_argument("--name", required=True)
     parser.add_argument("--port", type=int, required=True, help="of its link's proxy")
-    parser.add_argument("--events", type=Path, required=True, help="file with the events (demo_data)")
+    parser.add_argument("--events", type=Path, required=True, help="file with the events (data.flights)")
     parser.add_argument("--folder", type=Path, required=True, help="where its account goes")
     parser.add_argument("--aware", action="store_true", help="ask for dictionaries")
     parser.add_argument("--rate", type=float, default=1.0, help="events a second, of all publishers together")

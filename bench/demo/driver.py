@@ -29,9 +29,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from lexicast.cluster.errors import LexicastError, UsageError
 
+from ..data.flights import FLIGHTS_MAX, Replay, Sizes, prepare, sizes
 from ..peers.targets import Target, from_ready_file
 from .check import Verdict, digests, judge, topic_numbers
-from .data import FLIGHTS_MAX, Replay, Sizes, prepare, sizes
 from .past import ask
 from .replay import SUBSCRIBERS, Carried, Outcome, Stage
 from .report import Report, show, title

@@ -14,7 +14,7 @@ from lexicast.actors.client.client import Client
 from lexicast.actors.client.connect import connect
 from lexicast.compression.dictionary import Dictionary, unpack
 
-from .data import Event, Replay
+from ..data.flights import Event, Replay
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .data import WEATHER
+from ..data.flights import WEATHER
 from .replay import AWARE, PLAIN, PYTHON
 from .report import Report
 

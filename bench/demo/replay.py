@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..data.flights import WEATHER, Replay
+from ..stage.parts import END_TIMEOUT_S, Part
 from .check import Account, Ints, read_account
-from .data import WEATHER, Replay
-from .part import END_TIMEOUT_S, Part
 
 CLIENTS: Final = "lexicast.bench.demo.clients"
-LINKS: Final = "lexicast.bench.demo.links"
+LINKS: Final = "lexicast.bench.stage.links"
 PLAIN: Final = "plain"
 AWARE: Final = "aware"
 PYTHON: Final = "python"

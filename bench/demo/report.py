@@ -12,9 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..data.flights import WEATHER, Replay, Sizes
 from ..report import machine
 from .check import Verdict
-from .data import WEATHER, Replay, Sizes
 from .past import Answer, Learned
 from .replay import AWARE, PLAIN, PYTHON, SUBSCRIBERS, Outcome
 

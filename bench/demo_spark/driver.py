@@ -40,7 +40,7 @@ from lexicast.raydp_jobs.training.train_dictionaries import train_from_history a
 from lexicast.raydp_jobs.training.train_regression import publish as publish_regression
 from lexicast.raydp_jobs.training.train_regression import train_from_history as train_regression
 
-from ..demo.data import FLIGHTS_MAX, Event, prepare
+from ..data.flights import FLIGHTS_MAX, Event, prepare
 from ..demo.driver import cluster
 from .channel import show_channel
 from .pictures import draw_delays

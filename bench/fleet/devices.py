@@ -21,7 +21,7 @@ import uvloop
 
 from lexicast.cluster.errors import LexicastError
 
-from ..demo.part import Orders, tell
+from ..stage.parts import Orders, tell
 from .mqtt import Connection, Delivery, Will, dial
 from .telemetry import Account, Sensors, client_id, device_and_number, numbered, topic
 

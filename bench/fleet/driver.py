@@ -28,10 +28,10 @@ from typing import Final
 from lexicast.cluster.errors import PeerError, UsageError
 
 from .. import report as reports
-from ..demo.part import Part
 from ..peers import targets
 from ..peers.opening import raise_open_files
 from ..report import Report
+from ..stage.parts import Part
 from .log import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
 from .mqtt import Connection, Delivery, dial
 from .telemetry import FILTER, Account, device_and_number, numbered, topic

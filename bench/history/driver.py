@@ -31,7 +31,7 @@ from lexicast.raydp_jobs.history.dataframe import history, release
 from lexicast.raydp_jobs.spark.environment import driver_processes, spark_session
 
 from .. import report as reports
-from ..demo.data import prepare
+from ..data.flights import prepare
 from ..demo.driver import cluster
 from ..report import Report
 

@@ -27,8 +27,8 @@ from lexicast.raydp_jobs.training.choosing import choose
 from lexicast.raydp_jobs.training.replaying import Observation, dictionaries_until, error, fitted, replay
 
 from .. import report as reports
-from ..compression.corpora import Corpus, of_folder, of_packages
 from ..compression.runs import FAMILY, Run, simulate
+from ..data.corpora import Corpus, of_folder, of_packages
 from ..report import Report
 
 MESSAGES_MAX = 20_000

@@ -21,8 +21,8 @@ from aiohttp import WSMsgType, web
 from lexicast.cluster.errors import PeerError
 
 from ..bandwidth.clients import load
-from ..demo.part import Orders, Part, tell
 from ..peers.targets import cpu_s
+from ..stage.parts import Orders, Part, tell
 
 HOST: Final = "127.0.0.1"
 TIMEOUT_S: Final = 120.0

@@ -31,8 +31,8 @@ from lexicast.compression.tapd import Link
 from lexicast.compression.training import mean_bytes
 
 from .. import report as reports
-from ..compression.corpora import Corpus, of_folder, of_packages
 from ..compression.runs import simulate
+from ..data.corpora import Corpus, of_folder, of_packages
 from ..report import Report
 from .overlay import DISTRIBUTIONS, Overlay, overlay, senders
 

@@ -22,7 +22,7 @@ from lexicast.bench.bandwidth import driver as bandwidth
 from lexicast.bench.bandwidth.driver import Outcome, Setting, middle, speedup
 from lexicast.bench.peers import targets
 from lexicast.bench.peers.opening import Address, SessionSpec, close_all, open_sessions
-from lexicast.bench.peers.proxy import Proxy
+from lexicast.bench.stage.proxy import Proxy
 from lexicast.bench.stream_cpu import driver as stream_cpu
 from lexicast.bench.stream_cpu.driver import AwareMqtt, streams_us
 from lexicast.cluster.clock import SystemClock

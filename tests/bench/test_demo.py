@@ -15,11 +15,11 @@ import numpy as np
 import psutil
 import pytest
 
+from lexicast.bench.data.flights import PUBACK_BYTES, WEATHER, Event, Replay, load, prepare, sizes
 from lexicast.bench.demo import driver as demo
 from lexicast.bench.demo.check import Received, Verdict, account, digests, judge, read_account, topic_numbers
-from lexicast.bench.demo.data import PUBACK_BYTES, WEATHER, Event, Replay, load, prepare, sizes
-from lexicast.bench.demo.part import Part
 from lexicast.bench.demo.report import LinkBytes
+from lexicast.bench.stage.parts import Part
 from lexicast.cluster.errors import PeerError, UsageError
 
 EVENTS = [
@@ -158,7 +158,7 @@ async def test_a_part_that_dies_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_part_ends_when_the_demo_has_gone(tmp_path: Path) -> None:
-    part = Part("links", "lexicast.bench.demo.links", ["one=127.0.0.1:9"], tmp_path / "links.log")
+    part = Part("links", "lexicast.bench.stage.links", ["one=127.0.0.1:9"], tmp_path / "links.log")
     await part.start()
     assert list(await part.wait_for("ports")) == ["one"]
     await part.stop()

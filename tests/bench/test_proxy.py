@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from lexicast.bench.peers import proxy as proxies
-from lexicast.bench.peers.proxy import Proxy
 from lexicast.bench.peers.targets import spawn
+from lexicast.bench.stage import proxy as proxies
+from lexicast.bench.stage.proxy import Proxy
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -227,7 +227,7 @@ async def test_command_counts_into_its_file(tmp_path: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "lexicast.bench.peers.proxy",
+            "lexicast.bench.stage.proxy",
             "--to",
             f"127.0.0.1:{port}",
             "--counters",

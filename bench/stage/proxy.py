@@ -333,9 +333,9 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m lexicast.bench.peers.proxy --to HOST:PORT`; returns the exit code."""
+    """`python -m lexicast.bench.stage.proxy --to HOST:PORT`; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m lexicast.bench.peers.proxy",
+        prog="python -m lexicast.bench.stage.proxy",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import uvloop
 
-from ..peers.proxy import Proxy
-from .part import Orders, tell
+from .parts import Orders, tell
+from .proxy import Proxy
 
 SAMPLE_S = 0.25
 
@@ -49,7 +49,7 @@ async def serve(links: dict[str, tuple[str, int]]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m lexicast.bench.demo.links NAME=HOST:PORT ...`; started by the demo."""
+    """`python -m lexicast.bench.stage.links NAME=HOST:PORT ...`; started by the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("links", nargs="+", metavar="NAME=HOST:PORT")
     links = {}
