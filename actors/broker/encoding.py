@@ -65,7 +65,7 @@ _STREAM = bytes((STREAM_TAG,))
 Grants = tuple[Grant | None, ...]
 
 
-class Encoded(NamedTuple):
+class EncodedBlock(NamedTuple):
     """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases."""
 
     data: bytes
@@ -289,7 +289,7 @@ class Encoder:
         """What dictionary-aware subscribers get as payloads."""
         return view.tagged(self._tagging)[0]
 
-    def shared(self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int] = ()) -> Encoded:
+    def shared(self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int] = ()) -> EncodedBlock:
         """The block's publications at QoS 0 for every subscriber of `kind` with these grants.
 
         `streamed`: the topics (by index into the block's) of which they get frames.
@@ -313,7 +313,7 @@ class Encoder:
                     used.update(tags[at : at + count])
             at += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return Encoded(data, frozenset(used), records, view.dictionaries(streamed))
+        return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed))
 
     def _qos0(
         self, kind: Kind, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None]
@@ -334,7 +334,7 @@ class Encoder:
             fit = [p for p in fit if p is not None and size(kind.version, len(topic), len(p), qos, properties) <= limit]
         return fit  # type: ignore[return-value]  # None was left out above
 
-    def _for_link(self, view: BlockView, grants: Grants) -> Encoded:
+    def _for_link(self, view: BlockView, grants: Grants) -> EncodedBlock:
         block = view.block
         runs = block.meta.runs
         if None in grants or any([run.expiry_ms for run in runs]):
@@ -343,6 +343,6 @@ class Encoder:
                 keep += [grants[run.topic] is not None and not view.expired(run)] * run.count
             part = select(block, keep)
             if part is None:
-                return Encoded(b"")
+                return EncodedBlock(b"")
             block = part
-        return Encoded(self._pack(for_readers(block).to_wire()), records=block.count)
+        return EncodedBlock(self._pack(for_readers(block).to_wire()), records=block.count)

@@ -31,7 +31,7 @@ from ..ray.handles import Member
 from .catching_up.readers import BlockCache, CatchingUp
 from .dictionary_keeper import DICTIONARIES_FILTER, DictionaryKeeper
 from .encoding import BlockView, Encoder, Grant
-from .entries import Done, Entry
+from .entries import Done, SealedEntry
 from .fanout import Fan, Fanout
 from .filters import Filters, concerns_all, gathered
 from .pipeline import Pipeline
@@ -40,7 +40,7 @@ from .retained_feed import RetainedFeed
 from .storing import Storing
 from .streaming import Streamer
 from .subscriber import Subscriber
-from .waiting_for_dictionaries import Stalled
+from .waiting_for_dictionaries import WaitingBlocks
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ FILTERS_AT_ONCE = 100
 OFFSET_END = 1 << 63
 
 
-class Engine:
+class BrokerEngine:
     """See the module's docstring. `requests`: what coordinators may ask of this broker, by method name."""
 
     def __init__(self, name: str, incarnation: int, groups: int, config: Config, clock: Clock) -> None:
@@ -77,7 +77,7 @@ class Engine:
         self.streamer = self._streamer(config)
         self.fanout = Fanout(config.broker.routes_max, self.streamer)
         self._cache = BlockCache(config.broker.cache_bytes_max)
-        self._stalled = Stalled(
+        self._stalled = WaitingBlocks(
             self.dictionaries, self.fetch_dictionary, lambda block: self._deliver(block, self.clock.time_us())
         )
         self.catching_up = CatchingUp(self, self._cache, self._stalled, config.broker.cache_bytes_max)
@@ -186,7 +186,7 @@ class Engine:
         """The group of a topic. Raises UnavailableError when nobody leads it."""
         return (self._routes.get(topic) or self._route(topic))[0]
 
-    def forward(self, entry: Entry, count: int) -> Pipeline:
+    def forward(self, entry: SealedEntry, count: int) -> Pipeline:
         """An entry that a Python client made. Raises UnavailableError."""
         pipeline = self._by_group.get(entry.wire[0])
         if pipeline is None:

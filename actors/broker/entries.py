@@ -34,7 +34,7 @@ _COUNT: Final = 7
 
 
 @dataclass(slots=True)
-class Entry:
+class SealedEntry:
     """An entry as it is sent, and whom to tell of its result."""
 
     wire: WireEntry
@@ -45,7 +45,7 @@ class Entry:
     awaited: bool = False
 
 
-class EntryBuilder:
+class GroupEntryBuilder:
     """Publications of one group that wait for the next batch."""
 
     __slots__ = (
@@ -120,7 +120,7 @@ class EntryBuilder:
         """Whether some publisher waits for the commit."""
         return bool(self._done)
 
-    def seal(self, producer: bytes, incarnation: int, sequence: int, storing: Storing | None = None) -> Entry:
+    def seal(self, producer: bytes, incarnation: int, sequence: int, storing: Storing | None = None) -> SealedEntry:
         """The entry as it is sent; its first publication has `sequence`. `storing` compresses what came raw."""
         if storing is not None and (began_s := storing.begin(self.count)) is not None:
             raw = list(self._payloads)
@@ -138,7 +138,7 @@ class EntryBuilder:
         lengths = array("I", map(len, self._payloads)).tobytes()
         wire = (self._group, pack_meta(meta), lengths, b"".join(self._payloads))
         size = len(wire[1]) + len(lengths) + len(wire[3])
-        return Entry(wire, self._done, meta.dictionaries, size, self.awaited)
+        return SealedEntry(wire, self._done, meta.dictionaries, size, self.awaited)
 
     def _compress(self, storing: Storing) -> bool:
         """Raw runs in their family's compression; whether there is one, and all payloads came raw."""
@@ -159,11 +159,11 @@ class EntryBuilder:
 
 
 @dataclass(slots=True)
-class Batch:
+class PublishBatch:
     """One PUBLISH message that has not been answered."""
 
     tag: int
-    entries: list[Entry]
+    entries: list[SealedEntry]
     taken: bool = False
     size_bytes: int = field(init=False)
     awaited: bool = field(init=False)

@@ -23,7 +23,7 @@ from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQ
 from ..link.link import BEATS, Link, dial
 from ..loop.background import keep_going, stop_loops
 from ..ray.handles import Member
-from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, Batch, Entry, EntryBuilder
+from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, GroupEntryBuilder, PublishBatch, SealedEntry
 from .storing import Storing
 
 log = logging.getLogger(__name__)
@@ -85,9 +85,9 @@ class Pipeline:
         self._batch_bytes_max = batch_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._beats = beats
-        self._builders: dict[int, EntryBuilder] = {}
-        self._sealed: deque[Entry] = deque()
-        self._batches: dict[int, Batch] = {}
+        self._builders: dict[int, GroupEntryBuilder] = {}
+        self._sealed: deque[SealedEntry] = deque()
+        self._batches: dict[int, PublishBatch] = {}
         self._untaken = 0
         self._next_tag = 1
         self._sequences: dict[int, int] = {}
@@ -104,14 +104,14 @@ class Pipeline:
 
     # -- publishing
 
-    def builder(self, group: int, size_bytes: int) -> EntryBuilder:
+    def builder(self, group: int, size_bytes: int) -> GroupEntryBuilder:
         """Where publications of `group`, of `size_bytes` payload, are to gather; call `added` after adding to it."""
         builder = self._builders.get(group)
         if builder is None:
-            builder = self._builders[group] = EntryBuilder(group)
+            builder = self._builders[group] = GroupEntryBuilder(group)
         elif builder.size_bytes + size_bytes > ENTRY_BYTES_MAX or builder.count > ENTRY_RECORDS_MAX:
             self._seal(group, builder)
-            builder = self._builders[group] = EntryBuilder(group)
+            builder = self._builders[group] = GroupEntryBuilder(group)
         return builder
 
     def added(self, size_bytes: int) -> None:
@@ -123,12 +123,12 @@ class Pipeline:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def forward(self, entry: Entry) -> None:
+    def forward(self, entry: SealedEntry) -> None:
         """Send an entry that a Python client made (its own producer, so it stays as it is)."""
         self._sealed.append(entry)
         self.added(entry.size_bytes)
 
-    def _seal(self, group: int, builder: EntryBuilder) -> None:
+    def _seal(self, group: int, builder: GroupEntryBuilder) -> None:
         sequence = self._sequences.get(group, 1)
         self._sequences[group] = sequence + builder.count
         entry = builder.seal(self._producer, self._hello[2], sequence, self._user.storing)
@@ -157,12 +157,12 @@ class Pipeline:
         while self._sealed and size + self._sealed[0].size_bytes <= self._batch_bytes_max:
             entries.append(self._sealed.popleft())
             size += entries[-1].size_bytes
-        batch = Batch(self._next_tag, entries)
+        batch = PublishBatch(self._next_tag, entries)
         self._next_tag += 1
         self._batches[batch.tag] = batch
         self._transmit(batch)
 
-    def _transmit(self, batch: Batch) -> None:
+    def _transmit(self, batch: PublishBatch) -> None:
         assert self.link is not None
         for entry in batch.entries:
             for dictionary in entry.dictionaries:
@@ -210,7 +210,7 @@ class Pipeline:
         self._resumed.clear()
         self._lost.set()
 
-    def _taken(self, batch: Batch | None) -> None:
+    def _taken(self, batch: PublishBatch | None) -> None:
         if batch is not None and not batch.taken:
             batch.taken = True
             self._untaken -= 1

@@ -13,7 +13,7 @@ from .encoding import Grant
 from .filters import concerns_all
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import BrokerEngine
     from .subscriber import Subscriber
 
 # filter -> group -> the first offset that comes live.
@@ -26,7 +26,7 @@ class Placing:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: BrokerEngine,
         subscriber: Subscriber,
         wanted: Mapping[bytes, Grant],
         fresh: list[bytes],

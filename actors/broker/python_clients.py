@@ -29,13 +29,13 @@ from lexicast.storage.cut import only_topic
 from ..client.subscription import FILTERS_MAX
 from ..link.link import Link
 from .encoding import LINK, Grant, Kind
-from .entries import Entry
+from .entries import SealedEntry
 from .retained_feed import RetainedFeed
 from .samples import SampleStream
 from .subscriber import Subscriber
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import BrokerEngine
 
 STREAMS_MAX = 10_000
 # Clients in one answer.
@@ -54,7 +54,9 @@ class LinkStream(Subscriber):
 
     __slots__ = ("_client", "_prefix", "number")
 
-    def __init__(self, engine: Engine, client: ClientSession, number: int, drops: bool, streams: bool) -> None:
+    def __init__(
+        self, engine: BrokerEngine, client: PythonClientSession, number: int, drops: bool, streams: bool
+    ) -> None:
         super().__init__(engine, STREAMS_KIND if streams else LINK_KIND, drops)
         self._client = client
         self.number = number
@@ -66,7 +68,7 @@ class LinkStream(Subscriber):
         self._client.send_packed(self._prefix + data)
 
 
-class ClientSession:
+class PythonClientSession:
     """One Python client's link."""
 
     def __init__(self, port: ClientPort, link: Link) -> None:
@@ -179,7 +181,7 @@ class ClientSession:
             if pipeline.full:
                 self._link.pause_reading()
 
-    def _entry(self, wire: Any) -> tuple[Entry, int]:
+    def _entry(self, wire: Any) -> tuple[SealedEntry, int]:
         """Raises PeerError for an entry that breaks the rules: the client library would not have sent it."""
         check_entry_columns(wire)
         group, meta, lengths, body = wire
@@ -190,7 +192,7 @@ class ClientSession:
         if largest > self._port.payload_bytes_max:
             raise PeerError(f"a payload of {largest} bytes: at most {self._port.payload_bytes_max} are allowed")
         size = len(meta) + len(lengths) + len(body)
-        return Entry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // 4
+        return SealedEntry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // 4
 
     # -- requests
 
@@ -356,7 +358,7 @@ class ClientPort:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: BrokerEngine,
         payload_bytes_max: int,
         status: Callable[[], dict[str, Any]],
         cluster: Callable[[], Awaitable[dict[str, Any]]],
@@ -368,22 +370,22 @@ class ClientPort:
         self.clients = clients
         self.payload_bytes_max = payload_bytes_max
         self.status = status
-        self.sessions: set[ClientSession] = set()
+        self.sessions: set[PythonClientSession] = set()
         self.mqtt_publishers: Callable[[bytes], int] = lambda family: 0
         self._checked: dict[bytes, int] = {}
 
-    def opened(self, link: Link) -> ClientSession | None:
+    def opened(self, link: Link) -> PythonClientSession | None:
         """A link was opened; only clients have business here."""
         if link.role == ASKING:
-            return ClientSession(self, link)  # it is gone in a moment, and no client of anything
+            return PythonClientSession(self, link)  # it is gone in a moment, and no client of anything
         if link.role != "client":
             return None
-        session = ClientSession(self, link)
+        session = PythonClientSession(self, link)
         self.sessions.add(session)
         session.start()
         return session
 
-    def closed(self, session: ClientSession) -> None:
+    def closed(self, session: PythonClientSession) -> None:
         """A client has gone."""
         self.sessions.discard(session)
 

@@ -14,7 +14,7 @@ from lexicast.cluster.blocks import Block
 from .filters import parts
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import BrokerEngine
     from .pipeline import Pipeline
 
 PAGE_BYTES = 256 * 1024
@@ -23,7 +23,7 @@ PAGE_BYTES = 256 * 1024
 class RetainedFeed:
     """What is retained of filters' topics from before their cuts. `done`: there is no further page."""
 
-    def __init__(self, engine: Engine, cuts: Mapping[bytes, Mapping[int, int]]) -> None:
+    def __init__(self, engine: BrokerEngine, cuts: Mapping[bytes, Mapping[int, int]]) -> None:
         self._engine = engine
         self._cuts = cuts
         self.filters = list(cuts)

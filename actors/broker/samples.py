@@ -17,7 +17,7 @@ from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, Meta, Run, pack_me
 from lexicast.cluster.protocol.messages import DELIVER
 
 from ..sampling.budget import Shares
-from .encoding import LINK, BlockView, Encoded, Grants, Kind
+from .encoding import LINK, BlockView, EncodedBlock, Grants, Kind
 from .subscriber import CatchUp, Subscriber
 
 SAMPLE_KIND: Final = Kind(LINK)
@@ -54,7 +54,7 @@ class SampleStream(Subscriber):
         self.number = number
         self.skipped = 0
 
-    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+    def offer(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> None:
         """Take what the budget allows of a live block; the rest is left out for good."""
         now_s = asyncio.get_running_loop().time()
         block = view.block

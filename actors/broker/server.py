@@ -22,7 +22,7 @@ from ..mqtt.listener import MqttListener
 from ..ray.handles import BROKER, Coordination, Member, Members
 from ..status.gathering import ClusterStatus
 from ..status.meters import Meter, Since
-from .engine import Engine
+from .engine import BrokerEngine
 from .pipeline import Pipeline
 from .python_clients import ClientPort
 
@@ -53,7 +53,7 @@ class BrokerServer:
         self._run_dir = run_dir
         self._servers: list[asyncio.AbstractServer] = []
         self._watching: asyncio.Task[None] | None = None
-        self.engine: Engine = None  # type: ignore[assignment]  # set by start
+        self.engine: BrokerEngine = None  # type: ignore[assignment]  # set by start
         self.clients: ClientPort = None  # type: ignore[assignment]  # set by start
         self.mqtt: MqttListener = None  # type: ignore[assignment]  # set by start
         self.link_info: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class BrokerServer:
             self.addresses += (real,)
         member = Member(self.name, 0, self.addresses, os.uname().nodename, os.getpid())
         self.incarnation = await self.coordination.register(BROKER, member)
-        self.engine = Engine(self.name, self.incarnation, info.groups, self.config, self._clock)
+        self.engine = BrokerEngine(self.name, self.incarnation, info.groups, self.config, self._clock)
         self.engine.room = self._room
         await self._reach_coordinators()
         await self.engine.learn_dictionaries()

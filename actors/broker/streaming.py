@@ -20,7 +20,7 @@ from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 from lexicast.compression.topic_stream import TopicStreams
 from lexicast.compression.wire import Recoder
 
-from .encoding import BlockView, Encoded, Encoder, Grants, Kind, Newest, OptedOut
+from .encoding import BlockView, EncodedBlock, Encoder, Grants, Kind, Newest, OptedOut
 
 if TYPE_CHECKING:
     from .subscriber import Subscriber
@@ -136,9 +136,9 @@ def deliver_streams(
         for index, batch in view.batches.items()
         if grants[index] is not None
     ]
-    variants: dict[int, Encoded] = {}
+    variants: dict[int, EncodedBlock] = {}
 
-    def made(mask: int) -> Encoded:
+    def made(mask: int) -> EncodedBlock:
         streamed = [index for index in view.batches if mask >> index & 1]
         variants[mask] = encoder.shared(kind, view, grants, streamed)
         return variants[mask]

@@ -15,7 +15,7 @@ from lexicast.cluster.blocks import Block, Run
 from lexicast.cluster.selection import select_from
 from lexicast.cluster.topics.names import TopicTrie, matches
 
-from .encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
+from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 
 if TYPE_CHECKING:
     from .catching_up.packets import RunPackets
@@ -99,7 +99,7 @@ class Subscriber:
         """Send encoded publications."""
         raise NotImplementedError
 
-    def write_tagged(self, encoded: Encoded) -> None:
+    def write_tagged(self, encoded: EncodedBlock) -> None:
         """`write` for dictionary-aware sessions: introduce aliases first."""
         self.write(encoded.data)
 
@@ -109,7 +109,7 @@ class Subscriber:
 
     # -- live delivery, when not simply `ready`
 
-    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+    def offer(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> None:
         """One live block: send it, or note from where on this subscriber lags."""
         block = view.block
         if self.closed or block.group in self.lagging:
@@ -120,7 +120,7 @@ class Subscriber:
             return
         self._send(view, grants, encoded, live=True)
 
-    def _send(self, view: BlockView, grants: Grants, encoded: Encoded | None, live: bool) -> bool:
+    def _send(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None, live: bool) -> bool:
         if encoded is not None:
             if encoded.data:  # empty when all that this subscriber wants has expired or lies before its cursor
                 self.write_tagged(encoded)
@@ -162,7 +162,7 @@ class Subscriber:
         encoded = None if self._needs_ids(view, grants) else self.engine.encoder.shared(self.kind, view, grants)
         return self.take_view(view, grants, encoded)
 
-    def take_view(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> bool:
+    def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
         """`take` of what is at or after the cursor. `encoded`: the bytes, None where packet ids are needed."""
         group = view.block.group
         self.lagging[group] = view.block.last + 1

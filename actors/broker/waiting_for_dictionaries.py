@@ -22,7 +22,7 @@ BLOCKS_MAX = 1_000
 RETRY_S = 0.05
 
 
-class Stalled:
+class WaitingBlocks:
     """See the module's docstring. `fetch` raises DictionaryError when nobody has a dictionary, UnavailableError when
     somebody who might cannot be reached."""
 

@@ -22,7 +22,7 @@ from .connection import MqttConnection
 from .owned_sessions import RETRY_S, Sessions
 
 if TYPE_CHECKING:
-    from ..broker.engine import Engine
+    from ..broker.engine import BrokerEngine
     from .publishing import Publishing
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ FAREWELL_S = 0.5
 class MqttListener:
     """All MQTT connections of one broker."""
 
-    def __init__(self, engine: Engine, config: Mqtt, compression: bool, session_save_s: float) -> None:
+    def __init__(self, engine: BrokerEngine, config: Mqtt, compression: bool, session_save_s: float) -> None:
         self.engine = engine
         self.config = config
         self.compression = compression

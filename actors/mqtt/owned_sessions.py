@@ -40,7 +40,7 @@ from .session import Session
 from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s, will_of
 
 if TYPE_CHECKING:
-    from ..broker.engine import Engine
+    from ..broker.engine import BrokerEngine
     from .subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Owner(Protocol):
 class Sessions:
     """See the module's docstring."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: BrokerEngine) -> None:
         self._engine = engine
         self.owners: dict[str, Owner] = {}
         self._saving: dict[str, asyncio.Task[None]] = {}

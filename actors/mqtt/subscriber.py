@@ -18,7 +18,7 @@ from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 
-from ..broker.encoding import BlockView, Encoded, Grant, Grants, Kind, run_properties
+from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.retained_feed import RetainedFeed
 from ..broker.streaming import in_step, took
 from ..broker.subscriber import Subscriber
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
 
     from ..broker.catching_up.packets import RunPackets
-    from ..broker.engine import Engine
+    from ..broker.engine import BrokerEngine
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class MqttSubscriber(Subscriber):
     )
 
     def __init__(
-        self, engine: Engine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
+        self, engine: BrokerEngine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
     ) -> None:
         super().__init__(engine, kind, drops)
         self._engine = engine
@@ -183,7 +183,7 @@ class MqttSubscriber(Subscriber):
 
     # -- deliveries
 
-    def write_tagged(self, encoded: Encoded) -> None:
+    def write_tagged(self, encoded: EncodedBlock) -> None:
         """Introduce dictionaries and aliases before their first use on this connection."""
         if self._introductions is not None and (encoded.aliases or encoded.dictionaries):
             for dictionary in encoded.dictionaries:
@@ -279,7 +279,7 @@ class MqttSubscriber(Subscriber):
             offset += count
         data = b"".join(parts)
         if data:
-            self.write_tagged(Encoded(data, frozenset(aliases), 0, view.dictionaries(streamed)))
+            self.write_tagged(EncodedBlock(data, frozenset(aliases), 0, view.dictionaries(streamed)))
         if stopped is None:
             took(self, view, streamed)
         return stopped
@@ -351,7 +351,7 @@ class MqttSubscriber(Subscriber):
                 self.block()
                 return False
             if data:
-                self.write_tagged(Encoded(data, frozenset(tags)))
+                self.write_tagged(EncodedBlock(data, frozenset(tags)))
         return True
 
     def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:
@@ -377,4 +377,4 @@ class MqttSubscriber(Subscriber):
             data = encode_qos_run(
                 self.kind.version, topic, fit, resend.qos, [resend.packet_id], retain, True, properties
             )
-            self.write_tagged(Encoded(data, frozenset(tags)))
+            self.write_tagged(EncodedBlock(data, frozenset(tags)))

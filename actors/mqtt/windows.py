@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lexicast.cluster.errors import UsageError
 
-from ..broker.encoding import BlockView, Encoded, Grant, Grants
+from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants
 from ..client.messages import FOREVER_US, US_PER_S, parse_time
 from .codec.packets import Properties
 from .codec.properties import USER_PROPERTY
 from .subscriber import MqttSubscriber
 
 if TYPE_CHECKING:
-    from ..broker.engine import Engine
+    from ..broker.engine import BrokerEngine
 
 SINCE, UNTIL = "since", "until"
 # A record may be stamped before `until` and committed a moment after it; how often the end is looked at then.
@@ -53,7 +53,7 @@ class WindowSubscriber(MqttSubscriber):
 
     __slots__ = ("_main", "_timer", "_until_us")
 
-    def __init__(self, engine: Engine, main: MqttSubscriber, until_us: int) -> None:
+    def __init__(self, engine: BrokerEngine, main: MqttSubscriber, until_us: int) -> None:
         # What `main` gets too would come twice: no topic stream.
         super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
         self._main = main
@@ -70,16 +70,16 @@ class WindowSubscriber(MqttSubscriber):
         """Never `ready`: every block's time is looked at first."""
         self.ready = False
 
-    def write_tagged(self, encoded: Encoded) -> None:
+    def write_tagged(self, encoded: EncodedBlock) -> None:
         """Introductions are the connection's."""
         self._main.write_tagged(encoded)
 
-    def offer(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> None:
+    def offer(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> None:
         """A live block, unless its time is over."""
         if view.block.time_us < self._until_us:
             super().offer(view, grants, encoded)
 
-    def take_view(self, view: BlockView, grants: Grants, encoded: Encoded | None) -> bool:
+    def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
         """What is out of the past, unless its time is over."""
         block = view.block
         if block.time_us < self._until_us:
@@ -106,7 +106,7 @@ class WindowSubscriber(MqttSubscriber):
         super().leave()
 
 
-async def place(engine: Engine, main: MqttSubscriber, name: bytes, grant: Grant, window: Window) -> None:
+async def place(engine: BrokerEngine, main: MqttSubscriber, name: bytes, grant: Grant, window: Window) -> None:
     """Subscribe with a window, replacing one of the same filter. Raises LexicastError, TimeoutError."""
     start = None if window.since_us is None else await engine.offsets_at(name, window.since_us)
     subscriber = WindowSubscriber(engine, main, window.until_us)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.python_clients import ClientSession
+from lexicast.actors.broker.python_clients import PythonClientSession
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.link.link import DiallerLink, Link, dial
 from lexicast.cluster.blocks import Mark, Meta, ProducerRun, Run, pack_meta
@@ -261,7 +261,9 @@ async def test_every_request_that_is_served_has_its_arguments_looked_at(tmp_path
         broker = await cluster.start_broker("broker-0")
         assert requests._now.keys() | requests._later.keys() == COORDINATOR.keys()
         assert broker.engine.requests.keys() == BROKER.keys()
-        assert ClientSession(broker.clients, DiallerLink(b"", "", lambda _: None))._requests.keys() == CLIENT.keys()
+        assert (
+            PythonClientSession(broker.clients, DiallerLink(b"", "", lambda _: None))._requests.keys() == CLIENT.keys()
+        )
 
 
 def test_arguments_are_looked_at_one_by_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.entries import Batch, EntryBuilder
+from lexicast.actors.broker.entries import GroupEntryBuilder, PublishBatch
 from lexicast.cluster.blocks import (
     FIRST_DICTIONARY,
     PUBLICATIONS,
@@ -142,7 +142,7 @@ ADDED = st.fixed_dictionaries(
 
 @given(st.lists(ADDED, min_size=1, max_size=8))
 def test_an_entry_holds_what_was_added_in_order(added: list[dict[str, Any]]) -> None:
-    builder = EntryBuilder(2)
+    builder = GroupEntryBuilder(2)
     wanted: list[tuple[Any, ...]] = []
     marks: list[tuple[int, int]] = []
     grown = 0
@@ -166,10 +166,12 @@ def test_an_entry_holds_what_was_added_in_order(added: list[dict[str, Any]]) -> 
     assert block.meta.producers == (ProducerRun(b"producer", 3, 40, len(wanted)),)
     assert [(m.index, m.packet_id) for m in block.meta.marks] == marks
     assert {d for *_, d in wanted if d} == set(entry.dictionaries)
-    assert Batch(1, [entry, entry]).size_bytes == 2 * entry.size_bytes == 2 * (len(meta) + len(lengths) + len(body))
+    assert (
+        PublishBatch(1, [entry, entry]).size_bytes == 2 * entry.size_bytes == 2 * (len(meta) + len(lengths) + len(body))
+    )
 
 
 def test_empty_publications_count_too() -> None:
-    builder = EntryBuilder(0)
+    builder = GroupEntryBuilder(0)
     sizes = [builder.add(b"a", 1, [b""], "x") for _ in range(3)]
     assert all(size > 0 for size in sizes)

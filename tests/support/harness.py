@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgpack
 
 from lexicast.actors.broker.encoding import LINK, Grant, Kind
-from lexicast.actors.broker.engine import Engine
+from lexicast.actors.broker.engine import BrokerEngine
 from lexicast.actors.broker.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
@@ -158,7 +158,7 @@ class Stream(Subscriber):
 
     __slots__ = ("_arrived", "received", "room")
 
-    def __init__(self, engine: Engine, drops: bool = False) -> None:
+    def __init__(self, engine: BrokerEngine, drops: bool = False) -> None:
         super().__init__(engine, Kind(LINK), drops)
         self.received: list[Received] = []
         self.room = 1 << 62
@@ -195,7 +195,7 @@ class Stream(Subscriber):
 class EngineNode:
     """A broker's engine and its pipelines, without listeners."""
 
-    def __init__(self, engine: Engine, cluster: Cluster) -> None:
+    def __init__(self, engine: BrokerEngine, cluster: Cluster) -> None:
         self.engine = engine
         self._cluster = cluster
 
@@ -323,7 +323,7 @@ class Cluster:
         """A broker without listeners; returns once its links stand."""
         info = await self.coordination.cluster()
         incarnation = await self.coordination.register(BROKER, Member(name, 0, (), TEST_NODE, os.getpid()))
-        node = EngineNode(Engine(name, incarnation, info.groups, self.config, self.clock), self)
+        node = EngineNode(BrokerEngine(name, incarnation, info.groups, self.config, self.clock), self)
         self.nodes[name] = node
         await self._tell_engines()
         await node.linked()
@@ -352,7 +352,7 @@ class Cluster:
             if isinstance(node, EngineNode):
                 engine = node.engine
 
-                def make(member: Member, engine: Engine = engine) -> Pipeline:
+                def make(member: Member, engine: BrokerEngine = engine) -> Pipeline:
                     link = self.config.link
                     return Pipeline(
                         engine,

@@ -26,8 +26,8 @@ import msgpack
 
 from lexicast.actors.broker import pipeline as pipeline_module
 from lexicast.actors.broker.encoding import LINK, Grant, Kind
-from lexicast.actors.broker.engine import Engine
-from lexicast.actors.broker.entries import Entry, EntryBuilder
+from lexicast.actors.broker.engine import BrokerEngine
+from lexicast.actors.broker.entries import GroupEntryBuilder, SealedEntry
 from lexicast.actors.broker.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordinator import committer as committer_module
@@ -94,7 +94,7 @@ class Stream(Subscriber):
 
     __slots__ = ("cursor", "reader", "world")
 
-    def __init__(self, world: World, engine: Engine, reader: Reader) -> None:
+    def __init__(self, world: World, engine: BrokerEngine, reader: Reader) -> None:
         super().__init__(engine, Kind(LINK))
         self.world = world
         self.reader = reader
@@ -136,7 +136,7 @@ class World:
         self.epoch = 0
         self.gates: dict[str, Gate] = {}
         self.servers: dict[str, CoordinatorServer] = {}
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, BrokerEngine] = {}
         self.incarnations: dict[str, int] = {}
         self.wires: list[Wire] = []
         self.served: list[tuple[CoordinatorServer, Wire]] = []
@@ -233,11 +233,11 @@ class World:
         dialler.connection_made(sides[0])
         return await dialler.wait_open()
 
-    def connect(self, name: str) -> Engine:
+    def connect(self, name: str) -> BrokerEngine:
         """Start a broker, or start it again."""
         self.incarnations[name] = incarnation = self.incarnations.get(name, 0) + 1
         clock: Clock = self
-        engine = self.engines[name] = Engine(name, incarnation, GROUPS, self.config, clock)
+        engine = self.engines[name] = BrokerEngine(name, incarnation, GROUPS, self.config, clock)
 
         def make(member: Member) -> Pipeline:
             hello = ("broker", name, incarnation)
@@ -259,7 +259,7 @@ class World:
 
     # -- clients
 
-    def any_engine(self) -> Engine:
+    def any_engine(self) -> BrokerEngine:
         """A broker that runs."""
         return self.engines[self.choose.choice(sorted(self.engines))]
 
@@ -291,14 +291,14 @@ class World:
     def publish_again(self, producer: bytes, sequence: int, count: int) -> None:
         """A client that is its own producer sends an entry, and again, perhaps over another broker."""
         topic = self.choose.choice(TOPICS)
-        builder = EntryBuilder(topic_group(topic, GROUPS))
+        builder = GroupEntryBuilder(topic_group(topic, GROUPS))
         payloads = [b"%s-%d" % (producer, sequence + i) for i in range(count)]
         builder.add(topic, 1, payloads, "client")
         sealed = builder.seal(producer, 1, sequence)
 
         def send() -> None:
             done = lambda result: self.answered(payloads, result)  # noqa: E731 - read where it is used
-            self.any_engine().forward(Entry(sealed.wire, [done], (), sealed.size_bytes), count)
+            self.any_engine().forward(SealedEntry(sealed.wire, [done], (), sealed.size_bytes), count)
 
         for _ in range(self.choose.randint(1, 3)):
             self.loop.call_later(self.choose.random() * 0.5, send)

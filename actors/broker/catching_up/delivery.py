@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from lexicast.cluster.selection import select_from
 
-from ..encoding import BlockView, Encoded, Grants, Kind
+from ..encoding import BlockView, EncodedBlock, Grants, Kind
 from ..subscriber import Subscriber, needs_ids
 from .packets import Broker, PagePackets
 from .pages import Page
@@ -23,7 +23,7 @@ class PageDelivery:
         self._page = page
         self._packets = packets
         self._views: dict[tuple[int, tuple[int, ...]], BlockView] = {}
-        self._encoded: dict[tuple[BlockView, Kind, Grants], Encoded] = {}
+        self._encoded: dict[tuple[BlockView, Kind, Grants], EncodedBlock] = {}
 
     def give(self, subscriber: Subscriber, wanted: Wanted) -> bool:
         """Send a subscriber what it wants; False when something came in its way (its cursor is there)."""
@@ -55,7 +55,7 @@ class PageDelivery:
             view = self._views[number, topics] = self._broker.view(self._page.part(number, topics))
         return view
 
-    def _shared(self, kind: Kind, view: BlockView, grants: Grants) -> Encoded:
+    def _shared(self, kind: Kind, view: BlockView, grants: Grants) -> EncodedBlock:
         key = (view, kind, grants)
         encoded = self._encoded.get(key)
         if encoded is None:

@@ -29,7 +29,7 @@ from ...loop.turns import Turns
 from ..encoding import BlockView, Encoder
 from ..pipeline import Pipeline
 from ..subscriber import Subscriber
-from ..waiting_for_dictionaries import Stalled
+from ..waiting_for_dictionaries import WaitingBlocks
 from .delivery import PageDelivery, Wanted
 from .packets import PacketsCache
 from .pages import Page, PageCache
@@ -139,7 +139,7 @@ class Broker(Protocol):
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
-    def __init__(self, broker: Broker, cache: BlockCache, stalled: Stalled, bytes_max: int) -> None:
+    def __init__(self, broker: Broker, cache: BlockCache, stalled: WaitingBlocks, bytes_max: int) -> None:
         """`bytes_max`: of the pages kept, and as much of what was made of them."""
         self._broker = broker
         self._cache = cache

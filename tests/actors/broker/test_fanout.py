@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lexicast.actors.broker import fanout as fanout_module
 from lexicast.actors.broker.catching_up.readers import BlockCache, CatchingUp
-from lexicast.actors.broker.encoding import LINK, BlockView, Encoded, Encoder, Grant, Grants, Kind
+from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.subscriber import Subscriber, join_grants, needs_ids
-from lexicast.actors.broker.waiting_for_dictionaries import Stalled
+from lexicast.actors.broker.waiting_for_dictionaries import WaitingBlocks
 from lexicast.actors.mqtt.codec.packets import V5
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.topics.names import matches
@@ -74,7 +74,7 @@ class Taker(Subscriber):
         if self.room <= 0:
             self.block()
 
-    def write_tagged(self, encoded: Encoded) -> None:
+    def write_tagged(self, encoded: EncodedBlock) -> None:
         self.write(encoded.data)
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
@@ -292,7 +292,7 @@ def test_a_subscriber_that_cannot_keep_up_neglects_no_group() -> None:
     """In a fixed order the first groups used up every window, and the others got nothing until the load ended."""
     cache = BlockCache(1 << 20)
     nothing: Any = None
-    catching_up = CatchingUp(nothing, cache, Stalled(nothing, nothing, nothing), 1 << 20)
+    catching_up = CatchingUp(nothing, cache, WaitingBlocks(nothing, nothing, nothing), 1 << 20)
     slow = Taker(Kind(V5))
     slow.set_filters({b"a": Grant(qos=1)})
     slow.window = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.entries import EntryBuilder
+from lexicast.actors.broker.entries import GroupEntryBuilder
 from lexicast.actors.broker.storing import PERIOD_S, REMEMBERED_BYTES, Storing, StoringBudget
 from lexicast.actors.mqtt.codec.packets import V311
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, RAW, Block
@@ -51,7 +51,7 @@ def storing_of(times: Times, cpu_percent: float = 10) -> tuple[Storing, Recoder]
     return Storing(recoder, newest, cpu_percent, times.clock, times.busy), recoder
 
 
-def block_of(builder: EntryBuilder, storing: Storing | None, sequence: int = 1) -> Block:
+def block_of(builder: GroupEntryBuilder, storing: Storing | None, sequence: int = 1) -> Block:
     """The entry as it comes back."""
     group, meta, lengths, body = builder.seal(b"producer", 1, sequence, storing).wire
     last = len(lengths) // 4 - 1
@@ -74,7 +74,7 @@ TOPICS = st.sampled_from([b"pumps/1", b"pumps/2", b"valves/1", b"other"])
 @given(st.lists(st.tuples(TOPICS, PAYLOADS, st.sampled_from([RAW, DICTIONARY.id])), min_size=1, max_size=6))
 def test_what_is_stored_decompresses_to_what_was_published(added: list[tuple[bytes, list[bytes], int]]) -> None:
     storing, recoder = storing_of(Times())
-    builder, plain, wanted = EntryBuilder(0), EntryBuilder(0), []
+    builder, plain, wanted = GroupEntryBuilder(0), GroupEntryBuilder(0), []
     for topic, payloads, encoding in added:
         sent = payloads
         if encoding != RAW:
@@ -97,7 +97,7 @@ def test_what_is_stored_decompresses_to_what_was_published(added: list[tuple[byt
 
 def test_what_does_not_become_shorter_stays_as_it_came() -> None:
     storing, _ = storing_of(Times())
-    builder = EntryBuilder(0)
+    builder = GroupEntryBuilder(0)
     builder.add(b"pumps/1", 1, [b"x", b"yz"], "me")
     builder.add(b"other/1", 1, [MESSAGE], "me")
     block = block_of(builder, storing)
@@ -107,7 +107,7 @@ def test_what_does_not_become_shorter_stays_as_it_came() -> None:
 
 def test_nothing_is_compressed_where_the_knob_says_so() -> None:
     storing, _ = storing_of(Times(), cpu_percent=0)
-    builder = EntryBuilder(0)
+    builder = GroupEntryBuilder(0)
     builder.add(b"pumps/1", 1, [MESSAGE], "me")
     assert block_of(builder, storing).body == MESSAGE
     assert storing.status() == {"on": False, "records": 0, "raw_bytes": 0, "stored_bytes": 0, "left_raw": 1}
@@ -116,7 +116,7 @@ def test_nothing_is_compressed_where_the_knob_says_so() -> None:
 def test_another_producers_block_is_not_taken_for_ones_own() -> None:
     storing, _ = storing_of(Times())
     for sequence in (1, 2):
-        builder = EntryBuilder(0)
+        builder = GroupEntryBuilder(0)
         builder.add(b"pumps/1", 1, [MESSAGE], "me")
         block = block_of(builder, storing, sequence)
     group, meta, lengths, body = block.group, block.meta_bytes, block.lengths, block.body
@@ -132,7 +132,7 @@ def test_time_that_others_take_is_not_charged() -> None:
     times = Times(tick_s=0.05)  # the clock goes on by more than an entry costs
     storing, _ = storing_of(times)
     for sequence in range(1, 20):
-        builder = EntryBuilder(0)
+        builder = GroupEntryBuilder(0)
         builder.add(b"pumps/1", 1, [MESSAGE], "me")
         times.busy_s += 1e-5
         assert block_of(builder, storing, sequence).meta.dictionaries
