@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
 
-from .cut import cut, only_topic
-from .file.environment import Environment
+from .environment.environment import Environment
 from .file.table import ReadTransaction
-from .format import MAX_OFFSET, DamageError, Head, group_prefix
-from .index.dual import Entry, Index
-from .log import Log
+from .index.log_index import Entry, Index
+from .log.block_cuts import cut, only_topic
+from .log.block_format import MAX_OFFSET, DamageError, Head, group_prefix
+from .log.block_log import Log
 from .tables.groups import Group
 from .tables.state import retained_fields
 from .tables.topics import find, group_of, id_key, topic_id_of

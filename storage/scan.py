@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 
+from .environment.environment import ReadOnly
 from .file.damage import Ledger
-from .file.environment import ReadOnly
 from .file.table import ReadTransaction
-from .format import Head, group_prefix, head_bytes
-from .log import Log
+from .log.block_format import Head, group_prefix, head_bytes
+from .log.block_log import Log
 from .tables.state import dictionary_of, subscription_of
 
 READ_S: Final = 0.1

@@ -27,20 +27,18 @@ from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
-from .care.walk import Walk
 from .dualdb.rows import Rows
-from .file.environment import Environment, Identity, identify
-from .file.guard import Guard
-from .file.space import Space
+from .environment.environment import Environment, Identity, identify
+from .environment.guard import Guard
+from .environment.options import StoreOptions
+from .environment.space import Space
 from .file.table import AnyTransaction, Table, WriteTransaction
-from .format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
-from .index.dual import Entry, Index, IndexedSubscription
-from .index.writing_behind import WriteBehind
-from .log import Log
-from .options import StoreOptions
-from .outline import Outline, outline
+from .index.index_writer import WriteBehind
+from .index.log_index import Entry, Index, IndexedSubscription
+from .log.block_format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
+from .log.block_log import Log
+from .log.block_outline import Outline, outline
 from .reader import READ_S, Reader, ReadResult
-from .retention.reclaiming import Reclaimed, Reclaimer, expiry_key
 from .tables import groups as group_rows
 from .tables.groups import Group
 from .tables.producers import ProducerState
@@ -48,6 +46,8 @@ from .tables.retained_names import RetainedNames
 from .tables.sessions import session_of
 from .tables.state import Epoch, State, dictionary_of, subscription_of
 from .tables.topics import GROUP_SHIFT, TopicIds, find, group_of
+from .upkeep.reclaiming import Reclaimed, Reclaimer, expiry_key
+from .upkeep.row_inspection import Walk
 
 
 class Tail(NamedTuple):

@@ -24,7 +24,7 @@ from lexicast.cluster.protocol.shapes import check_request
 from lexicast.cluster.selection import select_topics
 from lexicast.cluster.topics.names import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
-from lexicast.storage.cut import only_topic
+from lexicast.storage.log.block_cuts import only_topic
 
 from ..client.subscription import FILTERS_MAX
 from ..link.link import Link

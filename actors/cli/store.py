@@ -19,7 +19,7 @@ from rich.table import Table
 from .common import ERROR, reported
 
 if TYPE_CHECKING:
-    from lexicast.storage.care.check import Damage, Report
+    from lexicast.storage.maintenance.check import Damage, Report
 
 # Damages of one table that are printed one by one.
 TOLD_MAX: Final = 20
@@ -56,7 +56,9 @@ def _tell(report: Report, what: str, as_json: bool) -> None:
 @reported
 def check(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Walk everything and compare every checksum. Also while the store is in use. Exit code 1: something is damaged."""
-    from lexicast.storage.care import directory as care  # loads the store and NumPy: only where one is looked after
+    from lexicast.storage.maintenance import (
+        directory as care,  # loads the store and NumPy: only where one is looked after
+    )
 
     report = care.check(directory)
     _tell(report, "checked", as_json)
@@ -72,7 +74,7 @@ def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     What is lost is told, by kind and number. It takes as much room as the old file has, which stays beside the new one
     (*.before-repair): delete it when you are content.
     """
-    from lexicast.storage.care import directory as care
+    from lexicast.storage.maintenance import directory as care
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -87,7 +89,7 @@ def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
 @reported
 def compact(directory: DirectoryArgument) -> None:
     """Rewrite a stopped store without its free pages, so that its file is as small as what it holds."""
-    from lexicast.storage.care import directory as care
+    from lexicast.storage.maintenance import directory as care
 
     before, after = care.compact(directory)
     typer.echo(f"{decimal(before)} before, {decimal(after)} now")
@@ -100,7 +102,7 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="An empty or new directory for the copy.")],
 ) -> None:
     """Copy the store as it is at one moment. Also while it is in use; its file may grow meanwhile."""
-    from lexicast.storage.care import directory as care
+    from lexicast.storage.maintenance import directory as care
 
     typer.echo(f"{decimal(care.backup(directory, target))} in {target}")
 
@@ -109,7 +111,7 @@ def backup(
 @reported
 def stats(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Count rows and bytes of each table. Also while the store is in use."""
-    from lexicast.storage.care import directory as care
+    from lexicast.storage.maintenance import directory as care
 
     found = care.stats(directory)
     if as_json:

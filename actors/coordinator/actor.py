@@ -15,8 +15,8 @@ import ray
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, StorePoisonedError
 from lexicast.compression.codecs import payload_bytes_max
-from lexicast.storage.options import StoreOptions
-from lexicast.storage.peek import peek_cluster_id
+from lexicast.storage.environment.identity import peek_cluster_id
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
 from ..broker.server import run_directory

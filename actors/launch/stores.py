@@ -17,9 +17,9 @@ from typing import Final
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
-from lexicast.storage.file.environment import DATA_FILE
-from lexicast.storage.options import StoreOptions
-from lexicast.storage.peek import peek_cluster_id
+from lexicast.storage.environment.environment import DATA_FILE
+from lexicast.storage.environment.identity import peek_cluster_id
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.registry import FILE, Registry
 
 COORDINATION_FOLDER: Final = "coordination"

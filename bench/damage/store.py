@@ -35,7 +35,7 @@ from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import PeerError, UnavailableError
 from lexicast.cluster.records import ControlRecord, DictionaryStored, ProducerSeen, Subscribed
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
 GROUPS: Final = 4

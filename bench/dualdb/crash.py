@@ -28,10 +28,10 @@ import numpy as np
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import SystemClock
-from lexicast.storage.care import directory as care
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from lexicast.storage.dualdb.engine import NEVER_US, Batch, DualDB, DualOptions
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
 
 from .. import report as reports

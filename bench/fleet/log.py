@@ -16,9 +16,9 @@ from lexicast.actors.launch.stores import COORDINATORS
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import unpack_record
-from lexicast.storage.care import directory as care
-from lexicast.storage.file.environment import ReadOnly
-from lexicast.storage.format import block_of, log_key, parse_log_key, verified_head
+from lexicast.storage.environment.environment import ReadOnly
+from lexicast.storage.log.block_format import block_of, log_key, parse_log_key, verified_head
+from lexicast.storage.maintenance import directory as care
 
 TELEMETRY: Final = b"/telemetry"
 PAYLOAD, META, SESSIONS, OTHER = "telemetry payload", "telemetry meta", "session control", "other"

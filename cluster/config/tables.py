@@ -136,7 +136,7 @@ class Storage(_Table):
     max_readers: int = knob(256, 16, 100_000)
 
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of `storage.options.StoreOptions` (where None stands for our -1)."""
+        """The keyword arguments of `storage.environment.options.StoreOptions` (where None stands for our -1)."""
         return vars(self) | {"retention_bytes": None if self.retention_bytes < 0 else self.retention_bytes}
 
 

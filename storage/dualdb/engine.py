@@ -36,9 +36,9 @@ import numpy as np
 
 from lexicast.cluster.errors import StoreError, StoreFullError, StorePoisonedError, UsageError
 
-from ..file.environment import disk_is_full
+from ..environment.environment import disk_is_full
 from ..file.table import WriteTransaction
-from ..format import DamageError
+from ..log.block_format import DamageError
 from .batches import (
     PUBLISH,
     RENEW,
@@ -52,9 +52,8 @@ from .batches import (
     keep_until,
     payloads_at,
 )
-from .graves import grave_rows
-from .home import DualOptions, Home, Manifest, read_manifest
-from .lists import Lists
+from .environment import DualOptions, Home, Manifest, read_manifest
+from .merge_tree import Lists
 from .rows import (
     EVER_US,
     I64,
@@ -69,6 +68,7 @@ from .rows import (
     sorted_rows,
 )
 from .runs import parse_segment_key
+from .tombstones import grave_rows
 
 _BATCHES_DELETED_A_STEP: Final = 8
 _SEQ_BYTES: Final = 8

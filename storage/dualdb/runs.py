@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from ..format import DamageError, unpacked
+from ..log.block_format import DamageError, unpacked
 from .rows import I64, U64, Asked, Bounds, Matches, Rows, asked, bounds_of, probe
 from .segments import encode_segment, segment_rows, verified_segment_head
 

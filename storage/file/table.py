@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..format import DamageError, seal, unseal
+from ..log.block_format import DamageError, seal, unseal
 from .damage import Ledger
 
 if TYPE_CHECKING:

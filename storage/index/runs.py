@@ -20,11 +20,11 @@ from typing import Final
 import msgpack
 import numpy as np
 
-from ..dualdb.jobs import Merge
+from ..dualdb.merging import Merge
 from ..dualdb.rows import Rows, joined
 from ..dualdb.runs import Run, delete_some
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from ..format import DamageError, seal, unpacked, unseal
+from ..log.block_format import DamageError, seal, unpacked, unseal
 
 RUNS_PREFIX: Final = b"\xff\xff"
 _KEY = struct.Struct(">HII")

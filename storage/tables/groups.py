@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 
 from ..file.table import AnyTransaction, ReadTransaction, WriteTransaction
-from ..format import group_prefix, unpacked
-from ..log import Log
+from ..log.block_format import group_prefix, unpacked
+from ..log.block_log import Log
 from .state import epoch_of
 from .topics import GROUP_SHIFT
 
 if TYPE_CHECKING:
-    from ..file.environment import Databases
+    from ..environment.environment import Databases
 
 # A group whose row is damaged and of which nothing is left in the log goes on so far beyond the last epoch known of it:
 # no epoch gives as many offsets (a million a second for 12 days), and 64 bits hold 16 million such gaps.

@@ -12,8 +12,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from ..format import DamageError, unpacked, unpacked_head
-from ..outline import ProducerRow
+from ..log.block_format import DamageError, unpacked, unpacked_head
+from ..log.block_outline import ProducerRow
 
 RECENT_RUNS: Final = 64
 

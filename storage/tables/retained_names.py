@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from lexicast.cluster.topics.name_tree import Path, TopicNames
 
 from ..file.table import ReadTransaction, Table
-from ..outline import CLEARED, Outline
+from ..log.block_outline import CLEARED, Outline
 
 NAMES_A_STEP = 200
 

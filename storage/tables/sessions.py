@@ -19,11 +19,11 @@ from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import SessionEnded, SessionMoved, SessionSaved, pack_record, unpack_record
 
 from ..file.table import AnyTransaction, WriteTransaction
-from ..format import DamageError, group_prefix, name_key, unpacked_head
-from .superseded import supersede
+from ..log.block_format import DamageError, group_prefix, name_key, unpacked_head
+from .superseded_records import supersede
 
 if TYPE_CHECKING:
-    from ..file.environment import Databases
+    from ..environment.environment import Databases
 
 NEVER_US: Final = 2**63 - 1
 NONE: Final = -1

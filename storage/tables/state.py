@@ -36,16 +36,16 @@ from lexicast.cluster.records import (
 from lexicast.cluster.topics.names import is_wildcard
 
 from ..file.table import AnyTransaction, WriteTransaction
-from ..format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
-from ..index.dual import Index
-from ..outline import CLEARED, Outline, RetainedRow
+from ..index.log_index import Index
+from ..log.block_format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
+from ..log.block_outline import CLEARED, Outline, RetainedRow
 from . import producers
 from .sessions import SessionTable
-from .superseded import supersede
+from .superseded_records import supersede
 from .topics import TopicIds, find, id_key, wildcard_id
 
 if TYPE_CHECKING:
-    from ..file.environment import Databases
+    from ..environment.environment import Databases
 
 # Epoch starts remembered a group: a joiner looks for the last common one, far fewer back.
 EPOCHS_MAX: Final = 1_024

@@ -10,10 +10,10 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from ..file.table import AnyTransaction, WriteTransaction
-from ..format import key_name, name_key, unpacked
+from ..log.block_format import key_name, name_key, unpacked
 
 if TYPE_CHECKING:
-    from ..file.environment import Databases, Environment
+    from ..environment.environment import Databases, Environment
 
 GROUP_SHIFT: Final = 48
 ID_BYTES: Final = 8

@@ -24,8 +24,8 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_bloc
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import pack_record
-from lexicast.storage.care import directory as care
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
 
 from ..support.mqtt_harness import Served, served

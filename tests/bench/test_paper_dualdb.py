@@ -15,7 +15,7 @@ from lexicast.bench.dualdb.baselines.two_databases import TwoDatabases
 from lexicast.bench.dualdb.stores import LevelDB, ListsOn, RocksDB
 from lexicast.bench.dualdb.workload import LIFE_US, START_US, WINDOW_US, Workload, batches, city_cells
 from lexicast.storage.dualdb.engine import NEVER_US, DualDB, DualOptions, Subscription, id_of
-from lexicast.storage.dualdb.lists import Lists
+from lexicast.storage.dualdb.merge_tree import Lists
 from lexicast.storage.dualdb.segments import segment_rows
 
 C1, C2 = id_of("cell/1"), id_of("cell/2")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_block, pack_meta
 from lexicast.cluster.clock import US_PER_S, ManualClock, TrustedTime
 from lexicast.cluster.records import SessionSaved, pack_record
-from lexicast.storage.options import DAY_S, StoreOptions
+from lexicast.storage.environment.options import DAY_S, StoreOptions
 from lexicast.storage.store import Store
 
 START_US = 1_700_000_000 * US_PER_S

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lexicast.cluster.config.knobs import kind_of
 from lexicast.cluster.config.tables import TABLES, Config, Mqtt, Node, default_text, load
 from lexicast.cluster.errors import ConfigError
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 
 KNOBS = [(table, key) for table, keys in TABLES.items() for key in keys]
 

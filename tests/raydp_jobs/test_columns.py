@@ -33,7 +33,7 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import Recoder
 from lexicast.raydp_jobs.history.columns import COLUMNS, BlocksToArrow, Wanted, check_columns
 from lexicast.raydp_jobs.history.reading import Place, Query, matcher, plan, read_slice
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.scan import LogScanner
 from lexicast.storage.store import Store
 

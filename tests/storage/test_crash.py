@@ -18,9 +18,9 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_bloc
 from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
 from lexicast.cluster.records import SessionSaved, pack_record, unpack_record
-from lexicast.storage.care.check import Report, check, check_store, main
-from lexicast.storage.file.environment import DATA_FILE, POISON_FILE
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.maintenance.check import Report, check, check_store, main
 from lexicast.storage.store import Store
 
 from ..support.session_rows import saved_session
@@ -298,7 +298,7 @@ def test_a_file_cut_short_is_damage_not_a_crash(tmp_path: Path) -> None:
         "import sys; from pathlib import Path\n"
         "from lexicast.cluster.clock import SystemClock\n"
         "from lexicast.cluster.errors import StoreError\n"
-        "from lexicast.storage.options import StoreOptions\n"
+        "from lexicast.storage.environment.options import StoreOptions\n"
         "from lexicast.storage.store import Store\n"
         "try:\n"
         "    store = Store.open(Path(sys.argv[1]), cluster_id='c', member='m', groups=4, options=StoreOptions(), "

@@ -12,14 +12,14 @@ from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block, Mark, Meta, Pro
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError
 from lexicast.cluster.records import ControlRecord, DictionaryStored, EpochStart, Subscribed, pack_record
-from lexicast.storage.care import directory as care
-from lexicast.storage.care.check import check
 from lexicast.storage.dualdb.batches import keep_until
 from lexicast.storage.dualdb.engine import DualDB, DualOptions
 from lexicast.storage.dualdb.runs import parse_segment_key
-from lexicast.storage.file.environment import Databases, raw_database
-from lexicast.storage.format import DamageError, parse_log_key, seal
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.environment import Databases, raw_database
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_format import DamageError, parse_log_key, seal
+from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance.check import check
 from lexicast.storage.store import Store
 from lexicast.storage.tables.producers import parse
 from lexicast.storage.tables.sessions import session_of

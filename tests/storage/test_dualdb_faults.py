@@ -15,13 +15,13 @@ import pytest
 from lexicast.bench.dualdb.crash import kills, store_block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError, StorePoisonedError, UsageError
-from lexicast.storage.care import directory as care
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
 from lexicast.storage.dualdb.engine import NEVER_US, Batch, DualDB, DualOptions
-from lexicast.storage.dualdb.home import DUAL_FILE
-from lexicast.storage.file.environment import POISON_FILE
-from lexicast.storage.file.space import RAN_OUT_S, Space
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.environment.environment import POISON_FILE
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.environment.space import RAN_OUT_S, Space
+from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
 
 from ..support.dualdb_model import Operation, batch_of

@@ -15,16 +15,16 @@ import pytest
 
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError
-from lexicast.storage.care import directory as care
 from lexicast.storage.dualdb.engine import DualDB, DualOptions
-from lexicast.storage.dualdb.home import DUAL_FILE
+from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file import locks
-from lexicast.storage.file.environment import DATA_FILE, POISON_FILE
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.maintenance import directory as care
 from lexicast.storage.scan import LogScanner
 from lexicast.storage.store import Store
 
-from .test_care import fill_dual, fill_store, found_in, open_store
+from .test_maintenance import fill_dual, fill_store, found_in, open_store
 
 READ = "begin = lmdb.open({path!r}, subdir={subdir}, readonly=True, max_dbs=32).begin; txn = begin()"
 SHARE = "from pathlib import Path; from lexicast.storage.scan import LogScanner; found = LogScanner(Path({path!r}))"

@@ -19,13 +19,13 @@ from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block, Mark, Meta, Pro
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError, StoreFormatError
 from lexicast.cluster.records import ControlRecord, DictionaryStored, EpochStart, SessionSaved, Subscribed, pack_record
-from lexicast.storage.care import directory as care
-from lexicast.storage.care.check import check
-from lexicast.storage.care.lmdb_pages import BRANCH, LEAF, NO_PAGE, PageFile
-from lexicast.storage.care.salvage import Salvage
-from lexicast.storage.file.environment import DATA_FILE, Databases, ReadOnly, raw_database
-from lexicast.storage.format import HEAD_BYTES, name_key, parse_log_key, peek_head, seal
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.environment import DATA_FILE, Databases, ReadOnly, raw_database
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_format import HEAD_BYTES, name_key, parse_log_key, peek_head, seal
+from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance.check import check
+from lexicast.storage.maintenance.lmdb_pages import BRANCH, LEAF, NO_PAGE, PageFile
+from lexicast.storage.maintenance.salvage import Salvage
 from lexicast.storage.store import Store
 from lexicast.storage.tables.sessions import SessionRow, pack_row
 from lexicast.storage.tables.topics import id_key

@@ -26,8 +26,8 @@ from lexicast.cluster.records import (
     pack_record,
     unpack_record,
 )
-from lexicast.storage.care.check import check_store
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.maintenance.check import check_store
 from lexicast.storage.store import Store
 
 from ..support.session_rows import saved_session

@@ -13,8 +13,8 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_bloc
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreFullError
 from lexicast.cluster.records import ProducerSeen, pack_record
-from lexicast.storage.file.space import RAN_OUT_S, READERS_S
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.environment.space import RAN_OUT_S, READERS_S
 from lexicast.storage.store import Store
 
 START_US = 1_700_000_000_000_000

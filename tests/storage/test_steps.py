@@ -11,18 +11,19 @@ import pytest
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import ManualClock
-from lexicast.storage.dualdb import jobs, tiers
+from lexicast.storage.dualdb import merging as jobs
+from lexicast.storage.dualdb import tiers
 from lexicast.storage.dualdb.batches import SUBSCRIBE
 from lexicast.storage.dualdb.engine import Batch, DualDB, DualOptions
-from lexicast.storage.dualdb.jobs import TAKES_A_STEP
+from lexicast.storage.dualdb.merging import TAKES_A_STEP
 from lexicast.storage.dualdb.rows import Rows, merged
 from lexicast.storage.dualdb.runs import Run as SortedRun
-from lexicast.storage.index import dual
-from lexicast.storage.index.dual import Entry, segments_of
-from lexicast.storage.index.writing_behind import WriteBehind
-from lexicast.storage.options import StoreOptions
-from lexicast.storage.retention.reclaiming import BLOCKS_A_STEP, Reclaimer
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.index import log_index as dual
+from lexicast.storage.index.index_writer import WriteBehind
+from lexicast.storage.index.log_index import Entry, segments_of
 from lexicast.storage.store import Store
+from lexicast.storage.upkeep.reclaiming import BLOCKS_A_STEP, Reclaimer
 
 START_US = 1_700_000_000_000_000
 SMALL = StoreOptions(index_entries_max=64, index_step_topics=16, retention_s=100)

@@ -31,11 +31,11 @@ from lexicast.cluster.records import (
     pack_record,
     unpack_record,
 )
-from lexicast.storage.care.check import check_store, rebuild_index
-from lexicast.storage.cut import cut
-from lexicast.storage.file.environment import IDENTITY
-from lexicast.storage.format import FORMAT_VERSION, seal
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.environment import IDENTITY
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_cuts import cut
+from lexicast.storage.log.block_format import FORMAT_VERSION, seal
+from lexicast.storage.maintenance.check import check_store, rebuild_index
 from lexicast.storage.store import Store
 
 from ..support.session_rows import saved_session
@@ -529,7 +529,7 @@ def test_two_owners_are_refused_also_across_processes(bench: Bench) -> None:
         script = (
             "import sys; from pathlib import Path\n"
             "from lexicast.cluster.clock import SystemClock\n"
-            "from lexicast.storage.options import StoreOptions\n"
+            "from lexicast.storage.environment.options import StoreOptions\n"
             "from lexicast.storage.store import Store\n"
             "Store.open(Path(sys.argv[1]), cluster_id='c', member='m1', groups=4, options=StoreOptions(), "
             "clock=SystemClock())\n"

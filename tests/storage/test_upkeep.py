@@ -11,11 +11,11 @@ from lexicast.cluster.clock import US_PER_S, ManualClock
 from lexicast.cluster.records import EpochStart, Subscribed, pack_record
 from lexicast.storage.dualdb.batches import BatchHead, payloads_at
 from lexicast.storage.dualdb.engine import DualDB, DualOptions
-from lexicast.storage.format import log_key
-from lexicast.storage.options import StoreOptions
-from lexicast.storage.retention.fronts import Fronts
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_format import log_key
 from lexicast.storage.store import Store
 from lexicast.storage.tables.groups import LOST_ROW_OFFSET_GAP
+from lexicast.storage.upkeep.oldest_blocks import Fronts
 
 START_US = 1_700_000_000 * US_PER_S
 GROUPS = 4

@@ -20,8 +20,8 @@ from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.bench.damage import driver as damage
 from lexicast.bench.damage.rows import Rows
 from lexicast.bench.damage.store import COORDINATION, COORDINATOR_NAME, GROUPS, make
-from lexicast.storage.care.walk import out_of_order
-from lexicast.storage.file.environment import Databases
+from lexicast.storage.environment.environment import Databases
+from lexicast.storage.upkeep.row_inspection import out_of_order
 
 
 class Made(NamedTuple):

@@ -29,9 +29,9 @@ from lexicast.actors.ray.handles import COORDINATOR, Member
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreFormatError, UnavailableError
-from lexicast.storage.file.environment import DATA_FILE, POISON_FILE
-from lexicast.storage.format import FORMAT_VERSION, seal
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_format import FORMAT_VERSION, seal
 from lexicast.storage.registry import FILE, FORMAT_KEY, Registry
 from lexicast.storage.store import Store
 

@@ -38,7 +38,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
 if TYPE_CHECKING:

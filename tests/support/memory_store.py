@@ -18,14 +18,14 @@ from lexicast.cluster.records import (
     Unsubscribed,
 )
 from lexicast.cluster.selection import offsets_of, select, select_from
-from lexicast.storage.options import StoreOptions
-from lexicast.storage.outline import outline
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_outline import outline
 from lexicast.storage.reader import ReadResult
-from lexicast.storage.retention.reclaiming import Reclaimed
 from lexicast.storage.store import StoreStats, Tail
 from lexicast.storage.tables.producers import ProducerState, extended, parse
 from lexicast.storage.tables.sessions import due_us
 from lexicast.storage.tables.state import Epoch
+from lexicast.storage.upkeep.reclaiming import Reclaimed
 
 
 class MemoryStore:

@@ -45,7 +45,7 @@ from lexicast.actors.mqtt.codec.packets import (
     Will,
 )
 from lexicast.cluster.config.tables import Config
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 
 from .harness import STORE, Cluster
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lexicast.storage.dualdb.batches import Batch
 from lexicast.storage.dualdb.engine import DualDB
-from lexicast.storage.dualdb.home import DualOptions
+from lexicast.storage.dualdb.environment import DualOptions
 
 from .answered import Answered, answered
 

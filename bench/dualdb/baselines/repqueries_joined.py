@@ -14,7 +14,7 @@ import numpy as np
 
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, Batch
 from lexicast.storage.dualdb.engine import DualDB
-from lexicast.storage.dualdb.home import DualOptions
+from lexicast.storage.dualdb.environment import DualOptions
 from lexicast.storage.dualdb.rows import I64, U64, Queries, joined_matches, ordered
 
 from .answered import Answered, answered

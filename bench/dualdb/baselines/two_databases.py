@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lexicast.storage.dualdb.batches import PUBLISH, Batch
 from lexicast.storage.dualdb.engine import DualDB, queries_of, rows_of
-from lexicast.storage.dualdb.home import DualOptions
+from lexicast.storage.dualdb.environment import DualOptions
 from lexicast.storage.dualdb.rows import Matches, asked, bounds_of, joined_matches, probe, sorted_rows
 
 from .answered import Answered, answered

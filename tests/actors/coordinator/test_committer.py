@@ -14,8 +14,8 @@ from lexicast.cluster.blocks import Block, control_block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError
 from lexicast.cluster.records import EpochStart, pack_record
-from lexicast.storage.options import StoreOptions
-from lexicast.storage.retention.reclaiming import Reclaimed
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.upkeep.reclaiming import Reclaimed
 
 
 class Busy:

@@ -43,7 +43,7 @@ from lexicast.actors.mqtt.codec.packets import (
     Will,
 )
 from lexicast.actors.mqtt.connection import MqttConnection
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 
 from ...support.harness import eventually
 from ...support.mqtt_harness import HOST, WAIT_S, Message, Raw, Served, close_clients, served, unique

@@ -1,1 +1,0 @@
-"""Care for stores that are closed: check, repair, compact, back up."""

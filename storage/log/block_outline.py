@@ -1,0 +1,190 @@
+"""What a commit has to know of a block beyond its bytes, from its meta alone: no look at any single record.
+
+One row a topic for the index, the last word a topic for retained publications, the positions of producers' runs and
+of QoS 2 marks, when records expire. Also the place where a block that contradicts itself is refused.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, Run
+from lexicast.cluster.errors import PeerError, UsageError
+from lexicast.cluster.records import ControlRecord, unpack_record
+
+from .block_cuts import expires_us
+from .block_format import HAS_MARKS, HAS_RETAINED
+
+CLEARED = -1
+
+
+class TopicRow(NamedTuple):
+    """The publications of one topic in one block; `expires_us` is that of the last to expire (0 = never)."""
+
+    topic: bytes
+    first: int
+    records: int
+    expires_us: int
+
+
+class RetainedRow(NamedTuple):
+    """The last retained publication of one topic in one block; `offset` is CLEARED when its payload is empty."""
+
+    topic: bytes
+    offset: int
+    expires_us: int
+
+
+class ProducerRow(NamedTuple):
+    """Consecutive sequences of one producer at consecutive offsets."""
+
+    producer: bytes
+    incarnation: int
+    sequence: int
+    records: int
+    offset: int
+
+
+class MarkRow(NamedTuple):
+    """The offset of a QoS 2 publication not yet released."""
+
+    session_uid: bytes
+    packet_id: int
+    offset: int
+
+
+class Outline(NamedTuple):
+    """See the module's docstring."""
+
+    block: Block
+    flags: int
+    expire_first_us: int
+    expire_all_us: int
+    topics: tuple[TopicRow, ...]
+    retained: tuple[RetainedRow, ...]
+    producers: tuple[ProducerRow, ...]
+    marks: tuple[MarkRow, ...]
+    control: tuple[ControlRecord, ...]
+
+
+class _Span(NamedTuple):
+    """Records without a gap between them, from record `at` on, which is at `offset`."""
+
+    at: int
+    offset: int
+    records: int
+
+
+def outline(block: Block) -> Outline:
+    """The outline of `block`. Raises UsageError when its parts contradict each other."""
+    try:
+        if block.count == 0 or len(block.lengths) % U32:
+            raise UsageError("it holds no records")
+        if sum(memoryview(block.lengths).cast("I")) != len(block.body):
+            raise UsageError("its lengths and body disagree")
+        return _outline_control(block) if block.kind == CONTROL else _outline_publications(block)
+    except (UsageError, PeerError) as error:
+        raise UsageError(f"the block at group {block.group} offset {block.first} cannot be stored: {error}") from None
+
+
+def _outline_control(block: Block) -> Outline:
+    if block.last - block.first + 1 != block.count:
+        raise UsageError(f"{block.count} control records do not fill offsets {block.first} to {block.last}")
+    records = tuple([unpack_record(payload) for payload in block.payloads()])
+    return Outline(block, 0, 0, 0, (), (), (), (), records)
+
+
+def _outline_publications(block: Block) -> Outline:
+    meta = block.meta
+    spans = _spans(block)
+    rows: dict[int, TopicRow] = {}
+    first_us = never = all_us = flags = 0
+    offset = block.first
+    for run in meta.runs:
+        offset += run.skip
+        until = expires_us(block.time_us, run.expiry_ms)
+        _add_row(rows, meta.topics, run, offset, until)
+        if until:
+            first_us = min(first_us or until, until)
+            all_us = max(all_us, until)
+        else:
+            never = 1
+        flags |= run.flags
+        offset += run.count
+    retained = _retained(block) if flags & RETAIN else ()
+    return Outline(
+        block,
+        (HAS_RETAINED if retained else 0) | (HAS_MARKS if meta.marks else 0),
+        first_us,
+        0 if never else all_us,
+        tuple(rows.values()),
+        retained,
+        _producers(block, spans),
+        tuple([MarkRow(m.session_uid, m.packet_id, _offset(spans, m.index)) for m in meta.marks]),
+        (),
+    )
+
+
+def _add_row(rows: dict[int, TopicRow], topics: tuple[bytes, ...], run: Run, offset: int, until: int) -> None:
+    row = rows.get(run.topic)
+    if row is None:
+        rows[run.topic] = TopicRow(topics[run.topic], offset, run.count, until)
+    else:
+        both = max(row.expires_us, until) if row.expires_us and until else 0
+        rows[run.topic] = TopicRow(row.topic, row.first, row.records + run.count, both)
+
+
+def _spans(block: Block) -> list[_Span]:
+    """The block's records as spans of consecutive offsets: one, unless records were cut out before."""
+    spans: list[_Span] = []
+    index, offset, topics = 0, block.first, len(block.meta.topics)
+    for run in block.meta.runs:
+        if not 0 <= run.topic < topics or run.count < 1 or run.skip < 0:
+            raise UsageError(f"the run {run} is out of range")
+        if spans and not run.skip:
+            spans[-1] = spans[-1]._replace(records=spans[-1].records + run.count)
+        else:
+            spans.append(_Span(index, offset + run.skip, run.count))
+        index += run.count
+        offset += run.skip + run.count
+    if index != block.count or offset > block.last + 1:
+        raise UsageError(f"its runs hold {index} records up to offset {offset - 1}, its lengths {block.count}")
+    return spans
+
+
+def _offset(spans: list[_Span], index: int) -> int:
+    for span in spans:
+        if span.at <= index < span.at + span.records:
+            return span.offset + index - span.at
+    raise UsageError(f"there is no record {index}")
+
+
+def _producers(block: Block, spans: list[_Span]) -> tuple[ProducerRow, ...]:
+    rows = []
+    start = 0
+    for run in block.meta.producers:
+        end = start + run.count
+        for span in spans:
+            low, high = max(start, span.at), min(end, span.at + span.records)
+            if low < high:
+                at = span.offset + low - span.at
+                rows.append(ProducerRow(run.producer, run.incarnation, run.sequence + low - start, high - low, at))
+        start = end
+    if start > block.count:
+        raise UsageError(f"its producers name {start} records, it holds {block.count}")
+    return tuple(rows)
+
+
+def _retained(block: Block) -> tuple[RetainedRow, ...]:
+    topics = block.meta.topics
+    lengths = memoryview(block.lengths).cast("I")
+    rows: dict[int, RetainedRow] = {}
+    index, offset = 0, block.first
+    for run in block.meta.runs:
+        offset += run.skip
+        index += run.count
+        offset += run.count
+        if run.flags & RETAIN:
+            at = offset - 1 if lengths[index - 1] else CLEARED
+            rows[run.topic] = RetainedRow(topics[run.topic], at, expires_us(block.time_us, run.expiry_ms))
+    return tuple(rows.values())

@@ -1,0 +1,1 @@
+"""The maintenance of stores that nobody serves: check, repair, compact, back up."""

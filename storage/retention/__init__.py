@@ -1,1 +1,0 @@
-"""What leaves the log: too old, too much, expired or superseded."""

@@ -1,0 +1,85 @@
+"""What rows of the tables look like: for whoever reads them (`table`), for check, which names those of another form,
+and for repair, which drops them.
+
+Also which of two rows under one key is the newer: positions and generations only ascend.
+
+A row with its right checksum has the form that some lexicast gave it; where that is not ours, nothing must be read
+into it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from ..file.table import Form
+from ..log.block_format import DamageError, unpacked, unpacked_head
+from .groups import unpack as group_of_row
+from .producers import check_form
+from .producers import parse as producer_of_row
+from .sessions import session_of, unpack_row
+from .state import dictionary_of, epoch_of, mark_fields, retained_fields, subscription_of
+from .topics import topic_id_of
+
+_GROUP: Final = struct.Struct(">H")
+_MARK_KEY_BYTES_MIN: Final = 5
+_DUE: Final = struct.Struct(">Q")
+
+
+def _groups(key: bytes, row: bytes) -> None:
+    unpacked(_GROUP, key, "groups")
+    group_of_row(row)
+
+
+def _marks(key: bytes, row: bytes) -> None:
+    if len(key) < _MARK_KEY_BYTES_MIN:
+        raise DamageError("marks", -1, -1, f"the key {key!r} is too short")
+    mark_fields(row)
+
+
+def _retained(key: bytes, row: bytes) -> None:
+    topic_id_of(key, "retained")
+    retained_fields(row)
+
+
+_FORMS: Final[dict[str, Form]] = {
+    "groups": _groups,
+    "names": lambda key, row: topic_id_of(key, "names"),
+    "ids": lambda key, row: topic_id_of(row, "ids"),
+    "sessions": lambda key, row: unpack_row(row),
+    "session_due": lambda key, row: unpacked_head(_DUE, key, "session_due"),
+    "subscriptions": lambda key, row: subscription_of(row),
+    "producers": lambda key, row: check_form(row),
+    "marks": _marks,
+    "retained": _retained,
+    "dictionaries": lambda key, row: dictionary_of(row),
+    "epochs": epoch_of,
+}
+
+
+def form_of(table: str) -> Form:
+    """What raises DamageError when a row, its checksum taken off, or its key is not of the form of `table`."""
+    return _FORMS[table]
+
+
+_AGES: Final[dict[str, Callable[[bytes], tuple[int, ...]]]] = {
+    "groups": lambda row: group_of_row(row)[:2],
+    "sessions": lambda row: (session_of(row).generation, *unpack_row(row)[:3]),
+    "subscriptions": lambda row: (subscription_of(row)[1],),
+    "producers": lambda row: producer_of_row(b"", row)[1:3],
+    "marks": mark_fields,
+    "retained": lambda row: (retained_fields(row).offset,),
+}
+
+
+def is_newer(table: str, row: bytes, than: bytes) -> bool:
+    """Of two rows of a table under one key, both with their checksums taken off. Raises DamageError."""
+    age = _AGES.get(table)
+    return age is not None and age(row) > age(than)
+
+
+def look_at_form(table: str, key: bytes, row: bytes) -> None:
+    """The same at once; any row is good where a table is none of these."""
+    if table in _FORMS:
+        _FORMS[table](key, row)

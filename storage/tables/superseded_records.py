@@ -1,0 +1,19 @@
+"""Naming control records that count no more, so that `compaction` takes them out of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..file.table import WriteTransaction
+from ..log.block_format import log_key, seal
+
+if TYPE_CHECKING:
+    from ..environment.environment import Databases
+
+
+def supersede(databases: Databases, txn: WriteTransaction, group: int, offsets: Iterable[int]) -> None:
+    """Later records have replaced those at `offsets`; what ends something names itself, too: it leaves after them."""
+    for offset in offsets:
+        key = log_key(group, offset)
+        txn.put(key, seal("superseded", key, b""), db=databases.superseded)

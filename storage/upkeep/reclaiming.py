@@ -1,0 +1,367 @@
+"""Reclaiming: what is too old, too much or expired leaves the log in bounded steps that never hold up a commit long.
+
+    by age      blocks older than `retention_s`
+    by size     the oldest blocks of all groups, while the log uses more than `log_bytes_max`
+    by expiry   blocks all of whose publications have expired (T_max), wherever they lie
+    superseded  control records that later ones replaced (`compaction`)
+
+Age and size move a group's `first_kept`, so that readers are told what was discarded; expiry does not: nobody misses
+what had expired. A retained publication whose block goes is *rescued*: copied, as a block of one record with its own
+offset, epoch and time, into the `kept` table, until it is replaced, cleared or expired. A topic to which nothing refers
+any more is forgotten. Producers idle, and QoS 2 marks unreleased, for `producer_retention_s` go as well; the tables are
+looked through a piece a step, and so are the topics, for names that nothing refers to any more.
+
+Dictionaries stay: blocks refer to them, and counting which still do costs more than the few KiB each takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
+from lexicast.cluster.clock import US_PER_S, Clock
+
+from ..environment.environment import Environment
+from ..environment.options import StoreOptions
+from ..environment.space import Space
+from ..file.table import ReadTransaction, Table, WriteTransaction
+from ..index.index_writer import WriteBehind
+from ..index.log_index import Index
+from ..log.block_cuts import cut, only_topic
+from ..log.block_format import HAS_RETAINED, IS_KEPT, DamageError, Head, block_of, encode_block, log_key, parse_log_key
+from ..log.block_log import Log
+from ..log.block_outline import outline
+from ..tables import groups as group_rows
+from ..tables.groups import Group
+from ..tables.producers import idle_since
+from ..tables.state import mark_fields, retained_fields
+from ..tables.topics import TopicIds, find, group_of, id_key, topic_id_of
+from .compaction import Compaction
+from .oldest_blocks import Fronts
+from .row_inspection import Walk
+
+BLOCKS_A_STEP: Final = 64
+STEP_S: Final = 0.002
+_ROWS_A_STEP: Final = 128
+# Topics remembered because a block of theirs has gone; those beyond it are found when all topics are looked through.
+_LEFT_MAX: Final = 65_536
+_EXPIRY_KEY_BYTES: Final = 8
+
+
+class Reclaimed(NamedTuple):
+    """What one step freed; `more`: call again soon, there is more to do."""
+
+    blocks: int
+    records: int
+    bytes: int
+    more: bool
+
+
+class Victim(NamedTuple):
+    """A block to go; with the key of its row in `expiry` when it has expired and nobody misses it.
+
+    `group` -1: that row alone, which names no block that has expired.
+    """
+
+    group: int
+    last: int
+    size_bytes: int
+    expiry: bytes | None
+
+
+class Sweep(NamedTuple):
+    """Rows to go besides blocks: (table, key); (key in `kept`, topic) of expired ones; ids of topics to look at."""
+
+    idle: list[tuple[Table, bytes]]
+    kept: list[tuple[bytes, bytes]]
+    topics: list[int]
+
+
+class Reclaimer:
+    """See the module's docstring. Writer thread only."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        log: Log,
+        index: Index,
+        ids: TopicIds,
+        groups: dict[int, Group],
+        behind: WriteBehind,
+        walk: Walk,
+        space: Space,
+        options: StoreOptions,
+        clock: Clock,
+    ) -> None:
+        self._environment = environment
+        self._databases = environment.databases
+        self._log = log
+        self._index = index
+        self._ids = ids
+        self._groups = groups
+        self._behind = behind
+        self._walk = walk
+        self._space = space
+        self._fronts = Fronts(log, groups)
+        self._options = options
+        self._clock = clock
+        self._swept: dict[str, bytes | None] = {}
+        # Topics of blocks that have gone: the next steps look whether anything is left of them.
+        self._left: dict[int, None] = {}
+        self._turn = 0
+        self._compaction = Compaction(environment, log, ids, groups, behind, space, clock)
+
+    def begun(self, group: int) -> None:
+        """A group whose log was empty has got a block."""
+        self._fronts.moved(group)
+
+    def step(self, now_us: int) -> Reclaimed:
+        """One bounded step of writing behind, merging, reclaiming or looking through rows after opening: each in its
+        turn, so that none waits for ever."""
+        self._space.look_at_readers()
+        kinds = (self._write_behind, self._merge, self._reclaim, self._compact, self._look_through)
+        for _ in kinds:
+            self._turn = (self._turn + 1) % len(kinds)
+            done = kinds[self._turn](now_us)
+            if done is not None:
+                return done
+        return Reclaimed(0, 0, 0, False)
+
+    def _write_behind(self, now_us: int) -> Reclaimed | None:
+        return Reclaimed(0, 0, 0, True) if self._behind.due and self._behind.step(now_us) else None
+
+    def _merge(self, now_us: int) -> Reclaimed | None:
+        return Reclaimed(0, 0, 0, True) if self._behind.merge_step(now_us) else None
+
+    def _look_through(self, now_us: int) -> Reclaimed | None:
+        del now_us
+        return Reclaimed(0, 0, 0, True) if self._walk.step() else None
+
+    def _compact(self, now_us: int) -> Reclaimed | None:
+        done = self._compaction.step(now_us)
+        if done is None:
+            return None
+        for group in done.groups:
+            self._fronts.moved(group)
+        return Reclaimed(done.blocks, done.records, done.bytes, done.more)
+
+    def _reclaim(self, now_us: int) -> Reclaimed | None:
+        with self._environment.snapshot() as txn:
+            victims = self._victims(txn, now_us)
+            sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
+        if any(v.group >= 0 and v.last >= self._groups[v.group].indexed_below for v in victims):
+            # The index must not name what is gone: it is written first, and the blocks go in a later step.
+            return Reclaimed(0, 0, 0, self._behind.step(now_us))
+        if not (victims or any(sweep)):
+            return Reclaimed(0, 0, 0, True) if self._left else None
+        return self._discard(victims, sweep, now_us)
+
+    # choosing
+
+    def _victims(self, txn: ReadTransaction, now_us: int) -> list[Victim]:
+        chosen = {(v.group, v.last): v for v in self._expired(txn, now_us)}
+        for victim in self._oldest(txn, now_us):
+            if len(chosen) >= BLOCKS_A_STEP:
+                break
+            chosen.setdefault((victim.group, victim.last), victim)
+        return list(chosen.values())
+
+    def _expired(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
+        with txn.cursor(self._databases.expiry) as cursor:
+            there = cursor.first()
+            for _ in range(BLOCKS_A_STEP):
+                if not there:
+                    return
+                key = bytes(cursor.key())
+                if int.from_bytes(key[:_EXPIRY_KEY_BYTES], "big") >= now_us:
+                    return
+                yield self._expired_block(txn, key)
+                there = cursor.next()
+
+    def _expired_block(self, txn: ReadTransaction, key: bytes) -> Victim:
+        """What a row of `expiry` says is to go: the block, where its own head says so too; else the row alone."""
+        position = key[_EXPIRY_KEY_BYTES:]
+        value = txn.get(position, None, self._log.database) if position else None
+        head = None if value is None else self._log.sound_head(value, position)
+        if value is None or head is None or expiry_key(head.group, head.last, head.expire_all_us) != key:
+            return Victim(-1, -1, 0, key)
+        return Victim(head.group, head.last, len(value), key)
+
+    def _oldest(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
+        """Blocks beyond age or size, oldest first, over all groups."""
+        before_us = now_us - int(self._options.retention_s * US_PER_S) if self._options.retention_s else 0
+        limit = self._options.log_bytes_max
+        too_much = self._environment.log_bytes(txn) - limit if limit else 0
+        for front in self._fronts.oldest(txn):
+            if front.time_us >= before_us and too_much <= 0:
+                return
+            yield Victim(front.group, front.last, front.size_bytes, None)
+            too_much -= self._space.value_bytes(front.size_bytes)
+
+    # sweeping tables
+
+    def _rows(self, txn: ReadTransaction, table: Table) -> list[tuple[bytes, bytes]]:
+        """The next rows of a table, from where the last step stopped, over and over."""
+        rows = table.rows(txn, b"", self._swept.get(table.name), _ROWS_A_STEP)
+        self._swept[table.name] = rows[-1][0] if len(rows) == _ROWS_A_STEP else None
+        return rows
+
+    def _idle(self, txn: ReadTransaction, now_us: int) -> list[tuple[Table, bytes]]:
+        before_us = now_us - int(self._options.producer_retention_s * US_PER_S)
+        producers, marks = self._databases.producers, self._databases.marks
+        return [
+            *[(producers, key) for key, row in self._rows(txn, producers) if idle_since(row) < before_us],
+            *[(marks, key) for key, row in self._rows(txn, marks) if mark_fields(row)[1] < before_us],
+        ]
+
+    def _stale_topics(self, txn: ReadTransaction) -> list[int]:
+        """Of the topics left bare by blocks that went, else of all topics in turn: those of which nothing is left."""
+        topic_ids = list(islice(self._left, _ROWS_A_STEP))
+        if not topic_ids:
+            topic_ids = [topic_id_of(key, "names") for key, _ in self._rows(txn, self._databases.names)]
+        for topic_id in topic_ids:
+            self._left.pop(topic_id, None)
+        bare = self._index.bare(txn, topic_ids, [self._log_first(group_of(i)) - 1 for i in topic_ids])
+        return [topic_id for topic_id, gone in zip(topic_ids, bare, strict=True) if gone]
+
+    def _log_first(self, group: int) -> int:
+        known = self._groups.get(group)
+        return known.first if known is not None else 0
+
+    def _expired_kept(self, txn: ReadTransaction, now_us: int) -> list[tuple[bytes, bytes]]:
+        """(key in `kept`, topic) of rescued publications that have expired since."""
+        found: list[tuple[bytes, bytes]] = []
+        after = self._swept.get("kept")
+        with txn.cursor(self._databases.kept) as cursor:
+            there = cursor.first() if after is None else cursor.set_range(after + b"\0")
+            self._swept["kept"] = None
+            for _ in range(_ROWS_A_STEP):
+                if not there:
+                    return found
+                key, value = bytes(cursor.key()), cursor.value()
+                head = self._log.sound_head(value, key, "kept")
+                if head is not None and 0 < head.expire_all_us < now_us:
+                    found.append((key, only_topic(block_of(value, head))))
+                there = cursor.next()
+            self._swept["kept"] = key
+        return found
+
+    # discarding
+
+    def _discard(self, victims: list[Victim], sweep: Sweep, now_us: int) -> Reclaimed:
+        until = self._clock.monotonic() + STEP_S
+        gone: list[tuple[Victim, int]] = []
+        with self._environment.begin() as txn:
+            for table, key in sweep.idle:
+                table.delete(txn, key)
+            for key, topic in sweep.kept:
+                self._clear_kept(txn, key, topic)
+            for topic_id in sweep.topics:
+                self._forget(txn, topic_id)
+            for victim in victims:
+                gone.append((victim, self._discard_block(txn, victim, now_us)))
+                if self._clock.monotonic() >= until:
+                    break
+            firsts = self._store_groups(txn, gone)
+            used = self._environment.used_bytes(txn)
+        self._discarded(gone, firsts)
+        self._space.measured(used)
+        more = len(gone) < len(victims) or len(victims) >= BLOCKS_A_STEP or bool(self._left)
+        return Reclaimed(len(gone), sum(n for _, n in gone), sum(v.size_bytes for v, _ in gone), more)
+
+    def _clear_kept(self, txn: WriteTransaction, key: bytes, topic: bytes) -> None:
+        txn.delete(key, db=self._databases.kept)
+        topic_id = find(self._databases, txn, topic)
+        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
+        if topic_id is not None and row is not None and retained_fields(row).offset == parse_log_key(key, "kept")[1]:
+            self._databases.retained.delete(txn, id_key(topic_id))
+            self._look_later(topic_id)
+
+    def _discard_block(self, txn: WriteTransaction, victim: Victim, now_us: int) -> int:
+        """Delete a block; how many records it held (0 when it was damaged)."""
+        if victim.expiry is not None:
+            txn.delete(victim.expiry, db=self._databases.expiry)
+        if victim.group < 0:
+            return 0
+        key = log_key(victim.group, victim.last)
+        value = txn.pop(key, self._log.database)
+        head = None if value is None else self._log.sound_head(value, key)
+        if value is None or head is None:
+            return 0
+        if head.expire_all_us:
+            txn.delete(expiry_key(head.group, head.last, head.expire_all_us), db=self._databases.expiry)
+        if head.kind == PUBLICATIONS:
+            self._let_go(txn, block_of(value, head), head, now_us)
+        return head.records
+
+    def _let_go(self, txn: WriteTransaction, block: Block, head: Head, now_us: int) -> None:
+        """Rescue retained publications of a block that goes; its topics are looked at in a later step."""
+        retaining = {r.topic for r in block.meta.runs if r.flags & RETAIN} if head.flags & HAS_RETAINED else set()
+        for at, topic in enumerate(block.meta.topics):
+            topic_id = find(self._databases, txn, topic)
+            if topic_id is not None:
+                if at in retaining:
+                    self._rescue(txn, block, topic_id, now_us)
+                self._look_later(topic_id)
+
+    def _look_later(self, topic_id: int) -> None:
+        if len(self._left) < _LEFT_MAX:
+            self._left[topic_id] = None
+
+    def _forget(self, txn: WriteTransaction, topic_id: int) -> None:
+        """Forget a topic of which no block is left; its entries in runs go when a merge meets them."""
+        if self._databases.retained.get(txn, id_key(topic_id)) is None:
+            self._ids.forget(txn, topic_id)
+
+    def _rescue(self, txn: WriteTransaction, block: Block, topic_id: int, now_us: int) -> None:
+        row = self._databases.retained.get(txn, id_key(topic_id))
+        if row is None:
+            return
+        offset, expires = retained_fields(row)
+        if not block.first <= offset <= block.last:
+            return
+        if 0 < expires < now_us:
+            self._databases.retained.delete(txn, id_key(topic_id))
+            return
+        one = cut(block, offset, offset)
+        if one is None:
+            self._log.ledger.note(DamageError("retained", block.group, offset, "the publication is not in its block"))
+            return
+        found = outline(one)
+        value = encode_block(one, found.flags | IS_KEPT, found.expire_first_us, found.expire_all_us)
+        txn.put(log_key(block.group, offset), value, db=self._databases.kept)
+
+    def _store_groups(self, txn: WriteTransaction, gone: list[tuple[Victim, int]]) -> dict[int, int]:
+        """Store how far each group was discarded; the first offset left of each."""
+        firsts = {}
+        for number in {victim.group for victim, _ in gone if victim.group >= 0}:
+            group = self._groups[number]
+            own = [(v, count) for v, count in gone if v.group == number]
+            kept = max([group.first_kept, *[v.last + 1 for v, _ in own if v.expiry is None]])
+            records = group.records_indexed - sum(count for _, count in own)
+            row = group.row(self._ids.next_number(number))
+            group_rows.store(self._databases, txn, number, row._replace(first_kept=kept, records=records))
+            head_left = self._log.head_at(txn, number, 0)
+            firsts[number] = group.last + 1 if head_left is None else head_left.first
+        return firsts
+
+    def _discarded(self, gone: list[tuple[Victim, int]], firsts: dict[int, int]) -> None:
+        for victim, count in gone:
+            if victim.group < 0:
+                continue
+            group = self._groups[victim.group]
+            group.records -= count
+            group.records_indexed -= count
+            self._behind.discarded(victim.group, victim.last, count)
+            if victim.expiry is None:
+                group.first_kept = max(group.first_kept, victim.last + 1)
+        for number, first in firsts.items():
+            self._groups[number].first = first
+            self._fronts.moved(number)
+
+
+def expiry_key(group: int, last: int, expire_all_us: int) -> bytes:
+    """The row of a block in the `expiry` table."""
+    return expire_all_us.to_bytes(_EXPIRY_KEY_BYTES, "big") + log_key(group, last)
