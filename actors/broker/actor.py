@@ -9,7 +9,7 @@ from lexicast.cluster.clock import SystemClock
 from ..link.call_link import CallLinks
 from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
-from ..ray.status import ask
+from ..status.over_ray import ask_actor
 from .server import BrokerServer, run_directory
 
 
@@ -19,8 +19,7 @@ class BrokerActor(ServingActor):
     async def start(self) -> None:
         """Begin to serve."""
         run_dir = run_directory(self.config)
-        self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir)
-        self._server.cluster_status.ask_actor = ask
+        self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir, ask_actor)
         try:
             await self._server.start()
         except BaseException:

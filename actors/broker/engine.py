@@ -17,6 +17,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import DictionaryError, UnavailableError
+from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.requests import BROKER
 from lexicast.cluster.protocol.shapes import check_request
@@ -27,7 +28,6 @@ from lexicast.compression.wire import AliasTable, Recoder
 
 from ..link.link import Link
 from ..loop.turns import Turns
-from ..ray.handles import Member
 from .catching_up.readers import BlockCache, CatchingUp
 from .dictionary_keeper import DICTIONARIES_FILTER, DictionaryKeeper
 from .encoding import BlockView, Encoder, Grant

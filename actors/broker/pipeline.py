@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
+from lexicast.cluster.membership import Member
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
 
 from ..link.link import BEATS, Link, dial
 from ..loop.background import keep_going, stop_loops
-from ..ray.handles import Member
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, GroupEntryBuilder, PublishBatch, SealedEntry
 from .storing import Storing
 

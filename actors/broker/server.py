@@ -15,12 +15,12 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.files import make_folder
+from lexicast.cluster.membership import BROKER, Coordination, Member, Members
 
 from ..link.link import Link, listen
 from ..loop.background import keep_going, stop_loops
 from ..mqtt.listener import MqttListener
-from ..ray.handles import BROKER, Coordination, Member, Members
-from ..status.gathering import ClusterStatus
+from ..status.cluster_status import AskActor, ClusterStatus, cannot_ask
 from ..status.meters import Meter, Since
 from .engine import BrokerEngine
 from .pipeline import Pipeline
@@ -40,13 +40,22 @@ COMPLETE_TIMEOUT_S = 60.0
 class BrokerServer:
     """One broker. `start` returns once it serves."""
 
-    def __init__(self, name: str, config: Config, coordination: Coordination, clock: Clock, run_dir: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        coordination: Coordination,
+        clock: Clock,
+        run_dir: Path,
+        ask_actor: AskActor = cannot_ask,
+    ) -> None:
+        """`run_dir`: where its socket lies; `ask_actor`: see `ClusterStatus`."""
         self.name = name
         self.config = config
         self.addresses: tuple[str, ...] = ()
         self.incarnation = 0
         self.coordination = coordination
-        self.cluster_status = ClusterStatus(self)
+        self._ask_actor = ask_actor
         self._meter, self._behind = Meter(), Since()
         self._measuring: asyncio.Task[None] | None = None
         self._clock = clock
@@ -84,8 +93,8 @@ class BrokerServer:
         self.engine.room = self._room
         await self._reach_coordinators()
         await self.engine.learn_dictionaries()
-        cluster = self.cluster_status.snapshot
-        self.clients = ClientPort(self.engine, payload_max, self.status, cluster, self.clients_list)
+        cluster = ClusterStatus(self.name, self.status, info, self.coordination, self.engine.pipelines, self._ask_actor)
+        self.clients = ClientPort(self.engine, payload_max, self.status, cluster.snapshot, self.clients_list)
         self.mqtt = MqttListener(
             self.engine, self.config.mqtt, self.config.compression.enabled, self.config.broker.session_save_s
         )

@@ -23,7 +23,7 @@ from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
 from ..client.address import own_ray_address, resolver
 from ..client.connection import Resolve
-from ..status.asking import ask, ask_any
+from ..status.over_link import ask_any_broker, ask_broker
 from ..status.report import ROLES, size, span
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 
@@ -68,7 +68,7 @@ def status(
 async def _snapshot(resolve: Resolve, found: dict[str, Any]) -> dict[str, Any]:
     """What a broker tells of the cluster; where none can be asked, what Ray tells. Raises LexicastError."""
     try:
-        told: dict[str, Any] = await ask_any(await resolve(), "cluster")
+        told: dict[str, Any] = await ask_any_broker(await resolve(), "cluster")
         return told
     except UnavailableError as error:
         try:
@@ -80,7 +80,7 @@ async def _snapshot(resolve: Resolve, found: dict[str, Any]) -> dict[str, Any]:
 def _over_ray(address: str) -> dict[str, Any]:
     """Slowly, without any broker. Raises UnavailableError."""
     from ..launch.ray import disconnect, join  # loads Ray, which takes a second: only here
-    from ..ray.status import snapshot
+    from ..status.over_ray import snapshot
 
     join(address)
     try:
@@ -114,7 +114,7 @@ async def _clients(resolve: Resolve, as_json: bool) -> None:
     endpoints = await resolve()
     for endpoint in endpoints:
         try:
-            found[endpoint.name] = await ask(endpoint, "clients", CLIENTS_SHOWN)
+            found[endpoint.name] = await ask_broker(endpoint, "clients", CLIENTS_SHOWN)
         except (LexicastError, OSError) as error:
             typer.echo(f"lexicast: {endpoint.name}: {one_line(error)}", err=True)
     if not found:

@@ -10,10 +10,11 @@ from typing import Any
 import ray
 
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.membership import Member
 
 from ..ray.address import RAY_CLIENT, check_ray
 from ..ray.errors import one_line
-from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, Member, RayCoordination, find_actor
+from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, RayCoordination, find_actor
 from .connection import Endpoint
 
 

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError
 from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import ClusterInfo, Member, Members
 from lexicast.storage.registry import Registry
 
-from ..launch.stores import COORDINATION_FOLDER
-from ..ray.handles import ClusterInfo, Member, Members
 from ..ray.serving import LASTING
-from .server import CoordinationServer
+from .server import REGISTRY_FOLDER, CoordinationServer
 
 # After a crash the old process may hold the registry's lock for a moment.
 OPEN_TRIES: Final = 20
@@ -53,7 +52,7 @@ class CoordinationActor:
 
     async def _open(self) -> CoordinationServer:
         cluster = self._config["cluster"]
-        registry = await _open_registry(Path(self._config["node"]["data_dir"]) / COORDINATION_FOLDER)
+        registry = await _open_registry(Path(self._config["node"]["data_dir"]) / REGISTRY_FOLDER)
         try:
             # min_copies 0 means automatic: 1, until groups have followers
             copies = max(1, cluster["min_copies"])

@@ -28,10 +28,11 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
+from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, Member, Members
 from lexicast.storage.registry import Registry
 
-from ..ray.handles import COORDINATOR, KINDS, ClusterInfo, Member, Members
-
+# Below the data folder of the node that it runs on.
+REGISTRY_FOLDER: Final = "coordination"
 KEY_BYTES: Final = 32
 MEMBERS_MAX: Final = 10_000
 POLL_S_MAX: Final = 60.0
@@ -40,7 +41,7 @@ FOUND_WAIT_S: Final = 40.0
 
 
 class CoordinationServer:
-    """The server without Ray; implements `handles.Coordination`. Owns `registry` from here on."""
+    """The server without Ray; implements `membership.Coordination`. Owns `registry` from here on."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class CoordinationServer:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # -- handles.Coordination
+    # -- Coordination
 
     async def cluster(self, wait: bool = True) -> ClusterInfo:
         if wait:
@@ -157,7 +158,7 @@ class CoordinationServer:
     # -- for operators
 
     async def overview(self) -> dict[str, Any]:
-        """See handles.Coordination."""
+        """See `Coordination`."""
         return self.status()
 
     def status(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import ray
 
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, StorePoisonedError
+from lexicast.cluster.membership import COORDINATOR, Coordination, Member
 from lexicast.compression.codecs import payload_bytes_max
 from lexicast.storage.environment.identity import peek_cluster_id
 from lexicast.storage.environment.options import StoreOptions
@@ -21,7 +22,7 @@ from lexicast.storage.store import Store
 
 from ..broker.server import run_directory
 from ..link.link import listen
-from ..ray.handles import COORDINATOR, Coordination, Member, RayCoordination
+from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
 from .server import CoordinatorServer
 

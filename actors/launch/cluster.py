@@ -22,21 +22,12 @@ from typing import Any, Final
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError, LexicastError, UnavailableError
+from lexicast.cluster.membership import ClusterInfo, Members
 
 from ..broker.ports import PortClaim, claim_port
 from ..coordination.actor import CoordinationActor
-from ..ray.handles import (
-    COORDINATION,
-    NAMESPACE,
-    ActorReference,
-    ClusterInfo,
-    Members,
-    RayCoordination,
-    end_actors,
-    named_actors,
-    spawn,
-)
-from ..ray.status import snapshot
+from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, RayCoordination, end_actors, named_actors, spawn
+from ..status.over_ray import snapshot
 from .files import Run, left_run, lock_data_dir, remove_run, write_run
 from .gcs import RayWatch
 from .places import Places

@@ -17,14 +17,14 @@ from typing import Final
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
+from lexicast.cluster.membership import COORDINATOR
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.identity import peek_cluster_id
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.registry import FILE, Registry
 
-COORDINATION_FOLDER: Final = "coordination"
-# In `handles` too, which loads Ray; this process does not need it.
-COORDINATOR: Final = "coordinator"
+from ..coordination.server import REGISTRY_FOLDER
+
 COORDINATORS: Final = f"{COORDINATOR}-*"
 LOOK_TIMEOUT_S: Final = 60.0
 # The exit codes of the process: something is wrong with a store; it cannot be looked at now.
@@ -50,7 +50,7 @@ def check_stores(config: Config, all_here: bool, wait_s: float = 0.0) -> None:
 
 def _check(config: Config, all_here: bool) -> None:
     folder = config.node.data_path()
-    if not (folder / COORDINATION_FOLDER).exists() and not any(folder.glob(COORDINATORS)):
+    if not (folder / REGISTRY_FOLDER).exists() and not any(folder.glob(COORDINATORS)):
         return  # a new cluster
     command = [sys.executable, "-m", __name__, json.dumps(config.as_dict()), "all" if all_here else "some"]
     try:
@@ -73,14 +73,14 @@ def _check(config: Config, all_here: bool) -> None:
 def look(config: Config, all_here: bool) -> None:
     """What the process does. Raises StoreError."""
     folder = config.node.data_path()
-    known, served = _registered(folder / COORDINATION_FOLDER)
+    known, served = _registered(folder / REGISTRY_FOLDER)
     options = StoreOptions(**config.storage.options())
     for name in served if all_here else ():
         data = folder / name / DATA_FILE
         if not data.exists() or not data.stat().st_size:
             raise StoreFormatError(
                 f"{data} is gone or empty, but {name} has served this cluster before: put it back, or move "
-                f"{folder / COORDINATION_FOLDER} away as well to start without what it held"
+                f"{folder / REGISTRY_FOLDER} away as well to start without what it held"
             )
     for store in sorted(folder.glob(COORDINATORS)):
         _check_rights(store)

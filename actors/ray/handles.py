@@ -1,9 +1,4 @@
-"""Actor handles behind one wall: every Ray call on them is here (STYLE.md row 2), beside the plain Protocols.
-
-Servers take a `Coordination` and never see Ray: under Ray it is a `RayCoordination`, in tests a `LocalCoordination`
-(`lexicast.actors.coordination.server`) in the same process. What goes over these calls is control; publications travel
-on links (`lexicast.actors.link.link`).
-"""
+"""Actor handles behind one wall: every Ray call on them is here, so that servers never see Ray (STYLE.md row 2)."""
 
 from __future__ import annotations
 
@@ -11,24 +6,19 @@ import asyncio
 import random
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import ClusterInfo, Member, Members
 
 from .errors import may_pass, ray_errors, translated
 
 NAMESPACE: Final = "lexicast"
 COORDINATION: Final = "coordination"
-
-COORDINATOR: Final = "coordinator"
-BROKER: Final = "broker"
-SAMPLER: Final = "sampler"
-KINDS: Final = (COORDINATOR, BROKER, SAMPLER)
 
 # An actor's restart takes 1.0 to 1.5 s (FACTS.md), on a loaded machine several; a call gives up after this long.
 RETRY_S = 60.0
@@ -38,88 +28,6 @@ CALL_TIMEOUT_S = 60.0
 END_TIMEOUT_S: Final = 30.0
 # An async actor runs this many calls at once; long polls hold one each.
 CONCURRENCY_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """What never changes in a cluster's life. `key` authenticates its links; never print it."""
-
-    cluster_id: str
-    key: bytes = field(repr=False)
-    groups: int
-    min_copies: int
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One actor that serves. `addresses`: its link addresses ("unix:PATH", "tcp:HOST:PORT"), nearest first.
-
-    `incarnation` is given by `register` (what the caller puts there is ignored); `groups`: what a coordinator leads.
-    """
-
-    name: str
-    incarnation: int
-    addresses: tuple[str, ...]
-    node: str
-    pid: int
-    groups: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """Everybody who serves, by name. `version` grows with every change and never goes back."""
-
-    version: int
-    coordinators: dict[str, Member]
-    brokers: dict[str, Member]
-    samplers: dict[str, Member]
-
-
-class Coordination(Protocol):
-    """The coordination server as its callers see it.
-
-    Every method may raise UnavailableError (the server does not answer within RETRY_S). An answer is durable.
-    The order of a start: a coordinator opens its store, calls `open_groups`, then `cluster()`, writes the cluster id
-    into a new store, listens, and calls `register`; brokers and samplers call `cluster()`, listen, and `register`.
-    """
-
-    async def cluster(self, wait: bool = True) -> ClusterInfo:
-        """Who this cluster is. A new (or lost and replaced) server does not know its id before every coordinator
-        has called `open_groups`, since one of their stores may know it: this waits for that, or, with `wait` False,
-        returns at once with an empty `cluster_id` (groups and key are right)."""
-        ...
-
-    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
-        """Coordinator `member` opens the groups that it leads. Returns group -> its new epoch.
-
-        `known`: the last epoch of each group in the member's store; `cluster_id`: what its store says, None when the
-        store is new. The epoch is max(stored, known) + 1, durable before the reply. On a server without a past this
-        waits until all coordinators have called, and takes cluster id and epochs from their stores.
-
-        Raises StoreFormatError when the store belongs to another cluster, or is empty although this member has
-        served (its store was lost).
-        """
-        ...
-
-    async def register(self, kind: str, member: Member) -> int:
-        """`member` serves, as COORDINATOR, BROKER or SAMPLER. Returns its new incarnation, monotone for the name."""
-        ...
-
-    async def leave(self, kind: str, name: str) -> None:
-        """The member has stopped. Its incarnation is remembered."""
-        ...
-
-    async def members(self, known_version: int, wait_s: float) -> Members:
-        """The members: at once if the version is not `known_version`, else after a change or `wait_s` seconds."""
-        ...
-
-    async def overview(self) -> dict[str, Any]:
-        """What `CoordinationServer.status` says; asked once, whoever asks has a limit of its own."""
-        ...
-
-    async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
-        """Compare-and-set of a group's (epoch, leader, in-sync set); see `cluster.leadership`. True: `new` holds."""
-        ...
 
 
 class ActorReference:

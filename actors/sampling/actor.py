@@ -10,11 +10,12 @@ from typing import Any
 
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.membership import SAMPLER, Member
 
 from ..client.address import resolver
 from ..client.client import Client
 from ..loop.background import keep_going, stop_loops
-from ..ray.handles import SAMPLER, Member, RayCoordination, find_actor
+from ..ray.handles import RayCoordination, find_actor
 from ..ray.serving import ServingActor
 from .server import SamplingServer
 

@@ -1,7 +1,7 @@
 """What every actor says about itself, put together; and what of it an operator should know, in plain words. Pure.
 
 Who is asked, and over what, is the caller's affair: a broker asks over the cluster's own links and answers `lexicast
-status` (`cluster_status`), `lexicast up` asks over Ray (`ray_status`). Rates are the actors' own (`meters`), so that
+status` (`cluster_status`), `lexicast up` asks over Ray (`over_ray`). Rates are the actors' own (`meters`), so that
 one question is enough.
 """
 

@@ -30,10 +30,10 @@ from lexicast.actors.mqtt.codec.packets import (
     Subscribe,
     SubscriptionOptions,
 )
-from lexicast.actors.ray.handles import COORDINATOR, Member
 from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import PeerError, UnavailableError
+from lexicast.cluster.membership import COORDINATOR, Member
 from lexicast.cluster.records import ControlRecord, DictionaryStored, ProducerSeen, Subscribed
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store

@@ -23,7 +23,7 @@ from rich.table import Table
 
 import lexicast
 from lexicast.actors.client.messages import Since, Until
-from lexicast.actors.ray.status import snapshot
+from lexicast.actors.status.over_ray import snapshot
 from lexicast.cluster.config.tables import Compression
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.compression.accounting import reduction_percent

@@ -25,10 +25,10 @@ from lexicast.actors.client.ray import ray_endpoints
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.launch import cluster as launch
 from lexicast.actors.launch import stores as launch_stores
-from lexicast.actors.ray.handles import COORDINATOR, Member
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreFormatError, UnavailableError
+from lexicast.cluster.membership import COORDINATOR, Member
 from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_format import FORMAT_VERSION, seal

@@ -33,11 +33,12 @@ from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.link.link import listen
-from lexicast.actors.ray.handles import BROKER, COORDINATOR, Member
+from lexicast.actors.status.cluster_status import AskActor, cannot_ask
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError
+from lexicast.cluster.membership import BROKER, COORDINATOR, Member
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
@@ -329,12 +330,12 @@ class Cluster:
         await node.linked()
         return node
 
-    async def start_broker(self, name: str) -> BrokerServer:
-        """A whole broker, MQTT port and link address included."""
+    async def start_broker(self, name: str, ask_actor: AskActor = cannot_ask) -> BrokerServer:
+        """A whole broker, MQTT port and link address included; `ask_actor`: see `ClusterStatus`."""
         # Here, so that tests of the data path alone do not depend on the listeners.
         from lexicast.actors.broker.server import BrokerServer
 
-        broker = BrokerServer(name, self.config, self.coordination, self.clock, Path(self._run.name))
+        broker = BrokerServer(name, self.config, self.coordination, self.clock, Path(self._run.name), ask_actor)
         await broker.start()
         self.nodes[name] = broker
         return broker

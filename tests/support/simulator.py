@@ -34,11 +34,11 @@ from lexicast.actors.coordinator import committer as committer_module
 from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.link.link import DiallerLink, Link, LinkUser, ListenerLink
 from lexicast.actors.loop import turns as turns_module
-from lexicast.actors.ray.handles import Member
 from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFullError
+from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import matches
 

@@ -14,9 +14,9 @@ import ray.exceptions
 from lexicast.actors.broker import server as broker_module
 from lexicast.actors.client.connection import Endpoint
 from lexicast.actors.coordinator import server as coordinator_module
-from lexicast.actors.ray.status import fate_of
-from lexicast.actors.status.asking import ask, ask_any
 from lexicast.actors.status.meters import RATE_SAMPLES, Meter, Since, Trend
+from lexicast.actors.status.over_link import ask_any_broker, ask_broker
+from lexicast.actors.status.over_ray import fate_of
 from lexicast.actors.status.report import (
     GONE,
     HANGS,
@@ -43,7 +43,7 @@ async def test_one_question_to_a_broker_tells_of_all_actors(tmp_path: Path) -> N
     async with Cluster(tmp_path) as cluster:
         await cluster.start_coordinator()
         await cluster.start_broker("broker-0")
-        told = await ask_any(await endpoints(cluster), "cluster")
+        told = await ask_any_broker(await endpoints(cluster), "cluster")
         assert not told["warnings"]
         assert told["coordinators"]["coordinator-0"]["store"]["topics"] >= 0
         assert told["coordination"]["cluster_id"]
@@ -63,11 +63,10 @@ async def test_a_missing_coordinator_is_told_with_what_becomes_of_it_and_since_w
     async with Cluster(tmp_path, coordinators=names) as cluster:
         for name in names:
             await cluster.start_coordinator(name)
-        broker = await cluster.start_broker("broker-0")
-        broker.cluster_status.ask_actor = ray
+        broker = await cluster.start_broker("broker-0", ray)
         await cluster.crash_coordinator("coordinator-1")
         await eventually(lambda: broker.engine.pipelines["coordinator-1"].link is None)
-        told = await ask_any(await endpoints(cluster), "cluster")
+        told = await ask_any_broker(await endpoints(cluster), "cluster")
         assert "error" not in told["coordinators"]["coordinator-0"]
         missing = told["coordinators"]["coordinator-1"]
         assert missing["fate"] == NODE_GONE
@@ -88,7 +87,7 @@ async def test_while_the_coordination_server_is_away_a_broker_tells_what_it_know
             raise UnavailableError("no answer")
 
         broker.coordination.overview = away  # type: ignore[method-assign]  # what it then says
-        told = await ask_any(brokers, "cluster")
+        told = await ask_any_broker(brokers, "cluster")
         (warning,) = told["warnings"]
         assert warning == "coordination does not serve (no answer); data flows on, nothing can change places"
         assert "store" in told["coordinators"]["coordinator-0"]
@@ -100,9 +99,9 @@ async def test_another_broker_is_asked_where_one_is_gone(tmp_path: Path) -> None
         await cluster.start_broker("broker-0")
         (good,) = await endpoints(cluster)
         bad = Endpoint("broker-9", ("unix:/nonexistent/socket",), good.cluster_id, good.key)
-        assert (await ask_any([bad, good], "cluster"))["brokers"]
+        assert (await ask_any_broker([bad, good], "cluster"))["brokers"]
         with pytest.raises(UnavailableError, match="broker-9"):
-            await ask_any([bad], "cluster")
+            await ask_any_broker([bad], "cluster")
 
 
 async def test_clients_are_listed_and_publishers_and_refusals_counted(tmp_path: Path) -> None:
@@ -112,12 +111,12 @@ async def test_clients_are_listed_and_publishers_and_refusals_counted(tmp_path: 
         clients = [await Raw.connect(broker.mqtt.port, f"device-{i}") for i in range(3)]
         await clients[0].publish("a/b", b"x", qos=1)
         (endpoint,) = await endpoints(cluster)
-        listed = await ask(endpoint, "clients", 2)
+        listed = await ask_broker(endpoint, "clients", 2)
         assert len(listed) == 2
-        listed = {client["id"]: client for client in await ask(endpoint, "clients", 100)}
+        listed = {client["id"]: client for client in await ask_broker(endpoint, "clients", 100)}
         assert set(listed) == {f"device-{i}" for i in range(3)}
         assert [listed[f"device-{i}"]["published_records"] for i in range(3)] == [1, 0, 0]
-        told = (await ask(endpoint, "cluster"))["brokers"]["broker-0"]["mqtt"]
+        told = (await ask_broker(endpoint, "cluster"))["brokers"]["broker-0"]["mqtt"]
         assert (told["publishers"], told["connections"], told["aware"]) == (1, 3, 0)
         await close_clients()
 
@@ -136,9 +135,9 @@ async def test_who_came_back_a_moment_ago_raises_no_warning_and_who_is_behind_fo
         connection.subscriber.lagging[0] = 0
         await eventually(lambda: bool(broker._behind._since))
         (endpoint,) = await endpoints(cluster)
-        assert not (await ask(endpoint, "cluster"))["warnings"]
+        assert not (await ask_broker(endpoint, "cluster"))["warnings"]
         monkeypatch.setattr(broker_module, "BEHIND_TOLD_S", 0.0)
-        (warning,) = (await ask(endpoint, "cluster"))["warnings"]
+        (warning,) = (await ask_broker(endpoint, "cluster"))["warnings"]
         assert "1 sessions have been catching up" in warning
         connection.subscriber.lagging.clear()
         await close_clients()
@@ -231,12 +230,12 @@ def test_status_loads_neither_ray_nor_the_codecs() -> None:
 async def test_a_hanging_actor_holds_the_answer_up_no_longer_than_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lexicast.actors.status.gathering.ASK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("lexicast.actors.status.cluster_status.ASK_TIMEOUT_S", 0.1)
     async with Cluster(tmp_path) as cluster:
         coordinator = await cluster.start_coordinator()
         await cluster.start_broker("broker-0")
         coordinator.server.requests._now["status"] = lambda peer: asyncio.get_running_loop().create_future()
         coordinator.server.requests._later["status"] = lambda peer: asyncio.get_running_loop().create_future()
         del coordinator.server.requests._now["status"]
-        told = await ask_any(await endpoints(cluster), "cluster")
+        told = await ask_any_broker(await endpoints(cluster), "cluster")
         assert "has not answered status" in told["coordinators"]["coordinator-0"]["error"]

@@ -12,8 +12,9 @@ import pytest
 import ray
 
 import lexicast
-from lexicast.actors.ray.handles import COORDINATION, NAMESPACE, ClusterInfo, Member, Members
+from lexicast.actors.ray.handles import COORDINATION, NAMESPACE
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.membership import ClusterInfo, Member, Members
 from lexicast.testing import MemoryBroker
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from lexicast.actors.coordination.actor import CoordinationActor
 from lexicast.actors.coordination.server import CoordinationServer, LocalCoordination
-from lexicast.actors.ray.handles import BROKER, COORDINATOR, Coordination, Member
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import BROKER, COORDINATOR, Coordination, Member
 from lexicast.storage.registry import FILE, MAP_BYTES, Registry
 
 BOTH = ("coordinator-0", "coordinator-1")

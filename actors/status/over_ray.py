@@ -1,4 +1,4 @@
-"""Asking actors over Ray how they are, and what becomes of one that does not answer."""
+"""Actors' status asked over Ray, and what becomes of one that does not answer."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import ray.exceptions
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
-from ..status.report import GONE, HANGS, MEND_IT, NODE_GONE, STARTS_AGAIN, TRIES_AGAIN, MissingError, gather
-from .errors import may_pass, translated
-from .handles import COORDINATION, ActorGoneError, ActorReference, find_actor
-from .serving import LASTING
+from ..ray.errors import may_pass, translated
+from ..ray.handles import COORDINATION, ActorGoneError, ActorReference, find_actor
+from ..ray.serving import LASTING
+from .report import GONE, HANGS, MEND_IT, NODE_GONE, STARTS_AGAIN, TRIES_AGAIN, MissingError, gather
 
 CALL_TIMEOUT_S: Final = 5.0
 
 
 async def snapshot() -> dict[str, Any]:
-    """See `status.gather`. Raises UnavailableError when the coordination server does not answer."""
+    """See `report.gather`. Raises UnavailableError when the coordination server does not answer."""
     coordination = await asyncio.to_thread(find_actor, COORDINATION)
     said = await coordination.call_retried("status", timeout_s=CALL_TIMEOUT_S, retry_s=CALL_TIMEOUT_S)
-    return await gather(said, lambda _, name: ask(name))
+    return await gather(said, lambda _, name: ask_actor(name))
 
 
-async def ask(name: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
+async def ask_actor(name: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any]:
     """What the actor says about itself. Raises MissingError, which says what becomes of it."""
     try:
         actor = await asyncio.to_thread(find_actor, name)

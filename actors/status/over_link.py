@@ -1,4 +1,4 @@
-"""One question to a broker, without a client: a link, a request, the answer. It loads neither Ray nor the codecs."""
+"""A broker asked over a link, without a client: one request, its answer. It loads neither Ray nor the codecs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class _Asker:
         """One request always fits."""
 
 
-async def ask_any(endpoints: Sequence[Endpoint], method: str, *arguments: Any) -> Any:
+async def ask_any_broker(endpoints: Sequence[Endpoint], method: str, *arguments: Any) -> Any:
     """The answer of the first of the brokers that gives one, those on this machine first. Raises UnavailableError."""
     failures = []
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.is_local()):
         try:
-            return await ask(endpoint, method, *arguments)
+            return await ask_broker(endpoint, method, *arguments)
         except (LexicastError, OSError) as error:
             failures.append(f"{endpoint.name}: {error}")
     raise UnavailableError(f"no broker answers ({'; '.join(failures) or 'none is known'})")
 
 
-async def ask(endpoint: Endpoint, method: str, *arguments: Any) -> Any:
+async def ask_broker(endpoint: Endpoint, method: str, *arguments: Any) -> Any:
     """One broker's answer. Raises LexicastError, OSError."""
     link = await _dialled(endpoint)
     try:

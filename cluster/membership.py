@@ -1,0 +1,100 @@
+"""The membership of a cluster: what it is, who serves in it, and the coordination server as all of them see it.
+
+Servers take a `Coordination`. Under Ray it is a `RayCoordination` (`lexicast.actors.ray.handles`), in tests a
+`LocalCoordination` (`lexicast.actors.coordination.server`) in the same process. What goes over these calls is control;
+publications travel on links (`lexicast.actors.link.link`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from .leadership import GroupState
+
+COORDINATOR: Final = "coordinator"
+BROKER: Final = "broker"
+SAMPLER: Final = "sampler"
+KINDS: Final = (COORDINATOR, BROKER, SAMPLER)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """What never changes in a cluster's life. `key` authenticates its links; never print it."""
+
+    cluster_id: str
+    key: bytes = field(repr=False)
+    groups: int
+    min_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One actor that serves. `addresses`: its link addresses ("unix:PATH", "tcp:HOST:PORT"), nearest first.
+
+    `incarnation` is given by `register` (what the caller puts there is ignored); `groups`: what a coordinator leads.
+    """
+
+    name: str
+    incarnation: int
+    addresses: tuple[str, ...]
+    node: str
+    pid: int
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Everybody who serves, by name. `version` grows with every change and never goes back."""
+
+    version: int
+    coordinators: dict[str, Member]
+    brokers: dict[str, Member]
+    samplers: dict[str, Member]
+
+
+class Coordination(Protocol):
+    """The coordination server as its callers see it.
+
+    Every method may raise UnavailableError (the server does not answer in time). An answer is durable.
+    The order of a start: a coordinator opens its store, calls `open_groups`, then `cluster()`, writes the cluster id
+    into a new store, listens, and calls `register`; brokers and samplers call `cluster()`, listen, and `register`.
+    """
+
+    async def cluster(self, wait: bool = True) -> ClusterInfo:
+        """Who this cluster is. A new (or lost and replaced) server does not know its id before every coordinator
+        has called `open_groups`, since one of their stores may know it: this waits for that, or, with `wait` False,
+        returns at once with an empty `cluster_id` (groups and key are right)."""
+        ...
+
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
+        """Coordinator `member` opens the groups that it leads. Returns group -> its new epoch.
+
+        `known`: the last epoch of each group in the member's store; `cluster_id`: what its store says, None when the
+        store is new. The epoch is max(stored, known) + 1, durable before the reply. On a server without a past this
+        waits until all coordinators have called, and takes cluster id and epochs from their stores.
+
+        Raises StoreFormatError when the store belongs to another cluster, or is empty although this member has
+        served (its store was lost).
+        """
+        ...
+
+    async def register(self, kind: str, member: Member) -> int:
+        """`member` serves, as COORDINATOR, BROKER or SAMPLER. Returns its new incarnation, monotone for the name."""
+        ...
+
+    async def leave(self, kind: str, name: str) -> None:
+        """The member has stopped. Its incarnation is remembered."""
+        ...
+
+    async def members(self, known_version: int, wait_s: float) -> Members:
+        """The members: at once if the version is not `known_version`, else after a change or `wait_s` seconds."""
+        ...
+
+    async def overview(self) -> dict[str, Any]:
+        """What `CoordinationServer.status` says; asked once, whoever asks has a limit of its own."""
+        ...
+
+    async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
+        """Compare-and-set of a group's (epoch, leader, in-sync set); see `cluster.leadership`. True: `new` holds."""
+        ...
