@@ -18,8 +18,7 @@ from lexicast.cluster.topics.names import TopicTrie, matches
 from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 
 if TYPE_CHECKING:
-    from .catching_up.packets import RunPackets
-    from .catching_up.readers import Stand
+    from .catching_up.run_packets import RunPackets
 
 TOPICS_REMEMBERED = 1_024
 # With so many filters or fewer they are looked at one by one; more lie in a trie.
@@ -36,6 +35,13 @@ class CatchUp(Protocol):
 
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
+
+
+class StandingPlace(Protocol):
+    """The laggards that stand at one offset of a group, and are brought up together."""
+
+    offset: int
+    members: set[Subscriber]
 
 
 class Subscriber:
@@ -76,7 +82,7 @@ class Subscriber:
         # group -> from where on the cache will do, of the groups in which what came before has to be fetched.
         self.past: dict[int, int] = {}
         # Those that stand where this one does, of the groups in which it is being brought up.
-        self.riding: dict[int, Stand] = {}
+        self.riding: dict[int, StandingPlace] = {}
         self.subscriptions: dict[bytes, Grant] = {}
         self._granted: dict[bytes, Grant | None] = {}
         self._trie: TopicTrie[bytes, Grant] | None = None

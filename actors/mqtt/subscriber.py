@@ -30,7 +30,7 @@ from .session import InFlight, Resend, Session
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
 
-    from ..broker.catching_up.packets import RunPackets
+    from ..broker.catching_up.run_packets import RunPackets
     from ..broker.engine import BrokerEngine
 
 log = logging.getLogger(__name__)

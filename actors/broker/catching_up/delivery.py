@@ -8,7 +8,7 @@ from lexicast.cluster.selection import select_from
 
 from ..encoding import BlockView, EncodedBlock, Grants, Kind
 from ..subscriber import Subscriber, needs_ids
-from .packets import Broker, PagePackets
+from .packets import PagePackets, ViewMaker
 from .pages import Page
 
 # The topics of a page that a member wants.
@@ -18,7 +18,7 @@ Wanted = dict[bytes, None]
 class PageDelivery:
     """See the module's docstring."""
 
-    def __init__(self, broker: Broker, page: Page, packets: PagePackets) -> None:
+    def __init__(self, broker: ViewMaker, page: Page, packets: PagePackets) -> None:
         self._broker = broker
         self._page = page
         self._packets = packets

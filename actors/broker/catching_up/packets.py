@@ -20,6 +20,7 @@ from ...mqtt.codec.encode import encode_qos0_run, split_qos_run
 from ...mqtt.session import InFlight
 from ..encoding import BlockView, Encoder, Grant, Kind, run_properties
 from .pages import Page
+from .run_packets import RunPackets
 
 if TYPE_CHECKING:
     from ..subscriber import Subscriber
@@ -29,27 +30,13 @@ RECORD_BYTES = 250
 MADE_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Broker(Protocol):
-    """What is needed of the engine."""
+class ViewMaker(Protocol):
+    """The broker, as pages need it."""
 
     encoder: Encoder
 
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
-
-
-class RunPackets(NamedTuple):
-    """A run's packets, column by column: what stands before the packet id, what the session remembers, what follows.
-
-    A run of QoS 0 is one row of whole packets, of which the session remembers nothing. `end`: the offset behind
-    the run.
-    """
-
-    heads: list[bytes]
-    sent: list[InFlight | None]
-    tails: list[bytes]
-    size_bytes: int
-    end: int
 
 
 class _Place(NamedTuple):
@@ -92,7 +79,7 @@ class _Made:
 class PagePackets:
     """See the module's docstring."""
 
-    def __init__(self, broker: Broker, page: Page) -> None:
+    def __init__(self, broker: ViewMaker, page: Page) -> None:
         self._broker = broker
         self._page = page
         self._opened_bytes = page.size_bytes
@@ -217,7 +204,7 @@ class PagePackets:
 class PacketsCache:
     """What was made of the pages visited last, at most `bytes_max` of it."""
 
-    def __init__(self, broker: Broker, bytes_max: int) -> None:
+    def __init__(self, broker: ViewMaker, bytes_max: int) -> None:
         self._broker = broker
         self._bytes_max = bytes_max
         self._bytes = 0

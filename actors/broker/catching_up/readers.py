@@ -111,8 +111,8 @@ class Stand:
         self.version = 0
 
 
-class Broker(Protocol):
-    """What catching up needs of the engine."""
+class CatchUpBroker(Protocol):
+    """The broker, as catching up needs it."""
 
     encoder: Encoder
 
@@ -139,7 +139,7 @@ class Broker(Protocol):
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
-    def __init__(self, broker: Broker, cache: BlockCache, stalled: WaitingBlocks, bytes_max: int) -> None:
+    def __init__(self, broker: CatchUpBroker, cache: BlockCache, stalled: WaitingBlocks, bytes_max: int) -> None:
         """`bytes_max`: of the pages kept, and as much of what was made of them."""
         self._broker = broker
         self._cache = cache
