@@ -13,8 +13,9 @@ from typing import NamedTuple
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from .encoding import BlockView, Encoder, Grant, Grants, Kind
+from .granted_filters import join_grants
 from .streaming import Streamer, deliver_streams
-from .subscriber import Subscriber, join_grants, needs_ids
+from .subscriber import Subscriber, needs_ids
 
 PLANS_MAX = 4_096
 # Fans that no topic has any more, kept before they are swept out.

@@ -8,21 +8,17 @@ unacknowledged publications is used up. `ready` sums it up for the hot path: liv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lexicast.cluster.blocks import Block, Run
 from lexicast.cluster.selection import select_from
-from lexicast.cluster.topics.names import TopicTrie, matches
 
 from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
+from .granted_filters import GrantedFilters
 
 if TYPE_CHECKING:
     from .catching_up.run_packets import RunPackets
-
-TOPICS_REMEMBERED = 1_024
-# With so many filters or fewer they are looked at one by one; more lie in a trie.
-FILTERS_TRIED = 8
 
 
 class CatchUp(Protocol):
@@ -44,15 +40,13 @@ class StandingPlace(Protocol):
     members: set[Subscriber]
 
 
-class Subscriber:
+class Subscriber(GrantedFilters):
     """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
 
     # Whether it takes a part of each block, which nobody else gets (`sampling_stream`).
     samples: ClassVar[bool] = False
 
     __slots__ = (
-        "_granted",
-        "_trie",
         "blocked",
         "catching_up",
         "closed",
@@ -65,10 +59,10 @@ class Subscriber:
         "ready",
         "riding",
         "steps",
-        "subscriptions",
     )
 
     def __init__(self, engine: CatchUp, kind: Kind, drops: bool = False) -> None:
+        super().__init__()
         self.engine = engine
         self.kind = kind
         self.drops = drops
@@ -83,9 +77,6 @@ class Subscriber:
         self.past: dict[int, int] = {}
         # Those that stand where this one does, of the groups in which it is being brought up.
         self.riding: dict[int, StandingPlace] = {}
-        self.subscriptions: dict[bytes, Grant] = {}
-        self._granted: dict[bytes, Grant | None] = {}
-        self._trie: TopicTrie[bytes, Grant] | None = None
         # Topic streams: the last batch that was sent, by the stream's slot.
         self.steps: dict[int, int] = {}
 
@@ -165,7 +156,7 @@ class Subscriber:
             self.lagging[block.group] = block.last + 1
             return True
         view = self.engine.view(part)
-        encoded = None if self._needs_ids(view, grants) else self.engine.encoder.shared(self.kind, view, grants)
+        encoded = None if needs_ids(view.highest_qos, grants) else self.engine.encoder.shared(self.kind, view, grants)
         return self.take_view(view, grants, encoded)
 
     def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
@@ -184,10 +175,6 @@ class Subscriber:
     def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
         """The grant that counts for this run: another, or none, where its publisher matters [MQTT-3.8.3-3]."""
         return grant
-
-    @staticmethod
-    def _needs_ids(view: BlockView, grants: Grants) -> bool:
-        return needs_ids(view.highest_qos, grants)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention has left nothing of `group` before `first`, and this subscriber's cursor was before it."""
@@ -220,66 +207,6 @@ class Subscriber:
     def refresh(self) -> None:
         """Recompute `ready`."""
         self.ready = not (self.blocked or self.lagging or self.closed)
-
-    # -- subscriptions
-
-    def set_filters(self, wanted: Mapping[bytes, Grant]) -> None:
-        """Subscribe, or replace the options of subscriptions."""
-        self.subscriptions.update(wanted)
-        self._granted.clear()
-        if self._trie is not None:
-            for topic_filter, grant in wanted.items():
-                self._trie.insert(topic_filter, topic_filter, grant)
-
-    def drop_filter(self, topic_filter: bytes) -> bool:
-        """Unsubscribe; False when it was not subscribed."""
-        self._granted.clear()
-        if self._trie is not None:
-            self._trie.remove(topic_filter, topic_filter)
-        return self.subscriptions.pop(topic_filter, None) is not None
-
-    def drop_filters(self) -> dict[bytes, Grant]:
-        """Unsubscribe from everything; what it was."""
-        gone, self.subscriptions = self.subscriptions, {}
-        self._granted.clear()
-        self._trie = None
-        return gone
-
-    def grant(self, topic: bytes) -> Grant | None:
-        """How this subscriber gets `topic`; None: not at all."""
-        try:
-            return self._granted[topic]
-        except KeyError:
-            found = join_grants(self._grants(topic))
-            if len(self._granted) >= TOPICS_REMEMBERED:
-                self._granted.clear()
-            self._granted[topic] = found
-            return found
-
-    def _grants(self, topic: bytes) -> list[Grant]:
-        if len(self.subscriptions) <= FILTERS_TRIED:
-            return [g for f, g in self.subscriptions.items() if matches(f, topic)]
-        if self._trie is None:
-            self._trie = TopicTrie()
-            for topic_filter, grant in self.subscriptions.items():
-                self._trie.insert(topic_filter, topic_filter, grant)
-        return [grant for _, grant in self._trie.match(topic)]
-
-
-def join_grants(grants: list[Grant]) -> Grant | None:
-    """Overlapping subscriptions as one delivery: highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-3]."""
-    if not grants:
-        return None
-    if len(grants) == 1:
-        return grants[0]
-    no_local = any([grant.no_local for grant in grants])
-    return Grant(
-        max([grant.qos for grant in grants]),
-        any([grant.retain_as_published for grant in grants]),
-        no_local,
-        tuple([identifier for grant in grants for identifier in grant.ids]),
-        join_grants([grant for grant in grants if not grant.no_local]) if no_local else None,  # [MQTT-3.8.3-3]
-    )
 
 
 def needs_ids(highest_qos: int, grants: Grants) -> bool:

@@ -14,7 +14,8 @@ from lexicast.actors.broker import fanout as fanout_module
 from lexicast.actors.broker.catching_up.readers import BlockCache, CatchingUp
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.fanout import Fanout
-from lexicast.actors.broker.subscriber import Subscriber, join_grants, needs_ids
+from lexicast.actors.broker.granted_filters import join_grants
+from lexicast.actors.broker.subscriber import Subscriber, needs_ids
 from lexicast.actors.broker.waiting_for_dictionaries import WaitingBlocks
 from lexicast.actors.mqtt.codec.packets import V5
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, ProducerRun, Run, pack_meta

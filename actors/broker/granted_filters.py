@@ -1,0 +1,82 @@
+"""The filters of a subscriber, with their options: whether and how it gets a topic by all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lexicast.cluster.topics.names import TopicTrie, matches
+
+from .encoding import Grant
+
+TOPICS_REMEMBERED = 1_024
+# With so many filters or fewer they are looked at one by one; more lie in a trie.
+FILTERS_TRIED = 8
+
+
+class GrantedFilters:
+    """See the module's docstring. A base of `Subscriber`, not a part: `grant` is asked for each run of the past."""
+
+    __slots__ = ("_granted", "_trie", "subscriptions")
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[bytes, Grant] = {}
+        self._granted: dict[bytes, Grant | None] = {}
+        self._trie: TopicTrie[bytes, Grant] | None = None
+
+    def set_filters(self, wanted: Mapping[bytes, Grant]) -> None:
+        """Subscribe, or replace the options of subscriptions."""
+        self.subscriptions.update(wanted)
+        self._granted.clear()
+        if self._trie is not None:
+            for topic_filter, grant in wanted.items():
+                self._trie.insert(topic_filter, topic_filter, grant)
+
+    def drop_filter(self, topic_filter: bytes) -> bool:
+        """Unsubscribe; False when it was not subscribed."""
+        self._granted.clear()
+        if self._trie is not None:
+            self._trie.remove(topic_filter, topic_filter)
+        return self.subscriptions.pop(topic_filter, None) is not None
+
+    def drop_filters(self) -> dict[bytes, Grant]:
+        """Unsubscribe from everything; what it was."""
+        gone, self.subscriptions = self.subscriptions, {}
+        self._granted.clear()
+        self._trie = None
+        return gone
+
+    def grant(self, topic: bytes) -> Grant | None:
+        """How this subscriber gets `topic`; None: not at all."""
+        try:
+            return self._granted[topic]
+        except KeyError:
+            found = join_grants(self._grants(topic))
+            if len(self._granted) >= TOPICS_REMEMBERED:
+                self._granted.clear()
+            self._granted[topic] = found
+            return found
+
+    def _grants(self, topic: bytes) -> list[Grant]:
+        if len(self.subscriptions) <= FILTERS_TRIED:
+            return [g for f, g in self.subscriptions.items() if matches(f, topic)]
+        if self._trie is None:
+            self._trie = TopicTrie()
+            for topic_filter, grant in self.subscriptions.items():
+                self._trie.insert(topic_filter, topic_filter, grant)
+        return [grant for _, grant in self._trie.match(topic)]
+
+
+def join_grants(grants: list[Grant]) -> Grant | None:
+    """Overlapping subscriptions as one delivery: highest QoS [MQTT-3.3.4-2], all identifiers [MQTT-3.3.4-3]."""
+    if not grants:
+        return None
+    if len(grants) == 1:
+        return grants[0]
+    no_local = any([grant.no_local for grant in grants])
+    return Grant(
+        max([grant.qos for grant in grants]),
+        any([grant.retain_as_published for grant in grants]),
+        no_local,
+        tuple([identifier for grant in grants for identifier in grant.ids]),
+        join_grants([grant for grant in grants if not grant.no_local]) if no_local else None,  # [MQTT-3.8.3-3]
+    )
