@@ -19,7 +19,7 @@ from ..broker.ports import PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
 from .codec.packets import V5
 from .connection import MqttConnection
-from .owned_sessions import RETRY_S, Sessions
+from .owned_sessions import RETRY_S, OwnedSessions
 
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
@@ -40,7 +40,7 @@ class MqttListener:
         self.engine = engine
         self.config = config
         self.compression = compression
-        self.sessions = Sessions(engine)
+        self.sessions = OwnedSessions(engine)
         self.connections: set[MqttConnection] = set()
         self._since_us: dict[MqttConnection, int] = {}
         # Connections refused, by CONNACK's reason code or the name of the limit.

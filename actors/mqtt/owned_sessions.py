@@ -1,6 +1,6 @@
 """A broker's MQTT sessions: opened and handed over through their home coordinator, saved, let go; and their wills.
 
-`Sessions` performs what `session.Session` decides and `session_home` guards: a session is taken over there before
+`OwnedSessions` performs what `session.Session` decides and `session_home` guards: a session is taken over there before
 CONNACK. While it is served here, two things go to its home, so that after this broker's death it goes on elsewhere with
 repeats, but without loss:
 
@@ -70,7 +70,7 @@ class Owner(Protocol):
         """The session with its cursor as it stands."""
 
 
-class Sessions:
+class OwnedSessions:
     """See the module's docstring."""
 
     def __init__(self, engine: BrokerEngine) -> None:

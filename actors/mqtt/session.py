@@ -65,7 +65,7 @@ InFlight: TypeAlias = tuple[int, int, int, bool]
 Reply: TypeAlias = AckRun | PubRel | PubComp
 
 
-class Subscription(NamedTuple):
+class SessionSubscription(NamedTuple):
     """One subscription's options (3.8.3.1) and its identifier."""
 
     qos: int = 0
@@ -75,30 +75,7 @@ class Subscription(NamedTuple):
     identifier: int | None = None
 
 
-class Delivery(NamedTuple):
-    """How one publication goes to one session."""
-
-    qos: int
-    retain: bool
-    identifiers: tuple[int, ...]
-
-
-def grant(subscriptions: Iterable[Subscription], qos: int, retain: bool, own: bool) -> Delivery | None:
-    """The one delivery that all matching `subscriptions` together ask for; None when there is none.
-
-    `qos` and `retain` are the publication's; `own`: this session published it.
-    """
-    wanted = [s for s in subscriptions if not (own and s.no_local)]  # [MQTT-3.8.3-3]
-    if not wanted:
-        return None
-    return Delivery(
-        min(qos, max([s.qos for s in wanted])),  # [MQTT-3.3.4-2], [MQTT-3.8.4-8]
-        retain and any(s.retain_as_published for s in wanted),  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
-        tuple([s.identifier for s in wanted if s.identifier is not None]),  # [MQTT-3.3.4-3], [MQTT-3.3.4-4]
-    )
-
-
-class Subscribed(NamedTuple):
+class SubscribeOutcome(NamedTuple):
     """What became of one filter of a SUBSCRIBE."""
 
     reason_code: int
@@ -123,7 +100,7 @@ class Arrived(NamedTuple):
     replies: list[Reply]
 
 
-class Released(NamedTuple):
+class ReleasedIds(NamedTuple):
     """Answers to PUBRELs, and the packet ids that each topic group may forget."""
 
     replies: list[Reply]
@@ -144,7 +121,7 @@ class Session:
     # Session Expiry Interval in seconds: how long the session outlives its connection (2**32 - 1: for ever).
     expiry_s: int = 0
     will: Will | None = None
-    subscriptions: dict[bytes, Subscription] = field(default_factory=dict)
+    subscriptions: dict[bytes, SessionSubscription] = field(default_factory=dict)
     # group -> next offset to deliver; kept by the broker, here only to be saved
     cursor: Cursor = field(default_factory=dict)
     # The connection's number in its broker's incarnation.
@@ -188,17 +165,17 @@ class Session:
 
     def subscribe(
         self, name: bytes, options: SubscriptionOptions, identifier: int | None = None, shared: bool = False
-    ) -> Subscribed:
+    ) -> SubscribeOutcome:
         """Add or replace a subscription [MQTT-3.8.4-3]. The filter was checked by the caller."""
         existed = name in self.subscriptions
         if not existed and len(self.subscriptions) >= self.subscriptions_max:
-            return Subscribed(QUOTA_EXCEEDED, False, False)
-        self.subscriptions[name] = Subscription(
+            return SubscribeOutcome(QUOTA_EXCEEDED, False, False)
+        self.subscriptions[name] = SessionSubscription(
             options.qos, options.no_local, options.retain_as_published, options.retain_handling, identifier
         )
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; none on shared subscriptions (4.8.2).
         wanted = options.retain_handling == 0 or (options.retain_handling == 1 and not existed)
-        return Subscribed(options.qos, existed, wanted and not shared)
+        return SubscribeOutcome(options.qos, existed, wanted and not shared)
 
     def unsubscribe(self, name: bytes) -> bool:
         """Remove a subscription; False when there was none."""
@@ -393,7 +370,7 @@ class Session:
             self.arriving.pop(packet_id, None)
         self.carried.difference_update(packet_ids)
 
-    def on_pubrels(self, packet_ids: Iterable[int]) -> Released:
+    def on_pubrels(self, packet_ids: Iterable[int]) -> ReleasedIds:
         """PUBRELs: the PUBCOMPs to answer with [MQTT-4.3.3-11], and what the topic groups may forget.
 
         An id not known gets PUBCOMP 0x92 in MQTT 5 (3.7.2.1), a plain one in 3.1.1. Raises MqttProtocolError for an id
@@ -415,7 +392,7 @@ class Session:
                 done.append(packet_id)
             else:
                 replies.append(PubComp(packet_id, PACKET_ID_NOT_FOUND))
-        return Released([AckRun(PUBCOMP, done), *replies] if done else replies, by_group)
+        return ReleasedIds([AckRun(PUBCOMP, done), *replies] if done else replies, by_group)
 
 
 def _wrong_ack(packet: str, packet_id: int, statement: str) -> MqttProtocolError:

@@ -27,7 +27,7 @@ from lexicast.cluster.errors import PeerError
 from .codec.packets import Will
 from .codec.properties import WILL, WILL_DELAY_S, read_properties, write_properties
 from .codec.wire import Body
-from .session import PACKET_ID_MAX, InFlight, Session, Subscription
+from .session import PACKET_ID_MAX, InFlight, Session, SessionSubscription
 
 FORMAT = 2
 
@@ -140,7 +140,7 @@ def _fields(data: bytes, count: int) -> tuple[Any, ...]:
     return tuple(fields)
 
 
-def _filters(data: bytes) -> dict[bytes, Subscription]:
+def _filters(data: bytes) -> dict[bytes, SessionSubscription]:
     (listed,) = _fields(data, 1)
     return {_name(name): _subscription(rest) for name, *rest in listed}
 
@@ -185,10 +185,10 @@ def _name(value: Any) -> bytes:
     return value
 
 
-def _subscription(fields: list[Any]) -> Subscription:
+def _subscription(fields: list[Any]) -> SessionSubscription:
     qos, no_local, as_published, handling, identifier = fields
     known = None if identifier is None else _number(identifier, 268_435_455)
-    return Subscription(_number(qos, 2), _flag(no_local), _flag(as_published), _number(handling, 2), known)
+    return SessionSubscription(_number(qos, 2), _flag(no_local), _flag(as_published), _number(handling, 2), known)
 
 
 def _in_flight(fields: list[Any]) -> InFlight:

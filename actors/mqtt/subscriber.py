@@ -73,7 +73,7 @@ class MqttSubscriber(Subscriber):
         self._window_full = False
         self._room_waits = False
         self.discarded_records = 0
-        # Subscriptions with a window in time, each with a cursor of its own; see `mqtt_windows`.
+        # Subscriptions with a window in time, each with a cursor of its own; see `windows`.
         self.windows: dict[bytes, MqttSubscriber] = {}
 
     # -- what stands in the way
@@ -310,8 +310,9 @@ class MqttSubscriber(Subscriber):
         """(bytes, how many of the run's publications are dealt with)."""
         topic = view.block.meta.topics[run.topic]
         properties = run_properties(self.kind, view, run, grant)
+        # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
         retain = bool(run.flags & RETAIN) and (retained or grant.retain_as_published)
-        qos = min(grant.qos, run.flags & QOS_MASK)
+        qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
         fitting = self._engine.encoder.fitting
         fit = fitting(self.kind, topic, payloads, qos, properties)
         if qos == 0:

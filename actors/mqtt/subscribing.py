@@ -28,7 +28,7 @@ from .codec.packets import (
     Unsubscribe,
 )
 from .codec.properties import REASON_STRING
-from .session import Subscription
+from .session import SessionSubscription
 from .windows import Window, place, window_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def grant_of(subscription: Subscription) -> Grant:
+def grant_of(subscription: SessionSubscription) -> Grant:
     """A subscription as the fan-out knows it."""
     identifier = subscription.identifier
     return Grant(

@@ -1,7 +1,7 @@
-"""The MQTT codec, 3.1.1 and 5, in one place to import from: reading in `mqtt_reader`, encoding in `mqtt_encode`.
+"""The MQTT codec, 3.1.1 and 5, in one place to import from: reading in `reader`, encoding in `encode`.
 
-No I/O: bytes in, packets out and the reverse. Packets and reason codes are in `mqtt_packets`, properties in
-`mqtt_properties`.
+No I/O: bytes in, packets out and the reverse. Packets and reason codes are in `packets`, properties in
+`properties`.
 """
 
 from __future__ import annotations

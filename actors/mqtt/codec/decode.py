@@ -1,8 +1,8 @@
-"""Decoding of every control packet but PUBLISH and plain acknowledgements, which `mqtt_reader` does in runs.
+"""Decoding of every control packet but PUBLISH and plain acknowledgements, which `reader` does in runs.
 
 Strict: whatever the standard calls malformed or a protocol error raises MqttProtocolError, at the line that names the
 statement. Written by hand for both versions rather than with PyPI `mqtt5` (Rust) for version 5: that package has no
-3.1.1, takes 0.20 us for every PUBLISH where the reader here takes 0.07 us in a run (`mqtt_reader`), lets a payload
+3.1.1, takes 0.20 us for every PUBLISH where the reader here takes 0.07 us in a run (`reader`), lets a payload
 format indicator of 2 pass, and panics (a BaseException) on ill-formed UTF-8 in a topic. Its part is the tests,
 as a second opinion.
 """

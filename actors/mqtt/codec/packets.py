@@ -1,7 +1,7 @@
 """MQTT control packets as plain values, for protocol levels 4 (3.1.1) and 5, and what can be wrong with them.
 
 Topics and filters are bytes (as on the wire, already checked); every other text is str. Properties are a dict by
-MQTT 5 identifier (`mqtt_properties`), None when there are none; 3.1.1 packets never have any. Reason codes are MQTT
+MQTT 5 identifier (`properties`), None when there are none; 3.1.1 packets never have any. Reason codes are MQTT
 5's for both versions: the codec translates to and from 3.1.1's CONNACK and SUBACK return codes.
 
 Sources: MQTT 3.1.1 and MQTT 5.0, OASIS Standards; statement ids ([MQTT-x.x.x-y]) are 5.0's unless "3.1.1" is said.

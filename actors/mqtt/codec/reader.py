@@ -6,7 +6,7 @@ their payload (topic; for QoS 0 the properties too) equal the run's, which one `
 in a row had the same length, blocks of BLOCK packets are cut by one `struct` call, whose fields
 also hold every packet's complete header for comparison; nothing is believed unseen. Packets of 16 KiB and more are
 runs of their own. Plain acknowledgements are
-gathered likewise, into AckRuns. Anything else is decoded by `mqtt_decode`.
+gathered likewise, into AckRuns. Anything else is decoded by `decode`.
 
 Measured (Python 3.11, 2-core machine, reads of 400 messages of 140 B; us a message, 3.1.1 / 5):
     QoS 0, one topic, one length             0.07 / 0.07

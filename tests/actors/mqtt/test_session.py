@@ -22,7 +22,7 @@ from lexicast.actors.mqtt.codec.packets import (
     SubscriptionOptions,
     Will,
 )
-from lexicast.actors.mqtt.session import Arrived, Delivery, Released, Resend, Session, Subscription, grant
+from lexicast.actors.mqtt.session import Arrived, ReleasedIds, Resend, Session, SessionSubscription
 from lexicast.actors.mqtt.session_state import (
     IDS_SKIPPED,
     filters_of,
@@ -172,7 +172,7 @@ def test_qos2_from_the_client_is_published_once() -> None:
     assert one.on_publishes(2, [2, 3], 7) == Arrived([1], [])  # 2 is on its way: PUBREC follows
     one.committed(2, [1, 2, 3])
     assert one.on_publishes(2, [1, 4], 7) == Arrived([1], [AckRun(PUBREC, [1])])
-    assert one.on_pubrels([1, 2, 3]) == Released([AckRun(PUBCOMP, [1, 2, 3])], {7: [1, 2, 3]})
+    assert one.on_pubrels([1, 2, 3]) == ReleasedIds([AckRun(PUBCOMP, [1, 2, 3])], {7: [1, 2, 3]})
     assert one.on_publishes(2, [1], 8) == Arrived(None, [])  # [MQTT-4.3.3-12]: a new publication
 
 
@@ -184,8 +184,8 @@ def test_refused_publication_may_be_sent_again() -> None:
 
 
 def test_unknown_pubrel_is_answered_in_the_versions_words() -> None:
-    assert session(V5).on_pubrels([9]) == Released([PubComp(9, 0x92)], {})
-    assert session(V311).on_pubrels([9]) == Released([AckRun(PUBCOMP, [9])], {})
+    assert session(V5).on_pubrels([9]) == ReleasedIds([PubComp(9, 0x92)], {})
+    assert session(V311).on_pubrels([9]) == ReleasedIds([AckRun(PUBCOMP, [9])], {})
 
 
 def test_pubrel_before_pubrec_is_a_protocol_error() -> None:
@@ -237,32 +237,8 @@ def test_subscribe_replaces_and_says_what_retained_messages_go_out() -> None:
     assert one.subscribe(b"b", SubscriptionOptions(0, retain_handling=1)) == (0, False, True)
     assert one.subscribe(b"$share/g/c", SubscriptionOptions(0), shared=True) == (0, False, False)
     assert one.subscribe(b"d", SubscriptionOptions(0)) == (0x97, False, False)
-    assert one.subscriptions[b"a"] == Subscription(0, retain_handling=1)
+    assert one.subscriptions[b"a"] == SessionSubscription(0, retain_handling=1)
     assert (one.unsubscribe(b"a"), one.unsubscribe(b"a")) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("subscriptions", "qos", "retain", "own", "expected"),
-    [
-        ([], 2, True, False, None),
-        ([Subscription(1)], 2, True, False, Delivery(1, False, ())),
-        ([Subscription(2, identifier=3)], 1, True, False, Delivery(1, False, (3,))),
-        ([Subscription(0, identifier=3), Subscription(2, identifier=4)], 2, False, False, Delivery(2, False, (3, 4))),
-        ([Subscription(0), Subscription(1, retain_as_published=True)], 2, True, False, Delivery(1, True, ())),
-        ([Subscription(1, retain_as_published=True)], 2, False, False, Delivery(1, False, ())),
-        ([Subscription(1, no_local=True)], 2, False, True, None),
-        ([Subscription(1, no_local=True)], 2, False, False, Delivery(1, False, ())),
-        (
-            [Subscription(2, True, identifier=1), Subscription(0, identifier=2)],
-            2,
-            False,
-            True,
-            Delivery(0, False, (2,)),
-        ),
-    ],
-)
-def test_grant(subscriptions: list[Subscription], qos: int, retain: bool, own: bool, expected: Delivery | None) -> None:
-    assert grant(subscriptions, qos, retain, own) == expected
 
 
 # -- state
