@@ -26,7 +26,7 @@ from lexicast.cluster.topics.names import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
 from lexicast.storage.log.block_cuts import only_topic
 
-from ..client.subscription import FILTERS_MAX
+from ..client.subscription_feed import FILTERS_MAX
 from ..link.link import Link
 from .encoding import LINK, Grant, Kind
 from .entries import SealedEntry

@@ -52,7 +52,7 @@ async def _given(endpoints: list[Endpoint]) -> list[Endpoint]:
 
 async def _ray(address: str) -> list[Endpoint]:
     try:
-        from .ray import ray_endpoints  # loading Ray takes a second: only where it is used
+        from .ray_endpoints import ray_endpoints  # loading Ray takes a second: only where it is used
     except ImportError as error:
         raise UnavailableError(f"Ray is not installed ({error}): pip install lexicast") from None
     return await ray_endpoints(address)

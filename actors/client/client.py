@@ -8,7 +8,7 @@
 One client is one link to one broker (found again, or replaced by another broker's, when it breaks) and belongs to the
 event loop that opened it: used from another one, or from another thread, it raises UsageError. Publications are
 acknowledged once committed, and stored once however often they had to be sent; a subscription gives each message once,
-in order within a topic group. What waits is bounded everywhere: see `client_publisher` and `client_subscription`.
+in order within a topic group. What waits is bounded everywhere: see `publisher` and `subscription_feed`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from lexicast.cluster.positions import Position
 from lexicast.compression.dictionary import Dictionary
 
 from .connection import Resolve
-from .core import ClientCore
 from .entries import Kind, make_kind
+from .history_pages import HistoryPages
+from .internals import ClientInternals
 from .messages import FOREVER_US, TIME, Message, Properties, Since, Until, pack_properties, parse_since, parse_time
-from .subscription import BUFFER_BYTES, CATCH_UP, DROP, HistoryPages, Subscription
+from .subscription import Subscription
+from .subscription_feed import BUFFER_BYTES, CATCH_UP, DROP, SubscriptionFeed
 
 CLOSE_TIMEOUT_S: Final = 10.0
 CLIENT_ID_BYTES_MAX: Final = 65_535
@@ -53,18 +55,18 @@ class Client:
         clock: Clock | None = None,
     ) -> None:
         # for lexicast's own parts; everything below is the user's
-        self.core = ClientCore(resolve, client_id, compress, give_up_s, clock)
+        self.internals = ClientInternals(resolve, client_id, compress, give_up_s, clock)
 
     # -- life
 
     async def open(self) -> Client:
         """Connect. Raises UnavailableError (no cluster, no broker), AuthenticationError, PeerError, ConfigError."""
-        await self.core.open()
+        await self.internals.open()
         return self
 
     async def close(self) -> None:
         """Wait up to 10 s for what was published to be acknowledged, then disconnect; subscriptions end."""
-        await self.core.close()
+        await self.internals.close()
 
     async def __aenter__(self) -> Client:
         return await self.open()
@@ -77,7 +79,7 @@ class Client:
     @property
     def client_id(self) -> str:
         """What names this client as a publisher."""
-        return self.core.client_id
+        return self.internals.client_id
 
     # -- publishing
 
@@ -101,7 +103,7 @@ class Client:
         Raises TopicError, UsageError (payload too long or of a wrong type, values out of range), PublishRefusedError
         (refused and not stored: disk reserve reached), UnavailableError. Cancelling does not unpublish.
         """
-        return await self.core.publisher.put(topic, payload, self._kind(qos, retain, expiry_s, properties))
+        return await self.internals.publisher.put(topic, payload, self._kind(qos, retain, expiry_s, properties))
 
     async def publish_many(
         self,
@@ -118,7 +120,7 @@ class Client:
         where some were refused (its `positions` tells which). A wrong pair raises when it is reached: what lies 2,048
         and more before it has been published.
         """
-        return await self.core.publisher.put_many(messages, self._kind(qos, retain, expiry_s, properties))
+        return await self.internals.publisher.put_many(messages, self._kind(qos, retain, expiry_s, properties))
 
     def publish_nowait(
         self,
@@ -134,24 +136,24 @@ class Client:
 
         Raises UnavailableError when 65,536 publications (or 16 MiB) wait already, TopicError, UsageError.
         """
-        self.core.publisher.put_nowait(topic, payload, self._kind(qos, retain, expiry_s, properties))
+        self.internals.publisher.put_nowait(topic, payload, self._kind(qos, retain, expiry_s, properties))
 
     async def flush(self) -> None:
         """Return when everything published so far is acknowledged, refused or given up."""
-        self.core.check_open()
-        await self.core.publisher.drain()
+        self.internals.check_open()
+        await self.internals.publisher.drain()
 
     def _kind(
         self, qos: int, retain: bool, expiry_s: float | None, properties: Properties | Mapping[str, str] | None
     ) -> Kind:
-        self.core.check_open()
+        self.internals.check_open()
         if properties is None and expiry_s is None and not retain and qos == 1:
             return _PLAIN
         return make_kind(qos, retain, expiry_s, pack_properties(properties))
 
     def dictionaries(self) -> tuple[Dictionary, ...]:
         """The newest dictionary of each family, as the broker has announced them."""
-        return self.core.dictionaries.announced()
+        return self.internals.dictionaries.announced()
 
     # -- subscribing and the past
 
@@ -180,21 +182,22 @@ class Client:
         family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
         retained messages have no part in it). Raises TopicError, UsageError.
         """
-        names, group = self.core.filters_of(filter)
-        now_us = self.core.clock.time_us()
+        names, group = self.internals.filters_of(filter)
+        now_us = self.internals.clock.time_us()
         if slow not in (CATCH_UP, DROP):
             raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
         if qos not in (0, 1, 2) or buffer_bytes < 1:
             raise UsageError(f"qos={qos!r}, buffer_bytes={buffer_bytes!r}: qos is 0, 1 or 2, buffer_bytes above 0")
-        subscription = Subscription(
-            self.core,
+        feed = SubscriptionFeed(
+            self.internals,
             names,
             parse_since(since, now_us, group),
             None if until is None else parse_time(until, now_us),
             {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s},
             buffer_bytes,
         )
-        self.core.subscriptions.add(subscription)
+        subscription = Subscription(feed)
+        self.internals.add(subscription)
         return subscription
 
     async def history(
@@ -207,19 +210,19 @@ class Client:
         published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
         `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
-        names, group = self.core.filters_of(filter)
-        now_us = self.core.clock.time_us()
+        names, group = self.internals.filters_of(filter)
+        now_us = self.internals.clock.time_us()
         start = parse_since(since, now_us, group) or (TIME, 0)
         until_us = FOREVER_US if until is None else parse_time(until, now_us)
         if limit is not None and limit < 0:
             raise UsageError(f"limit={limit!r}: give a number from 0, or None")
-        pages, left = HistoryPages(self.core, names, start, until_us), limit
+        pages, left = HistoryPages(self.internals, names, start, until_us), limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
-                messages = await self.core.decoder.decode_all(block)
+                messages = await self.internals.decoder.decode_all(block)
                 for message in messages if left is None else messages[:left]:
                     if message.damaged:
-                        self.core.undecodable += 1
+                        self.internals.undecodable += 1
                     yield message
                 if left is not None:
                     left -= min(left, len(messages))
@@ -230,8 +233,8 @@ class Client:
 
     async def status(self) -> Any:
         """What the broker that serves this client says about itself (of all actors: `lexicast status --json`)."""
-        self.core.check_open()
-        return await self.core.request("status")
+        self.internals.check_open()
+        return await self.internals.request("status")
 
     @property
     def broker(self) -> Any:
@@ -239,7 +242,7 @@ class Client:
 
         Raises UnavailableError where there is none (connected to a link address, without Ray).
         """
-        endpoint = self.core.connection.endpoint
+        endpoint = self.internals.connection.endpoint
         if endpoint is None or endpoint.handle is None:
             raise UnavailableError("this client has no actor handle: connect with a Ray address, such as 'auto'")
         return endpoint.handle
@@ -247,20 +250,17 @@ class Client:
     @property
     def broker_name(self) -> str:
         """The broker that serves this client now, or did last."""
-        return self.core.connection.endpoint.name if self.core.connection.endpoint is not None else ""
+        return self.internals.connection.endpoint.name if self.internals.connection.endpoint is not None else ""
 
     @property
     def statistics(self) -> dict[str, int]:
         """Counts since `open`: publications, links, the payload bytes that dictionaries saved on the way out, and the
         payloads of the history that could not be decompressed."""
         return {
-            "published": self.core.publisher.published,
-            "refused": self.core.publisher.refused,
-            "given_up": self.core.publisher.given_up,
-            "unacknowledged": self.core.publisher.unacknowledged,
-            "links": self.core.connection.links,
-            "bytes_saved": self.core.dictionaries.bytes_saved,
-            "undecodable": self.core.undecodable,
+            **self.internals.publisher.counts(),
+            "links": self.internals.connection.links,
+            "bytes_saved": self.internals.dictionaries.bytes_saved,
+            "undecodable": self.internals.undecodable,
         }
 
 

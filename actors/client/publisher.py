@@ -1,9 +1,9 @@
-"""The client's way out: publications become entries (columns for one group), entries become PUBLISH messages.
+"""The publisher of a client: publications become entries (columns for one group), entries become PUBLISH messages.
 
 Rules:
 
-1. At most `WINDOW` PUBLISH messages are unacknowledged; what is published meanwhile joins the next one. No timers: an
-   idle publisher sends at the end of the event loop's present round.
+1. At most `WINDOW` PUBLISH messages are unacknowledged (`sent_window`); what is published meanwhile joins the next one.
+   No timers: an idle publisher sends at the end of the event loop's present round.
 2. Each group's records carry consecutive sequence numbers of this producer, given when an entry is made. An entry is
    never changed afterwards and is sent again as it is, in order, over a new link: the group stores nothing twice.
 3. What waits is bounded by `QUEUE_RECORDS_MAX` and `QUEUE_BYTES_MAX`; whoever publishes beyond it waits.
@@ -20,16 +20,17 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from lexicast.cluster.errors import LexicastError, PeerError, PublishRefusedError, UnavailableError, UsageError
+from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 from lexicast.cluster.positions import Position, topic_group
 from lexicast.cluster.protocol.messages import PUBLISH
 from lexicast.cluster.topics.names import check_topic
 
+from .awaited_positions import AwaitedPositions, forget_positions, gather_positions
 from .entries import Compressor, Entry, EntryBuilder, Kind, Queued
+from .sent_window import WINDOW, SentWindow
 
-WINDOW: Final = 8
 # A message of 4,096 records is enough to make its fixed costs (0.1 ms on both sides) vanish; a codec that takes 20 us
 # a record then holds the event loop for 80 ms at most.
 MESSAGE_RECORDS_MAX: Final = 4_096
@@ -41,59 +42,6 @@ LOOKS: Final = 4
 # Topics whose bytes and group are remembered (about 300 bytes each); beyond it they are forgotten all at once.
 TOPICS_MAX: Final = 100_000
 CHUNK: Final = 2_048
-
-
-class PublishManyRefusedError(PublishRefusedError):
-    """Some publications of a `publish_many` were refused; `positions` has the others' (None: refused)."""
-
-    def __init__(self, message: str, positions: list[Position | None]) -> None:
-        super().__init__(message)
-        self.positions = positions
-
-
-class Batch:
-    """Who waits for the positions of one call."""
-
-    __slots__ = ("error", "future", "left", "positions", "since_s")
-
-    def __init__(self, count: int, future: asyncio.Future[list[Position]] | None, since_s: float) -> None:
-        self.since_s = since_s
-        self.positions: list[Position | None] = [None] * count
-        self.left = count
-        self.future = future
-        self.error: str | None = None
-
-    def finish(self) -> None:
-        """All records are settled."""
-        if self.future is None or self.future.done():
-            return
-        if self.error is None:
-            self.future.set_result(self.positions)  # type: ignore[arg-type]  # without an error none is missing
-        elif len(self.positions) == 1:
-            self.future.set_exception(PublishRefusedError(self.error))
-        else:
-            refused = self.positions.count(None)
-            self.future.set_exception(
-                PublishManyRefusedError(
-                    f"{refused} of {len(self.positions)} publications refused: {self.error}", self.positions
-                )
-            )
-
-    def fail(self, error: LexicastError) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(error)
-
-
-class _Sent(NamedTuple):
-    """An unacknowledged PUBLISH message."""
-
-    entries: list[Entry]
-    waiting: list[list[Queued]]
-
-    @property
-    def since_s(self) -> float:
-        """When the oldest of its publications was handed over."""
-        return min([records[0][4].since_s for records in self.waiting])
 
 
 class Publisher:
@@ -114,11 +62,8 @@ class Publisher:
         self._topics: dict[str, tuple[bytes, int]] = {}
         self._queue: deque[Queued] = deque()
         self._queue_bytes = 0
-        self._sent: dict[int, _Sent] = {}
-        self._next_tag = 1
+        self._sent = SentWindow()
         self._give_up_s = give_up_s
-        # Tags given up whose acknowledgement may still come on the present link.
-        self._given_up: set[int] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._connected = False
         self._writable = True
@@ -126,9 +71,7 @@ class Publisher:
         self._room: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
         self._error: LexicastError | None = None
-        self.published = 0
-        self.refused = 0
-        self.given_up = 0
+        self._given_up = 0
         self._room.set()
         self._idle.set()
 
@@ -153,7 +96,7 @@ class Publisher:
         self._check_open()
         if not self._room.is_set():
             raise UnavailableError(f"{len(self._queue)} publications wait already: publish slower, or await publish()")
-        self._put(topic, payload, kind, Batch(1, None, asyncio.get_running_loop().time()))
+        self._put(topic, payload, kind, AwaitedPositions(1, None, asyncio.get_running_loop().time()))
 
     async def put(self, topic: str, payload: bytes | str, kind: Kind) -> Position:
         """Queue one publication, waiting for room, and return its position when it is acknowledged."""
@@ -162,29 +105,29 @@ class Publisher:
         since_s = loop.time()
         if not self._room.is_set():
             await self._wait_room(since_s)
-        batch = Batch(1, loop.create_future(), since_s)
-        self._put(topic, payload, kind, batch)
-        assert batch.future is not None
-        return (await batch.future)[0]
+        awaited = AwaitedPositions(1, loop.create_future(), since_s)
+        self._put(topic, payload, kind, awaited)
+        assert awaited.future is not None
+        return (await awaited.future)[0]
 
     async def put_many(self, items: Iterable[tuple[str, bytes | str]], kind: Kind) -> list[Position]:
         """Queue many, waiting for room, and return their positions, in order, when all are acknowledged."""
         iterator = iter(items)
         loop = asyncio.get_running_loop()
-        batches: list[Batch] = []
+        calls: list[AwaitedPositions] = []
         try:
             while chunk := list(islice(iterator, CHUNK)):
                 self._check_open()
                 since_s = loop.time()
                 if not self._room.is_set():
                     await self._wait_room(since_s)
-                batch = Batch(len(chunk), loop.create_future(), since_s)
-                self._put_chunk(chunk, kind, batch)
-                batches.append(batch)
+                awaited = AwaitedPositions(len(chunk), loop.create_future(), since_s)
+                self._put_chunk(chunk, kind, awaited)
+                calls.append(awaited)
         except BaseException:
-            _forget(batches)
+            forget_positions(calls)
             raise
-        return await _gather(batches)
+        return await gather_positions(calls)
 
     async def _wait_room(self, since_s: float) -> None:
         """Return when the queue has room. Raises UnavailableError when it has none for as long as is allowed."""
@@ -200,15 +143,15 @@ class Publisher:
                 ) from None
             self._check_open()
 
-    def _put(self, topic: str, payload: bytes | str, kind: Kind, batch: Batch) -> None:
+    def _put(self, topic: str, payload: bytes | str, kind: Kind, awaited: AwaitedPositions) -> None:
         name, group = self._topics.get(topic) or self.topic(topic)
-        data = payload if type(payload) is bytes else self._payload(payload)
+        data = payload if type(payload) is bytes else _bytes_of(payload)
         if len(data) > self._payload_bytes_max:
-            raise self._too_long(topic, data)
-        self._queue.append((group, name, data, kind, batch, 0))
+            raise _too_long(topic, data, self._payload_bytes_max)
+        self._queue.append((group, name, data, kind, awaited, 0))
         self._queued(len(data))
 
-    def _put_chunk(self, chunk: list[tuple[str, bytes | str]], kind: Kind, batch: Batch) -> None:
+    def _put_chunk(self, chunk: list[tuple[str, bytes | str]], kind: Kind, awaited: AwaitedPositions) -> None:
         """Queue a chunk whole, or raise and queue nothing of it."""
         queued: list[Queued] = []
         topics, most, size = self._topics, self._payload_bytes_max, 0
@@ -221,11 +164,11 @@ class Publisher:
                 ) from None
             name, group = topics.get(topic) or self.topic(topic)
             if type(payload) is not bytes:
-                payload = self._payload(payload)
+                payload = _bytes_of(payload)
             if len(payload) > most:
-                raise self._too_long(topic, payload)
+                raise _too_long(topic, payload, most)
             size += len(payload)
-            queued.append((group, name, payload, kind, batch, index))
+            queued.append((group, name, payload, kind, awaited, index))
         self._queue.extend(queued)
         self._queued(size)
 
@@ -236,19 +179,6 @@ class Publisher:
             self._room.clear()
         self._flush_soon()
         self._look_later()
-
-    @staticmethod
-    def _payload(payload: object) -> bytes:
-        if isinstance(payload, str):
-            return payload.encode()
-        if isinstance(payload, bytes | bytearray | memoryview):
-            return bytes(payload)
-        raise UsageError(f"a payload is bytes or text, not {type(payload).__name__}: encode it first (json.dumps?)")
-
-    def _too_long(self, topic: str, payload: bytes) -> UsageError:
-        return UsageError(
-            f"the payload for {topic!r} has {len(payload)} bytes: this cluster takes {self._payload_bytes_max}"
-        )
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -261,9 +191,8 @@ class Publisher:
         self._groups = groups
         self._payload_bytes_max = payload_bytes_max
         self._connected = self._writable = True
-        self._given_up.clear()
-        for tag, sent in self._sent.items():
-            self._writable = self._send((PUBLISH, tag, sent.entries))
+        for tag, entries in self._sent.again():
+            self._writable = self._send((PUBLISH, tag, entries))
         self._flush_soon()
 
     def writable(self) -> None:
@@ -280,10 +209,7 @@ class Publisher:
         self._scheduled = False
         if self._may_send():
             entries, waiting = self._take()
-            tag = self._next_tag
-            self._next_tag += 1
-            self._sent[tag] = _Sent(entries, waiting)
-            self._writable = self._send((PUBLISH, tag, entries))
+            self._writable = self._send((PUBLISH, self._sent.add(entries, waiting), entries))
             self._flush_soon()
 
     def _may_send(self) -> bool:
@@ -320,46 +246,10 @@ class Publisher:
 
     def acknowledged(self, tag: int, results: Any) -> None:
         """An ACK arrived. Raises PeerError when it does not fit what was sent."""
-        if tag in self._given_up:
-            self._given_up.discard(tag)
-            return
-        sent = self._sent.get(tag)
-        if sent is None:
-            raise PeerError(f"the broker acknowledged publication batch {tag}, which is not under way")
-        if len(results) != len(sent.entries):
-            raise PeerError(f"the broker acknowledged {len(results)} of {len(sent.entries)} entries")
-        del self._sent[tag]
-        for (group, *_), records, result in zip(sent.entries, sent.waiting, results, strict=True):
-            if isinstance(result, str):
-                self._refuse(records, result)
-            else:
-                self._place(group, records, result)
+        self._sent.acknowledged(tag, results)
         self._flush_soon()
         if not self._sent and not self._queue:
             self._idle.set()
-
-    def _place(self, group: int, records: list[Queued], runs: Any) -> None:
-        if sum([count for count, _, _ in runs]) != len(records):
-            self._refuse(records, f"the broker gave no positions that fit {len(records)} publications: {runs!r:.80}")
-            return
-        new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
-        positions = [new(Position, (group, e, at)) for n, e, first in runs for at in range(first, first + n)]
-        self.published += len(records)
-        for record, position in zip(records, positions, strict=True):
-            batch = record[4]
-            batch.positions[record[5]] = position
-            batch.left -= 1
-            if not batch.left:
-                batch.finish()
-
-    def _refuse(self, records: list[Queued], reason: str) -> None:
-        self.refused += len(records)
-        for record in records:
-            batch = record[4]
-            batch.error = reason
-            batch.left -= 1
-            if not batch.left:
-                batch.finish()
 
     # -- giving up
 
@@ -375,12 +265,7 @@ class Publisher:
             self._look_later()
             return
         oldest_s = asyncio.get_running_loop().time() - self._give_up_s
-        late: list[Queued] = []
-        for tag, sent in list(self._sent.items()):
-            if sent.since_s <= oldest_s:
-                late += [record for records in sent.waiting for record in records]
-                del self._sent[tag]
-                self._given_up.add(tag)
+        late = self._sent.give_up(oldest_s)
         while self._queue and self._queue[0][4].since_s <= oldest_s:
             late.append(self._queue.popleft())
             self._queue_bytes -= len(late[-1][2])
@@ -389,7 +274,7 @@ class Publisher:
         self._look_later()
 
     def _give_up(self, late: list[Queued], give_up_s: float) -> None:
-        self.given_up += len(late)
+        self._given_up += len(late)
         topic = late[0][1].decode()
         error = UnavailableError(
             f"not acknowledged for {give_up_s:.1f} s: {len(late)} publications, the first to {topic!r}, which may or "
@@ -408,18 +293,21 @@ class Publisher:
         """Return when everything that was published is acknowledged."""
         await self._idle.wait()
 
-    @property
-    def unacknowledged(self) -> int:
-        """Publications that wait or are under way."""
-        return len(self._queue) + sum(len(records) for sent in self._sent.values() for records in sent.waiting)
+    def counts(self) -> dict[str, int]:
+        """How many publications have their positions, were refused, were given up, and wait or are under way."""
+        return {
+            "published": self._sent.published,
+            "refused": self._sent.refused,
+            "given_up": self._given_up,
+            "unacknowledged": len(self._queue) + self._sent.count(),
+        }
 
     def fail(self, error: LexicastError) -> None:
         """The client is closed or has given up: everyone who waits is told."""
         self._error = error
         if self._looking is not None:
             self._looking.cancel()
-        waiting = [record for sent in self._sent.values() for records in sent.waiting for record in records]
-        for record in (*waiting, *self._queue):
+        for record in (*self._sent.records(), *self._queue):
             record[4].fail(error)
         self._sent.clear()
         self._queue.clear()
@@ -428,28 +316,13 @@ class Publisher:
         self._idle.set()
 
 
-async def _gather(batches: list[Batch]) -> list[Position]:
-    """The positions of all, in order. Raises once all are settled, for all refusals together."""
-    positions: list[Position | None] = []
-    refusals: list[str] = []
-    try:
-        for batch in batches:
-            assert batch.future is not None
-            try:
-                await batch.future
-            except PublishRefusedError:
-                refusals.append(batch.error or "")
-            positions += batch.positions
-    finally:
-        _forget(batches)
-    if refusals:
-        refused = positions.count(None)
-        raise PublishManyRefusedError(f"{refused} of {len(positions)} publications refused: {refusals[0]}", positions)
-    return positions  # type: ignore[return-value]  # without refusals none is missing
+def _bytes_of(payload: object) -> bytes:
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise UsageError(f"a payload is bytes or text, not {type(payload).__name__}: encode it first (json.dumps?)")
 
 
-def _forget(batches: list[Batch]) -> None:
-    """Nobody waits for these any more."""
-    for batch in batches:
-        if batch.future is not None and not batch.future.cancel() and not batch.future.cancelled():
-            batch.future.exception()  # looked at: asyncio would complain of it otherwise
+def _too_long(topic: str, payload: bytes, most: int) -> UsageError:
+    return UsageError(f"the payload for {topic!r} has {len(payload)} bytes: this cluster takes {most}")

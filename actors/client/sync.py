@@ -25,7 +25,8 @@ from lexicast.cluster.positions import Cursor, Position
 from .client import Client
 from .connect import connect as connect_async
 from .messages import Message, Properties, Since, Until
-from .subscription import BUFFER_BYTES, CATCH_UP, Subscription
+from .subscription import Subscription
+from .subscription_feed import BUFFER_BYTES, CATCH_UP
 
 T = TypeVar("T")
 
@@ -221,6 +222,7 @@ class SyncSubscription:
         self._thread = thread
         self._subscription = subscription
         self._messages: Iterator[Message] = iter(())
+        self._last: Message | None = None
 
     @property
     def filters(self) -> tuple[str, ...]:
@@ -230,12 +232,12 @@ class SyncSubscription:
     @property
     def position(self) -> Position | None:
         """As `Subscription.position`."""
-        return self._subscription.position
+        return None if self._last is None else self._last.position
 
     @property
     def cursor(self) -> Cursor:
         """As `Subscription.cursor`."""
-        return self._subscription.cursor
+        return self._subscription.feed.cursor_after(self._last)
 
     @property
     def dropped(self) -> int:
@@ -262,13 +264,13 @@ class SyncSubscription:
                 raise StopIteration
             self._messages = iter(batch)
             message = next(self._messages)
-        self._subscription.mark(message)
+        self._last = message
         return message
 
     async def _take(self) -> list[Message]:
-        """The next messages, none at the end. The subscription is told of each when it is given to the user."""
+        """The next messages, none at the end."""
         try:
-            return await self._subscription.take()
+            return await self._subscription.feed.take()
         except StopAsyncIteration:
             return []
 

@@ -364,7 +364,7 @@ class SamplingServer:
         return await asyncio.to_thread(timed)
 
     async def _ask_broker(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
-        publishers, subscribers = await self._client.core.request("audience", family, topics)
+        publishers, subscribers = await self._client.internals.request("audience", family, topics)
         return publishers, subscribers
 
     async def _save(self) -> None:

@@ -192,7 +192,7 @@ async def subscribe_python(options: argparse.Namespace, orders: Orders) -> None:
     """The Python client. It finds the broker by its actor handle; its data goes over the broker's link, here through
     the counting proxy, which the handle's addresses are replaced by."""
     use_own_token()
-    from lexicast.actors.client.ray import ray_endpoints  # loads Ray
+    from lexicast.actors.client.ray_endpoints import ray_endpoints  # loads Ray
 
     async def resolve() -> list[Endpoint]:
         through = (f"tcp:{HOST}:{options.port}",)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lexicast import sync as sync
+    from lexicast.actors.client.awaited_positions import PublishManyRefusedError as PublishManyRefusedError
     from lexicast.actors.client.client import Client as Client
     from lexicast.actors.client.connect import connect as connect
     from lexicast.actors.client.messages import Message as Message
     from lexicast.actors.client.messages import Properties as Properties
-    from lexicast.actors.client.publisher import PublishManyRefusedError as PublishManyRefusedError
     from lexicast.actors.client.subscription import Subscription as Subscription
     from lexicast.cluster.errors import AuthenticationError as AuthenticationError
     from lexicast.cluster.errors import ConfigError as ConfigError
@@ -49,7 +49,7 @@ _WHERE: Final = {
     "PeerError": _ERRORS,
     "Position": "lexicast.cluster.positions",
     "Properties": "lexicast.actors.client.messages",
-    "PublishManyRefusedError": "lexicast.actors.client.publisher",
+    "PublishManyRefusedError": "lexicast.actors.client.awaited_positions",
     "PublishRefusedError": _ERRORS,
     "StoreError": _ERRORS,
     "Subscription": "lexicast.actors.client.subscription",

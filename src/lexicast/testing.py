@@ -1,7 +1,7 @@
-"""For the tests of programs that use lexicast: a broker in memory (see `lexicast.actors.client.memory`)."""
+"""For the tests of programs that use lexicast: a broker in memory (see `lexicast.actors.testing.memory_broker`)."""
 
 from __future__ import annotations
 
-from lexicast.actors.client.memory import MemoryBroker
+from lexicast.actors.testing.memory_broker import MemoryBroker
 
 __all__ = ["MemoryBroker"]

@@ -21,7 +21,7 @@ import pytest
 
 from lexicast.actors.broker.ports import claim_port
 from lexicast.actors.cli import main as cli
-from lexicast.actors.client.ray import ray_endpoints
+from lexicast.actors.client.ray_endpoints import ray_endpoints
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.launch import cluster as launch
 from lexicast.actors.launch import stores as launch_stores

@@ -14,10 +14,11 @@ import pytest
 
 import lexicast
 from lexicast.actors.broker.server import BrokerServer
-from lexicast.actors.client import publisher as client_publisher
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.connection import Endpoint
-from lexicast.actors.client.subscription import SETTLE_S
+from lexicast.actors.client.publisher import QUEUE_RECORDS_MAX
+from lexicast.actors.client.sent_window import WINDOW
+from lexicast.actors.client.subscription_feed import SETTLE_S
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.positions import topic_group
 
@@ -147,7 +148,7 @@ async def test_slow_consumer_catches_up_from_storage(tmp_path: Path) -> None:
     async with served(tmp_path) as s, s.client() as bus, bus.subscribe("t", buffer_bytes=20_000) as slow:
         for start in range(0, 5_000, 500):
             await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 500)])
-        await eventually(lambda: slow._stream == 0, "the client lets go of the stream")
+        await eventually(lambda: slow.feed._stream == 0, "the client lets go of the stream")
         assert [m.payload for m in await take(slow, 5_000)] == [b"%d" % i for i in range(5_000)]
         await bus.publish("t", b"live again")
         assert (await take(slow, 1))[0].payload == b"live again"
@@ -207,7 +208,7 @@ async def test_publications_to_a_group_without_a_coordinator_end_after_give_up_s
 async def test_a_publisher_that_has_no_room_gives_up_too(tmp_path: Path) -> None:
     async with served(tmp_path) as s, s.client(give_up_s=0.5) as bus:
         await s.cluster.crash_coordinator()
-        for i in range(client_publisher.QUEUE_RECORDS_MAX + client_publisher.WINDOW * 4_096 + 1):
+        for i in range(QUEUE_RECORDS_MAX + WINDOW * 4_096 + 1):
             with suppress(lexicast.UnavailableError):
                 bus.publish_nowait("t", b"%d" % i)
         with pytest.raises(lexicast.UnavailableError, match=r"no room|not acknowledged"):

@@ -12,7 +12,8 @@ import pytest
 
 import lexicast
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.publisher import QUEUE_RECORDS_MAX, WINDOW
+from lexicast.actors.client.publisher import QUEUE_RECORDS_MAX
+from lexicast.actors.client.sent_window import WINDOW
 from lexicast.cluster.errors import AuthenticationError, PublishRefusedError, TopicError, UnavailableError, UsageError
 from lexicast.cluster.positions import Position, topic_group
 from lexicast.testing import MemoryBroker
@@ -186,7 +187,7 @@ async def test_full_queue_makes_publishers_wait_and_nowait_raise(broker: Broker)
         broker.holding = True
         messages = [("t", b"")] * (3 * QUEUE_RECORDS_MAX)
         many = asyncio.ensure_future(bus.publish_many(messages))
-        await until(lambda: not bus.core.publisher._room.is_set())
+        await until(lambda: not bus.internals.publisher._room.is_set())
         with pytest.raises(UnavailableError, match="wait already"):
             bus.publish_nowait("t", b"")
         waiting = asyncio.create_task(bus.publish("t", b"last"))
@@ -306,7 +307,7 @@ async def test_slow_consumer_lets_go_of_its_stream_and_catches_up(broker: Broker
             for start in range(0, 3_000, 100):
                 await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 100)])
             await until(lambda: len(broker.streams) == 1)
-            assert slow._buffered < 40_000
+            assert slow.feed._buffered < 40_000
             assert await take(quick, 3_000) == [b"%d" % i for i in range(3_000)]
             assert await take(slow, 3_000) == [b"%d" % i for i in range(3_000)]
             await bus.publish("t", b"live again")
@@ -319,7 +320,7 @@ async def test_slow_drop_counts_what_it_drops(broker: Broker) -> None:
             await bus.publish_many([("t", b"%d" % i) for i in range(start, start + 100)])
         await bus.publish("t", b"end")
         got = len(await subscription.next_batch())
-        while subscription._buffer:
+        while subscription.feed._buffer:
             got += len(await subscription.next_batch())
     assert subscription.dropped > 0
     assert got + subscription.dropped == 2_001
@@ -332,7 +333,7 @@ async def test_repeats_are_dropped_by_position(broker: Broker) -> None:
         broker._replay(link, stream, (b"t",), dict.fromkeys(range(GROUPS), 0))
         await bus.publish("t", b"3")
         assert await take(subscription, 3) == [b"1", b"2", b"3"]
-    assert subscription.repeats == 2
+    assert subscription.feed.repeats == 2
 
 
 async def test_until_in_the_past_reads_history_and_ends(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""The client's way through Ray: the brokers of a cluster by their actor handles."""
+"""The endpoints of a cluster's brokers as Ray knows them, reached by their actor handles where no link is."""
 
 from __future__ import annotations
 

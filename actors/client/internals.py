@@ -1,6 +1,6 @@
-"""The Python client's machinery, behind `Client`: one link to one broker, and what is published and subscribed over it.
+"""The internals of the Python client, behind `Client`: one link to one broker, and what goes over it both ways.
 
-It is what the parts of the client know of each other (`client_subscription.Host`, `client_connection.ConnectionUser`).
+They are what the parts of the client know of each other (`subscription_feed.FeedHost`, `connection.ConnectionUser`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from .connection import Connection, Resolve
 from .decoder import Decoder
 from .dictionaries import Dictionaries
 from .publisher import Publisher
-from .subscription import FILTERS_MAX, Subscription, closed_error
+from .subscription import Subscription
+from .subscription_feed import FILTERS_MAX, SubscriptionFeed
 
 CLOSE_TIMEOUT_S: Final = 10.0
 CLIENT_ID_BYTES_MAX: Final = 65_535
@@ -33,7 +34,7 @@ INCARNATION_BITS: Final = 48
 log = logging.getLogger("lexicast.client")
 
 
-class ClientCore:
+class ClientInternals:
     """See the module's docstring; what each argument is, `lexicast.connect` says."""
 
     def __init__(
@@ -51,9 +52,11 @@ class ClientCore:
         compressor = self.dictionaries.compressor if compress else None
         self.publisher = Publisher(self.client_id, compressor, self._send, give_up_s)
         self.connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
-        self._streams: weakref.WeakValueDictionary[int, Subscription] = weakref.WeakValueDictionary()
-        self.subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._held: set[Subscription] = set()
+        self._streams: weakref.WeakValueDictionary[int, SubscriptionFeed] = weakref.WeakValueDictionary()
+        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        # Of subscriptions that are gone too, while somebody still waits on their feeds.
+        self._feeds: weakref.WeakSet[SubscriptionFeed] = weakref.WeakSet()
+        self._held: set[SubscriptionFeed] = set()
         self._next_stream = 1
         self._groups = 0
         self._cluster_id = ""
@@ -86,11 +89,13 @@ class ClientCore:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.publisher.drain()
         except TimeoutError:
-            log.warning("closed with %d publications not acknowledged", self.publisher.unacknowledged)
+            log.warning("closed with %d publications not acknowledged", self.publisher.counts()["unacknowledged"])
         finally:
             self.publisher.fail(closed_error())
-            for subscription in list(self.subscriptions):
+            for subscription in list(self._subscriptions):
                 await subscription.close()
+            for feed in list(self._feeds):
+                feed.close()
             await self.connection.close()
 
     def check_open(self) -> None:
@@ -100,7 +105,7 @@ class ClientCore:
         self.check_loop()
 
     def check_loop(self) -> None:
-        """See Host. Nothing here may be touched from elsewhere: a future of one event loop never wakes another one."""
+        """See FeedHost. Nothing may be touched from elsewhere: a future of one event loop never wakes another one."""
         if self._loop is None:
             raise UsageError("the client is not connected: use `async with lexicast.connect() as bus:`")
         try:
@@ -132,11 +137,16 @@ class ClientCore:
         exact = len(names) == 1 and not is_wildcard(names[0])
         return names, topic_group(names[0], self._groups) if exact else None
 
-    # -- what subscriptions need (client_subscription.Host)
+    def add(self, subscription: Subscription) -> None:
+        """A subscription that ends with the client at the latest."""
+        self._subscriptions.add(subscription)
+        self._feeds.add(subscription.feed)
+
+    # -- what feeds need (subscription_feed.FeedHost)
 
     @property
     def give_up_s(self) -> float | None:
-        """See Host."""
+        """See FeedHost."""
         return self._give_up_s
 
     @property
@@ -144,35 +154,35 @@ class ClientCore:
         """Whether topic streams are worth their CPU on the present link."""
         return not self.connection.is_local
 
-    def open_stream(self, subscription: Subscription) -> int:
-        """See Host."""
+    def open_stream(self, feed: SubscriptionFeed) -> int:
+        """See FeedHost."""
         stream = self._next_stream
         self._next_stream += 1
-        self._streams[stream] = subscription
+        self._streams[stream] = feed
         return stream
 
     def close_stream(self, stream: int) -> None:
-        """See Host."""
+        """See FeedHost."""
         self._streams.pop(stream, None)
         link = self.connection.link
         if link is not None and not link.closed:
             link.request("unsubscribe", stream).add_done_callback(_heard)
 
     def abandon(self, stream: int) -> None:
-        """See Host."""
+        """See FeedHost."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.close_stream, stream)
 
-    def hold(self, subscription: Subscription) -> None:
-        """See Host."""
-        self._held.add(subscription)
+    def hold(self, feed: SubscriptionFeed) -> None:
+        """See FeedHost."""
+        self._held.add(feed)
 
-    def release(self, subscription: Subscription) -> None:
-        """See Host."""
-        self._held.discard(subscription)
+    def release(self, feed: SubscriptionFeed) -> None:
+        """See FeedHost."""
+        self._held.discard(feed)
 
     async def request_once(self, method: str, *arguments: Any) -> Any:
-        """See Host."""
+        """See FeedHost."""
         link = await self.connection.wait_link()
         try:
             limit_s = min(REQUEST_TIMEOUT_S, self._give_up_s or REQUEST_TIMEOUT_S)
@@ -183,7 +193,7 @@ class ClientCore:
             raise
 
     async def request(self, method: str, *arguments: Any) -> Any:
-        """See Host."""
+        """See FeedHost."""
         async with self._limited(f"the request {method!r}"):
             while True:
                 try:
@@ -195,7 +205,7 @@ class ClientCore:
         packed = await self.request("dictionary", dictionary)
         return packed if isinstance(packed, bytes) else None
 
-    # -- the link (client_connection.ConnectionUser)
+    # -- the link (connection.ConnectionUser)
 
     def on_open(self, link: Link) -> None:
         """See ConnectionUser."""
@@ -215,9 +225,9 @@ class ClientCore:
         """See ConnectionUser."""
         kind = message[0]
         if kind == DELIVER:
-            subscription = self._streams.get(message[1])
-            if subscription is not None:
-                subscription.deliver(message[2])
+            feed = self._streams.get(message[1])
+            if feed is not None:
+                feed.deliver(message[2])
         elif kind == ACK:
             self.publisher.acknowledged(message[1], message[2])
         elif kind == DICTIONARY:
@@ -233,8 +243,8 @@ class ClientCore:
         self.publisher.disconnected()
         streams = list(self._streams.values())
         self._streams.clear()
-        for subscription in streams:
-            subscription.link_lost()
+        for feed in streams:
+            feed.link_lost()
 
     def on_writable(self) -> None:
         """See ConnectionUser."""
@@ -243,8 +253,8 @@ class ClientCore:
     def on_failure(self, error: LexicastError) -> None:
         """See ConnectionUser."""
         self.publisher.fail(error)
-        for subscription in list(self.subscriptions):
-            subscription.fail(error)
+        for feed in list(self._feeds):
+            feed.fail(error)
 
     def _send(self, message: tuple[Any, ...]) -> bool:
         link = self.connection.link
@@ -252,6 +262,11 @@ class ClientCore:
             return False
         link.send(message)
         return link.writable
+
+
+def closed_error() -> UnavailableError:
+    """What everyone who waits on a closed client gets."""
+    return UnavailableError("the client is closed: publications not yet acknowledged may or may not be stored")
 
 
 def _filter_of(filter: str) -> bytes:

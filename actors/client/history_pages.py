@@ -1,0 +1,49 @@
+"""The past of some topics, asked of a broker page by page."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.errors import PeerError
+from lexicast.cluster.positions import Cursor
+
+from .messages import WireSince
+
+HISTORY_BYTES: Final = 1024 * 1024
+
+
+class Requests(Protocol):
+    """Who asks the broker."""
+
+    async def request(self, method: str, *arguments: Any) -> Any:
+        """A request that may be repeated: asked again on the next link when one ends."""
+
+
+class HistoryPages:
+    """The past, page by page (about HISTORY_BYTES each). A cancelled `next` loses nothing: it is asked again."""
+
+    def __init__(self, requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int) -> None:
+        self._requests = requests
+        self._filters = filters
+        self._since = since
+        self._until_us = until_us
+        self._cursor: Cursor | None = None
+        self._done = False
+
+    async def next(self) -> list[Block] | None:
+        """The next page, perhaps an empty one; None at the end. Raises what `Requests.request` raises."""
+        if self._done:
+            return None
+        reply = await self._requests.request(
+            "history", self._filters, self._since, self._until_us, self._cursor, HISTORY_BYTES
+        )
+        try:
+            page = [block for wire in reply["blocks"] if (block := Block.from_wire(wire)).kind == PUBLICATIONS]
+            cursor, done = dict(reply["cursor"]), bool(reply["done"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"the broker's page of history cannot be read: {error!r}") from None
+        if not done and not page and cursor == self._cursor:
+            raise PeerError("the broker's history does not move on")
+        self._cursor, self._done = cursor, done
+        return page

@@ -1,0 +1,1 @@
+"""What the tests of programs that use lexicast need: a broker in memory."""
