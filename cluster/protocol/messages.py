@@ -54,7 +54,7 @@ from .shapes import (
     text,
 )
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 PUBLISH: Final = 1
 ACK: Final = 2
