@@ -58,7 +58,7 @@ def missing(way: list[str], passed: list[str]) -> list[str]:
 
 
 async def test_a_publication_passes_the_modules_that_are_told() -> None:
-    topic, trace = unique(), None
+    topic = unique()
     with traced() as trace, served() as cluster:
         client = await Raw.connect(cluster.port)
         await client.subscribe(topic, qos=1)
