@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, NoReturn, ParamSpec, TypeAlias
 import typer
 from typer.exceptions import TyperException
 
-from lexicast.cluster.config.tables import load
+from lexicast.cluster.config.tables import load_config
 from lexicast.cluster.errors import ConfigError, LexicastError, UsageError
 
 P = ParamSpec("P")
@@ -139,7 +139,7 @@ def find_cluster(address: str | None, data_dir: Path | None) -> dict[str, Any]:
         raise UsageError("give --address or --data-dir, not both")
     if address is not None:
         return {"address": address}
-    return {"data_dir": load(overrides=overrides(data_dir, None)).node.data_path()}
+    return {"data_dir": load_config(overrides=overrides(data_dir, None)).node.data_path()}
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from lexicast.cluster.config.tables import Config, default_text, load
+from lexicast.cluster.config.tables import Config, default_text, load_config
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from ..launch.spark_environment import installed, prepare
@@ -117,7 +117,7 @@ def up(
             given[key] = value
     with _Screen() as screen:
         launch_up(
-            load(config, overrides=given),
+            load_config(config, overrides=given),
             address,
             screen.progress,
             screen.serving,
@@ -190,7 +190,7 @@ def down(
     """Stop the cluster that `lexicast up` runs on a data folder; returns when it has stopped."""
     from ..launch.files import stop_up
 
-    folder = load(config, overrides=overrides(data_dir, None)).node.data_path()
+    folder = load_config(config, overrides=overrides(data_dir, None)).node.data_path()
     pid = stop_up(folder, timeout_s)
     typer.echo(f"stopped (process {pid})")
 
@@ -212,7 +212,7 @@ def show_config(
     if documented:
         typer.echo(default_text(), nl=False)
         return
-    plain = load(config, overrides=overrides(None, settings)).as_dict()
+    plain = load_config(config, overrides=overrides(None, settings)).as_dict()
     typer.echo(json.dumps(plain, indent=1) if as_json else _toml(plain))
 
 

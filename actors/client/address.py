@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from lexicast.cluster.config.tables import Node
+from lexicast.cluster.config.tables import NodeConfig
 from lexicast.cluster.errors import ConfigError, UnavailableError, UsageError
 
 from ..ray.token import use_own_token
@@ -35,7 +35,7 @@ def resolver(address: str | None, data_dir: str | os.PathLike[str] | None, key: 
     """What finds the brokers, now and after every loss. Raises UsageError for an address that is none."""
     address = address or os.environ.get(ADDRESS_VARIABLE) or None
     if address is None:
-        folder = Node(data_dir=os.fspath(data_dir or os.environ.get(DATA_DIR_VARIABLE, ""))).data_path()
+        folder = NodeConfig(data_dir=os.fspath(data_dir or os.environ.get(DATA_DIR_VARIABLE, ""))).data_path()
         return lambda: _running(folder)
     if address.startswith(LINK_PREFIX):
         link = address.removeprefix(LINK_PREFIX)

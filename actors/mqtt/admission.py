@@ -13,14 +13,14 @@ from __future__ import annotations
 import ipaddress
 from typing import TypeAlias
 
-from lexicast.cluster.config.tables import Mqtt
+from lexicast.cluster.config.tables import MqttConfig
 
 from .codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def admission(config: Mqtt, connect: Connect, peer: str, own: str) -> int:
+def admission(config: MqttConfig, connect: Connect, peer: str, own: str) -> int:
     """SUCCESS, or the reason code with which `connect` is refused (v5; 3.1.1's return codes 4 and 5 follow from it).
 
     `peer`, `own`: the IP addresses of the connection's two ends; "" where one is not known.

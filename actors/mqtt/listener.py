@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lexicast.cluster.config.tables import Mqtt
+from lexicast.cluster.config.tables import MqttConfig
 from lexicast.cluster.errors import UnavailableError
 from lexicast.compression.dictionary import Dictionary
 
@@ -36,7 +36,7 @@ FAREWELL_S = 0.5
 class MqttListener:
     """All MQTT connections of one broker."""
 
-    def __init__(self, engine: BrokerEngine, config: Mqtt, compression: bool, session_save_s: float) -> None:
+    def __init__(self, engine: BrokerEngine, config: MqttConfig, compression: bool, session_save_s: float) -> None:
         self.engine = engine
         self.config = config
         self.compression = compression

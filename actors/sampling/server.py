@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from lexicast.cluster.clock import Clock
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.accounting import TrafficCounters
@@ -143,7 +143,7 @@ class SamplingServer:
     def __init__(
         self,
         client: Client,
-        config: Compression,
+        config: CompressionConfig,
         clock: Clock,
         maintenance: Callable[[], Maintenance] = default_maintenance,
         audience: Audience | None = None,

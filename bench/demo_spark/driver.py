@@ -24,7 +24,7 @@ from rich.table import Table
 import lexicast
 from lexicast.actors.client.messages import Since, Until
 from lexicast.actors.status.over_ray import snapshot
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.compression.accounting import reduction_percent
 from lexicast.raydp_jobs.cli.sql import show as show_rows
@@ -100,7 +100,7 @@ class Demo:
         `before`: since when the messages are compared with `later`.
         """
         self._title("3. Dictionaries from the history")
-        choices = train_dictionaries(self._spark, self._connect, Compression())
+        choices = train_dictionaries(self._spark, self._connect, CompressionConfig())
         better = [choice.dictionary for choice in choices if choice.dictionary is not None]
         asyncio.run(publish(self._connect, better))
         self._console.print(dictionaries_table(choices[:FAMILIES_SHOWN]))
@@ -128,7 +128,7 @@ class Demo:
     def regression(self) -> None:
         """PREDICT's regression from the past, published and used."""
         self._title("4. PREDICT's regression from the history")
-        found = train_regression(self._spark, self._connect, Compression())
+        found = train_regression(self._spark, self._connect, CompressionConfig())
         show_regression(self._console, found)
         self._console.print(verdict(found, dry_run=False))
         self._draw("regression", partial(draw_regression, found))

@@ -47,12 +47,12 @@ class _Table:
     def __post_init__(self) -> None:
         assert dataclasses.is_dataclass(self)
         for field in dataclasses.fields(self):
-            value = checked(type(self).__name__.lower(), field, getattr(self, field.name), "")
+            value = checked(type(self).__name__.removesuffix("Config").lower(), field, getattr(self, field.name), "")
             object.__setattr__(self, field.name, value)
 
 
 @dataclass(frozen=True)
-class Cluster(_Table):
+class ClusterConfig(_Table):
     """[cluster]: what all nodes agree on, fixed when the cluster is created."""
 
     groups: int = knob(DEFAULT_GROUPS, 1, 10_000)
@@ -60,7 +60,7 @@ class Cluster(_Table):
 
 
 @dataclass(frozen=True)
-class Node(_Table):
+class NodeConfig(_Table):
     """[node]: one machine's share."""
 
     data_dir: str = knob("")
@@ -80,7 +80,7 @@ class Node(_Table):
 
 
 @dataclass(frozen=True)
-class Mqtt(_Table):
+class MqttConfig(_Table):
     """[mqtt]: the listener and its sessions."""
 
     port: int = knob(1883, 0, 65_535)
@@ -101,7 +101,7 @@ class Mqtt(_Table):
 
 
 @dataclass(frozen=True)
-class Link(_Table):
+class LinkConfig(_Table):
     """[link]: the sockets between brokers, coordinators and Python clients."""
 
     window_batches: int = knob(3, 1, 64)
@@ -117,7 +117,7 @@ class Link(_Table):
 
 
 @dataclass(frozen=True)
-class Storage(_Table):
+class StorageConfig(_Table):
     """[storage]: a coordinator's store."""
 
     map_bytes: int = knob(64 * GIB, 16 * MIB, 64 * TIB)
@@ -141,7 +141,7 @@ class Storage(_Table):
 
 
 @dataclass(frozen=True)
-class Broker(_Table):
+class BrokerConfig(_Table):
     """[broker]: a broker's memory and habits."""
 
     cache_bytes_max: int = knob(32 * MIB, 0, 64 * GIB)
@@ -150,7 +150,7 @@ class Broker(_Table):
 
 
 @dataclass(frozen=True)
-class Compression(_Table):
+class CompressionConfig(_Table):
     """[compression]: which topics learn a language, and how much of them is looked at."""
 
     enabled: bool = knob(True)
@@ -168,13 +168,13 @@ class Compression(_Table):
 class Config:
     """All tables. Raises ConfigError where two knobs contradict each other."""
 
-    cluster: Cluster = Cluster()
-    node: Node = Node()
-    mqtt: Mqtt = Mqtt()
-    link: Link = Link()
-    storage: Storage = Storage()
-    broker: Broker = Broker()
-    compression: Compression = Compression()
+    cluster: ClusterConfig = ClusterConfig()
+    node: NodeConfig = NodeConfig()
+    mqtt: MqttConfig = MqttConfig()
+    link: LinkConfig = LinkConfig()
+    storage: StorageConfig = StorageConfig()
+    broker: BrokerConfig = BrokerConfig()
+    compression: CompressionConfig = CompressionConfig()
 
     def __post_init__(self) -> None:
         if self.cluster.min_copies > COPIES:
@@ -233,7 +233,7 @@ TABLES: dict[str, dict[str, dataclasses.Field[Any]]] = {
 }
 
 
-def load(
+def load_config(
     path: Path | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,

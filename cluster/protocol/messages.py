@@ -42,16 +42,16 @@ from .shapes import (
     OFFSET,
     WHOLE,
     Fields,
-    anything,
+    any_value,
     check_fields,
     data,
     each,
     either,
-    fit,
+    fields_fit,
     mapping,
+    name_text,
     nothing,
     row,
-    text,
 )
 
 PROTOCOL_VERSION: Final = 3
@@ -121,13 +121,13 @@ MESSAGES: Final[dict[int, Fields]] = {
     TAKEN: (WHOLE,),
     DELIVER: (WHOLE, _array),
     HEADS: (mapping(GROUP, row(WHOLE, OFFSET)),),
-    REQUEST: (WHOLE, text, _array),
-    REPLY: (WHOLE, either(nothing, _words), anything),
+    REQUEST: (WHOLE, name_text, _array),
+    REPLY: (WHOLE, either(nothing, _words), any_value),
     DICTIONARY: (data,),
     BEAT: (),
-    CHALLENGE: (data, text, WHOLE),
-    HELLO: (data, text, text, WHOLE, data),
-    WELCOME: (data, mapping(text, anything)),
+    CHALLENGE: (data, name_text, WHOLE),
+    HELLO: (data, name_text, name_text, WHOLE, data),
+    WELCOME: (data, mapping(name_text, any_value)),
 }
 
 
@@ -138,7 +138,7 @@ def check_message(message: Any) -> None:
     if shapes is None:
         raise PeerError(f"not a message: {message!r:.80}")
     fields = message[1:]
-    if not fit(shapes, fields):
+    if not fields_fit(shapes, fields):
         check_fields(f"a message of kind {kind}", shapes, fields)
 
 

@@ -22,11 +22,11 @@ from .shapes import (
     each,
     either,
     mapping,
+    name_text,
     nothing,
-    number,
     row,
-    text,
     truth,
+    whole_number,
 )
 
 GROUPS: Final = each(GROUP)
@@ -61,21 +61,21 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "offsets_at": (either(nothing, GROUPS), WHOLE),
     "records": (GROUP, OFFSETS),
     # See `session_home`: Asked, Left, Held, Standing.
-    "session_open": (GROUP, text, row(truth, data, WHOLE, WHOLE, data, data, data)),
-    "session_save": (GROUP, text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
-    "session_end": (GROUP, text, WHOLE),
-    "sessions_hold": (each(row(GROUP, text, data, WHOLE, WHOLE, truth)),),
+    "session_open": (GROUP, name_text, row(truth, data, WHOLE, WHOLE, data, data, data)),
+    "session_save": (GROUP, name_text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
+    "session_end": (GROUP, name_text, WHOLE),
+    "sessions_hold": (each(row(GROUP, name_text, data, WHOLE, WHOLE, truth)),),
     "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, data))),
     "release": (either(nothing, GROUPS), data, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
-    "dictionary_put": (GROUP, DICTIONARY_ID, text, data),
-    "fetch": (CURSOR, either(nothing, FILTERS), number(1)),
-    "retained": (FILTERS, either(nothing, row(WHOLE, either(nothing, each(either(nothing, data))))), number(1)),
+    "dictionary_put": (GROUP, DICTIONARY_ID, name_text, data),
+    "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
+    "retained": (FILTERS, either(nothing, row(WHOLE, either(nothing, each(either(nothing, data))))), whole_number(1)),
     "status": (),
 }
 
 # Coordinators ask brokers.
-BROKER: Final[dict[str, Fields]] = {"session_yield": (text, WHOLE, truth), "session_will": (text, data)}
+BROKER: Final[dict[str, Fields]] = {"session_yield": (name_text, WHOLE, truth), "session_will": (name_text, data)}
 
 # Python clients ask brokers.
 CLIENT: Final[dict[str, Fields]] = {
@@ -85,7 +85,7 @@ CLIENT: Final[dict[str, Fields]] = {
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
     "cluster": (),
-    "clients": (number(1),),
-    "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), number(1)),
+    "clients": (whole_number(1),),
+    "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1)),
     "status": (),
 }

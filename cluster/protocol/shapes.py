@@ -47,7 +47,7 @@ class Number:
 _INT: Final = frozenset({int})
 
 
-def number(low: int = 0, high: int = I64_MAX) -> Number:
+def whole_number(low: int = 0, high: int = I64_MAX) -> Number:
     """A whole number from `low` to `high`."""
     return Number(low, high)
 
@@ -64,7 +64,7 @@ def each(shape: Shape) -> Shape:
 
 def row(*shapes: Shape) -> Shape:
     """An array with one value for each shape."""
-    return lambda value: type(value) is tuple and fit(shapes, value)
+    return lambda value: type(value) is tuple and fields_fit(shapes, value)
 
 
 def mapping(keys: Shape, values: Shape) -> Shape:
@@ -83,7 +83,7 @@ def nothing(value: Any) -> bool:
     return value is None
 
 
-def anything(value: Any) -> bool:
+def any_value(value: Any) -> bool:
     """Whatever msgpack gives: for what is looked at elsewhere."""
     return True
 
@@ -98,7 +98,7 @@ def truth(value: Any) -> bool:
     return type(value) is bool
 
 
-def text(value: Any) -> bool:
+def name_text(value: Any) -> bool:
     """A text that can be a name. (msgpack gives no lone surrogates.)"""
     return type(value) is str and len(value) <= TEXT_BYTES_MAX
 
@@ -114,19 +114,19 @@ def topic_filter(value: Any) -> bool:
     return True
 
 
-GROUP: Final = number(0, GROUP_MAX)
-OFFSET: Final = number()
-WHOLE: Final = number()
+GROUP: Final = whole_number(0, GROUP_MAX)
+OFFSET: Final = whole_number()
+WHOLE: Final = whole_number()
 CURSOR: Final = mapping(GROUP, OFFSET)
 FILTERS: Final = each(topic_filter)
-PACKET_IDS: Final = each(number(1, 65_535))
-DICTIONARY_ID: Final = number(0, U64_MAX)
+PACKET_IDS: Final = each(whole_number(1, 65_535))
+DICTIONARY_ID: Final = whole_number(0, U64_MAX)
 
 # What each message of `cluster.protocol.messages` carries after its kind.
 Fields: TypeAlias = tuple[Shape, ...]
 
 
-def fit(shapes: Fields, fields: tuple[Any, ...]) -> bool:
+def fields_fit(shapes: Fields, fields: tuple[Any, ...]) -> bool:
     """Whether `fields` are of `shapes`, one for each."""
     return len(fields) == len(shapes) and all(map(call, shapes, fields))
 
@@ -143,5 +143,5 @@ def check_fields(what: str, shapes: Fields, fields: tuple[Any, ...], fewest: int
 def check_request(requests: Mapping[str, Fields], method: str, arguments: tuple[Any, ...]) -> None:
     """Raise PeerError unless `arguments` are what `method` takes; a method that is not among `requests` passes."""
     shapes = requests.get(method)
-    if shapes is not None and not fit(shapes, arguments):
+    if shapes is not None and not fields_fit(shapes, arguments):
         check_fields(f"the request {method!r}", shapes, arguments)

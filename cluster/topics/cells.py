@@ -19,7 +19,7 @@ CELLS_MAX: Final = 10_000
 """Topics of one call at most: more is a radius far beyond a cell, which a wildcard serves better."""
 
 
-class Box(NamedTuple):
+class BoundingBox(NamedTuple):
     """A bounding box in degrees."""
 
     south: float
@@ -47,7 +47,7 @@ def cells(
     Raises UsageError: an empty or turned box, no rows or columns, a place that is none, more than CELLS_MAX topics, a
     prefix that no topic may begin with.
     """
-    area = _checked(Box(*box), rows, columns)
+    area = _checked(BoundingBox(*box), rows, columns)
     if not (abs(latitude) <= 90 and abs(longitude) <= 180 and around_m >= 0 and isfinite(around_m)):
         raise UsageError(f"({latitude}, {longitude}) within {around_m} m is no place on the earth")
     check_topic(f"{prefix}/0/0".encode())
@@ -69,7 +69,7 @@ def cells(
     return [f"{prefix}/{r}/{c}" for _, r, c in sorted(found)]
 
 
-def _checked(box: Box, rows: int, columns: int) -> Box:
+def _checked(box: BoundingBox, rows: int, columns: int) -> BoundingBox:
     if not (-90 <= box.south < box.north <= 90 and -180 <= box.west < box.east <= 180):
         raise UsageError(f"{tuple(box)} is no box (south, west, north, east) in degrees")
     if rows < 1 or columns < 1:
@@ -82,7 +82,9 @@ def _span(low: float, high: float, origin: float, size: float, count: int) -> ra
     return range(max(0, floor((low - origin) / size)), min(count, max(ceil((high - origin) / size), 0) + 1))
 
 
-def _metres(latitude: float, longitude: float, box: Box, height: float, width: float, row: int, column: int) -> float:
+def _metres(
+    latitude: float, longitude: float, box: BoundingBox, height: float, width: float, row: int, column: int
+) -> float:
     """Metres from a place to the nearest point of a cell (0 inside), on a plane: good for cells of some kilometres."""
     # The same numbers for an edge from both sides, so that every place is in exactly one cell.
     south, north = box.south + row * height, box.south + (row + 1) * height

@@ -17,7 +17,7 @@ from lexicast.actors.cli.common import (
     reported,
     run_app,
 )
-from lexicast.cluster.config.tables import load
+from lexicast.cluster.config.tables import load_config
 
 from .channel import channel_app
 from .common import (
@@ -72,7 +72,7 @@ def train_dictionaries(
     from ..training.job_dictionaries import run
 
     check(filter, since, until)
-    compression = load(config, overrides=overrides(None, settings)).compression
+    compression = load_config(config, overrides=overrides(None, settings)).compression
     found = cluster(address, data_dir)
     run(console(), found, compression, filter, since, until, subscribers, executors, picture, dry_run)
 
@@ -101,7 +101,7 @@ def train_regression(
     from ..training.job_regression import run
 
     check(filter, since, until)
-    compression = load(config, overrides=overrides(None, settings)).compression
+    compression = load_config(config, overrides=overrides(None, settings)).compression
     found = cluster(address, data_dir)
     run(console(), found, compression, filter, since, until, executors, picture, dry_run)
 

@@ -26,7 +26,7 @@ import ray
 from lexicast.actors.client.address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE, own_ray_address
 from lexicast.actors.launch import ray as launch_ray
 from lexicast.actors.launch.spark_environment import JAVA_OPTIONS, prepare
-from lexicast.cluster.config.tables import Node
+from lexicast.cluster.config.tables import NodeConfig
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 from ..history.dataframe import release_all, warm
@@ -81,7 +81,7 @@ def join_ray(address: str | None, data_dir: str | os.PathLike[str] | None) -> bo
         address = os.environ.get(ADDRESS_VARIABLE) or None
     if address is None:
         folder = os.fspath(data_dir or os.environ.get(DATA_DIR_VARIABLE, ""))
-        address = own_ray_address(Node(data_dir=folder).data_path())
+        address = own_ray_address(NodeConfig(data_dir=folder).data_path())
     with quiet():  # Ray's own complaints of a Ray that does not let it in, one a second
         # RayDP gives its actors names of its own: two jobs at a time need two namespaces.
         launch_ray.join(address, namespace=f"lexicast-job-{uuid.uuid4().hex[:8]}")

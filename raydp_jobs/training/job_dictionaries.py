@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 
 from ..spark.environment import spark_session
 from ..spark.failures import told
@@ -24,7 +24,7 @@ from .train_dictionaries import publish, train_from_history
 def run(
     console: Console,
     connect: Mapping[str, Any],
-    config: Compression,
+    config: CompressionConfig,
     filter: str,
     since: str,
     until: str | None,

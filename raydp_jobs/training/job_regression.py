@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.topics.names import MODEL_TOPIC
 
 from ..spark.environment import spark_session
@@ -26,7 +26,7 @@ from .train_regression import Regression, publish, train_from_history
 def run(
     console: Console,
     connect: Mapping[str, Any],
-    config: Compression,
+    config: CompressionConfig,
     filter: str,
     since: str,
     until: str | None,

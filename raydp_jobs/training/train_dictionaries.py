@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lexicast
 from lexicast.actors.client.messages import Since, Until
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.dictionary import Dictionary, unpack
@@ -59,7 +59,7 @@ async def publish(connect: Mapping[str, Any], dictionaries: Iterable[Dictionary]
 def train_from_history(
     spark: SparkSession,
     connect: Mapping[str, Any],
-    config: Compression,
+    config: CompressionConfig,
     filter: str = "#",
     *,
     since: Since = "beginning",
@@ -88,7 +88,7 @@ def train_from_history(
     return sorted((_choice(row) for row in rows), key=lambda choice: -choice.messages * choice.raw)
 
 
-def _families(frame: DataFrame, config: Compression, held: Iterable[Dictionary]) -> dict[str, bytes]:
+def _families(frame: DataFrame, config: CompressionConfig, held: Iterable[Dictionary]) -> dict[str, bytes]:
     """Topic -> family."""
     topics = topics_of(frame)
     return families_of(topics, config, held)
@@ -102,7 +102,7 @@ def topics_of(frame: DataFrame) -> list[str]:
     return topics
 
 
-def families_of(topics: Sequence[str], config: Compression, held: Iterable[Dictionary]) -> dict[str, bytes]:
+def families_of(topics: Sequence[str], config: CompressionConfig, held: Iterable[Dictionary]) -> dict[str, bytes]:
     """The family of each topic that has one: the announced one that matches it best, else as a sampler would say."""
     announced = FamilyMap()
     for dictionary in held:

@@ -18,7 +18,7 @@ import numpy as np
 
 import lexicast
 from lexicast.actors.client.messages import Since, Until
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.topics.names import MODEL_TOPIC
 from lexicast.compression.regression import OBSERVATIONS_MIN, pack_model
@@ -75,7 +75,7 @@ class Regression(NamedTuple):
 def train_from_history(
     spark: SparkSession,
     connect: Mapping[str, Any],
-    config: Compression,
+    config: CompressionConfig,
     filter: str = "#",
     *,
     since: Since = "beginning",

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.config.knobs import kind_of
-from lexicast.cluster.config.tables import TABLES, Config, Mqtt, Node, default_text, load
+from lexicast.cluster.config.tables import TABLES, Config, MqttConfig, NodeConfig, default_text, load_config
 from lexicast.cluster.errors import ConfigError
 from lexicast.storage.environment.options import StoreOptions
 
@@ -66,16 +66,16 @@ def says_the_range(comment: str, table: str, key: str) -> bool:
 def test_later_sources_override_earlier_ones_knob_by_knob(elsewhere: Path) -> None:
     (elsewhere / "lexicast.toml").write_text("[mqtt]\nport = 1\nreceive_max = 1\ninflight_max = 1\n")
     environment = {"LEXICAST_MQTT__PORT": "2", "LEXICAST_MQTT__RECEIVE_MAX": "2", "LEXICAST_HOME": "x", "PATH": "y"}
-    config = load(environment=environment, overrides={"mqtt.port": 3})
+    config = load_config(environment=environment, overrides={"mqtt.port": 3})
     assert (config.mqtt.port, config.mqtt.receive_max, config.mqtt.inflight_max) == (3, 2, 1)
-    assert config == Config(mqtt=Mqtt(port=3, receive_max=2, inflight_max=1))
+    assert config == Config(mqtt=MqttConfig(port=3, receive_max=2, inflight_max=1))
 
 
 def test_the_file_may_be_named(elsewhere: Path) -> None:
     (elsewhere / "lexicast.toml").write_text("[mqtt]\nport = 1\n")
     (elsewhere / "two.toml").write_text("[mqtt]\nport = 2\n")
-    assert load(environment={"LEXICAST_CONFIG": "two.toml"}).mqtt.port == 2
-    assert load(elsewhere / "lexicast.toml", {"LEXICAST_CONFIG": "two.toml"}).mqtt.port == 1
+    assert load_config(environment={"LEXICAST_CONFIG": "two.toml"}).mqtt.port == 2
+    assert load_config(elsewhere / "lexicast.toml", {"LEXICAST_CONFIG": "two.toml"}).mqtt.port == 1
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_the_file_may_be_named(elsewhere: Path) -> None:
 )
 def test_texts_become_values(dotted: str, text: str, value: Any) -> None:
     name = "LEXICAST_" + dotted.replace(".", "__").upper()
-    assert load(environment={name: text})[dotted] == value
-    assert load(environment={}, overrides={dotted: text})[dotted] == value
+    assert load_config(environment={name: text})[dotted] == value
+    assert load_config(environment={}, overrides={dotted: text})[dotted] == value
 
 
 @pytest.mark.parametrize(
@@ -125,19 +125,19 @@ def test_errors_say_what_and_where_and_what_is_allowed(elsewhere: Path, text: st
     file = elsewhere / "f.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=says) as caught:
-        load(file, {})
+        load_config(file, {})
     assert "\n" not in str(caught.value)
 
 
 def test_errors_name_the_environment_and_the_command_line(elsewhere: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(environment variable LEXICAST_MQTT__PORT\)"):
-        load(environment={"LEXICAST_MQTT__PORT": "x"})
+        load_config(environment={"LEXICAST_MQTT__PORT": "x"})
     with pytest.raises(ConfigError, match=r"LEXICAST_MQTT__PROT\): did you mean mqtt\.port"):
-        load(environment={"LEXICAST_MQTT__PROT": "1"})
+        load_config(environment={"LEXICAST_MQTT__PROT": "1"})
     with pytest.raises(ConfigError, match=r"\(command line\)"):
-        load(environment={}, overrides={"mqtt.port": -1})
+        load_config(environment={}, overrides={"mqtt.port": -1})
     with pytest.raises(ConfigError, match="cannot read"):
-        load(elsewhere / "none.toml", {})
+        load_config(elsewhere / "none.toml", {})
 
 
 @given(
@@ -164,9 +164,9 @@ def test_plain_dicts_go_to_json_and_back() -> None:
 
 def test_tables_made_by_hand_are_checked_and_frozen() -> None:
     with pytest.raises(ConfigError, match=r"mqtt\.port"):
-        Mqtt(port=-1)
+        MqttConfig(port=-1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Mqtt().port = 1  # type: ignore[misc]  # what the test is about
+        MqttConfig().port = 1  # type: ignore[misc]  # what the test is about
 
 
 def test_every_knob_with_a_quantity_has_its_unit_in_the_name() -> None:
@@ -186,13 +186,13 @@ def test_the_stores_knobs_are_the_stores_own() -> None:
 def test_the_data_folder_follows_the_users(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(elsewhere / "home"))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert Node().data_path() == elsewhere / "home/.local/share/lexicast"
+    assert NodeConfig().data_path() == elsewhere / "home/.local/share/lexicast"
     monkeypatch.setenv("XDG_DATA_HOME", str(elsewhere / "xdg"))
-    assert Node().data_path() == elsewhere / "xdg/lexicast"
+    assert NodeConfig().data_path() == elsewhere / "xdg/lexicast"
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    assert Node().data_path() == elsewhere / "home/.local/share/lexicast"
-    assert Node(data_dir="~/d").data_path() == elsewhere / "home/d"
-    assert Node(data_dir="d").data_path() == elsewhere / "d"
+    assert NodeConfig().data_path() == elsewhere / "home/.local/share/lexicast"
+    assert NodeConfig(data_dir="~/d").data_path() == elsewhere / "home/d"
+    assert NodeConfig(data_dir="d").data_path() == elsewhere / "d"
 
 
 def test_the_default_text_is_found_from_another_folder(elsewhere: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lexicast.actors.broker.server import run_directory
-from lexicast.cluster.config.tables import load
+from lexicast.cluster.config.tables import load_config
 from lexicast.cluster.files import create_file, make_folder, open_lock, private_umask, write_whole
 
 CLI = [sys.executable, "-m", "lexicast.actors.cli"]
@@ -87,7 +87,7 @@ def test_a_clusters_files_are_for_its_user_alone(tmp_path: Path) -> None:
             time.sleep(0.1)
         cli(environment, "pub", "a/b", "secret", "--data-dir", str(data))
         cli(environment, "store", "backup", str(store), str(tmp_path / "backup" / "today"))
-        sockets = run_directory(load(overrides={"node.data_dir": str(data)}))
+        sockets = run_directory(load_config(overrides={"node.data_dir": str(data)}))
         assert list(sockets.iterdir())
         assert open_to_others(sockets) == []
     finally:

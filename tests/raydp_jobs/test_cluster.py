@@ -26,7 +26,7 @@ import pytest
 import lexicast
 import lexicast.sync
 from lexicast.actors.launch.ray import disconnect
-from lexicast.cluster.config.tables import Compression
+from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UsageError
 from lexicast.compression.dictionary import Dictionary
 from lexicast.raydp_jobs.channels.definitions import channel_topic
@@ -230,7 +230,7 @@ def test_dictionaries_from_the_history_are_published_and_used(spark: Any, data_d
     with lexicast.sync.connect(data_dir=data_dir) as bus:
         words = [f"kettle {at % 13} boils over at {at % 7} degrees".encode() for at in range(400)]
         bus.publish_many([("kettles/k/state", word) for word in words])
-    choices = train_from_history(spark, connect, Compression(families=("kettles/+/state",)), "kettles/#")
+    choices = train_from_history(spark, connect, CompressionConfig(families=("kettles/+/state",)), "kettles/#")
     (choice,) = choices
     assert choice.family == b"kettles/+/state"
     assert choice.dictionary is not None

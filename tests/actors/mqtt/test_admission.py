@@ -6,13 +6,15 @@ import pytest
 
 from lexicast.actors.mqtt.admission import admission, is_same_machine
 from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
-from lexicast.cluster.config.tables import Mqtt
+from lexicast.cluster.config.tables import MqttConfig
 
 LET_IN, BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED = 0x00, 0x86, 0x87
 HERE, ELSEWHERE = "192.0.2.10", "192.0.2.11"
 
 
-def code(config: Mqtt, peer: str, own: str = HERE, user_name: str | None = None, password: bytes | None = None) -> int:
+def code(
+    config: MqttConfig, peer: str, own: str = HERE, user_name: str | None = None, password: bytes | None = None
+) -> int:
     version = V5 if user_name is None else V311
     return admission(config, Connect(version, "c", True, 0, None, user_name, password), peer, own)
 
@@ -26,7 +28,7 @@ def code(config: Mqtt, peer: str, own: str = HERE, user_name: str | None = None,
     ],
 )
 def test_the_address_decides_about_who_shows_nothing(allowed: str, here: int, elsewhere: int) -> None:
-    config = Mqtt(allow_anonymous=allowed)
+    config = MqttConfig(allow_anonymous=allowed)
     assert code(config, "127.0.0.1") == code(config, HERE) == here
     assert code(config, ELSEWHERE) == elsewhere
 
@@ -35,11 +37,11 @@ def test_the_address_decides_about_who_shows_nothing(allowed: str, here: int, el
 def test_credentials_are_refused_whoever_shows_them(shown: dict[str, str | bytes]) -> None:
     for allowed in ("loopback", "always", "never"):
         connect = Connect(V5, "c", True, 0, None, shown.get("user_name"), shown.get("password"))  # type: ignore[arg-type]  # by key
-        assert admission(Mqtt(allow_anonymous=allowed), connect, "127.0.0.1", HERE) == BAD_USER_NAME_OR_PASSWORD
+        assert admission(MqttConfig(allow_anonymous=allowed), connect, "127.0.0.1", HERE) == BAD_USER_NAME_OR_PASSWORD
 
 
 def test_ignored_credentials_prove_nothing() -> None:
-    config = Mqtt(credentials="ignore")
+    config = MqttConfig(credentials="ignore")
     assert code(config, "127.0.0.1", user_name="me") == LET_IN
     assert code(config, ELSEWHERE, user_name="me", password=b"x") == NOT_AUTHORIZED
 
