@@ -25,7 +25,7 @@ SAMPLES_BYTES_MAX: Final = 4 << 20
 
 
 class Candidate(NamedTuple):
-    """A codec, a content size in bytes and a source of content (`contents`; None: the codec's usual one) to try."""
+    """A codec, a content size in bytes and a source of content (`dictionary_content`; None: the codec's usual one) to try."""
 
     codec: str
     size: int
@@ -43,7 +43,7 @@ class Due(NamedTuple):
     times as long.
 
     `unconditional`: announce the best candidate whether it pays or not (the thesis' algorithms). `polynomial`: choose
-    the size where the fitted curve flattens (`sizing`), whatever the dictionary costs.
+    the size where the fitted curve flattens (`dictionary_size`), whatever the dictionary costs.
     """
 
     training: tuple[bytes, ...]

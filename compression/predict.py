@@ -16,7 +16,7 @@
 - The first dictionary comes after 30 messages, not 500: what is sent before it is most of the overhead of a short
   stream. Hence the looks that follow soon.
 - Size and codec are chosen by cost, the packed dictionary and the number of links it crosses included, where the
-  thesis fits a parabola through the reduction alone (`sizing`; PREDICT(sizing="polynomial") does that).
+  thesis fits a parabola through the reduction alone (`dictionary_size`; PREDICT(sizing="polynomial") does that).
 - A new dictionary that would not pay is not announced. With many publishers this is what keeps the result above
   DEFLATE: an announcement crosses P + S links, a message 1 + S. How long will it serve? A stream is expected to go on
   for half as long as it has lasted (2/3 for the first dictionary), and a family is presumed to carry 8 messages a
@@ -35,12 +35,12 @@ from math import inf, isfinite
 from typing import Any, Final, Literal
 
 from .codecs import DEFLATE_PRESET, ZSTD_DENSE
-from .contents import COVERING, RECENT, SUBSTRINGS
 from .dictionary import NEVER_US, Dictionary
+from .dictionary_content import COVERING, RECENT, SUBSTRINGS
+from .dictionary_size import MULTIPLIERS
 from .maintenance import Candidate, Due, Maintenance, Samples, split_by_thirds, split_by_time
 from .regression import MessageCountModel, Observation
-from .repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
-from .sizing import MULTIPLIERS
+from .substring_repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
 from .substrings import ranked
 
 HISTORY: Final = (50, 100, 200, 300, 500)

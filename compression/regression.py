@@ -16,7 +16,7 @@ import numpy as np
 
 from lexicast.cluster.errors import UsageError
 
-from .repository import Features
+from .substring_repository import Features
 
 OBSERVATIONS_MIN: Final = 6
 OBSERVATIONS_MAX: Final = 64

@@ -29,7 +29,7 @@ from .accounting import TrafficCounters
 from .codecs import PAYLOAD_BYTES_MAX
 from .dictionary import shown, unpack
 from .families import Families, FamilyMap
-from .optout import OptedOut
+from .opted_out_topics import OptedOut
 from .topic_stream import StreamReaders, dictionary_of
 from .wire import ALIAS_TOPIC, STREAM_TAG, AliasTable, Bindings, Encoded, Recoder
 

@@ -21,7 +21,7 @@
    client's first publication in it, and whenever there is a newer one. To use it the client binds an alias of its
    own. A broker that is bound an id it does not know (it was restarted) fetches it before it takes anything further
    from that connection; a payload that needs one that nobody has is malformed: DISCONNECT 0x99.
-7. *Opted-out topics* (`optout`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
+7. *Opted-out topics* (`opted_out_topics`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
 8. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.
 9. *Topic streams.* A client that can read them adds the user property `sdc-streams` = `1` (STREAMS_PROPERTY) to
    CONNECT; a broker that sends them echoes it in CONNACK. Then the broker may send payloads of QoS 0 and 1 as

@@ -10,7 +10,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.families import FamilyMap
-from lexicast.compression.optout import OptedOut
+from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.wire import ALIAS_TOPIC, Recoder
 
 log = logging.getLogger(__name__)

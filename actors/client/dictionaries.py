@@ -15,7 +15,7 @@ from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import Codec, payload_bytes_max
 from lexicast.compression.dictionary import Dictionary, unpack
 from lexicast.compression.families import FamilyMap
-from lexicast.compression.optout import OptedOut
+from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.wire import Recoder
 
 from .entries import Compress

@@ -35,7 +35,7 @@ from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
-from lexicast.compression.optout import OPTOUT_PROPERTY
+from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
 from lexicast.compression.wire import ALIAS_TOPIC, STREAMS_PROPERTY, USER_PROPERTY
 

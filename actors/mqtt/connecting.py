@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lexicast.cluster.errors import StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
-from lexicast.compression.optout import OPTOUT_PROPERTY
+from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.wire import STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from lexicast.compression.codecs import DEFLATE_PRESET
-from lexicast.compression.contents import SUBSTRINGS
 from lexicast.compression.dictionary import NEVER_US, Dictionary
+from lexicast.compression.dictionary_content import SUBSTRINGS
 from lexicast.compression.maintenance import Candidate, Due, Maintenance, Samples
 
 SINGLEDICT_MULTIPLIERS: Final = (0.3, 0.5, 1, 2, 3, 5, 8, 13, 21, 35, 56, 91)

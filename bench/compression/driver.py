@@ -34,7 +34,7 @@ from typing import Final
 from lexicast.cluster.errors import UsageError
 from lexicast.compression import batching
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Codec, Deflate
-from lexicast.compression.contents import RECENT, SUBSTRINGS
+from lexicast.compression.dictionary_content import RECENT, SUBSTRINGS
 from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Base, Predict, Reading
 

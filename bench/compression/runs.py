@@ -13,8 +13,8 @@ from typing import Final
 
 from lexicast.compression.accounting import Traffic, compressed_bytes, reduction_percent, uncompressed_bytes
 from lexicast.compression.codecs import Codec, Deflate
-from lexicast.compression.contents import SUBSTRINGS, Material
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.dictionary_content import SUBSTRINGS, Material
 from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Due, Maintenance
 from lexicast.compression.predict import Predict
 from lexicast.compression.topic_stream import TopicStreams

@@ -7,7 +7,7 @@ from typing import Final
 
 from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.codecs import DEFLATE_PRESET
-from lexicast.compression.contents import SUBSTRINGS, Material
+from lexicast.compression.dictionary_content import SUBSTRINGS, Material
 
 from ..data.corpora import Corpus
 from ..report import Report

@@ -22,7 +22,7 @@ from pathlib import Path
 from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.predict import Predict
 from lexicast.compression.regression import OBSERVATIONS_MAX
-from lexicast.compression.repository import Features
+from lexicast.compression.substring_repository import Features
 from lexicast.raydp_jobs.training.choosing import choose
 from lexicast.raydp_jobs.training.replaying import Observation, dictionaries_until, error, fitted, replay
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, ZSTD, ZSTD_DENSE, Deflate
-from lexicast.compression.contents import COVERING, RECENT, TRAINED
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.dictionary_content import COVERING, RECENT, TRAINED
 from lexicast.compression.training import TAG_BYTES, mean_bytes, train
 
 MESSAGES_MIN: Final = 50

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from lexicast.compression.codecs import ZSTD_DENSE
-from lexicast.compression.contents import RECENT
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.dictionary_content import RECENT
 from lexicast.compression.predict import AGE_MAX, HISTORY, PROBE_MESSAGES, Base
-from lexicast.compression.repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
+from lexicast.compression.substring_repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
 from lexicast.compression.substrings import ranked
 from lexicast.compression.training import train
 

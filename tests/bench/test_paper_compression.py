@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from lexicast.bench.compression.baselines import HISTORIES, MULTIPLIERS, Adaptive, FixedRate, SingleDict
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE
-from lexicast.compression.contents import COVERING, RECENT, SUBSTRINGS, TRAINED, Material
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.dictionary_content import COVERING, RECENT, SUBSTRINGS, TRAINED, Material
+from lexicast.compression.dictionary_size import flattening_multiplier, polynomial
 from lexicast.compression.maintenance import Due, Maintenance
 from lexicast.compression.predict import HISTORY, Base, Outcome, Predict, Reading
 from lexicast.compression.regression import MessageCountModel
-from lexicast.compression.repository import ENTRIES_MAX, Features, SubstringRepository
-from lexicast.compression.sizing import flattening_multiplier, polynomial
+from lexicast.compression.substring_repository import ENTRIES_MAX, Features, SubstringRepository
 from lexicast.compression.substrings import Substring, packed, ranked, score
 from lexicast.compression.tapd import Link
 from lexicast.compression.training import fulfil, mean_bytes

@@ -35,7 +35,7 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, STREAMED, Bl
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.optout import OptedOut
+from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.session import ClientSession, Deliver
 from lexicast.compression.topic_stream import KEY_INTERVAL, TopicStreams
 from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder

@@ -34,7 +34,7 @@ from lexicast.compression.regression import (
     pack_model,
     unpack_model,
 )
-from lexicast.compression.repository import Features
+from lexicast.compression.substring_repository import Features
 from lexicast.compression.training import fulfil
 
 from ...support.harness import eventually
