@@ -178,7 +178,7 @@ def content_id(codec: str, content: bytes) -> int:
     return number if number > 1 else number + 2
 
 
-def unpack(packed: bytes, held: Held | None = None) -> Dictionary:
+def unpack_dictionary(packed: bytes, held: Held | None = None) -> Dictionary:
     """The inverse of `Dictionary.pack`; `held` finds the previous dictionary where `packed` is a difference to one.
 
     Raises DictionaryError when `packed` is too long, cut short, damaged, of a newer version, of an unknown codec, or a

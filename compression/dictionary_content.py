@@ -1,4 +1,4 @@
-"""What a dictionary is made of: ways to choose content from sample messages.
+"""The content of a dictionary: ways to choose it from sample messages.
 
 | source       | content                                                   | good for                           |
 | ------------ | --------------------------------------------------------- | ---------------------------------- |
@@ -26,7 +26,7 @@ from backports import zstd as finalizer
 from lexicast.cluster.errors import DictionaryError
 
 from .codecs import CODECS, DEFLATE_PRESET
-from .substrings import SAMPLE_BYTES_MAX, Substring, packed, ranked
+from .substrings import SAMPLE_BYTES_MAX, Substring, pack_substrings, ranked
 
 RECENT: Final = "recent"
 COVERING: Final = "covering"
@@ -81,7 +81,7 @@ class Material:
         if source == COVERING:
             content = covering(self._covering, size)
         elif source == SUBSTRINGS:
-            content = packed(self.substrings, size)
+            content = pack_substrings(self.substrings, size)
         else:
             content = b""
         return content or recent(self._samples, size)

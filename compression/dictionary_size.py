@@ -1,4 +1,4 @@
-"""How large a dictionary should be: the thesis' rule (algorithm 5.1, lines 5 to 18).
+"""The size of a dictionary by the thesis' rule (algorithm 5.1, lines 5 to 18).
 
 Reductions measured at a few multiples of the mean message are fitted with a second-order polynomial
 f(m) = a + b m + c m^2; the multiplier is raised by one until a step adds less than 3% (of the reduction, which is

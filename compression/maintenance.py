@@ -25,7 +25,7 @@ SAMPLES_BYTES_MAX: Final = 4 << 20
 
 
 class Candidate(NamedTuple):
-    """A codec, a content size in bytes and a source of content (`dictionary_content`; None: the codec's usual one) to try."""
+    """A codec, a content size in bytes and a source of content (`dictionary_content`; None: the codec's) to try."""
 
     codec: str
     size: int
@@ -58,7 +58,7 @@ class Due(NamedTuple):
     polynomial: bool = False
 
 
-class Samples:
+class FamilySamples:
     """The last messages of a family: at most `count` messages and SAMPLES_BYTES_MAX bytes, none empty or huge.
 
     Messages longer than SAMPLE_BYTES_MAX are counted in `seen` but not kept.
@@ -189,7 +189,7 @@ class FirstSamples(Maintenance):
         self._horizon_min = horizon_min
         self._margin_percent = margin_percent
         self._life_us = life_us
-        self._samples = Samples(samples_max)
+        self._samples = FamilySamples(samples_max)
         self._samples_max = samples_max
         self._next_look = samples
         self._current: Dictionary | None = None

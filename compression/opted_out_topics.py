@@ -1,4 +1,4 @@
-"""Topics that opt out: their payloads are never sampled, and never compressed, whoever publishes or gets them.
+"""The topics that opt out: their payloads are never sampled, and never compressed, whoever publishes or gets them.
 
 For secrets. A dictionary holds pieces of payloads, and the length of a compressed payload tells what it has in common
 with what else was compressed (CRIME, BREACH). Brokers, sampling brokers and clients all ask the same filters; brokers

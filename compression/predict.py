@@ -24,7 +24,7 @@
 - What a dictionary promises is measured on the first messages after it, not on those it was made of: the latter
   promise too much, and every probe would find it "worse".
 - MC never exceeds what was seen (looks at doubled counts at the latest): MC.base can be millions of messages.
-- Two printed formulas contradict the text: MC.base (`Base`) and eq. 5.3.7/5.3.8 (`Reading`). Both forms are here.
+- Two printed formulas contradict the text: MC.base (`Base`), eq. 5.3.7 and 5.3.8 (`FormulaReading`). Both are here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .codecs import DEFLATE_PRESET, ZSTD_DENSE
 from .dictionary import NEVER_US, Dictionary
 from .dictionary_content import COVERING, RECENT, SUBSTRINGS
 from .dictionary_size import MULTIPLIERS
-from .maintenance import Candidate, Due, Maintenance, Samples, split_by_thirds, split_by_time
+from .maintenance import Candidate, Due, FamilySamples, Maintenance, split_by_thirds, split_by_time
 from .regression import MessageCountModel, Observation
 from .substring_repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
 from .substrings import ranked
@@ -95,7 +95,7 @@ class Base(Enum):
         return count * share if self is Base.PAPER else count / share
 
 
-class Outcome(Enum):
+class ProbeOutcome(Enum):
     """Equation 5.3.8."""
 
     BETTER = "a"
@@ -103,7 +103,7 @@ class Outcome(Enum):
     SAME = "c"
 
 
-class Reading(Enum):
+class FormulaReading(Enum):
     """How 5.3.7 and 5.3.8 are read."""
 
     TEXT = "text"
@@ -111,14 +111,14 @@ class Reading(Enum):
     PRINTED = "printed"
     """BR.imp = max(BR.avg, BR.curr) - BR.curr, never negative, against I.min: "the same" cannot happen."""
 
-    def outcome(self, promised: float, average: float, current: float) -> Outcome:
+    def outcome(self, promised: float, average: float, current: float) -> ProbeOutcome:
         """What a probe that measured `current` percent means."""
-        least = abs(promised if self is Reading.TEXT else current) / 100
-        if self is Reading.PRINTED:
-            return Outcome.BETTER if max(average, current) - current >= least else Outcome.WORSE
+        least = abs(promised if self is FormulaReading.TEXT else current) / 100
+        if self is FormulaReading.PRINTED:
+            return ProbeOutcome.BETTER if max(average, current) - current >= least else ProbeOutcome.WORSE
         if current - promised >= least:
-            return Outcome.BETTER
-        return Outcome.WORSE if promised - current >= least else Outcome.SAME
+            return ProbeOutcome.BETTER
+        return ProbeOutcome.WORSE if promised - current >= least else ProbeOutcome.SAME
 
 
 class Predict(Maintenance):
@@ -128,7 +128,7 @@ class Predict(Maintenance):
         self,
         *,
         base: Base = Base.DERIVED,
-        reading: Reading = Reading.TEXT,
+        reading: FormulaReading = FormulaReading.TEXT,
         sizing: Literal["cost", "polynomial"] = "cost",
         first: int = _FIRST,
         margin_percent: float = 1.0,
@@ -143,7 +143,7 @@ class Predict(Maintenance):
         self._polynomial = sizing == "polynomial"
         self._margin_percent = margin_percent
         self._life_us = life_us
-        self._samples = Samples(HISTORY[-1])
+        self._samples = FamilySamples(HISTORY[-1])
         self._repository = SubstringRepository()
         self._model = MessageCountModel()
         self._current: Dictionary | None = None
@@ -263,11 +263,11 @@ class Predict(Maintenance):
         self._probes += 1
         self._average += (current - self._average) / self._probes
         outcome = self._reading.outcome(self._promised, self._average, current)
-        if outcome is Outcome.WORSE:
+        if outcome is ProbeOutcome.WORSE:
             self._record(self._count / 2)
             self._changed = True
             return True
-        if outcome is Outcome.BETTER:
+        if outcome is ProbeOutcome.BETTER:
             self._record(self._count * 2)
             self._promised = current
         else:

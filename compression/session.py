@@ -27,10 +27,10 @@ from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic, u
 
 from .accounting import TrafficCounters
 from .codecs import PAYLOAD_BYTES_MAX
-from .dictionary import shown, unpack
+from .dictionary import shown, unpack_dictionary
 from .families import Families, FamilyMap
 from .opted_out_topics import OptedOut
-from .topic_stream import StreamReaders, dictionary_of
+from .topic_stream import StreamReaders, key_frame_dictionary
 from .wire import ALIAS_TOPIC, STREAM_TAG, AliasTable, Bindings, Encoded, Recoder
 
 Item = TypeVar("Item")
@@ -182,7 +182,7 @@ class ClientSession(Generic[Item]):
     def _taken(self, payload: bytes) -> Encoded:
         if self._streams is not None and payload[:1] == _STREAM:
             frame = payload[1:]
-            return Encoded(STREAM_TAG, dictionary_of(frame), frame)
+            return Encoded(STREAM_TAG, key_frame_dictionary(frame), frame)
         return self._recoder.from_aware(payload, self._bindings, held=False)
 
     def tick(self, now_s: float) -> list[Step[Item]]:
@@ -206,7 +206,7 @@ class ClientSession(Generic[Item]):
         return self._drain()
 
     def _learn(self, topic: bytes, packed: bytes) -> None:
-        dictionary = unpack(packed)
+        dictionary = unpack_dictionary(packed)
         try:
             family = unescape_family(topic[len(DICTIONARY_PREFIX) :])
         except TopicError as error:

@@ -143,7 +143,7 @@ def _runs(suffixes: _Suffixes, length: int, occurrences_min: int) -> tuple[_Ints
     return shared[held], suffixes.start[first[held]], counts[held]
 
 
-def packed(substrings: Sequence[Substring], size: int) -> bytes:
+def pack_substrings(substrings: Sequence[Substring], size: int) -> bytes:
     """At most `size` bytes holding the substrings, the best last; contained ones left out, overlaps merged.
 
     `substrings` best first. The end is nearest to the message: DEFLATE spends the fewest bits on it.

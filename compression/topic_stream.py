@@ -11,9 +11,9 @@ sets of messages: 74.6% with a key frame every 100, 74.5% for a stream each, 69.
 The stream is named by the topic that its frames come with. Numbers go 1 to 255 and round again, across key frames. The
 link keeps the order and loses nothing, so whoever has had all frames since a key frame can read the next; one that
 missed a frame (dropped, conflated, filtered, joined late, catching up) gets standalone payloads until the next key
-frame. The sender knows who that is: each `Batch` says which one it follows (`follows`). `TopicStreamReader` checks the
-numbers and refuses a frame that does not follow, so that a mistake there is an error and not wrong bytes. One byte a
-frame does for that (a second one cost 0.3 to 1.1 points of reduction on messages of 90 to 300 B).
+frame. The sender knows who that is: each `FrameBatch` says which one it follows (`follows`). `TopicStreamReader` checks
+the numbers and refuses a frame that does not follow, so that a mistake there is an error and not wrong bytes. One byte
+a frame does for that (a second one cost 0.3 to 1.1 points of reduction on messages of 90 to 300 B).
 
 A topic whose messages do better standalone (long ones, a zstd dictionary of 64 KiB) is not streamed: what a standalone
 payload costs is known without work, it is what was stored. Where the stream has lost after `_TRIAL_FRAMES` of an
@@ -63,7 +63,7 @@ class Primed:
 
     def __init__(self, dictionary: Dictionary | None = None) -> None:
         self.dictionary = dictionary
-        self.id = id_of(dictionary)
+        self.id = dictionary_id(dictionary)
         content = dictionary.content[-_WINDOW_BYTES_MAX:] if dictionary is not None else b""
         parameters = (9, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY)
         self._compressor = zlib.compressobj(*parameters, content) if content else zlib.compressobj(*parameters)
@@ -73,7 +73,7 @@ class Primed:
         return self._compressor.copy()
 
 
-class Batch(NamedTuple):
+class FrameBatch(NamedTuple):
     """Consecutive frames of one stream.
 
     `slot`: the stream's place among its sender's (below `streams_max`); `number`, unique among all batches of a sender,
@@ -156,12 +156,12 @@ class TopicStream:
         return head + data.removesuffix(_FLUSH_END)
 
 
-def id_of(dictionary: Dictionary | None) -> int:
+def dictionary_id(dictionary: Dictionary | None) -> int:
     """Its id; 0: there is none."""
     return dictionary.id if dictionary is not None else 0
 
 
-def dictionary_of(frame: bytes) -> int | None:
+def key_frame_dictionary(frame: bytes) -> int | None:
     """The id of the dictionary that a key frame begins with; None for other frames, and for one without."""
     if len(frame) < _KEY.size or frame[0]:
         return None
@@ -180,7 +180,7 @@ class TopicStreamReader:
     def decode(
         self, frame: bytes, dictionary: Dictionary | None = None, *, bytes_max: int = PAYLOAD_BYTES_MAX
     ) -> bytes:
-        """The payload of the next frame. `dictionary`: the one that a key frame refers to (`dictionary_of`).
+        """The payload of the next frame. `dictionary`: the one that a key frame refers to (`key_frame_dictionary`).
 
         Raises DictionaryError for a frame that does not follow the last one, is damaged or longer than `bytes_max`, and
         for a key frame without its dictionary; after that only a key frame is accepted.
@@ -198,7 +198,7 @@ class TopicStreamReader:
     def _begin(self, frame: bytes, dictionary: Dictionary | None) -> bytes:
         _, self._number, named = _KEY.unpack_from(frame)
         self._dictionary = dictionary.label if dictionary is not None else f"family unknown, dictionary {named:016x}"
-        if named != id_of(dictionary):
+        if named != dictionary_id(dictionary):
             raise self._lost(f"a key frame needs dictionary {named:016x}, which is not held")
         content = dictionary.content[-_WINDOW_BYTES_MAX:] if dictionary is not None else b""
         self._inflater = zlib.decompressobj(_WINDOW_BITS, content)
@@ -266,11 +266,11 @@ class TopicStreams:
         place = self._streams.get(topic) or self._admit(topic, messages, dictionary, now_us)
         if place is None:
             return False
-        if place.stream.primed.id != id_of(dictionary):
+        if place.stream.primed.id != dictionary_id(dictionary):
             place.stream = self._made(dictionary)
         return not place.stream.rests(messages)
 
-    def encode(self, topic: bytes, payloads: Sequence[bytes], standalone_bytes: int, now_us: int) -> Batch:
+    def encode(self, topic: bytes, payloads: Sequence[bytes], standalone_bytes: int, now_us: int) -> FrameBatch:
         """The batch that `takes` was asked for. `standalone_bytes`: what the standalone forms have together."""
         place = self._streams[topic]
         stream = place.stream
@@ -280,7 +280,9 @@ class TopicStreams:
         self._batches += 1
         before, place.number, place.used_us = place.number, self._batches, now_us
         with_key = is_key or any([frame[0] == 0 for frame in frames])
-        return Batch(frames, place.slot, place.number, before, is_key, stream.primed.dictionary if with_key else None)
+        return FrameBatch(
+            frames, place.slot, place.number, before, is_key, stream.primed.dictionary if with_key else None
+        )
 
     def _admit(self, topic: bytes, messages: int, dictionary: Dictionary | None, now_us: int) -> _Place | None:
         seen = self._candidates.pop(topic, 0) + messages
@@ -302,9 +304,9 @@ class TopicStreams:
         return True
 
     def _made(self, dictionary: Dictionary | None) -> TopicStream:
-        primed = self._primed.get(id_of(dictionary))
+        primed = self._primed.get(dictionary_id(dictionary))
         if primed is None:
-            primed = self._primed[id_of(dictionary)] = Primed(dictionary)
+            primed = self._primed[dictionary_id(dictionary)] = Primed(dictionary)
         return TopicStream(primed)
 
 
@@ -330,6 +332,6 @@ class StreamReaders:
             if len(self._readers) > STREAMS_MAX:
                 self._readers.popitem(last=False)
         self._readers.move_to_end(topic)
-        named = dictionary_of(frame)
+        named = key_frame_dictionary(frame)
         dictionary = None if named is None else self._held(named)
         return reader.decode(frame, dictionary, bytes_max=self._payload_bytes_max)

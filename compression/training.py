@@ -43,8 +43,8 @@ def train(
 ) -> Dictionary:
     """A dictionary of about `size` bytes of content (the codec may allow less) for messages like `samples`.
 
-    `source` is one of `dictionary_content`; None: `trained` for zstd-3, `recent` for the others. Raises DictionaryError when the
-    samples are empty or the codec or source is unknown.
+    `source` is one of `dictionary_content`; None: `trained` for zstd-3, `recent` for the others. Raises DictionaryError
+    when the samples are empty or the codec or source is unknown.
     """
     candidate = Candidate(codec, size, source)
     return Dictionary(family, codec, _content(Material(samples), candidate), created_us, expires_us, len(samples))
@@ -130,7 +130,7 @@ class _Trials:
         return list(trials.values())
 
     def _flattening(self, group: Sequence[Candidate]) -> _Trial:
-        """The thesis' choice of size: all of the group are tried, the curve through them decides (`dictionary_size`)."""
+        """The thesis' choice of size: all are tried, the curve through them decides (`dictionary_size`)."""
         trials = [self._try(candidate) for candidate in group]
         observations = [(t.candidate.size / self._raw, 100 - 100 * t.mean / self._raw) for t in trials]
         return self._try(group[0]._replace(size=int(flattening_multiplier(observations) * self._raw)))

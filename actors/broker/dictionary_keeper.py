@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.families import FamilyMap
 from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.wire import ALIAS_TOPIC, Recoder
@@ -42,7 +42,7 @@ class DictionaryKeeper:
 
     def hold(self, packed: bytes) -> Dictionary:
         """Hold a packed dictionary. Raises DictionaryError when it is none."""
-        dictionary = unpack(packed)
+        dictionary = unpack_dictionary(packed)
         self._recoder.add(dictionary)
         self._given_up.discard(dictionary.id)
         if self.families.add(dictionary):

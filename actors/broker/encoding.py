@@ -20,7 +20,7 @@ from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import for_readers, select
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.topic_stream import Batch
+from lexicast.compression.topic_stream import FrameBatch
 from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
 from lexicast.compression.wire import Encoded as Stored
 
@@ -91,7 +91,7 @@ class BlockView:
         self._payloads: list[bytes] | None = None
         self._raw: list[bytes | None] | None = None if raw is None else [*raw]
         self._tagged: tuple[list[bytes | None], list[int]] | None = None
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, FrameBatch] = {}
         self.frames: dict[int, list[bytes]] = {}
 
     def stored(self) -> list[bytes]:

@@ -13,7 +13,7 @@ from typing import Final
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import Codec, payload_bytes_max
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.families import FamilyMap
 from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.wire import Recoder
@@ -69,7 +69,7 @@ class Dictionaries:
 
     def hold(self, packed: bytes) -> Dictionary:
         """A dictionary for reading. Raises DictionaryError when it is damaged."""
-        dictionary = unpack(packed)
+        dictionary = unpack_dictionary(packed)
         self._recoder.add(dictionary)
         return dictionary
 

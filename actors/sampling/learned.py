@@ -18,7 +18,7 @@ from typing import Final
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import DictionaryError, UsageError
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, MODEL_TOPIC
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.regression import PublishedModel, unpack_model
 from lexicast.compression.wire import ALIAS_TOPIC
 
@@ -52,7 +52,7 @@ class Others:
             if not message.payload or message.topic.encode() == ALIAS_TOPIC:
                 continue
             try:
-                self._dictionary(unpack(message.payload), len(message.payload))
+                self._dictionary(unpack_dictionary(message.payload), len(message.payload))
             except DictionaryError as error:
                 log.warning("%s: %s", message.topic, error)
 

@@ -12,7 +12,7 @@ from typing import Final
 from lexicast.compression.codecs import DEFLATE_PRESET
 from lexicast.compression.dictionary import NEVER_US, Dictionary
 from lexicast.compression.dictionary_content import SUBSTRINGS
-from lexicast.compression.maintenance import Candidate, Due, Maintenance, Samples
+from lexicast.compression.maintenance import Candidate, Due, FamilySamples, Maintenance
 
 SINGLEDICT_MULTIPLIERS: Final = (0.3, 0.5, 1, 2, 3, 5, 8, 13, 21, 35, 56, 91)
 """DM of SINGLEDICT, equation 5.4.1."""
@@ -43,7 +43,7 @@ class _Baseline(Maintenance):
     def __init__(self, history: int, multiplier: float, codec: str, source: str) -> None:
         if history < 1 or multiplier <= 0:
             raise ValueError(f"a history of at least 1 message and a positive multiplier, not {history}, {multiplier}")
-        self._samples = Samples(history)
+        self._samples = FamilySamples(history)
         self._history = history
         self._multiplier = multiplier
         self._codec = codec

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Final
 
 from lexicast.cluster.errors import UsageError
-from lexicast.compression import batching
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Codec, Deflate
 from lexicast.compression.dictionary_content import RECENT, SUBSTRINGS
 from lexicast.compression.maintenance import Maintenance
-from lexicast.compression.predict import Base, Predict, Reading
+from lexicast.compression.predict import Base, FormulaReading, Predict
 
 from .. import report as reports
 from ..data.corpora import FLIGHTS, Corpus, of_folder, of_packages
@@ -53,6 +52,7 @@ from .baselines import (
     FixedRate,
     SingleDict,
 )
+from .batching import join_batch
 from .peers import deflate_reduction, stream_reduction, vcdiff_reduction
 from .runs import Run, SharedTrainer, simulate
 
@@ -246,8 +246,8 @@ def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
     variants: dict[str, Callable[[], Predict]] = {
         "derived, text": Predict,
         "paper, text": lambda: Predict(base=Base.PAPER),
-        "derived, printed": lambda: Predict(reading=Reading.PRINTED),
-        "paper, printed": lambda: Predict(base=Base.PAPER, reading=Reading.PRINTED),
+        "derived, printed": lambda: Predict(reading=FormulaReading.PRINTED),
+        "paper, printed": lambda: Predict(base=Base.PAPER, reading=FormulaReading.PRINTED),
         "size from the parabola": lambda: Predict(sizing="polynomial"),
     }
     rows = []
@@ -269,7 +269,7 @@ def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
         joined = []
         for corpus in corpora:
             messages = corpus.messages[:first]
-            joined.append([batching.join(messages[at : at + size]) for at in range(0, len(messages), size)])
+            joined.append([join_batch(messages[at : at + size]) for at in range(0, len(messages), size)])
         lines["DEFLATE"].append(_mean([deflate_reduction(one) for one in joined]))
         for name, publishers in (("PREDICT", 1), ("PREDICT, 1,000 publishers", 1_000)):
             runs = [simulate(one, Predict(), publishers=publishers) for one in joined]

@@ -12,7 +12,7 @@ from typing import Any
 
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.connect import connect
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 
 from ..data.flights import Event, Replay
 
@@ -74,7 +74,7 @@ async def _flights(bus: Client, replay: Replay, last_hour_us: int) -> Answer:
 async def _dictionaries(bus: Client) -> list[Learned]:
     """All that were ever announced: they are publications like any other."""
     return [
-        Learned(round(message.time.timestamp() * 1e6), unpack(message.payload), len(message.payload))
+        Learned(round(message.time.timestamp() * 1e6), unpack_dictionary(message.payload), len(message.payload))
         async for message in bus.history("$sdc/#")
         if message.payload
     ]

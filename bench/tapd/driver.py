@@ -27,7 +27,6 @@ import numpy as np
 from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.codecs import Deflate
 from lexicast.compression.predict import Predict
-from lexicast.compression.tapd import Link
 from lexicast.compression.training import mean_bytes
 
 from .. import report as reports
@@ -35,6 +34,7 @@ from ..compression.runs import simulate
 from ..data.corpora import Corpus, of_folder, of_packages
 from ..report import Report
 from .overlay import DISTRIBUTIONS, Overlay, overlay, senders
+from .publisher_link import PublisherLink
 
 _SEED: Final = 6
 _CONNECTIONS: Final = 3
@@ -100,10 +100,10 @@ def profile(corpus: Corpus) -> Profile:
 
 
 def simulate_overlay(one: Profile, distribution: str, graph: Overlay, messages: int) -> Outcome:
-    """Algorithm 6.4 with `lexicast.compression.tapd` on each publisher's link."""
+    """Algorithm 6.4 with `publisher_link` on each publisher's link."""
     publishers = len(graph.publisher_home)
     order = senders(distribution, publishers, messages, _SEED)
-    links = [Link() for _ in range(publishers)]
+    links = [PublisherLink() for _ in range(publishers)]
     needed = [0.0] * publishers
     sender_list = order.tolist()
     ends = [made.at for made in one.dictionaries] + [messages]
@@ -113,7 +113,7 @@ def simulate_overlay(one: Profile, distribution: str, graph: Overlay, messages: 
     return _outcome(one, graph, links, needed, np.bincount(order, minlength=publishers).tolist())
 
 
-def _send(links: Sequence[Link], order: Sequence[int], one: Profile, newest: int, needed: list[float]) -> None:
+def _send(links: Sequence[PublisherLink], order: Sequence[int], one: Profile, newest: int, needed: list[float]) -> None:
     """Messages while dictionary `newest` is the newest (-1: there is none)."""
     packed = one.dictionaries[newest].full_bytes if newest >= 0 else 0
     # what it will save at least: as an outdated one; promised savings that wear off would leave links unpaid
@@ -130,7 +130,7 @@ def _send(links: Sequence[Link], order: Sequence[int], one: Profile, newest: int
 
 
 def _outcome(
-    one: Profile, graph: Overlay, links: Sequence[Link], needed: Sequence[float], counts: Sequence[int]
+    one: Profile, graph: Overlay, links: Sequence[PublisherLink], needed: Sequence[float], counts: Sequence[int]
 ) -> Outcome:
     total = sum(counts)
     downstream, subscriber = _downstream(one, total)

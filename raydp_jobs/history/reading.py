@@ -30,7 +30,7 @@ from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import check_filter, is_wildcard, matches
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
-from lexicast.compression.dictionary import unpack
+from lexicast.compression.dictionary import unpack_dictionary
 from lexicast.compression.wire import Recoder
 from lexicast.storage.scan import Extent, LogScanner
 
@@ -345,7 +345,7 @@ def _hold(id: int, group: int, scanner: LogScanner, recoder: Recoder) -> bool:
     if packed is None:
         return False
     try:
-        recoder.add(unpack(packed))
+        recoder.add(unpack_dictionary(packed))
     except DictionaryError:
         return False
     return True

@@ -18,7 +18,7 @@ from lexicast.actors.client.messages import Since, Until
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.topics.names import dictionary_topic
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.families import Families, FamilyMap
 
 from ..history.dataframe import history, release
@@ -160,7 +160,7 @@ def _work(
         family,
         [bytes(payload) for payload in rows["payload"]],
         int(rows["seen"].iloc[0]),
-        None if held is None else unpack(held),
+        None if held is None else unpack_dictionary(held),
         publishers=max(1, int(rows["publishers"].iloc[0])),
         subscribers=subscribers,
         now_us=now_us,
@@ -174,6 +174,6 @@ def _work(
 
 def _choice(row: Any) -> Choice:
     candidate = None if row.codec is None else Candidate(row.codec, row.size, row.source, row.window)
-    made = None if row.packed is None else unpack(bytes(row.packed))
+    made = None if row.packed is None else unpack_dictionary(bytes(row.packed))
     means = (row.raw, row.current, row.proposed)
     return Choice(bytes(row.family), row.messages, *means, candidate, row.packed_bytes, row.horizon, row.reason, made)

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.bench.compression.baselines import HISTORIES, MULTIPLIERS, Adaptive, FixedRate, SingleDict
+from lexicast.bench.tapd.publisher_link import PublisherLink
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.dictionary_content import COVERING, RECENT, SUBSTRINGS, TRAINED, Material
 from lexicast.compression.dictionary_size import flattening_multiplier, polynomial
 from lexicast.compression.maintenance import Due, Maintenance
-from lexicast.compression.predict import HISTORY, Base, Outcome, Predict, Reading
+from lexicast.compression.predict import HISTORY, Base, FormulaReading, Predict, ProbeOutcome
 from lexicast.compression.regression import MessageCountModel
 from lexicast.compression.substring_repository import ENTRIES_MAX, Features, SubstringRepository
-from lexicast.compression.substrings import Substring, packed, ranked, score
-from lexicast.compression.tapd import Link
+from lexicast.compression.substrings import Substring, pack_substrings, ranked, score
 from lexicast.compression.training import fulfil, mean_bytes
 
 
@@ -73,10 +73,10 @@ class TestSubstringsSection532:
 
     def test_the_best_lie_last_and_overlaps_are_merged(self) -> None:
         substrings = [Substring(b"cdefgh", 9), Substring(b"abcd", 5), Substring(b"def", 4), Substring(b"xyz", 3)]
-        assert packed(substrings, 100) == b"xyzabcdefgh"
-        assert packed(substrings, 8) == b"abcdefgh"
-        assert packed(substrings, 3) == b"fgh"
-        assert packed([], 10) == packed(substrings, 0) == b""
+        assert pack_substrings(substrings, 100) == b"xyzabcdefgh"
+        assert pack_substrings(substrings, 8) == b"abcdefgh"
+        assert pack_substrings(substrings, 3) == b"fgh"
+        assert pack_substrings([], 10) == pack_substrings(substrings, 0) == b""
 
 
 class TestRepositorySection531:
@@ -138,16 +138,19 @@ class TestMessageCountSection532:
         assert 1_000 / (derived * 100 * 0.2) == pytest.approx(0.001)  # "the overhead is 0.1%"
 
     def test_equation_5_3_8_by_its_text(self) -> None:
-        outcome = Reading.TEXT.outcome
-        assert outcome(80, 80, 80.9) is Outcome.BETTER
-        assert outcome(80, 80, 80.7) is Outcome.SAME
-        assert outcome(80, 80, 79.3) is Outcome.SAME
-        assert outcome(80, 80, 79.1) is Outcome.WORSE
+        outcome = FormulaReading.TEXT.outcome
+        assert outcome(80, 80, 80.9) is ProbeOutcome.BETTER
+        assert outcome(80, 80, 80.7) is ProbeOutcome.SAME
+        assert outcome(80, 80, 79.3) is ProbeOutcome.SAME
+        assert outcome(80, 80, 79.1) is ProbeOutcome.WORSE
 
     def test_equation_5_3_8_as_printed_knows_no_same(self) -> None:
-        outcome = Reading.PRINTED.outcome
-        assert {outcome(80, 80, current) for current in (70.0, 79.9, 80.0, 90.0)} == {Outcome.BETTER, Outcome.WORSE}
-        assert outcome(80, 80, 70) is Outcome.BETTER  # much worse than the average counts as an increase
+        outcome = FormulaReading.PRINTED.outcome
+        assert {outcome(80, 80, current) for current in (70.0, 79.9, 80.0, 90.0)} == {
+            ProbeOutcome.BETTER,
+            ProbeOutcome.WORSE,
+        }
+        assert outcome(80, 80, 70) is ProbeOutcome.BETTER  # much worse than the average counts as an increase
 
     def test_equation_5_3_5_six_observations(self) -> None:
         model = MessageCountModel()
@@ -287,7 +290,7 @@ class TestBaselinesSection541:
 
 class TestTapdSection63:
     def test_deflate_until_a_dictionary_would_have_paid(self) -> None:
-        link = Link()
+        link = PublisherLink()
         for _ in range(9):
             link.send(0, 100)
             assert not link.should_take(1, 500, 50)
@@ -296,7 +299,7 @@ class TestTapdSection63:
         assert link.sent_bytes == link.deflate_bytes == 1_000
 
     def test_a_newer_dictionary_waits_until_the_link_has_saved_its_price(self) -> None:
-        link = Link()
+        link = PublisherLink()
         for _ in range(10):
             link.send(0, 100)
         link.take(1, 500)
@@ -317,7 +320,7 @@ class TestTapdSection63:
     def test_a_link_that_has_amortized_never_costs_more_than_deflate_again(
         self, messages: list[tuple[int, int, int]], packed_bytes: int
     ) -> None:
-        link = Link()
+        link = PublisherLink()
         amortized = False
         for with_dictionary, deflate, newest in messages:
             if link.should_take(newest, packed_bytes, 30):

@@ -20,7 +20,7 @@ from lexicast.compression.dictionary import (
     PACKED_BYTES_MAX,
     Dictionary,
     content_id,
-    unpack,
+    unpack_dictionary,
 )
 
 CONTENT = b'{"temperature": 20.5, "unit": "C"}' * 20
@@ -53,7 +53,7 @@ def forged(body: bytes) -> bytes:
 )
 def test_packed_dictionaries_come_back_equal(**fields: object) -> None:
     dictionary = Dictionary(**fields)  # type: ignore[arg-type]  # hypothesis names the fields
-    back = unpack(dictionary.pack())
+    back = unpack_dictionary(dictionary.pack())
     assert back == dictionary
     assert back.id == dictionary.id
 
@@ -78,14 +78,14 @@ def test_a_flipped_byte_is_found(at: int, flip: int) -> None:
     packed = bytearray(example().pack())
     packed[at % len(packed)] ^= flip
     with pytest.raises(DictionaryError):
-        unpack(bytes(packed))
+        unpack_dictionary(bytes(packed))
 
 
 @given(length=st.integers(0, 10_000))
 def test_a_cut_is_found(length: int) -> None:
     packed = example().pack()
     with pytest.raises(DictionaryError):
-        unpack(packed[: length % len(packed)])
+        unpack_dictionary(packed[: length % len(packed)])
 
 
 @given(data=st.binary(max_size=400))
@@ -97,7 +97,7 @@ def test_garbage_is_refused_also_behind_a_fitting_checksum(data: bytes) -> None:
         forged(example().pack()[:9] + data),
     ):
         try:
-            dictionary = unpack(packed)
+            dictionary = unpack_dictionary(packed)
         except DictionaryError:
             continue
         # what is well formed is a dictionary of its own, never one with the example's id
@@ -108,7 +108,7 @@ def test_a_forged_content_never_gets_anothers_id() -> None:
     """The id is not sent: it is computed from what came."""
     wanted = example()
     changed = example(content=CONTENT[:-1] + b"!")
-    assert unpack(changed.pack()).id == content_id(ZSTD, CONTENT[:-1] + b"!") != wanted.id
+    assert unpack_dictionary(changed.pack()).id == content_id(ZSTD, CONTENT[:-1] + b"!") != wanted.id
 
 
 def test_a_dictionary_bomb_is_stopped() -> None:
@@ -117,27 +117,27 @@ def test_a_dictionary_bomb_is_stopped() -> None:
         return forged(b"SD\x02\x01" + bytes((how,)) + numbers + b"f" + data)
 
     with pytest.raises(DictionaryError, match="at most"):
-        unpack(bomb(module._ZSTD, CONTENT_BYTES_MAX + 1, b"\0" * 100))
+        unpack_dictionary(bomb(module._ZSTD, CONTENT_BYTES_MAX + 1, b"\0" * 100))
     with pytest.raises(DictionaryError, match="cannot be decompressed"):
-        unpack(bomb(module._ZSTD, 1_000, module._squeezer().compress(b"\0" * 10**7)))
+        unpack_dictionary(bomb(module._ZSTD, 1_000, module._squeezer().compress(b"\0" * 10**7)))
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
     with pytest.raises(DictionaryError, match="more than 1000 bytes"):
-        unpack(bomb(module._DEFLATE, 1_000, deflate.compress(b"\0" * 10**7) + deflate.flush()))
+        unpack_dictionary(bomb(module._DEFLATE, 1_000, deflate.compress(b"\0" * 10**7) + deflate.flush()))
     with pytest.raises(DictionaryError, match="at most"):
-        unpack(b"S" * (PACKED_BYTES_MAX + 1))
+        unpack_dictionary(b"S" * (PACKED_BYTES_MAX + 1))
 
 
 def test_newer_formats_and_codecs_say_update() -> None:
     body = bytearray(example().pack()[:-4])
     body[3] = 200
     with pytest.raises(DictionaryError, match="unknown codec number 200: update lexicast"):
-        unpack(forged(bytes(body)))
+        unpack_dictionary(forged(bytes(body)))
     body[3:5] = (1, 7)
     with pytest.raises(DictionaryError, match="packed in an unknown way"):
-        unpack(forged(bytes(body)))
+        unpack_dictionary(forged(bytes(body)))
     body[2] = 9
     with pytest.raises(DictionaryError, match="format version 9"):
-        unpack(forged(bytes(body)))
+        unpack_dictionary(forged(bytes(body)))
 
 
 def test_a_difference_is_smaller_and_needs_the_previous_one() -> None:
@@ -146,16 +146,16 @@ def test_a_difference_is_smaller_and_needs_the_previous_one() -> None:
     second = example(content=first.content[500:] + b"new", created_us=6)
     packed = second.pack(first)
     assert len(packed) < 100 < 1_000 < len(second.pack())
-    assert unpack(packed, {first.id: first}.get) == second
+    assert unpack_dictionary(packed, {first.id: first}.get) == second
     with pytest.raises(DictionaryError, match=f"devices/.*{first.id:016x}, which is not held"):
-        unpack(packed)
-    assert unpack(example(content=b"x" * 9).pack(first)).content == b"x" * 9
+        unpack_dictionary(packed)
+    assert unpack_dictionary(example(content=b"x" * 9).pack(first)).content == b"x" * 9
 
 
 @given(previous=st.binary(min_size=1, max_size=500), content=st.binary(min_size=1, max_size=500))
 def test_differences_come_back_equal(previous: bytes, content: bytes) -> None:
     first, second = example(content=previous), example(content=previous + content + previous)
-    assert unpack(second.pack(first), {first.id: first}.get) == second
+    assert unpack_dictionary(second.pack(first), {first.id: first}.get) == second
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The topic stream with key frames, and batches."""
+"""The topic stream with key frames."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.batching import Batcher, join, split
 from lexicast.compression.codecs import DEFLATE_PRESET, Deflate
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.topic_stream import (
     FRAMES_MAX,
     KEY_INTERVAL,
     STREAMS_MAX,
-    Batch,
+    FrameBatch,
     Primed,
     StreamReaders,
     TopicStream,
     TopicStreamReader,
     TopicStreams,
-    dictionary_of,
+    key_frame_dictionary,
 )
 
 ALWAYS = 1 << 30
@@ -65,7 +64,7 @@ def test_frames_come_back_equal(messages: list[bytes], interval: int, content: b
     reader = TopicStreamReader()
     sent = frames(TopicStream(Primed(held), key_interval=interval), messages)
     assert [reader.decode(frame, held) for frame in sent] == messages
-    assert [dictionary_of(frame) for frame in sent[::interval]] == [held and held.id] * len(sent[::interval])
+    assert [key_frame_dictionary(frame) for frame in sent[::interval]] == [held and held.id] * len(sent[::interval])
 
 
 @given(st.sets(st.integers(0, 39)), st.integers(0, 39))
@@ -108,7 +107,7 @@ def test_a_cut_frame_and_one_before_any_key_frame_are_refused() -> None:
     for cut in (0, 1, 9, 10):
         with pytest.raises(DictionaryError, match="cut short"):
             reader.decode(sent[0][:cut])
-    assert dictionary_of(b"") is dictionary_of(sent[0][:9]) is None
+    assert key_frame_dictionary(b"") is key_frame_dictionary(sent[0][:9]) is None
 
 
 def test_a_key_frame_is_read_with_its_own_dictionary_alone() -> None:
@@ -183,7 +182,9 @@ def test_a_key_frame_waits_for_the_beginning_of_a_batch_but_not_for_ever() -> No
     assert keys == [FRAMES_MAX - 2, 2 * FRAMES_MAX - 2]
 
 
-def batch(streams: TopicStreams, topic: bytes, count: int = 1, held: Dictionary | None = None, at_us: int = 0) -> Batch:
+def batch(
+    streams: TopicStreams, topic: bytes, count: int = 1, held: Dictionary | None = None, at_us: int = 0
+) -> FrameBatch:
     """The topic's next batch, which must be streamed."""
     while not streams.takes(topic, count, held, at_us):
         pass  # not admitted yet
@@ -220,7 +221,7 @@ def test_a_new_dictionary_begins_with_a_key_frame_that_names_it() -> None:
     assert (after.is_key, after.dictionary) == (False, None)
     changed = batch(streams, b"a", held=new)
     assert (changed.is_key, changed.dictionary) == (True, new)
-    assert dictionary_of(changed.frames[0]) == new.id
+    assert key_frame_dictionary(changed.frames[0]) == new.id
     assert batch(streams, b"a", 400, held=new).dictionary == new  # a key frame within
 
 
@@ -233,7 +234,7 @@ class Session:
         self.readers = StreamReaders(self.held.get)
         self.got: list[bytes] = []
 
-    def send(self, topic: bytes, made: Batch | None, payloads: list[bytes]) -> None:
+    def send(self, topic: bytes, made: FrameBatch | None, payloads: list[bytes]) -> None:
         """A batch as frames where that can be, else standalone."""
         if made is None or not made.follows(self.taken):
             self.got += payloads
@@ -307,36 +308,3 @@ def test_arguments_out_of_range(interval: int) -> None:
     with pytest.raises(ValueError, match="streams"):
         TopicStreams(interval)
     assert KEY_INTERVAL <= FRAMES_MAX
-
-
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=30))
-def test_batches_come_back_equal(messages: list[bytes]) -> None:
-    assert split(join(messages)) == messages
-
-
-@given(st.binary(max_size=200))
-def test_garbage_is_no_batch_or_one_that_joins_to_itself(data: bytes) -> None:
-    try:
-        messages = split(data)
-    except DictionaryError:
-        return
-    assert b"".join(messages) in join(messages) or len(messages) > 1
-
-
-def test_a_batch_goes_when_full_or_when_the_first_has_waited() -> None:
-    batcher = Batcher(3, bytes_max=100, delay_us=10)
-    assert batcher.due_us is None
-    assert batcher.add(b"a", 0) is None
-    assert batcher.due_us == 10
-    assert batcher.add(b"b", 5) is None
-    assert split(batcher.add(b"c", 6) or b"") == [b"a", b"b", b"c"]
-    assert split(batcher.add(b"x" * 100, 7) or b"") == [b"x" * 100]
-    assert batcher.flush() is None
-    batcher.add(b"d", 20)
-    assert split(batcher.add(b"e", 30) or b"") == [b"d", b"e"]
-    with pytest.raises(ValueError, match="messages"):
-        Batcher(0)
-    with pytest.raises(ValueError, match="batch"):
-        join([])
-    with pytest.raises(DictionaryError, match="empty"):
-        split(b"")

@@ -26,7 +26,7 @@ from lexicast.actors.mqtt.codec.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Disconnect, Publish
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD, ZSTD_DENSE
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY, Binding, Bindings, Recoder
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
@@ -394,7 +394,7 @@ async def test_a_late_joiner_is_given_the_dictionary_before_what_needs_it(broker
     await joiner.subscribe("line/late")
     announced, bound, message = await joiner.messages(3)
     assert announced.topic == dictionary_topic(FAMILY).decode()
-    assert unpack(announced.payload) == made
+    assert unpack_dictionary(announced.payload) == made
     bindings = Bindings()
     assert bound.topic == ALIAS_TOPIC.decode()
     assert bindings.bind(bound.payload) == [made.id]

@@ -28,7 +28,7 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, Block, Meta, Run, pac
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.selection import offsets_of, select
 from lexicast.cluster.topics.names import dictionary_topic
-from lexicast.compression.dictionary import Dictionary, unpack
+from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.maintenance import FirstSamples, Maintenance
 from lexicast.compression.predict import Predict
 from lexicast.compression.training import fulfil
@@ -159,7 +159,7 @@ async def test_learns_a_dictionary_and_publishes_it_retained(tmp_path: Path) -> 
         topic = dictionary_topic(b"devices/+/telemetry").decode()
         async with bus.subscribe(topic) as retained:
             found = await asyncio.wait_for(anext(retained), WAIT_S)
-    assert unpack(found.payload) == there.dictionary(b"devices/1000001/telemetry")
+    assert unpack_dictionary(found.payload) == there.dictionary(b"devices/1000001/telemetry")
     assert found.retain
     assert sampler.published >= 1
 

@@ -1,4 +1,4 @@
-"""TAPD (thesis chapter 6): which dictionary a publisher's link uses, so that no link pays for one in vain.
+"""A publisher's link as TAPD decides it (thesis chapter 6): which dictionary it uses, so that none pays in vain.
 
 The sampling broker runs PREDICT as if there were one publisher, brokers always hold the newest dictionary and recode
 towards subscribers; on the way in, each link stands alone (section 6.3, algorithm 6.4):
@@ -11,10 +11,10 @@ towards subscribers; on the way in, each link stands alone (section 6.3, algorit
                           the newer one would have paid for itself over the messages since the last
 
 A link that stops after its first dictionary and before that has paid is above DEFLATE: nobody can know (section
-6.2.3). `Link.amortized` tells such links apart. A message that DEFLATE makes shorter than the old dictionary is sent
-with DEFLATE, so a link that has amortized never falls behind again.
+6.2.3). `PublisherLink.amortized` tells such links apart. A message that DEFLATE makes shorter than the old dictionary
+is sent with DEFLATE, so a link that has amortized never falls behind again.
 
-In `bench.tapd.driver` and its tests alone: brokers do not decide link by link yet, every link gets every dictionary.
+Not in the product yet: brokers do not decide link by link, every link gets every dictionary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Link:
+class PublisherLink:
     """One publisher's link: what it has sent, and what that would have been with DEFLATE. All in bytes."""
 
     messages: int = 0

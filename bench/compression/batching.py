@@ -3,7 +3,7 @@
     batch = for each message: its length as a varint (7 bits a byte, low first), its bytes
 
 Redundancy between the messages of a batch is what DEFLATE alone can use too; the price is that a message waits for
-those after it. In `bench.compression.driver` and its tests alone: no client has it as an option yet.
+those after it. No client has it as an option yet.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from lexicast.cluster.errors import DictionaryError
-
-from .codecs import PAYLOAD_BYTES_MAX
+from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 
 MESSAGES_MAX: Final = 65_536
 
 
-def join(messages: Sequence[bytes]) -> bytes:
+def join_batch(messages: Sequence[bytes]) -> bytes:
     """One payload of all messages. Raises ValueError when there is none or are too many."""
     if not 1 <= len(messages) <= MESSAGES_MAX:
         raise ValueError(f"a batch has 1 to {MESSAGES_MAX} messages, not {len(messages)}")
@@ -33,8 +32,8 @@ def join(messages: Sequence[bytes]) -> bytes:
     return bytes(out)
 
 
-def split(batch: bytes) -> list[bytes]:
-    """The inverse of `join`. Raises DictionaryError when `batch` is not one."""
+def split_batch(batch: bytes) -> list[bytes]:
+    """The inverse of `join_batch`. Raises DictionaryError when `batch` is not one."""
     messages: list[bytes] = []
     at = 0
     while at < len(batch):
@@ -90,6 +89,6 @@ class Batcher:
         """The batch of what waits; None when nothing does."""
         if not self._messages:
             return None
-        batch = join(self._messages)
+        batch = join_batch(self._messages)
         self._messages, self._bytes, self._due_us = [], 0, None
         return batch
