@@ -7,10 +7,11 @@ from typing import Any
 from lexicast.cluster.clock import SystemClock
 
 from ..link.call_link import CallLinks
+from ..link.run_directory import run_directory
 from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
 from ..status.over_ray import ask_actor
-from .server import BrokerServer, run_directory
+from .server import BrokerServer
 
 
 class BrokerActor(ServingActor):
@@ -19,18 +20,14 @@ class BrokerActor(ServingActor):
     async def start(self) -> None:
         """Begin to serve."""
         run_dir = run_directory(self.config)
-        self._server = BrokerServer(self.name, self.config, RayCoordination(), SystemClock(), run_dir, ask_actor)
-        try:
-            await self._server.start()
-        except BaseException:
-            await self._server.stop()
-            raise
-        server = self._server
-        self._calls = CallLinks(server.key, server.cluster_id, server.opened, server.link_info)
+        coordination, clock = RayCoordination(), SystemClock()
+        self._server = await BrokerServer.start(self.name, self.config, coordination, clock, run_dir, ask_actor)
+        cluster, clients, greeting = self._server.cluster, self._server.clients, self._server.sockets.greeting
+        self._calls = CallLinks(cluster.key, cluster.cluster_id, clients.opened, greeting)
 
     def addresses(self) -> tuple[str, ...]:
         """Link addresses."""
-        return self._server.addresses
+        return self._server.sockets.addresses
 
     def mqtt_port(self) -> int:
         """The MQTT port."""

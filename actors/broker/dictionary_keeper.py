@@ -50,6 +50,10 @@ class DictionaryKeeper:
                 listener(dictionary)
         return dictionary
 
+    def held(self, dictionary: int) -> Dictionary | None:
+        """A dictionary by id, if it is held."""
+        return self._recoder.get(dictionary)
+
     def newest(self, topic: bytes) -> Dictionary | None:
         """The newest unexpired dictionary of the topic's family; None for an opted-out topic."""
         if self.opted_out(topic):

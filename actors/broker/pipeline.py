@@ -32,20 +32,33 @@ DIAL_FIRST_S = 0.02
 DIAL_MOST_S = 1.0
 
 
-class PipelineUser(Protocol):
-    """The broker, as its pipelines see it."""
+class BlockTaker(Protocol):
+    """Who takes what coordinators deliver. `heads`: group -> the offset up to which that has been delivered."""
 
     heads: dict[int, int]
-    storing: Storing
 
-    async def register(self, pipeline: Pipeline, link: Link) -> None:
-        """Tell a coordinator that was dialled of all back-end subscriptions that concern it."""
-
-    def on_blocks(self, blocks: Any) -> None:
+    def on_blocks(self, wires: Any) -> None:
         """DELIVER arrived: block wire tuples in offset order."""
 
     def on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
         """HEADS arrived."""
+
+
+class PipelineUser(Protocol):
+    """The broker, as its pipelines see it."""
+
+    @property
+    def live(self) -> BlockTaker:
+        """Who takes what coordinators deliver."""
+        ...
+
+    @property
+    def storing(self) -> Storing:
+        """What compresses publications for the log."""
+        ...
+
+    async def register(self, pipeline: Pipeline, link: Link) -> None:
+        """Tell a coordinator that was dialled of all back-end subscriptions that concern it."""
 
     def on_resumed(self, pipeline: Pipeline) -> None:
         """The link stands (again)."""
@@ -77,6 +90,8 @@ class Pipeline:
         beats: Beats = BEATS,
     ) -> None:
         self._user = user
+        self._live = user.live
+        self._storing = user.storing
         self.member = member
         self._hello = hello
         self._key, self._cluster_id = credentials
@@ -131,7 +146,7 @@ class Pipeline:
     def _seal(self, group: int, builder: GroupEntryBuilder) -> None:
         sequence = self._sequences.get(group, 1)
         self._sequences[group] = sequence + builder.count
-        entry = builder.seal(self._producer, self._hello[2], sequence, self._user.storing)
+        entry = builder.seal(self._producer, self._hello[2], sequence, self._storing)
         # Counted as payload bytes until now; from here on as the entry's bytes, until its ACK.
         self._queued_bytes += entry.size_bytes - builder.size_bytes
         self._sealed.append(entry)
@@ -186,14 +201,14 @@ class Pipeline:
         """One message of the coordinator."""
         kind = message[0]
         if kind == DELIVER:
-            self._user.on_blocks(message[2])
+            self._live.on_blocks(message[2])
         elif kind == ACK:
             self._acknowledged(message[1], message[2])
         elif kind == TAKEN:
             self._taken(self._batches.get(message[1]))
             self._flush()
         elif kind == HEADS:
-            self._user.on_heads(message[1])
+            self._live.on_heads(message[1])
         elif kind == REQUEST:
             link.answer(message[1], self._user.on_request(message[2], message[3]))
         else:
@@ -255,13 +270,13 @@ class Pipeline:
             self.member.addresses, self._key, self._cluster_id, self._hello, lambda link: self, self._beats
         )
         groups = set(self.member.groups)
-        heads = {group: head for group, head in self._user.heads.items() if group in groups}
+        heads = {group: head for group, head in self._live.heads.items() if group in groups}
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def served(error: Exception | None, result: Any) -> None:
             if error is None:
                 # While the reply is taken off the link: what follows it is live.
-                self._user.on_heads(result["heads"])
+                self._live.on_heads(result["heads"])
                 self._start_over(link)
                 self._user.on_resumed(self)
             if not opened.done():

@@ -6,18 +6,39 @@ coordinator as it takes the interest, and taken over while its answer is taken o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
 
+from .coordinators import Coordinators
 from .encoding import Grant
-from .filters import concerns_all
-
-if TYPE_CHECKING:
-    from .engine import BrokerEngine
-    from .subscriber import Subscriber
+from .filters import Filters, concerns_all
+from .live_delivery import LiveDelivery
+from .subscriber import Subscriber
 
 # filter -> group -> the first offset that comes live.
 Cuts = dict[bytes, dict[int, int]]
+
+
+class PlacingBroker(Protocol):
+    """The broker, as placing needs it."""
+
+    filters: Filters
+    coordinators: Coordinators
+    live: LiveDelivery
+
+    def insert(
+        self,
+        subscriber: Subscriber,
+        wanted: Mapping[bytes, Grant],
+        begin: Mapping[int, int],
+        past: Mapping[int, int],
+        behind: Collection[int],
+    ) -> None:
+        """Put filters into the fan-out; see `Subscriptions.insert`."""
+
+    def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
+        """End a subscription; False when there was none."""
+        ...
 
 
 class Placing:
@@ -26,13 +47,13 @@ class Placing:
 
     def __init__(
         self,
-        engine: BrokerEngine,
+        broker: PlacingBroker,
         subscriber: Subscriber,
         wanted: Mapping[bytes, Grant],
         fresh: list[bytes],
         start: dict[int, int] | None,
     ) -> None:
-        self._engine = engine
+        self._broker = broker
         self._subscriber = subscriber
         self._wanted = wanted
         self._fresh = fresh
@@ -53,30 +74,30 @@ class Placing:
 
     def undo(self) -> None:
         """It failed: nothing of it stays."""
-        subscriber, engine = self._subscriber, self._engine
+        subscriber, broker = self._subscriber, self._broker
         for name in self.held:
             if name in self.inserted:
-                engine.unsubscribe(subscriber, name)
+                broker.unsubscribe(subscriber, name)
             elif not subscriber.closed:
-                engine.filters.release([name])
+                broker.filters.release([name])
 
     # -- from now on
 
     async def _now(self) -> Cuts:
-        engine, subscriber = self._engine, self._subscriber
+        broker, subscriber = self._broker, self._subscriber
         fresh = set(self._fresh)
         known = {name: grant for name, grant in self._wanted.items() if name not in fresh}
         first = not subscriber.subscriptions and not known
         cuts: Cuts = {}
         if known:
-            heads = dict(engine.heads)
+            heads = dict(broker.live.heads)
             self._insert(known, {}, {}, ())
             cuts.update(dict.fromkeys(known, heads))
         if not fresh:
             return cuts
         # A new subscriber of several coordinators' groups would get, of those that have not answered yet, what others
         # here subscribed to, from before its cut: it begins when all have, and catches up from the cuts.
-        together = first and len({p for name in fresh for p in engine.pipelines_of(name)}) > 1
+        together = first and len({p for name in fresh for p in broker.coordinators.pipelines_of(name)}) > 1
 
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
             behind = self._answered(answer)
@@ -85,7 +106,7 @@ class Placing:
                 begin = {group: answer["cut"][group] for group in behind} if first else {}
                 self._insert({name: self._wanted[name] for name in part}, begin, {}, behind)
 
-        await engine.filters.place(self._fresh, False, take)
+        await broker.filters.place(self._fresh, False, take)
         if together:
             self._insert({name: self._wanted[name] for name in fresh}, self._cut, {}, self._behind)
         cuts.update(dict.fromkeys(fresh, self._cut))
@@ -94,15 +115,15 @@ class Placing:
     def _answered(self, answer: dict[str, Any]) -> list[int]:
         """Take a coordinator's cuts; the groups of which blocks before the cut are still to come, or have come and wait
         for a dictionary."""
-        engine, cut = self._engine, answer["cut"]
+        live, cut = self._broker.live, answer["cut"]
         late = set(answer["behind"])
-        behind = [group for group in cut if group in late or engine.is_stalled(group)]
+        behind = [group for group in cut if group in late or group in live.waiting]
         self.first_kept.update(answer["first"])
         self._behind.update(behind)
         for group, offset in cut.items():
             self._cut.setdefault(group, offset)
             if group not in self._behind:
-                engine.reached(group, offset)
+                live.reached(group, offset)
             self._ends[group] = max(answer["ends"][group], self._ends.get(group, 0))
         return behind
 
@@ -110,20 +131,20 @@ class Placing:
         self, wanted: Mapping[bytes, Grant], begin: Mapping[int, int], past: Mapping[int, int], behind: Iterable[int]
     ) -> None:
         if not self._subscriber.closed:
-            self._engine.insert(self._subscriber, wanted, begin, past, set(behind))
+            self._broker.insert(self._subscriber, wanted, begin, past, set(behind))
             self.inserted.update(wanted)
 
     # -- from an earlier cursor on
 
     async def _from(self, start: dict[int, int]) -> Cuts:
-        engine = self._engine
+        broker = self._broker
 
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
             self._answered(answer)
 
-        await engine.filters.place(self._fresh, True, take)
+        await broker.filters.place(self._fresh, True, take)
         begin: dict[int, int] = {}
-        groups = self._cut if concerns_all(self._wanted) else engine.groups_of_all(self._wanted)
+        groups = self._cut if concerns_all(self._wanted) else broker.coordinators.groups_of_all(self._wanted)
         for group in groups:
             at, cut = start.get(group), self._cut.get(group)
             if cut is None:

@@ -57,7 +57,7 @@ class LinkStream(Subscriber):
     def __init__(
         self, engine: BrokerEngine, client: PythonClientSession, number: int, drops: bool, streams: bool
     ) -> None:
-        super().__init__(engine, STREAMS_KIND if streams else LINK_KIND, drops)
+        super().__init__(engine.subscriptions, STREAMS_KIND if streams else LINK_KIND, drops)
         self._client = client
         self.number = number
         # (DELIVER, number, [block]): everything but the block, which is packed once for all.
@@ -120,7 +120,7 @@ class PythonClientSession:
         """The client has gone; its cursors are its own."""
         self._engine.dictionaries.listeners.discard(self._tell)
         for stream in self._streams.values():
-            self._engine.leave(stream)
+            self._engine.subscriptions.leave(stream)
         self._port.closed(self)
 
     def on_writable(self, link: Link) -> None:
@@ -172,7 +172,7 @@ class PythonClientSession:
             try:
                 entry, count = self._entry(wire)
                 entry.done.append(partial(done, index))
-                pipeline = self._engine.forward(entry, count)
+                pipeline = self._engine.coordinators.forward(entry, count)
                 self.published_records += count
             except LexicastError as error:
                 # Also what breaks the rules: its client would send it again on the next link, for ever.
@@ -209,18 +209,18 @@ class PythonClientSession:
         try:
             # A sample begins now, also after a broken link.
             start = None if stream.samples else await self._start(filters, since)
-            cuts = await self._engine.subscribe(stream, dict.fromkeys(filters, Grant(qos=0)), start=start)
+            cuts = await self._engine.subscriptions.subscribe(stream, dict.fromkeys(filters, Grant(qos=0)), start=start)
             if since is None and not stream.samples and cuts:
-                self._feeds[number] = self._engine.retained(cuts)
-            cursor = self._engine.cursor_of(stream)
+                self._feeds[number] = self._engine.subscriptions.retained(cuts)
+            cursor = self._engine.subscriptions.cursor_of(stream)
             page = await self._retained(number)
         except BaseException:
-            self._engine.leave(stream)
+            self._engine.subscriptions.leave(stream)
             self._streams.pop(number, None)
             self._feeds.pop(number, None)
             raise
         if self._link.closed:
-            self._engine.leave(stream)
+            self._engine.subscriptions.leave(stream)
         return {"cursor": cursor, **page}
 
     async def _retained(self, number: int) -> dict[str, Any]:
@@ -249,7 +249,9 @@ class PythonClientSession:
             return LinkStream(self._engine, self, number, options.get("slow") == "drop", streams)
         if not isinstance(records_per_s, int) or records_per_s < 1:
             raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
-        return SampleStream(self._engine, self, number, records_per_s, self._engine.dictionaries.opted_out)
+        return SampleStream(
+            self._engine.subscriptions, self, number, records_per_s, self._engine.dictionaries.opted_out
+        )
 
     def _go(self, stream: LinkStream | SampleStream) -> None:
         """After the reply."""
@@ -266,20 +268,22 @@ class PythonClientSession:
             raise UsageError(f"since is of an unknown kind: {kind}")
         start: dict[int, int] = {}
         for topic_filter in filters:
-            start |= await self._engine.offsets_at(topic_filter, int(value))
+            start |= await self._engine.coordinators.offsets_at(topic_filter, int(value))
         return start
 
     def _groups(self, filters: tuple[bytes, ...]) -> list[int]:
-        return sorted({group for topic_filter in filters for group in self._engine.groups_of(topic_filter)})
+        return sorted(
+            {group for topic_filter in filters for group in self._engine.coordinators.groups_of(topic_filter)}
+        )
 
     async def _unsubscribe(self, number: int) -> None:
         self._feeds.pop(number, None)
         stream = self._streams.pop(number, None)
         if stream is not None:
-            self._engine.leave(stream)
+            self._engine.subscriptions.leave(stream)
 
     async def _dictionary(self, dictionary: int) -> bytes:
-        return (await self._engine.fetch_dictionary(dictionary)).pack()
+        return (await self._engine.dictionary_fetching.fetch(dictionary)).pack()
 
     async def _audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
         return self._port.audience(family, topics)
@@ -323,10 +327,10 @@ class PythonClientSession:
         if cursor is None:
             cursor = await self._start(filters, since) or dict.fromkeys(self._groups(filters), 0)
         for group in list(cursor):
-            pipeline = self._engine.pipeline_of(group)
+            pipeline = self._engine.coordinators.pipeline_of(group)
             if pipeline is None:
                 raise UnavailableError(f"no coordinator leads group {group} now")
-            part = {g: at for g, at in cursor.items() if self._engine.pipeline_of(g) is pipeline}
+            part = {g: at for g, at in cursor.items() if self._engine.coordinators.pipeline_of(g) is pipeline}
             room = min(bytes_max, HISTORY_BYTES_MAX)
             result = await pipeline.request("fetch", part, list(filters), room)
             return self._page(cursor, result, until_us, filters)
@@ -360,18 +364,20 @@ class ClientPort:
         self,
         engine: BrokerEngine,
         payload_bytes_max: int,
+        mqtt_publishers: Callable[[bytes], int],
         status: Callable[[], dict[str, Any]],
         cluster: Callable[[], Awaitable[dict[str, Any]]],
         clients: Callable[[int], list[dict[str, Any]]],
     ) -> None:
-        """`status` tells of this broker, `cluster` of all actors, `clients` lists so many of this broker's."""
+        """`mqtt_publishers` counts those of a family that are told of dictionaries, `status` tells of this broker,
+        `cluster` of all actors, `clients` lists so many of this broker's."""
         self.engine = engine
         self.cluster = cluster
         self.clients = clients
         self.payload_bytes_max = payload_bytes_max
         self.status = status
         self.sessions: set[PythonClientSession] = set()
-        self.mqtt_publishers: Callable[[bytes], int] = lambda family: 0
+        self._mqtt_publishers = mqtt_publishers
         self._checked: dict[bytes, int] = {}
 
     def opened(self, link: Link) -> PythonClientSession | None:
@@ -397,7 +403,7 @@ class ClientPort:
         reached = [{s for s, _ in self.engine.fanout.fan(topic) if s.takes_dictionaries} for topic in topics]
         subscribers = set().union(*reached)
         silent = [session for session in self.sessions if not session.samples and not session.shares(subscribers)]
-        return self.mqtt_publishers(family) + len(silent), len(subscribers)
+        return self._mqtt_publishers(family) + len(silent), len(subscribers)
 
     def lagging(self) -> list[object]:
         """The streams of all clients that have something to catch up with."""

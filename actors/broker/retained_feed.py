@@ -7,15 +7,13 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexicast.cluster.blocks import Block
 
+from .coordinators import Coordinators
 from .filters import parts
-
-if TYPE_CHECKING:
-    from .engine import BrokerEngine
-    from .pipeline import Pipeline
+from .pipeline import Pipeline
 
 PAGE_BYTES = 256 * 1024
 
@@ -23,15 +21,15 @@ PAGE_BYTES = 256 * 1024
 class RetainedFeed:
     """What is retained of filters' topics from before their cuts. `done`: there is no further page."""
 
-    def __init__(self, engine: BrokerEngine, cuts: Mapping[bytes, Mapping[int, int]]) -> None:
-        self._engine = engine
+    def __init__(self, coordinators: Coordinators, cuts: Mapping[bytes, Mapping[int, int]]) -> None:
+        self._coordinators = coordinators
         self._cuts = cuts
         self.filters = list(cuts)
         self._left: list[tuple[Pipeline, list[bytes]]] = []
         self._after: Any = None
         by_pipeline: dict[Pipeline, list[bytes]] = {}
         for topic_filter in cuts:
-            for pipeline in engine.pipelines_of(topic_filter):
+            for pipeline in coordinators.pipelines_of(topic_filter):
                 by_pipeline.setdefault(pipeline, []).append(topic_filter)
         for pipeline, filters in by_pipeline.items():
             self._left += [(pipeline, part) for part in parts(filters)]
@@ -48,7 +46,7 @@ class RetainedFeed:
         """
         pipeline, filters = self._left[0]
         answers: list[Any] = []
-        await self._engine.ask(pipeline, answers.append, "retained", filters, self._after, PAGE_BYTES)
+        await self._coordinators.ask(pipeline, answers.append, "retained", filters, self._after, PAGE_BYTES)
         self._after = answers[0]["after"]
         if self._after is None:
             self._left.pop(0)

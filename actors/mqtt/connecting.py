@@ -155,7 +155,7 @@ class Connecting:
             return
         if not sessions.take(self._connection, session):
             session.will = None
-            self._engine.leave(subscriber)
+            self._engine.subscriptions.leave(subscriber)
             raise Refused(SESSION_TAKEN_OVER)
         if self._aware:
             send_late(self._connection.transport, self._config.output_bytes_max)
@@ -165,9 +165,9 @@ class Connecting:
         self._connection.opened(session, subscriber, data, self._terms, self._keep_alive_s(), present)
 
     def _let_go(self, session: Session, subscriber: MqttSubscriber) -> None:
-        session.cursor = {**session.cursor, **self._engine.cursor_of(subscriber)}
+        session.cursor = {**session.cursor, **self._engine.subscriptions.cursor_of(subscriber)}
         will, session.will = session.will, None
-        self._engine.leave(subscriber)
+        self._engine.subscriptions.leave(subscriber)
         self._listener.sessions.let_go(session, will)
 
     # -- may it come in
@@ -239,7 +239,7 @@ class Connecting:
         """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
         wanted = {name: grant_of(subscription) for name, subscription in session.subscriptions.items()}
         if wanted:
-            await self._engine.subscribe(subscriber, wanted, start=session.cursor)
+            await self._engine.subscriptions.subscribe(subscriber, wanted, start=session.cursor)
         return subscriber.discarded_records
 
     # -- the answer

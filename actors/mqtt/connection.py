@@ -439,7 +439,7 @@ class MqttConnection(asyncio.Protocol):
     def snapshot(self) -> Session:
         """The session with its cursor as it stands."""
         assert self.subscriber is not None
-        self.session.cursor = self._listener.engine.cursor_of(self.subscriber)
+        self.session.cursor = self._listener.engine.subscriptions.cursor_of(self.subscriber)
         return self.session
 
     def taken_over(self, clean: bool) -> None:

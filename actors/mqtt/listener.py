@@ -117,8 +117,8 @@ class MqttListener:
         work = []
         for group, ids in wanted.items():
             if group is None:
-                work += [self._release(pipeline, None, uid, ids) for pipeline in engine.pipelines.values()]
-            elif (pipeline := engine.pipeline_of(group)) is not None:
+                work += [self._release(pipeline, None, uid, ids) for pipeline in engine.coordinators.pipelines.values()]
+            elif (pipeline := engine.coordinators.pipeline_of(group)) is not None:
                 work.append(self._release(pipeline, [group], uid, ids))
         async with asyncio.timeout(engine.config.link.request_timeout_s):
             await asyncio.gather(*work)

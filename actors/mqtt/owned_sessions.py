@@ -20,7 +20,7 @@ import asyncio
 import heapq
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,14 +87,16 @@ class OwnedSessions:
         self._told: dict[str, dict[int, int]] = {}
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._wills: set[asyncio.Future[bool]] = set()
-        engine.requests["session_yield"] = self._yield
-        engine.requests["session_will"] = self._publish_for_home
-        engine.resumed = self._resumed
+        # What a home may ask, by method name.
+        self.requests: Mapping[str, Callable[..., Awaitable[Any]]] = {
+            "session_yield": self._yield,
+            "session_will": self._publish_for_home,
+        }
 
     def home(self, client_id: str) -> tuple[int, Pipeline]:
         """The group and the coordinator where the session lives. Raises UnavailableError."""
         group = topic_group(client_id.encode(), self._engine.groups)
-        pipeline = self._engine.pipeline_of(group)
+        pipeline = self._engine.coordinators.pipeline_of(group)
         if pipeline is None:
             raise UnavailableError(f"no coordinator leads group {group} now")
         return group, pipeline
@@ -176,7 +178,7 @@ class OwnedSessions:
             return ()
         return None
 
-    def _resumed(self, pipeline: Pipeline) -> None:
+    def resumed(self, pipeline: Pipeline) -> None:
         """A coordinator's link stands: what it keeps in memory only it is told again."""
         name = pipeline.member.name
         self._told.pop(name, None)
@@ -212,7 +214,7 @@ class OwnedSessions:
                     owner.taken_over(False)
 
     def _is_home(self, pipeline: Pipeline, client_id: str) -> bool:
-        return self._engine.pipeline_of(topic_group(client_id.encode(), self._engine.groups)) is pipeline
+        return self._engine.coordinators.pipeline_of(topic_group(client_id.encode(), self._engine.groups)) is pipeline
 
     # -- let go
 
@@ -287,7 +289,7 @@ class OwnedSessions:
         return task
 
     async def _tell_floor(self) -> None:
-        heads = dict(self._engine.heads)
+        heads = dict(self._engine.live.heads)
         below = min([min(numbers) for numbers in self._opening.values()], default=self._connections + 1)
         behind: list[tuple[int, dict[int, int] | None]] = []
         room = EXCEPTION_OFFSETS_MAX
@@ -303,7 +305,7 @@ class OwnedSessions:
                 await asyncio.sleep(0)
         exceptions = packed(self._floor.move(heads, behind))
         floor = self._floor.floor
-        for name, pipeline in self._engine.pipelines.items():
+        for name, pipeline in self._engine.coordinators.pipelines.items():
             told = self._told.get(name, {})
             moved = {group: offset for group, offset in floor.items() if told.get(group) != offset}
 
@@ -376,7 +378,7 @@ class OwnedSessions:
         flags = will.qos | (RETAIN if will.retain else 0)
         like = {"expiry_ms": expiry_ms(properties), "properties": carried(properties)}
         try:
-            self._engine.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
+            self._engine.coordinators.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
         except UnavailableError as error:
             done(str(error))
         self._wills.add(future)
@@ -406,7 +408,7 @@ class OwnedSessions:
 
     async def _records(self, group: int, offsets: list[int]) -> Any:
         while True:
-            pipeline = self._engine.pipeline_of(group)
+            pipeline = self._engine.coordinators.pipeline_of(group)
             try:
                 if pipeline is not None:
                     return await pipeline.request("records", group, offsets)

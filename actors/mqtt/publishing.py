@@ -73,6 +73,7 @@ class Publishing:
         "_acks_scheduled",
         "_aliases",
         "_connection",
+        "_coordinators",
         "_engine",
         "_listener",
         "_releases",
@@ -87,6 +88,7 @@ class Publishing:
     def __init__(self, listener: MqttListener, connection: MqttConnection, aware: bool) -> None:
         self._listener = listener
         self._engine = listener.engine
+        self._coordinators = listener.engine.coordinators
         self._connection = connection
         self._session = connection.session
         self._slots: deque[Slot] = deque()
@@ -105,7 +107,7 @@ class Publishing:
         topic = run.topic
         payloads, ids = run.payloads, run.packet_ids
         if ids is not None:
-            arrived = self._session.on_publishes(run.qos, ids, self._engine.group_of(topic))
+            arrived = self._session.on_publishes(run.qos, ids, self._coordinators.group_of(topic))
             if arrived.replies:  # in the order of the wire too [MQTT-4.6.0-3]
                 self._answer(2, [i for again in arrived.replies if isinstance(again, AckRun) for i in again.packet_ids])
             if arrived.fresh is not None:
@@ -129,9 +131,9 @@ class Publishing:
     def _publish_run(
         self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
     ) -> None:
-        engine, client_id = self._engine, self._session.client_id
+        coordinators, client_id = self._coordinators, self._session.client_id
         if ids is None:
-            pipeline = engine.publish(topic, flags, payloads, client_id, **like)
+            pipeline = coordinators.publish(topic, flags, payloads, client_id, **like)
         else:
             slot = Slot(flags & 3, ids)
             self._slots.append(slot)
@@ -144,7 +146,7 @@ class Publishing:
                 self._slots_ready()
 
             mark = (self._session.uid, ids) if flags & 3 == 2 else None
-            pipeline = engine.publish(topic, flags, payloads, client_id, done, mark, **like)
+            pipeline = coordinators.publish(topic, flags, payloads, client_id, done, mark, **like)
         if pipeline.full:
             self._connection.wait_for_room()
 
@@ -230,7 +232,7 @@ class Publishing:
         for dictionary in dictionaries:
             # Where nobody has it, or it cannot be read, the first payload that needs it is refused.
             with suppress(LexicastError, TimeoutError):
-                await self._engine.fetch_dictionary(dictionary)
+                await self._engine.dictionary_fetching.fetch(dictionary)
         self._connection.go_on()
 
     # -- acknowledgements

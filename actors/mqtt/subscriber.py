@@ -62,7 +62,7 @@ class MqttSubscriber(Subscriber):
     def __init__(
         self, engine: BrokerEngine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
     ) -> None:
-        super().__init__(engine, kind, drops)
+        super().__init__(engine.subscriptions, kind, drops)
         self._engine = engine
         self.session = session
         self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
@@ -172,7 +172,7 @@ class MqttSubscriber(Subscriber):
         if self._retained is not None:
             self._retained.close()
             self._retained = None
-        self._engine.leave(self)
+        self._engine.subscriptions.leave(self)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
@@ -341,7 +341,7 @@ class MqttSubscriber(Subscriber):
 
     def _send_retained(self, block: Block, granted: Grant) -> bool:
         """One retained publication; False when the window is used up."""
-        view = self._engine.view(block)
+        view = self.engine.view(block)
         run = block.meta.runs[0]
         grant = self.granting(view, run, granted)
         if grant is not None and not view.expired(run):
@@ -365,7 +365,7 @@ class MqttSubscriber(Subscriber):
             if block is None:
                 self.session.abandon([resend.packet_id])
                 continue
-            view, run = self._engine.view(block), block.meta.runs[0]
+            view, run = self.engine.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
             grant = self.granting(view, run, self.grant(topic)) or Grant(resend.qos)
             payloads, tags = self._engine.encoder.payloads(self.kind, view)

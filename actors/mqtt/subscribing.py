@@ -150,13 +150,17 @@ class _Subscribing:
 
     async def placed(self) -> list[SubAck]:
         """Place them; the answers."""
-        connection, engine, subscriber = self._connection, self._listener.engine, self._connection.subscriber
+        connection, subscriptions, subscriber = (
+            self._connection,
+            self._listener.engine.subscriptions,
+            self._connection.subscriber,
+        )
         if subscriber is None or not self.wanted:
             return self._answers
         try:
-            cuts = await engine.subscribe(subscriber, self.wanted)
+            cuts = await subscriptions.subscribe(subscriber, self.wanted)
             asked = {name: cuts[name] for name in self._retained if name in cuts}
-            self.feed = engine.retained(asked) if asked else None
+            self.feed = subscriptions.retained(asked) if asked else None
         except (LexicastError, TimeoutError) as error:
             some = next(iter(self.wanted))
             log.warning(
@@ -164,7 +168,7 @@ class _Subscribing:
             )
             for name, (answer, at) in self._places.items():
                 connection.session.unsubscribe(name)
-                engine.unsubscribe(subscriber, name)
+                subscriptions.unsubscribe(subscriber, name)
                 answer.reason_codes[at] = UNSPECIFIED_ERROR
         return self._answers
 
@@ -190,7 +194,7 @@ def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Uns
         known = connection.session.unsubscribe(name)
         subscriber = connection.subscriber
         if subscriber is not None and known:
-            listener.engine.unsubscribe(subscriber, name)
+            listener.engine.subscriptions.unsubscribe(subscriber, name)
         if subscriber is not None and name in subscriber.windows:
             subscriber.windows.pop(name).leave()
             known = True

@@ -151,10 +151,9 @@ async def served(
         member = Member(COORDINATOR_NAME, 0, (address,), "node", os.getpid(), tuple(sorted(epochs)))
         await coordination.register(COORDINATOR, member)
         config = Config().replaced(mqtt__port=0)
-        broker = BrokerServer("broker-0", config, coordination, clock, Path(run))
+        broker = await BrokerServer.start("broker-0", config, coordination, clock, Path(run))
         try:
-            await broker.start()
-            async with lexicast.connect(f"link:{broker.addresses[0]}", key=info.key, compress=False) as bus:
+            async with lexicast.connect(f"link:{broker.sockets.addresses[0]}", key=info.key, compress=False) as bus:
                 yield Served(server, broker, bus)
         finally:
             await broker.stop()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.actors.broker.server import run_directory
+from lexicast.actors.link.run_directory import run_directory
 from lexicast.cluster.config.tables import load_config
 from lexicast.cluster.files import create_file, make_folder, open_lock, private_umask, write_whole
 

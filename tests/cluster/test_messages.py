@@ -124,7 +124,7 @@ async def test_a_wrong_entry_costs_itself_or_its_sender(tmp_path: Path, role: st
 async def serves(cluster: Cluster, broker: BrokerServer) -> None:
     """The cluster takes and acknowledges a publication."""
     acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    broker.engine.publish(b"is/it/alive", 1, [b"yes"], "tester", acknowledged.set_result)
+    broker.engine.coordinators.publish(b"is/it/alive", 1, [b"yes"], "tester", acknowledged.set_result)
     async with asyncio.timeout(WAIT_S):
         assert not isinstance(await acknowledged, str)
 
@@ -234,7 +234,7 @@ async def test_a_coordinator_that_talks_nonsense_is_dialled_again(tmp_path: Path
     async with Cluster(tmp_path) as cluster:
         await cluster.start_coordinator()
         broker = await cluster.start_broker("broker-0")
-        pipeline = broker.engine.pipelines["coordinator-0"]
+        pipeline = broker.engine.coordinators.pipelines["coordinator-0"]
         link = pipeline.link
         assert link is not None
         number = link._next_request
@@ -260,7 +260,7 @@ async def test_every_request_that_is_served_has_its_arguments_looked_at(tmp_path
         requests = (await cluster.start_coordinator()).server.requests
         broker = await cluster.start_broker("broker-0")
         assert requests._now.keys() | requests._later.keys() == COORDINATOR.keys()
-        assert broker.engine.requests.keys() == BROKER.keys()
+        assert broker.mqtt.sessions.requests.keys() == BROKER.keys()
         assert (
             PythonClientSession(broker.clients, DiallerLink(b"", "", lambda _: None))._requests.keys() == CLIENT.keys()
         )

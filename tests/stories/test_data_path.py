@@ -357,7 +357,7 @@ async def test_a_broker_whose_link_is_full_falls_behind_and_is_brought_up(
         writer = await cluster.start_engine("writer")
         reader = await cluster.start_engine("reader")
         stream = await reader.subscribe(b"t/#")
-        for pipeline in reader.engine.pipelines.values():
+        for pipeline in reader.engine.coordinators.pipelines.values():
             assert pipeline.link is not None
             pipeline.link.pause_reading()
         peer = coordinator.server.routing.peers["reader"]
@@ -369,7 +369,7 @@ async def test_a_broker_whose_link_is_full_falls_behind_and_is_brought_up(
             await writer.publish(b"t/%d" % (sent % 5), [b"%d-" % sent + bytes(50_000)])
             sent += 1
         late = asyncio.create_task(reader.subscribe(b"t/+"))
-        for pipeline in reader.engine.pipelines.values():
+        for pipeline in reader.engine.coordinators.pipelines.values():
             assert pipeline.link is not None
             pipeline.link.resume_reading()
         await late
@@ -408,7 +408,7 @@ async def test_a_broker_that_comes_back_while_it_is_being_served_is_served_anew(
         await writer.publish(b"a", [b"0"])
         await stream.arrived(1)
         group = topic_group(b"a", GROUPS)
-        reader.engine.heads[group] -= 1  # so that it has something to be told
+        reader.engine.live.heads[group] -= 1  # so that it has something to be told
         async with server.requests.past._reading:  # it has to wait for its turn
             reader.cut_links()
             await eventually(lambda: group in server.routing.peers["reader"].behind, "being behind")
@@ -437,7 +437,7 @@ async def test_while_a_dictionary_is_fetched_nothing_is_lost_doubled_or_overtake
         await writer.publish(b"a", [encoded.data], dictionary=held.id)
         await writer.publish(b"a", [b"behind"])
         group = topic_group(b"a", GROUPS)
-        await eventually(lambda: len(reader.engine._stalled._blocks.get(group, ())) == 2, "two blocks that wait")
+        await eventually(lambda: len(reader.engine.live.waiting._blocks.get(group, ())) == 2, "two blocks that wait")
         assert streams[0].payloads() == [b"before"]
         streams.append(await reader.subscribe(b"a", start={group: 0}))
         streams.append(await reader.subscribe(b"a", b"#", start={group: 0}))
@@ -615,12 +615,12 @@ async def test_a_coordinator_that_does_not_answer_is_unavailable_and_leaves_noth
     async with Cluster(tmp_path, config=config) as cluster:
         await cluster.start_coordinator()
         broker = await cluster.start_engine("broker-0")
-        before = len(broker.engine.filters)
+        before = len(broker.engine.subscriptions.filters)
         await cluster.crash_coordinator()
         stream = Stream(broker.engine)
         with pytest.raises(UnavailableError, match="subscribe"):
-            await broker.engine.subscribe(stream, {b"a/#": Grant()})
-        assert len(broker.engine.filters) == before
+            await broker.engine.subscriptions.subscribe(stream, {b"a/#": Grant()})
+        assert len(broker.engine.subscriptions.filters) == before
         assert stream.subscriptions == {}
         await cluster.start_coordinator()
 
@@ -630,22 +630,23 @@ async def test_subscriptions_are_counted_once_a_subscriber(tmp_path: Path) -> No
         coordinator = await cluster.start_coordinator()
         broker = await cluster.start_engine("broker-0")
         first, second = await broker.subscribe(b"a"), await broker.subscribe(b"a")
-        await broker.engine.subscribe(first, {b"a": Grant()})
+        await broker.engine.subscriptions.subscribe(first, {b"a": Grant()})
         stranger = Stream(broker.engine)
-        assert not broker.engine.unsubscribe(stranger, b"a")
+        assert not broker.engine.subscriptions.unsubscribe(stranger, b"a")
         stranger.closed = True
-        await broker.engine.subscribe(stranger, {b"a": Grant()})
-        await broker.engine.subscribe(stranger, {b"b": Grant()})
-        broker.engine.leave(first)
-        assert b"a" in broker.engine.filters
-        assert b"b" not in broker.engine.filters
+        await broker.engine.subscriptions.subscribe(stranger, {b"a": Grant()})
+        await broker.engine.subscriptions.subscribe(stranger, {b"b": Grant()})
+        broker.engine.subscriptions.leave(first)
+        assert b"a" in broker.engine.subscriptions.filters
+        assert b"b" not in broker.engine.subscriptions.filters
         await broker.publish(b"a", [b"x"])
         await second.arrived(1)
-        broker.engine.leave(second)
-        assert b"a" not in broker.engine.filters
+        broker.engine.subscriptions.leave(second)
+        assert b"a" not in broker.engine.subscriptions.filters
         peer = coordinator.server.routing.peers["broker-0"]
         await eventually(
-            lambda: len(peer.filters) == len(broker.engine.filters), "the end of the back-end subscription"
+            lambda: len(peer.filters) == len(broker.engine.subscriptions.filters),
+            "the end of the back-end subscription",
         )
 
 
@@ -663,7 +664,7 @@ async def test_a_clock_that_jumps_back_and_forth_loses_and_doubles_nothing(tmp_p
                 await cluster.restart_coordinator()
         await live.arrived(70)
         past = await broker.subscribe(
-            b"t/#", start=await broker.engine.offsets_at(b"t/#", start_us - 10 * 86_400_000_000)
+            b"t/#", start=await broker.engine.coordinators.offsets_at(b"t/#", start_us - 10 * 86_400_000_000)
         )
         await broker.publish(b"t/0", [b"70"])
         await past.arrived(71)
@@ -671,7 +672,9 @@ async def test_a_clock_that_jumps_back_and_forth_loses_and_doubles_nothing(tmp_p
         assert sorted(map(int, past.payloads())) == sorted(map(int, live.payloads())) == list(range(71))
         assert in_order(past.received)
         # Times are stamped so that they ascend: a time is found again whatever the clock did since.
-        late = await broker.subscribe(b"t/#", start=await broker.engine.offsets_at(b"t/#", start_us + 3_600_000_000))
+        late = await broker.subscribe(
+            b"t/#", start=await broker.engine.coordinators.offsets_at(b"t/#", start_us + 3_600_000_000)
+        )
         await late.arrived(61)
         assert sorted(map(int, late.payloads())) == list(range(10, 71))
 
@@ -698,7 +701,7 @@ async def test_the_harness_starts_whole_brokers(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         await cluster.start_coordinator()
         broker = await cluster.start_broker("broker-0")
-        assert broker.engine.complete
+        assert broker.engine.coordinators.complete
 
 
 async def test_a_coordinator_whose_store_takes_no_more_ends(tmp_path: Path) -> None:

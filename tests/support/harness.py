@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgpack
 
+from lexicast.actors.broker.coordinator_events import CoordinatorEvents
 from lexicast.actors.broker.encoding import LINK, Grant, Kind
 from lexicast.actors.broker.engine import BrokerEngine
 from lexicast.actors.broker.pipeline import Pipeline
@@ -160,7 +161,7 @@ class Stream(Subscriber):
     __slots__ = ("_arrived", "received", "room")
 
     def __init__(self, engine: BrokerEngine, drops: bool = False) -> None:
-        super().__init__(engine, Kind(LINK), drops)
+        super().__init__(engine.subscriptions, Kind(LINK), drops)
         self.received: list[Received] = []
         self.room = 1 << 62
         self._arrived = asyncio.Event()
@@ -198,6 +199,7 @@ class EngineNode:
 
     def __init__(self, engine: BrokerEngine, cluster: Cluster) -> None:
         self.engine = engine
+        self.events = CoordinatorEvents(engine, {}, lambda pipeline: None, lambda: None)
         self._cluster = cluster
 
     def publish_later(self, topic: bytes, payloads: list[bytes], qos: int = 1, **more: Any) -> asyncio.Future[Any]:
@@ -209,7 +211,9 @@ class EngineNode:
                 future.set_result(result)
 
         flags = qos | more.pop("retain", 0)
-        self.engine.publish(topic, flags, payloads, more.pop("origin", "tester"), done, more.pop("mark", None), **more)
+        self.engine.coordinators.publish(
+            topic, flags, payloads, more.pop("origin", "tester"), done, more.pop("mark", None), **more
+        )
         return future
 
     async def publish(self, topic: bytes, payloads: list[bytes], qos: int = 1, **more: Any) -> Any:
@@ -224,23 +228,23 @@ class EngineNode:
         stream = Stream(self.engine, drops)
         stream.block()
         for topic_filter in filters:
-            cuts = await self.engine.subscribe(stream, {topic_filter: Grant()}, start=start)
+            cuts = await self.engine.subscriptions.subscribe(stream, {topic_filter: Grant()}, start=start)
             if start is None:
-                for block in await self.engine.retained(cuts).all():
+                for block in await self.engine.subscriptions.retained(cuts).all():
                     stream.write(msgpack.packb(block.to_wire()))
         stream.give_room(stream.room if room is None else room)
         return stream
 
     def cut_links(self) -> None:
         """All links break, as when a network does; the pipelines dial again."""
-        for pipeline in self.engine.pipelines.values():
+        for pipeline in self.engine.coordinators.pipelines.values():
             if pipeline.link is not None:
                 pipeline.link.abort()
 
     async def linked(self) -> None:
         """Return when all links stand."""
         async with asyncio.timeout(WAIT_S):
-            await asyncio.gather(*[pipeline.wait_linked() for pipeline in self.engine.pipelines.values()])
+            await asyncio.gather(*[pipeline.wait_linked() for pipeline in self.engine.coordinators.pipelines.values()])
 
     async def close(self) -> None:
         """End the links; nothing else is told to anybody (a crash of the process looks the same from outside)."""
@@ -335,8 +339,8 @@ class Cluster:
         # Here, so that tests of the data path alone do not depend on the listeners.
         from lexicast.actors.broker.server import BrokerServer
 
-        broker = BrokerServer(name, self.config, self.coordination, self.clock, Path(self._run.name), ask_actor)
-        await broker.start()
+        run = Path(self._run.name)
+        broker = await BrokerServer.start(name, self.config, self.coordination, self.clock, run, ask_actor)
         self.nodes[name] = broker
         return broker
 
@@ -351,12 +355,12 @@ class Cluster:
         members = await self.coordination.members(-1, 0)
         for node in self.nodes.values():
             if isinstance(node, EngineNode):
-                engine = node.engine
+                engine, events = node.engine, node.events
 
-                def make(member: Member, engine: BrokerEngine = engine) -> Pipeline:
+                def make(member: Member, engine: BrokerEngine = engine, events: CoordinatorEvents = events) -> Pipeline:
                     link = self.config.link
                     return Pipeline(
-                        engine,
+                        events,
                         member,
                         ("broker", engine.name, engine.incarnation),
                         (info.key, info.cluster_id),
@@ -366,4 +370,4 @@ class Cluster:
                         queue_bytes_max=link.queue_bytes_max,
                     )
 
-                engine.set_coordinators(members.coordinators.values(), make)
+                engine.coordinators.follow(members.coordinators.values(), make)

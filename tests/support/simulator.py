@@ -25,6 +25,7 @@ from unittest.mock import patch
 import msgpack
 
 from lexicast.actors.broker import pipeline as pipeline_module
+from lexicast.actors.broker.coordinator_events import CoordinatorEvents
 from lexicast.actors.broker.encoding import LINK, Grant, Kind
 from lexicast.actors.broker.engine import BrokerEngine
 from lexicast.actors.broker.entries import GroupEntryBuilder, SealedEntry
@@ -95,7 +96,7 @@ class Stream(Subscriber):
     __slots__ = ("cursor", "reader", "world")
 
     def __init__(self, world: World, engine: BrokerEngine, reader: Reader) -> None:
-        super().__init__(engine, Kind(LINK))
+        super().__init__(engine.subscriptions, Kind(LINK))
         self.world = world
         self.reader = reader
         self.cursor: dict[int, int] = {}
@@ -238,11 +239,12 @@ class World:
         self.incarnations[name] = incarnation = self.incarnations.get(name, 0) + 1
         clock: Clock = self
         engine = self.engines[name] = BrokerEngine(name, incarnation, GROUPS, self.config, clock)
+        events = CoordinatorEvents(engine, {}, lambda pipeline: None, lambda: None)
 
         def make(member: Member) -> Pipeline:
             hello = ("broker", name, incarnation)
             return Pipeline(
-                engine,
+                events,
                 member,
                 hello,
                 (KEY, CLUSTER_ID),
@@ -254,7 +256,7 @@ class World:
 
         count = len(self.names)
         leads = {n: tuple(range(i, GROUPS, count)) for i, n in enumerate(self.names)}
-        engine.set_coordinators([Member(n, 0, (n,), "", 0, leads[n]) for n in self.names], make)
+        engine.coordinators.follow([Member(n, 0, (n,), "", 0, leads[n]) for n in self.names], make)
         return engine
 
     # -- clients
@@ -274,7 +276,9 @@ class World:
         payloads = [payload + b"/%d" % i for i in range(self.choose.choice([1, 1, 5]))]
         kept = payloads if qos else []
         topic = self.choose.choice(TOPICS)
-        self.any_engine().publish(topic, qos, payloads, "origin", lambda result: self.answered(kept, result))
+        self.any_engine().coordinators.publish(
+            topic, qos, payloads, "origin", lambda result: self.answered(kept, result)
+        )
 
     def publish_marked(self, payload: bytes, packet_id: int) -> None:
         """A QoS 2 publication, sent again over other brokers and never released."""
@@ -283,7 +287,7 @@ class World:
         def send() -> None:
             mark = (b"session", [packet_id])
             done = lambda result: self.answered([payload], result)  # noqa: E731 - read where it is used
-            self.any_engine().publish(topic, 2, [payload], "origin", done, mark)
+            self.any_engine().coordinators.publish(topic, 2, [payload], "origin", done, mark)
 
         for _ in range(self.choose.randint(1, 3)):
             self.loop.call_later(self.choose.random() * 0.5, send)
@@ -298,7 +302,7 @@ class World:
 
         def send() -> None:
             done = lambda result: self.answered(payloads, result)  # noqa: E731 - read where it is used
-            self.any_engine().forward(SealedEntry(sealed.wire, [done], (), sealed.size_bytes), count)
+            self.any_engine().coordinators.forward(SealedEntry(sealed.wire, [done], (), sealed.size_bytes), count)
 
         for _ in range(self.choose.randint(1, 3)):
             self.loop.call_later(self.choose.random() * 0.5, send)
@@ -314,11 +318,11 @@ class World:
             stream.block()
             try:
                 async with asyncio.timeout(1.0):
-                    await engine.subscribe(stream, {topic_filter: Grant()}, start=start)
+                    await engine.subscriptions.subscribe(stream, {topic_filter: Grant()}, start=start)
             except (LexicastError, TimeoutError):
-                engine.leave(stream)
+                engine.subscriptions.leave(stream)
                 continue
-            stream.cursor = engine.cursor_of(stream)
+            stream.cursor = engine.subscriptions.cursor_of(stream)
             if reader not in self.readers:
                 reader.since = start or dict(stream.cursor)
                 self.readers.append(reader)
@@ -328,7 +332,7 @@ class World:
                 await asyncio.sleep(PATIENCE_S)
                 if self.engines[engine.name] is not engine or until < self.loop.time() < STORY_S:
                     break
-            engine.leave(stream)
+            engine.subscriptions.leave(stream)
             start = dict(stream.cursor)
 
     # -- the story
@@ -400,7 +404,7 @@ class World:
     def lacking(self) -> str:
         """What is still to come."""
         for engine in self.engines.values():
-            for pipeline in engine.pipelines.values():
+            for pipeline in engine.coordinators.pipelines.values():
                 if pipeline.unanswered_bytes:
                     return f"{engine.name} has {pipeline.unanswered_bytes} bytes unanswered at {pipeline.member.name}"
         for reader in self.readers:

@@ -36,7 +36,7 @@ async def returned(broker: EngineNode, *filters: bytes) -> Stream:
     stream = Stream(broker.engine)
     stream.block()
     start = dict.fromkeys(range(GROUPS), 0)
-    await broker.engine.subscribe(stream, dict.fromkeys(filters, Grant()), start=start)
+    await broker.engine.subscriptions.subscribe(stream, dict.fromkeys(filters, Grant()), start=start)
     stream.give_room(1 << 60)
     return stream
 
@@ -86,7 +86,7 @@ async def test_who_cannot_take_more_is_left_behind_and_holds_nobody_up(tmp_path:
             await broker.publish(b"all/%d" % number, [b"%d" % number])
         slow, quick = Stream(broker.engine), await returned(broker, b"all/+")
         slow.block()
-        await broker.engine.subscribe(slow, {b"all/#": Grant()}, start=dict.fromkeys(range(GROUPS), 0))
+        await broker.engine.subscriptions.subscribe(slow, {b"all/#": Grant()}, start=dict.fromkeys(range(GROUPS), 0))
         slow.give_room(2)
         await quick.arrived(30)
 

@@ -36,6 +36,7 @@ class Engine:
         self.aliases = AliasTable()
         self.encoder = Encoder(self.recoder, self.aliases, lambda topic: None)
         self.now_us = NOW_US
+        self.subscriptions = self
 
     def lagged(self, subscriber: Subscriber) -> None:
         """The test goes on with it."""

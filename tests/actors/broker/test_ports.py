@@ -16,7 +16,7 @@ import pytest
 
 from lexicast.actors.broker import ports
 from lexicast.actors.broker.ports import PortClaim, claim_port, reuse_port_socket
-from lexicast.actors.broker.server import run_directory
+from lexicast.actors.link.run_directory import run_directory
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import UnavailableError
 

@@ -68,6 +68,7 @@ class Broker:
         self.opted_out = OptedOut([SECRET])
         self.encoder = Encoder(self.recoder, self.aliases, self._newest, self.opted_out)
         self.streamer = Streamer(self.recoder, self._newest, self.opted_out, records_per_s)
+        self.subscriptions = self
         self.fanout = Fanout(100, self.streamer)
         self.log: list[Block] = []
         self.sent: list[tuple[bytes, bytes]] = []

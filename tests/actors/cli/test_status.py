@@ -65,7 +65,7 @@ async def test_a_missing_coordinator_is_told_with_what_becomes_of_it_and_since_w
             await cluster.start_coordinator(name)
         broker = await cluster.start_broker("broker-0", ray)
         await cluster.crash_coordinator("coordinator-1")
-        await eventually(lambda: broker.engine.pipelines["coordinator-1"].link is None)
+        await eventually(lambda: broker.engine.coordinators.pipelines["coordinator-1"].link is None)
         told = await ask_any_broker(await endpoints(cluster), "cluster")
         assert "error" not in told["coordinators"]["coordinator-0"]
         missing = told["coordinators"]["coordinator-1"]

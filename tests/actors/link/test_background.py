@@ -72,7 +72,7 @@ async def test_the_loops_of_coordinator_and_broker_are_kept(tmp_path: Path) -> N
         coordinator.server.tell_heads = defect  # type: ignore[assignment]  # a defect
         coordinator.server._committer.tick = defect  # type: ignore[method-assign]  # a defect
         broker.mqtt.sessions.round = defect  # type: ignore[method-assign]  # a defect
-        broker.engine.pipelines["coordinator-0"]._open = defect  # type: ignore[method-assign]  # a defect
+        broker.engine.coordinators.pipelines["coordinator-0"]._open = defect  # type: ignore[method-assign]  # a defect
         broker._apply = defect  # type: ignore[assignment]  # a defect
         await cluster.coordination.leave("broker", "nobody")
         await cluster.coordination.register("sampler", (await cluster.coordination.members(-1, 0)).brokers["broker-0"])
@@ -188,7 +188,7 @@ async def test_a_home_that_hangs_holds_up_the_saves_of_its_own_sessions_alone(tm
         servers[1].requests._later["session_save"] = never
         engine = broker.engine
         for number in range(3):
-            engine.publish(b"a/b", 1, [b"%d" % number], "tester")
+            engine.coordinators.publish(b"a/b", 1, [b"%d" % number], "tester")
             await eventually(lambda: good.sent > number, "a delivery")  # noqa: B023 - within the round of the loop
             await eventually(lambda: good.sent_saved == good.sent, "a save", wait_s=20)
         assert hung.sent_saved < hung.sent

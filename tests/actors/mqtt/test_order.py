@@ -369,7 +369,7 @@ async def test_subscriptions_of_a_client_that_has_left_are_not_placed(
     cluster: Served, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, name, placed = cluster.broker().engine, unique(), 0
-    subscribe_one = engine.subscribe
+    subscribe_one = engine.subscriptions.subscribe
 
     async def slowly(*arguments: Any, **options: Any) -> Any:
         nonlocal placed

@@ -54,15 +54,15 @@ class Two:
 
 async def crash(broker: BrokerServer) -> None:
     """See `Two.crash_broker`."""
-    for pipeline in broker.engine.pipelines.values():
+    for pipeline in broker.engine.coordinators.pipelines.values():
         pipeline._task.cancel()
         if pipeline.link is not None:
             pipeline.link.send = lambda message: None  # type: ignore[method-assign]  # it says nothing any more
             pipeline.link.abort()
-    for task in [broker._watching, *broker.mqtt._periodic]:
+    for task in [*broker._loops, *broker.mqtt._periodic]:
         if task is not None:
             task.cancel()
-    for server in [*broker._servers, broker.mqtt._server]:
+    for server in [*broker.sockets._servers, broker.mqtt._server]:
         if server is not None:
             server.close()
     broker.mqtt.sessions.let_go = lambda session, will=None: None  # type: ignore[method-assign]  # nor saves that
@@ -246,7 +246,7 @@ async def test_an_owner_that_the_home_has_forgotten_lets_go(two: Two) -> None:
     """A broker cut off for a while finds at its next save that the session was taken over."""
     name = unique()
     old = await Raw.connect(two.port(0), name, clean=False, **WAIT)
-    for pipeline in two.broker(0).engine.pipelines.values():
+    for pipeline in two.broker(0).engine.coordinators.pipelines.values():
         assert pipeline.link is not None
         pipeline.link.abort()
     new = await Raw.connect(two.port(1), name, clean=False, **WAIT)
@@ -372,7 +372,7 @@ async def test_what_was_acknowledged_is_not_sent_again_though_nothing_of_it_was_
         for client in clients:
             await client.messages(1)
     group = topic_group(topic.encode(), GROUPS)
-    head = two.broker(0).engine.heads[group]
+    head = two.broker(0).engine.live.heads[group]
     homes = two.cluster.coordinators["coordinator-0"].server.sessions
     standing = homes._standing
 

@@ -220,7 +220,7 @@ async def test_opted_out_payloads_reach_aware_subscribers_untouched(tmp_path: Pa
         with aware(there.broker, "subscriber") as (client, got):
             await eventually(lambda: client.sdc_aware)
             client.subscribe("#", qos=1)
-            await eventually(lambda: len(there.broker.engine.filters) > 1)
+            await eventually(lambda: len(there.broker.engine.subscriptions.filters) > 1)
             await bus.publish("secrets/x", reading(1, 1) * 20)
             await bus.publish("open/x", reading(1, 1) * 20)
             await eventually(lambda: len(got) == 2)
@@ -353,7 +353,7 @@ async def test_audience_counts_those_who_are_sent_dictionaries(tmp_path: Path) -
         ):
             await eventually(lambda: subscriber.sdc_aware and publisher.sdc_aware)
             subscriber.subscribe("devices/+/telemetry")
-            await eventually(lambda: len(there.broker.engine.filters) > 3)
+            await eventually(lambda: len(there.broker.engine.subscriptions.filters) > 3)
             sent = publisher.publish("devices/1000001/telemetry", reading(1, 1), qos=1)
             await eventually(sent.is_published)
             await publish(bus, "devices/{}/telemetry", 60)

@@ -1,0 +1,182 @@
+"""The coordinators as a broker reaches them: a pipeline to each, found by group or topic; asked until they answer.
+
+Inwards `publish` gives publications to the pipeline of their topic's group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.membership import Member
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics.names import is_wildcard
+
+from .entries import Done, SealedEntry
+from .filters import concerns_all, gathered
+from .pipeline import Pipeline
+
+ASK_AGAIN_S = 0.01
+
+
+class Coordinators:
+    """See the module's docstring. `pipelines` by the coordinators' names."""
+
+    def __init__(self, groups: int, routes_max: int, request_timeout_s: float) -> None:
+        """`groups`: how many the cluster has; `routes_max`: topics whose pipeline is remembered."""
+        self.groups = groups
+        self.pipelines: dict[str, Pipeline] = {}
+        self.published_records = 0
+        self._routes_max = routes_max
+        self._request_timeout_s = request_timeout_s
+        self._by_group: dict[int, Pipeline] = {}
+        self._routes: dict[bytes, tuple[int, Pipeline]] = {}
+
+    def follow(self, members: Iterable[Member], make: Callable[[Member], Pipeline]) -> None:
+        """The coordinators that there are now, and the groups they lead."""
+        for member in members:
+            pipeline = self.pipelines.get(member.name)
+            if pipeline is None:
+                pipeline = self.pipelines[member.name] = make(member)
+            pipeline.member = member
+            for group in member.groups:
+                self._by_group[group] = pipeline
+        self._routes.clear()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every group has a coordinator."""
+        return len(self._by_group) == self.groups
+
+    @property
+    def full(self) -> bool:
+        """Whether some pipeline is full: publishers are not read then."""
+        return any([pipeline.full for pipeline in self.pipelines.values()])
+
+    async def close(self) -> None:
+        """End all links."""
+        await asyncio.gather(*[pipeline.close() for pipeline in self.pipelines.values()])
+
+    # -- who is concerned
+
+    def pipeline_of(self, group: int) -> Pipeline | None:
+        """The pipeline to the leader of `group`."""
+        return self._by_group.get(group)
+
+    def _leader_of(self, group: int) -> Pipeline:
+        pipeline = self._by_group.get(group)
+        if pipeline is None:
+            raise UnavailableError(f"no coordinator leads group {group} now")
+        return pipeline
+
+    def pipelines_of(self, topic_filter: bytes) -> list[Pipeline]:
+        """The pipelines that a filter concerns. Raises UnavailableError when nobody leads its one group."""
+        if is_wildcard(topic_filter):
+            return list(self.pipelines.values())
+        return [self._leader_of(topic_group(topic_filter, self.groups))]
+
+    def groups_of(self, topic_filter: bytes) -> range | list[int]:
+        """The groups that a filter concerns."""
+        return range(self.groups) if is_wildcard(topic_filter) else [topic_group(topic_filter, self.groups)]
+
+    def groups_of_all(self, filters: Iterable[bytes]) -> Collection[int]:
+        """The groups that some of these filters concern."""
+        filters = list(filters)
+        if concerns_all(filters):
+            return range(self.groups)
+        return {topic_group(name, self.groups) for name in filters}
+
+    # -- publishing
+
+    def publish(
+        self,
+        topic: bytes,
+        flags: int,
+        payloads: list[bytes],
+        origin: str,
+        done: Done | None = None,
+        mark: tuple[bytes, list[int]] | None = None,
+        **run: Any,
+    ) -> Pipeline:
+        """Publications that differ only in payload; `done` gets the result of the entry that holds them.
+
+        Returns the pipeline: the caller stops reading its publisher while that is `full`. Raises UnavailableError.
+        """
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._route(topic)
+        group, pipeline = route
+        builder = pipeline.builder(group, sum(map(len, payloads)) if len(payloads) > 1 else len(payloads[0]))
+        size = builder.add(topic, flags, payloads, origin, **run)
+        if mark is not None:
+            builder.mark(*mark)
+        if done is not None:
+            builder.when_done(done)
+        self.published_records += len(payloads)
+        pipeline.added(size)
+        return pipeline
+
+    def _route(self, topic: bytes) -> tuple[int, Pipeline]:
+        group = topic_group(topic, self.groups)
+        pipeline = self._leader_of(group)
+        if len(self._routes) >= self._routes_max:
+            self._routes.clear()
+        route = self._routes[topic] = (group, pipeline)
+        return route
+
+    def group_of(self, topic: bytes) -> int:
+        """The group of a topic. Raises UnavailableError when nobody leads it."""
+        return (self._routes.get(topic) or self._route(topic))[0]
+
+    def forward(self, entry: SealedEntry, count: int) -> Pipeline:
+        """An entry of `count` records that a Python client made. Raises UnavailableError."""
+        pipeline = self._leader_of(entry.wire[0])
+        self.published_records += count
+        pipeline.forward(entry)
+        return pipeline
+
+    # -- questions
+
+    async def ask_all(self, topic_filter: bytes, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        """`ask` each coordinator that the filter concerns; when one fails, none is taken any more."""
+        await gathered([self.ask(p, take, method, *arguments) for p in self.pipelines_of(topic_filter)])
+
+    async def ask(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        """Ask until it is answered; `take(result)` runs while the answer is taken off the link.
+
+        Raises UnavailableError when that takes longer than `link.request_timeout_s`.
+        """
+        wait_s = self._request_timeout_s
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._ask_again(pipeline, take, method, *arguments)
+        except TimeoutError:
+            raise UnavailableError(f"{pipeline.member.name} has not answered {method} for {wait_s:.0f} s") from None
+
+    async def _ask_again(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
+        while True:
+            await pipeline.wait_linked()
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def done(error: Exception | None, result: Any, answered: asyncio.Future[None] = answered) -> None:
+                if not answered.done():
+                    if error is None:
+                        take(result)
+                    answered.set_result(None) if error is None else answered.set_exception(error)
+
+            pipeline.call(done, method, *arguments)
+            try:
+                await answered
+            except UnavailableError:
+                await asyncio.sleep(ASK_AGAIN_S)
+            else:
+                return
+
+    async def offsets_at(self, topic_filter: bytes, time_us: int) -> dict[int, int]:
+        """The first offset at or after a time in each group that a filter concerns. Raises UnavailableError."""
+        groups = None if is_wildcard(topic_filter) else self.groups_of(topic_filter)
+        found: dict[int, int] = {}
+        await self.ask_all(topic_filter, found.update, "offsets_at", groups, time_us)
+        return found

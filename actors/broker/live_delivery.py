@@ -1,0 +1,94 @@
+"""Live blocks on their way from the coordinators to the subscribers, and how far each group has come.
+
+`heads` says, group by group, up to where everything that concerns this broker has been delivered: the cursor of whoever
+is live. Blocks go to the fan-out and into the cache; those that need a dictionary which the broker lacks wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.clock import Clock
+from lexicast.compression.wire import AliasTable
+
+from .catching_up.readers import BlockCache
+from .dictionary_keeper import DictionaryKeeper
+from .encoding import BlockView, Encoder
+from .fanout import Fanout
+from .storing import Storing
+from .waiting_for_dictionaries import WaitingBlocks
+
+log = logging.getLogger(__name__)
+
+
+class LiveDelivery:
+    """See the module's docstring. `waiting`: the blocks that wait for a dictionary."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        dictionaries: DictionaryKeeper,
+        fetch_dictionary: Callable[[int], Awaitable[object]],
+        aliases: AliasTable,
+        storing: Storing,
+        cache: BlockCache,
+        fanout: Fanout,
+        encoder: Encoder,
+    ) -> None:
+        self.heads: dict[int, int] = {}
+        self.delivered_records = 0
+        # Blocks that a defect, here or in whoever made them, kept from some subscribers.
+        self.undeliverable = 0
+        self.waiting = WaitingBlocks(dictionaries, fetch_dictionary, self._deliver_late)
+        self._clock = clock
+        self._dictionaries = dictionaries
+        self._aliases = aliases
+        self._storing = storing
+        self._cache = cache
+        self._fanout = fanout
+        self._encoder = encoder
+
+    def on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
+        """Everything before these offsets, by group (epoch, offset), has been delivered."""
+        for group, (_, head) in heads.items():
+            self.reached(group, head)
+
+    def reached(self, group: int, head: int) -> None:
+        """Everything before `head` has been delivered, or concerns nobody here."""
+        if head > self.heads.get(group, -1) and group not in self.waiting:
+            self.heads[group] = head
+            self._cache.reached(group, head)
+
+    def on_blocks(self, wires: Any) -> None:
+        """Live blocks, in offset order within their group."""
+        now_us = self._clock.time_us()
+        self._aliases.next_turn()
+        for wire in wires:
+            block = Block.from_wire(wire)
+            try:
+                if not self.waiting.takes(block):
+                    self._deliver(block, now_us)
+            except Exception:  # asked for again it would come again, and nobody here would get anything else
+                self.undeliverable += 1
+                log.exception("group %d offset %d: a block could not be delivered", block.group, block.first)
+
+    def _deliver(self, block: Block, now_us: int) -> None:
+        group = block.group
+        head = self.heads.get(group, 0)
+        if block.last < head:
+            return  # delivered before: the link was resumed from an older head
+        self._cache.add(block, head)
+        self.heads[group] = block.last + 1
+        if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
+            self._dictionaries.learn(block)
+        self.delivered_records += self._fanout.deliver(self._live_view(block, now_us), self._encoder)
+
+    def _deliver_late(self, block: Block) -> None:
+        self._deliver(block, self._clock.time_us())
+
+    def _live_view(self, block: Block, now_us: int) -> BlockView:
+        raw = self._storing.recall(block) if block.meta.dictionaries else None
+        return BlockView(block, now_us, raw)
