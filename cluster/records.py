@@ -6,7 +6,7 @@ so that a table is always what replaying the log gives (one replication, one rec
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, get_origin, get_type_hints
 
 import msgpack
 
@@ -38,12 +38,16 @@ class Unsubscribed(NamedTuple):
     filter: str
 
 
+# The time at which a session is forgotten that never is.
+NEVER_US: Final = 2**63 - 1
+
+
 class SessionSaved(NamedTuple):
     """A whole session, in the home group of its client id. Replaces what was there.
 
     `uid` names it from clean start to clean start; `generation` grows with every take-over. While it is connected,
     `owner` is the broker that serves it, `connection` the number that `incarnation` of that broker gave the connection,
-    and `expires_us` and `will_us` are 0. Else `owner` is "", `expires_us` the time to forget it (2**63 - 1: never) and
+    and `expires_us` and `will_us` are 0. Else `owner` is "", `expires_us` the time to forget it (NEVER_US: never) and
     `will_us` the time at which its will is due (0: it has none, or none any more). `expiry_s`: how long it outlives its
     connection. `filters`, `will` (b"": none) and `place` (cursor, in flight, packet ids) are the broker's msgpack.
     """

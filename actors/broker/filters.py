@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.protocol.requests import FILTERS_MAX
 from lexicast.cluster.topics.names import is_wildcard
 
-from ..coordinator.interest import FILTERS_MAX
 from ..link.link import Link
 from .pipeline import Pipeline
 

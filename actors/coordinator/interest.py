@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.positions import topic_group
+from lexicast.cluster.protocol.requests import FILTERS_MAX
 from lexicast.cluster.records import ControlRecord, Subscribed, Unsubscribed
 from lexicast.cluster.topics.names import is_wildcard
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from .server import CoordinatorServer
 
 TIME_MAX_US = 2**63 - 1
-# Filters of one request; brokers send no more, so that no turn of the event loop becomes long.
-FILTERS_MAX = 500
 # Filters of a broker that is gone that leave the trie in one step.
 FILTERS_FORGOTTEN = 100
 

@@ -18,21 +18,20 @@ from typing import Any, cast
 from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block, unpack_meta
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UnavailableError, UsageError
-from lexicast.cluster.protocol.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN, check_entry_columns
+from lexicast.cluster.protocol.messages import ACK, HEADS, PUBLISH, REQUEST, TAKEN, WireEntry, check_entry_columns
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
 from lexicast.storage.store import Store
 
-from ..broker.entries import WireEntry
 from ..link.link import Link
 from ..loop.background import cannot_go_on, keep_going, stop_loops
 from ..loop.turns import LoopWatch
 from ..status.meters import Meter, Since, Trend
 from .committer import Committer
 from .peers import BrokerPeer, Routing
-from .recall import StoreMemory
 from .requests import CoordinatorRequests
-from .session_home import Sessions
+from .sequencer_memory import StoreMemory
+from .session_home import SessionHome
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class CoordinatorServer:
         self.memory = StoreMemory(store)
         self.sequencer = Sequencer(name, self.memory)
         self.routing = Routing()
-        self.sessions = Sessions(store, self.append_control, self.routing.peers, lambda: BelievedClock(self))
+        self.sessions = SessionHome(store, self.append_control, self.routing.peers, lambda: BelievedClock(self))
         self.requests = CoordinatorRequests(self)
         self.failure: StoreError | None = None
         # The last refusal for want of space. An epoch whose start cannot be stored is not served.

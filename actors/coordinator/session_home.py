@@ -2,8 +2,8 @@
 
 The coordinator that leads a client id's group decides. A broker takes a session over before it answers CONNECT; the
 generation grows with each take-over, and what an older generation still wants to save is refused, so two brokers
-never serve one session. `Sessions` is the table as it will be once everything sequenced is durable: the store's rows
-(`session_memory`) under a layer of the changes on their way. Written is what changed (`session_fate.record_of`).
+never serve one session. `SessionHome` is the table as it will be once everything sequenced is durable: the store's rows
+(`session_memory`) under a layer of the changes on their way. Written is what changed (`session_transitions.record_of`).
 
 Every session has somebody. Its owner while that lives; else the home itself, which publishes wills when they are due,
 through whichever broker is linked (at least once: a broker that dies of it leaves it to the next), and forgets sessions
@@ -22,23 +22,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from lexicast.cluster.clock import Clock
+from lexicast.cluster.clock import US_PER_S, Clock
 from lexicast.cluster.errors import LexicastError, StaleEpochError, UnavailableError
+from lexicast.cluster.protocol.session_floor import Standing
+from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionHeld, SessionLeft
 from lexicast.cluster.records import ControlRecord, SessionSaved
 
 from .peers import BrokerPeer
-from .session_fate import continues, due_will, has_expired, moved_on, orphaned, record_of
-from .session_floor import frontier_of
 from .session_memory import SessionMemory
+from .session_transitions import continues, due_will, has_expired, moved_on, orphaned, record_of
 
 log = logging.getLogger(__name__)
 
 YIELD_TIMEOUT_S = 3.0
 # How long a broker may be without a link before its sessions are taken from it.
 ORPHANED_S = 10.0
-US_PER_S = 1_000_000
+
 # In the place of a broker's name: sessions of whichever brokers are gone.
 ANY_BROKER = ""
 WILL_TIMEOUT_S = 10.0
@@ -63,72 +64,7 @@ class SessionStore(Protocol):
         """Sessions to which something is to happen by now."""
 
 
-class Asked(NamedTuple):
-    """What a connection brings with it. `connection`: its number in its broker's incarnation, ascending; `uid`, `place`
-    and `filters` are the session's if it begins now."""
-
-    clean: bool
-    uid: bytes
-    connection: int
-    expiry_s: int
-    will: bytes
-    filters: bytes
-    place: bytes
-
-
-class Opened(NamedTuple):
-    """The answer to `session_open`."""
-
-    uid: bytes
-    generation: int
-    present: bool
-    filters: bytes
-    place: bytes
-
-
-class Left(NamedTuple):
-    """What a connection leaves: `expires_us` 0 while it goes on; `filters` None: as they were."""
-
-    expiry_s: int
-    expires_us: int
-    will_us: int
-    filters: bytes | None
-    place: bytes
-
-
-class Held(NamedTuple):
-    """A session that a broker says it serves; `lasting`: it is written."""
-
-    group: int
-    client_id: str
-    uid: bytes
-    generation: int
-    connection: int
-    lasting: bool
-
-
-class Standing(NamedTuple):
-    """How far all sessions of a broker's incarnation have got, but those of connections from `below` on.
-
-    Before `floor` (group -> offset) everything is acknowledged, where `exceptions` (connection -> group -> offset as
-    `session_floor.packed`, or None: nothing is known) does not say otherwise.
-    """
-
-    below: int
-    floor: Mapping[int, int]
-    exceptions: Mapping[int, bytes | None]
-
-    def of(self, session: SessionSaved) -> Mapping[int, int]:
-        """The floor of one session."""
-        if session.connection >= self.below:
-            return {}
-        if session.connection not in self.exceptions:
-            return self.floor
-        own = frontier_of(self.exceptions[session.connection])
-        return {} if own is None else {**self.floor, **own}
-
-
-class Sessions:
+class SessionHome:
     """Sessions whose home groups are led here."""
 
     def __init__(
@@ -183,7 +119,7 @@ class Sessions:
 
     # -- taken over
 
-    async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Asked) -> Opened:
+    async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: SessionClaim) -> SessionGrant:
         """Give the session to `peer`; the owner until now is told to let go and hands over its last state.
 
         Asked again, because its answer was lost, it answers the same. Raises StaleEpochError when the broker has asked
@@ -194,7 +130,7 @@ class Sessions:
             if current is not None and (current.owner, current.incarnation) == (peer.name, peer.incarnation):
                 if current.connection == asked.connection:
                     present = current.uid != asked.uid
-                    return Opened(current.uid, current.generation, present, current.filters, current.place)
+                    return SessionGrant(current.uid, current.generation, present, current.filters, current.place)
                 if current.connection > asked.connection:
                     raise StaleEpochError(f"session {client_id!r}: a later connection has it")
             handed_over = await self._handed_over(current, asked.clean)
@@ -226,7 +162,7 @@ class Sessions:
             await self._write(group, client_id, saved)
             if peer.link.closed:
                 self._suspects.setdefault(peer.name, self._clock().monotonic() + ORPHANED_S)
-            return Opened(saved.uid, saved.generation, goes_on, saved.filters, saved.place)
+            return SessionGrant(saved.uid, saved.generation, goes_on, saved.filters, saved.place)
 
     def _state(self, current: SessionSaved, handed_over: HandedOver) -> tuple[bytes, bytes]:
         """(filters, place) to go on from."""
@@ -255,7 +191,7 @@ class Sessions:
 
     # -- what its owner says
 
-    async def save(self, group: int, client_id: str, generation: int, left: Left) -> None:
+    async def save(self, group: int, client_id: str, generation: int, left: SessionLeft) -> None:
         """Write what changed. Raises StaleEpochError."""
         current = self._owned(group, client_id, generation)
         saved = current._replace(
@@ -281,7 +217,7 @@ class Sessions:
             raise StaleEpochError(f"session {client_id!r}: generation {generation} was taken over")
         return current
 
-    def hold(self, peer: BrokerPeer, held: Iterable[Held]) -> list[tuple[str, int]]:
+    def hold(self, peer: BrokerPeer, held: Iterable[SessionHeld]) -> list[tuple[str, int]]:
         """A broker's sessions, told again as its link comes back: those not written here are known again. Returns the
         (client id, generation) of those that it has lost meanwhile."""
         lost: list[tuple[str, int]] = []
@@ -305,7 +241,7 @@ class Sessions:
     def stand(
         self, peer: BrokerPeer, below: int, floor: Mapping[int, int], exceptions: Mapping[int, bytes | None]
     ) -> None:
-        """How far a broker's sessions have got; see `Standing`. `floor` holds what has moved."""
+        """How far a broker's sessions have got; see `session_floor.Standing`. `floor` holds what has moved."""
         key = (peer.name, peer.incarnation)
         known = self._standing.get(key)
         self._standing[key] = Standing(below, {**known.floor, **floor} if known is not None else floor, exceptions)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lexicast.cluster.protocol.sessions import SessionClaim, SessionHeld, SessionLeft
+
 from .peers import BrokerPeer
-from .session_home import Asked, Held, Left
 
 if TYPE_CHECKING:
     from .server import CoordinatorServer
@@ -28,21 +29,21 @@ class SessionRequests:
         }
 
     async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Any) -> Any:
-        """See `Sessions.open`."""
-        return tuple(await self._server.sessions.open(peer, group, client_id, Asked(*asked)))
+        """See `SessionHome.open`."""
+        return tuple(await self._server.sessions.open(peer, group, client_id, SessionClaim(*asked)))
 
     async def save(self, peer: BrokerPeer, group: int, client_id: str, generation: int, left: Any) -> None:
-        """See `Sessions.save`."""
-        await self._server.sessions.save(group, client_id, generation, Left(*left))
+        """See `SessionHome.save`."""
+        await self._server.sessions.save(group, client_id, generation, SessionLeft(*left))
 
     async def end(self, peer: BrokerPeer, group: int, client_id: str, generation: int) -> None:
-        """See `Sessions.end`."""
+        """See `SessionHome.end`."""
         await self._server.sessions.end(group, client_id, generation)
 
     def hold(self, peer: BrokerPeer, held: Any) -> Any:
-        """See `Sessions.hold`."""
-        return self._server.sessions.hold(peer, [Held(*each) for each in held])
+        """See `SessionHome.hold`."""
+        return self._server.sessions.hold(peer, [SessionHeld(*each) for each in held])
 
     def stand(self, peer: BrokerPeer, below: int, floor: Any, exceptions: Any) -> None:
-        """See `Sessions.stand`."""
+        """See `SessionHome.stand`."""
         self._server.sessions.stand(peer, below, floor, exceptions)

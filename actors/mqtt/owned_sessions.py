@@ -26,14 +26,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import RETAIN, Block
+from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UnavailableError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.properties import carried
+from lexicast.cluster.protocol.session_floor import EXCEPTION_OFFSETS_MAX, SessionFloor, packed_exceptions
+from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
 from ..broker.pipeline import Pipeline
-from ..coordinator.session_fate import US_PER_S, expires_us
-from ..coordinator.session_floor import EXCEPTION_OFFSETS_MAX, Floor, packed
-from ..coordinator.session_home import Asked, Left, Opened
 from .codec.packets import Will
 from .codec.properties import expiry_ms
 from .session import Session
@@ -83,7 +83,7 @@ class OwnedSessions:
         self._opening: dict[str, set[int]] = {}
         self._passed_on: dict[str, int] = {}
         self._connections = 0
-        self._floor = Floor()
+        self._floor = SessionFloor()
         self._told: dict[str, dict[int, int]] = {}
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._wills: set[asyncio.Future[bool]] = set()
@@ -135,7 +135,7 @@ class OwnedSessions:
         has it, TimeoutError, LexicastError.
         """
         filters, place = filters_of(session), place_of(session)
-        asked = Asked(
+        asked = SessionClaim(
             clean,
             secrets.token_bytes(16),
             session.connection,
@@ -144,7 +144,7 @@ class OwnedSessions:
             filters,
             place,
         )
-        opened = Opened(*await self._ask_home("session_open", session.client_id, tuple(asked)))
+        opened = SessionGrant(*await self._ask_home("session_open", session.client_id, tuple(asked)))
         session.uid, session.generation = opened.uid, opened.generation
         present = opened.present
         if present:
@@ -234,9 +234,9 @@ class OwnedSessions:
         now_us = self._engine.clock.time_us()
         wait_s = min(will_delay_s(will), session.expiry_s)
         published = will is None or (wait_s == 0 and await self.publish_will(session.client_id, will))
-        left = Left(
+        left = SessionLeft(
             session.expiry_s,
-            expires_us(session.expiry_s, now_us),
+            session_expires_us(session.expiry_s, now_us),
             0 if published else now_us + wait_s * US_PER_S,
             filters_of(session),
             place_of(session, handed_over=True),
@@ -303,7 +303,7 @@ class OwnedSessions:
                     behind.append((owner.session.connection, frontier))
             if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
                 await asyncio.sleep(0)
-        exceptions = packed(self._floor.move(heads, behind))
+        exceptions = packed_exceptions(self._floor.move(heads, behind))
         floor = self._floor.floor
         for name, pipeline in self._engine.coordinators.pipelines.items():
             told = self._told.get(name, {})
@@ -343,7 +343,7 @@ class OwnedSessions:
         session = owner.snapshot()
         filters, sent = filters_of(session), session.sent
         same = _digest(filters) == session.filters_saved
-        left = Left(session.expiry_s, 0, 0, None if same else filters, place_of(session))
+        left = SessionLeft(session.expiry_s, 0, 0, None if same else filters, place_of(session))
         group, pipeline = self.home(client_id)
         try:
             await pipeline.request("session_save", group, client_id, session.generation, tuple(left))

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgpack
 
@@ -55,6 +55,9 @@ from .shapes import (
 )
 
 PROTOCOL_VERSION: Final = 3
+
+# An entry of a PUBLISH: group, meta, lengths, body.
+WireEntry: TypeAlias = tuple[int, bytes, bytes, bytes]
 
 PUBLISH: Final = 1
 ACK: Final = 2

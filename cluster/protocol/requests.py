@@ -51,6 +51,9 @@ def _options(value: Any) -> bool:
     return type(value) is dict and all([type(name) is str for name in value])
 
 
+# Filters of one request to a coordinator, so that no turn of its event loop becomes long.
+FILTERS_MAX: Final = 500
+
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {
     "resume": (CURSOR,),
@@ -60,7 +63,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "unsubscribe": (FILTERS,),
     "offsets_at": (either(nothing, GROUPS), WHOLE),
     "records": (GROUP, OFFSETS),
-    # See `session_home`: Asked, Left, Held, Standing.
+    # `sessions`: SessionClaim, SessionLeft, SessionHeld; `session_floor.Standing`.
     "session_open": (GROUP, name_text, row(truth, data, WHOLE, WHOLE, data, data, data)),
     "session_save": (GROUP, name_text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
     "session_end": (GROUP, name_text, WHOLE),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lexicast.cluster.errors import PeerError
-from lexicast.cluster.records import SessionEnded, SessionMoved, SessionSaved, pack_record, unpack_record
+from lexicast.cluster.records import NEVER_US, SessionEnded, SessionMoved, SessionSaved, pack_record, unpack_record
 
 from ..file.table import AnyTransaction, WriteTransaction
 from ..log.block_format import DamageError, group_prefix, name_key, unpacked_head
@@ -25,7 +25,6 @@ from .superseded_records import supersede
 if TYPE_CHECKING:
     from ..environment.environment import Databases
 
-NEVER_US: Final = 2**63 - 1
 NONE: Final = -1
 
 _OFFSETS: Final = struct.Struct("<qqq")

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lexicast.actors.coordinator.recall import StoreMemory
+from lexicast.actors.coordinator.sequencer_memory import StoreMemory
 from lexicast.cluster.blocks import CONTROL, QOS_MASK, Block, Mark, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.errors import PeerError, StaleEpochError, UsageError
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP

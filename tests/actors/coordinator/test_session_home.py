@@ -11,13 +11,14 @@ import pytest
 
 from lexicast.actors.coordinator import session_home
 from lexicast.actors.coordinator.peers import BrokerPeer
-from lexicast.actors.coordinator.session_floor import packed
-from lexicast.actors.coordinator.session_home import ORPHANED_S, Asked, Held, Left, Opened, Sessions
+from lexicast.actors.coordinator.session_home import ORPHANED_S, SessionHome
 from lexicast.actors.mqtt.codec.packets import Will
 from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.session_state import filters_of, place_of, restore, will_bytes
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import PeerError, StaleEpochError, StoreError, UnavailableError
+from lexicast.cluster.protocol.session_floor import packed_exceptions
+from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionHeld, SessionLeft
 from lexicast.cluster.records import ControlRecord, SessionEnded, SessionMoved, SessionSaved
 from lexicast.storage.tables.sessions import due_us
 
@@ -92,7 +93,7 @@ class Home:
     def start(self) -> None:
         """A coordinator that knows what is durable."""
         self.peers.clear()
-        self.sessions = Sessions(self.table, self.append, self.peers, lambda: self.clock)
+        self.sessions = SessionHome(self.table, self.append, self.peers, lambda: self.clock)
 
     def append(self, group: int, record: ControlRecord, done: Callable[[Exception | None], None]) -> None:
         assert group == GROUP
@@ -130,7 +131,7 @@ class Home:
         link(peer).closed = True
         self.sessions.unlinked(peer.name)
 
-    async def open(self, peer: BrokerPeer, connection: int = 1, **asked: Any) -> Opened:
+    async def open(self, peer: BrokerPeer, connection: int = 1, **asked: Any) -> SessionGrant:
         known: dict[str, Any] = {
             "clean": False,
             "uid": b"new",
@@ -140,15 +141,15 @@ class Home:
             "filters": b"",
             "place": b"begin",
         }
-        return await self.sessions.open(peer, GROUP, CLIENT, Asked(**known | asked))
+        return await self.sessions.open(peer, GROUP, CLIENT, SessionClaim(**known | asked))
 
     async def save(self, generation: int, place: bytes, filters: bytes | None = None) -> None:
-        await self.sessions.save(GROUP, CLIENT, generation, Left(HOUR, 0, 0, filters, place))
+        await self.sessions.save(GROUP, CLIENT, generation, SessionLeft(HOUR, 0, 0, filters, place))
 
     async def leave(
         self, generation: int, place: bytes = b"left", expires_us: int = NEVER, will_us: int = 0, expiry_s: int = HOUR
     ) -> None:
-        await self.sessions.save(GROUP, CLIENT, generation, Left(expiry_s, expires_us, will_us, None, place))
+        await self.sessions.save(GROUP, CLIENT, generation, SessionLeft(expiry_s, expires_us, will_us, None, place))
 
     async def sweep(self, seconds: float = 0.0) -> None:
         """Time passes; what is due then happens."""
@@ -191,7 +192,7 @@ async def test_a_new_session_is_durable_before_it_is_given() -> None:
     assert not opening.done()
     assert home.waiting
     home.commit()
-    assert await opening == Opened(b"new", home.clock.time_us(), False, b"", b"begin")
+    assert await opening == SessionGrant(b"new", home.clock.time_us(), False, b"", b"begin")
     assert home.row().owner == "a"
 
 
@@ -201,7 +202,7 @@ async def test_a_session_that_was_left_is_resumed_with_its_state_and_uid() -> No
     first = await home.open(a, uid=b"u1")
     await home.leave(first.generation)
     assert home.row().owner == ""
-    assert await home.open(b, uid=b"u2") == Opened(b"u1", first.generation + 1, True, b"", b"left")
+    assert await home.open(b, uid=b"u2") == SessionGrant(b"u1", first.generation + 1, True, b"", b"left")
     assert link(a).asked == []
 
 
@@ -210,7 +211,7 @@ async def test_the_owner_hands_over_and_an_older_generation_is_refused() -> None
     a, b = home.broker("a", answer=(b"filters", b"latest")), home.broker("b")
     first = await home.open(a)
     second = await home.open(b)
-    assert second == Opened(b"new", first.generation + 1, True, b"filters", b"latest")
+    assert second == SessionGrant(b"new", first.generation + 1, True, b"filters", b"latest")
     assert link(a).asked == [("session_yield", CLIENT, first.generation, False)]
     with pytest.raises(StaleEpochError):
         await home.save(first.generation, b"late")
@@ -423,7 +424,7 @@ async def test_a_coordinator_that_was_restarted_is_told_of_them_again() -> None:
     first = await home.open(a, expiry_s=0, uid=b"one")
     home.start()
     again = home.broker("a", answer=(b"", b""))
-    assert home.sessions.hold(again, [Held(GROUP, CLIENT, b"one", first.generation, 1, False)]) == []
+    assert home.sessions.hold(again, [SessionHeld(GROUP, CLIENT, b"one", first.generation, 1, False)]) == []
     await home.open(home.broker("b"), expiry_s=0, uid=b"two")
     assert link(again).asked == [("session_yield", CLIENT, first.generation, False)]
 
@@ -437,7 +438,7 @@ async def test_of_two_that_were_served_meanwhile_the_older_lets_go() -> None:
     b = home.broker("b", answer=(b"", b""))
     second = await home.open(b, expiry_s=0, uid=b"two")
     again = home.broker("a", answer=(b"", b""))
-    held = Held(GROUP, CLIENT, b"one", first.generation, 1, False)
+    held = SessionHeld(GROUP, CLIENT, b"one", first.generation, 1, False)
     assert home.sessions.hold(again, [held]) == [(CLIENT, first.generation)]
     found = home.get()
     assert found is not None
@@ -447,8 +448,8 @@ async def test_of_two_that_were_served_meanwhile_the_older_lets_go() -> None:
 async def test_of_two_that_were_served_meanwhile_the_older_lets_go_also_where_it_is_told_of_first() -> None:
     home = Home()
     a, b = home.broker("a", answer=(b"", b"")), home.broker("b", answer=(b"", b""))
-    home.sessions.hold(a, [Held(GROUP, CLIENT, b"one", 5, 1, False)])
-    assert home.sessions.hold(b, [Held(GROUP, CLIENT, b"two", 7, 1, False)]) == []
+    home.sessions.hold(a, [SessionHeld(GROUP, CLIENT, b"one", 5, 1, False)])
+    assert home.sessions.hold(b, [SessionHeld(GROUP, CLIENT, b"two", 7, 1, False)]) == []
     await eventually(lambda: bool(link(a).asked))
     assert link(a).asked == [("session_yield", CLIENT, 5, True)]
 
@@ -458,7 +459,7 @@ async def test_a_broker_that_was_cut_off_hears_of_what_it_has_lost() -> None:
     a = home.broker("a")
     first = await home.open(a)
     home.lose(a)
-    held = Held(GROUP, CLIENT, b"new", first.generation, 1, True)
+    held = SessionHeld(GROUP, CLIENT, b"new", first.generation, 1, True)
     assert home.sessions.hold(home.broker("a"), [held]) == []
     home.lose(home.peers["a"])
     await home.open(home.broker("b"))
@@ -478,7 +479,7 @@ async def test_a_session_with_expiry_0_ends_when_another_connection_takes_its_pl
         home.lose(a)
     b = home.broker("b")
     second = await home.open(b, uid=b"two")
-    assert second == Opened(b"two", second.generation, False, b"", b"begin")
+    assert second == SessionGrant(b"two", second.generation, False, b"", b"begin")
     # A living owner publishes it itself.
     assert link(b).wills == ([] if lives else [WAITS])
 
@@ -616,7 +617,7 @@ async def test_a_session_goes_on_from_what_its_broker_told_of_all(
     first = await home.open(a)
     await home.save(first.generation, place(9))
     home.sessions.stand(a, below, {GROUP: 40, 7: 3}, {})
-    home.sessions.stand(a, below, {GROUP: 50}, packed(exceptions))
+    home.sessions.stand(a, below, {GROUP: 50}, packed_exceptions(exceptions))
     home.lose(a)
     opened = await home.open(home.broker("b"))
     assert read(opened.filters, opened.place).cursor == {GROUP: expected}

@@ -1,7 +1,7 @@
-"""What becomes of a session when its connection ends or another one comes. Pure: rows and times in, rows out.
+"""The transitions of a session: its connection ends, or another one comes. Pure: rows and times in, rows out.
 
     served      owner, connection; its will, if it has one, is armed
-      | DISCONNECT, or the connection is lost        (the owner says so: `Sessions.save`, `Sessions.end`)
+      | DISCONNECT, or the connection is lost        (the owner says so: `SessionHome.save`, `SessionHome.end`)
       | the owner is gone, and nobody says anything  (`orphaned`)
       v
     away        expires_us, will_us: the will that waits
@@ -16,19 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.errors import PeerError
+from lexicast.cluster.protocol.sessions import session_expires_us
 from lexicast.cluster.records import SessionEnded, SessionMoved, SessionSaved
-from lexicast.storage.tables.sessions import NEVER_US
 
 from ..mqtt.session_state import left_behind, will_delay_s, will_of
-
-NEVER_S = 2**32 - 1
-US_PER_S = 1_000_000
-
-
-def expires_us(expiry_s: int, at_us: int) -> int:
-    """When a session whose connection ended at `at_us` is to be forgotten."""
-    return NEVER_US if expiry_s == NEVER_S else at_us + expiry_s * US_PER_S
 
 
 def has_expired(session: SessionSaved, now_us: int) -> bool:
@@ -67,7 +60,7 @@ def orphaned(session: SessionSaved, at_us: int, floor: Mapping[int, int]) -> Ses
         owner="",
         incarnation=0,
         connection=0,
-        expires_us=expires_us(session.expiry_s, at_us),
+        expires_us=session_expires_us(session.expiry_s, at_us),
         will_us=at_us + delay_s(session) * US_PER_S if session.will else 0,
         place=moved_on(session.place, floor),
     )

@@ -1,4 +1,4 @@
-"""How far all sessions of a broker have got, in one number a topic group, told to their homes every round. Pure.
+"""The floor of a broker's sessions: how far all have got, in one number a topic group, told to their homes. Pure.
 
 A session that is live costs its home nothing as it goes on: its cursor is the broker's head, and everything before it
 is acknowledged. So a broker does not tell of each session, but of all of them at once: before `floor[group]` nothing is
@@ -13,22 +13,23 @@ Invariant: what is said of a session (`floor`, under its exception) is never bey
 never goes back. At most EXCEPTION_OFFSETS_MAX offsets are told; of sessions beyond them it is said that nothing is
 known (None), and what was saved of them counts. Nobody need look at those: of sessions that lag beyond so many offsets,
 as when all return at once, None is handed in.
-An exception travels and lies at its home as msgpack (`packed`): few are ever asked for.
+An exception travels and lies at its home as msgpack (`packed_exceptions`): few are ever asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
-from lexicast.cluster.protocol.shapes import CURSOR
+from ..records import SessionSaved
+from .shapes import CURSOR
 
 EXCEPTION_OFFSETS_MAX = 20_000
 
 
-class Floor:
+class SessionFloor:
     """See the module's docstring."""
 
     def __init__(self) -> None:
@@ -56,14 +57,14 @@ class Floor:
         return exceptions
 
 
-def packed(exceptions: Mapping[int, Mapping[int, int] | None]) -> dict[int, bytes | None]:
+def packed_exceptions(exceptions: Mapping[int, Mapping[int, int] | None]) -> dict[int, bytes | None]:
     """Exceptions as their home is told of them, each by itself."""
     pack = msgpack.Packer(autoreset=True).pack
     return {number: None if frontier is None else pack(frontier) for number, frontier in exceptions.items()}
 
 
 def frontier_of(exception: bytes | None) -> dict[int, int] | None:
-    """The offsets in one of `packed`; None where nothing is known, or nothing can be read."""
+    """The offsets in one of `packed_exceptions`; None where nothing is known, or nothing can be read."""
     if exception is None:
         return None
     try:
@@ -71,3 +72,24 @@ def frontier_of(exception: bytes | None) -> dict[int, int] | None:
     except (ValueError, msgpack.UnpackException):
         return None
     return found if CURSOR(found) else None
+
+
+class Standing(NamedTuple):
+    """How far all sessions of a broker's incarnation have got, but those of connections from `below` on.
+
+    Before `floor` (group -> offset) everything is acknowledged, where `exceptions` (connection -> group -> offset as
+    `packed_exceptions`, or None: nothing is known) does not say otherwise.
+    """
+
+    below: int
+    floor: Mapping[int, int]
+    exceptions: Mapping[int, bytes | None]
+
+    def of(self, session: SessionSaved) -> Mapping[int, int]:
+        """The floor of one session."""
+        if session.connection >= self.below:
+            return {}
+        if session.connection not in self.exceptions:
+            return self.floor
+        own = frontier_of(self.exceptions[session.connection])
+        return {} if own is None else {**self.floor, **own}

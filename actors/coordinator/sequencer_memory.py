@@ -1,4 +1,4 @@
-"""What the sequencer recalls from the store: producers, QoS 2 marks, dictionaries."""
+"""The sequencer's memory of what is durable: producers, QoS 2 marks and dictionaries, read from the store."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class StoreMemory:
         if state is None:
             return None
         starts = self._store.epochs(group)
-        runs = [RememberedRun(r.sequence, r.records, epoch_of(starts, r.offset), r.offset) for r in state.runs]
+        runs = [RememberedRun(r.sequence, r.records, epoch_at(starts, r.offset), r.offset) for r in state.runs]
         return Producer(state.incarnation, state.sequence, deque(runs), forgotten(state.sequence, runs))
 
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
         """Where an unreleased QoS 2 publication stands durably."""
         offset = self._store.mark(group, session_uid, packet_id)
-        return None if offset is None else Placed(1, epoch_of(self._store.epochs(group), offset), offset)
+        return None if offset is None else Placed(1, epoch_at(self._store.epochs(group), offset), offset)
 
     def dictionaries(self, group: int) -> set[int]:
         """Ids of the dictionaries that the group's log holds or is about to hold."""
@@ -60,7 +60,7 @@ def forgotten(last: int, runs: Sequence[RememberedRun]) -> int:
     return runs[0].sequence - 1 if ascending else last
 
 
-def epoch_of(starts: Sequence[Epoch], offset: int) -> int:
+def epoch_at(starts: Sequence[Epoch], offset: int) -> int:
     """The epoch that gave `offset`; 0 when it is older than the epochs that the store remembers."""
     at = bisect_right(starts, offset, key=lambda start: start.first)
     return starts[at - 1].epoch if at else 0
