@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.positions import topic_group
@@ -25,11 +25,10 @@ from lexicast.cluster.topics.names import is_wildcard
 
 from ..link.link import Link
 from ..loop.turns import Turns
+from .led_groups import LedGroups
 from .past import Past
 from .peers import BrokerPeer
-
-if TYPE_CHECKING:
-    from .server import CoordinatorServer
+from .session_home import SessionHome
 
 TIME_MAX_US = 2**63 - 1
 # Filters of a broker that is gone that leave the trie in one step.
@@ -39,8 +38,9 @@ FILTERS_FORGOTTEN = 100
 class Interest:
     """See the module's docstring."""
 
-    def __init__(self, server: CoordinatorServer, past: Past) -> None:
-        self._server = server
+    def __init__(self, led: LedGroups, home: SessionHome, past: Past) -> None:
+        self._led = led
+        self._home = home
         self._past = past
         # What brokers of an earlier link had, until it has been taken out.
         self._before: dict[BrokerPeer, BrokerPeer] = {}
@@ -51,20 +51,20 @@ class Interest:
     def resume(self, link: Link, heads: dict[int, int]) -> None:
         """A broker (re)opens its link: in each group of `heads` it wants what is not before its head. Replaces what an
         earlier link or incarnation of the broker had. It registers its filters next, then it asks to be served."""
-        server = self._server
-        old = server.routing.peers.get(link.name)
+        led = self._led
+        old = led.routing.peers.get(link.name)
         if old is not None and old.incarnation > link.incarnation:
             raise PeerError(f"{link.name} has been replaced by a newer incarnation")
         peer = BrokerPeer(link.name, link.incarnation, link)
-        server.routing.flush()
-        server.routing.replace(peer)
-        for number, group in server.sequencer.groups.items():
+        led.routing.flush()
+        led.routing.replace(peer)
+        for number, group in led.sequencer.groups.items():
             peer.behind[number] = min(heads.get(number, group.delivered), group.delivered)
         if old is not None:
             self._before[peer] = old
             if old.link is not link:
                 old.link.abort()
-        server.sessions.linked(peer, newer=old is None or old.incarnation < peer.incarnation)
+        self._home.linked(peer, newer=old is None or old.incarnation < peer.incarnation)
 
     def register(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
         """A part of what a broker that resumes is subscribed to. What the log says already keeps its cut: a broker that
@@ -77,17 +77,17 @@ class Interest:
         before = self._before.get(peer)
         if before is not None and before.incarnation == peer.incarnation and topic_filter in before.filters:
             return True  # or is about to be
-        group = topic_group(topic_filter, self._server.store.groups)
-        stored = self._server.store.subscription(group, peer.name, topic_filter.decode())
+        group = topic_group(topic_filter, self._led.store.groups)
+        stored = self._led.store.subscription(group, peer.name, topic_filter.decode())
         return stored is not None and stored.incarnation == peer.incarnation
 
     def serve(self, peer: BrokerPeer) -> dict[str, Any]:
         """A broker has registered everything: it is served from now on. Returns the heads of the groups in which it
         misses nothing."""
-        server = self._server
-        server.routing.flush()
+        led = self._led
+        led.routing.flush()
         peer.registering = False
-        groups = server.sequencer.groups
+        groups = led.sequencer.groups
         for number in [n for n, at in peer.behind.items() if at >= groups[n].delivered]:
             del peer.behind[number]
         if peer.behind:
@@ -104,12 +104,12 @@ class Interest:
         if before is not None:
             wanted = list(before.filters)
             for at in range(0, len(wanted), FILTERS_FORGOTTEN):
-                step = self._server.routing.remove(before, wanted[at : at + FILTERS_FORGOTTEN])
+                step = self._led.routing.remove(before, wanted[at : at + FILTERS_FORGOTTEN])
                 self._end_records(peer, step)
                 await turns.give_way()
             return
-        for group in list(self._server.sequencer.groups):
-            for record, _ in self._server.store.subscriptions(group):
+        for group in list(self._led.sequencer.groups):
+            for record, _ in self._led.store.subscriptions(group):
                 if record.broker == peer.name:
                     self._end_records(peer, [record.filter.encode()])
                 await turns.give_way()
@@ -133,18 +133,18 @@ class Interest:
         known; "first": group -> where what retention has left begins, if it took something; "behind": those in which
         older blocks are still to come on this link, before the cut.
         """
-        self._server.routing.flush()
+        self._led.routing.flush()
         fresh = self._place(peer, filters)
         for topic_filter in fresh:
             if not is_wildcard(topic_filter):
                 self._record_begin(peer, topic_filter)
-        numbers = list(self._server.sequencer.groups) if wildcard else self._groups_of(filters)
-        groups, ends = self._server.sequencer.groups, self._server.routing.ends
+        numbers = list(self._led.sequencer.groups) if wildcard else self._groups_of(filters)
+        groups, ends = self._led.sequencer.groups, self._led.routing.ends
         cut = {number: groups[number].delivered for number in numbers}
         return {
             "cut": cut,
             "ends": {n: ends[n] if n in ends else min(groups[n].opened, cut[n]) for n in numbers},
-            "first": {n: first for n in numbers if (first := self._server.store.first_kept(n))},
+            "first": {n: first for n in numbers if (first := self._led.store.first_kept(n))},
             "behind": [number for number in numbers if number in peer.behind],
         }
 
@@ -152,15 +152,15 @@ class Interest:
         filters = list(filters)
         if len(filters) > FILTERS_MAX:
             raise UsageError(f"{len(filters)} filters in one request: at most {FILTERS_MAX}")
-        return self._server.routing.insert(peer, filters)
+        return self._led.routing.insert(peer, filters)
 
     def unsubscribe(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
         """The broker has no subscriber left for `filters`."""
-        for topic_filter in self._server.routing.remove(peer, filters):
+        for topic_filter in self._led.routing.remove(peer, filters):
             self._record_end(peer, topic_filter)
 
     def _record_begin(self, peer: BrokerPeer, topic_filter: bytes) -> None:
-        now_us = self._server.clock.time_us()
+        now_us = self._led.clock.time_us()
         record = Subscribed(peer.name, peer.incarnation, topic_filter.decode(), now_us, TIME_MAX_US)
         self._record(topic_filter, record)
 
@@ -170,15 +170,15 @@ class Interest:
 
     def _record(self, topic_filter: bytes, record: ControlRecord) -> None:
         for group in self._groups_of([topic_filter]):
-            self._server.append_control(group, record, _ignore)
+            self._led.append_control(group, record, _ignore)
 
     def _groups_of(self, filters: Iterable[bytes]) -> list[int]:
-        led = self._server.sequencer.groups
+        led = self._led.sequencer.groups
         groups: set[int] = set()
         for topic_filter in filters:
             if is_wildcard(topic_filter):
                 return list(led)
-            groups.add(topic_group(topic_filter, self._server.store.groups))
+            groups.add(topic_group(topic_filter, self._led.store.groups))
         return [group for group in groups if group in led]
 
 

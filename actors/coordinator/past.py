@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UsageError
@@ -18,11 +18,9 @@ from lexicast.cluster.topics.names import TopicTrie
 
 from ..loop import turns as turns_of
 from ..loop.turns import Turns
+from .led_groups import LedGroups
 from .past_memory import PastMemory
 from .peers import BrokerPeer
-
-if TYPE_CHECKING:
-    from .server import CoordinatorServer
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +51,8 @@ class Past:
     """See the module's docstring. All reading is done in the event loop, which is let go on after each TURN_S; one
     reader at a time, or each of them would take a turn in one pass of the loop."""
 
-    def __init__(self, server: CoordinatorServer) -> None:
-        self._server = server
+    def __init__(self, led: LedGroups) -> None:
+        self._led = led
         self._bringing_up: dict[BrokerPeer, asyncio.Task[None]] = {}
         self._reading = asyncio.Lock()
         self._memory = PastMemory()
@@ -93,10 +91,10 @@ class Past:
                     else:
                         peer.behind[group] = span.next
                 await asyncio.sleep(0)
-        self._server.tell_heads(peer)
+        self._led.tell_heads(peer)
 
     def _interest(self, peer: BrokerPeer) -> Callable[[bytes], bool]:
-        peers_of = self._server.routing.peers_of
+        peers_of = self._led.routing.peers_of
         return lambda topic: peer in peers_of(topic)
 
     async def fetch(
@@ -116,7 +114,7 @@ class Past:
         async with self._reading:
             turns, until_s = Turns(), turns_of.now_s() + FETCH_S
             for group, offset in cursor.items():
-                if group not in self._server.sequencer.groups:
+                if group not in self._led.sequencer.groups:
                     raise UsageError(f"group {group} is not led here")
                 if spans and (room <= 0 or turns_of.now_s() >= until_s):
                     break
@@ -124,8 +122,8 @@ class Past:
                 blocks += span.blocks
                 room -= sum([block.size_bytes for block in span.blocks]) + 1
                 await turns.give_way()
-        self._server.routing.flush()
-        groups, store = self._server.sequencer.groups, self._server.store
+        self._led.routing.flush()
+        groups, store = self._led.sequencer.groups, self._led.store
         return {
             "blocks": [block.to_wire() for block in blocks],
             "cursor": {group: span.next for group, span in spans.items()},
@@ -170,9 +168,9 @@ class Past:
         self, group: int, offset: int, wanted: Callable[[bytes], bool], bytes_max: int, turns: Turns
     ) -> Span:
         """About a turn's worth of reading; no other work runs after one that ends where live delivery stands."""
-        server = self._server
-        state = server.sequencer.groups[group]
-        if server.routing.ends.get(group, state.opened) <= offset and offset >= state.opened:
+        led = self._led
+        state = led.sequencer.groups[group]
+        if led.routing.ends.get(group, state.opened) <= offset and offset >= state.opened:
             return Span([], max(offset, state.delivered), True, True)  # nothing was published since
         blocks: list[Block] = []
         while offset < state.committed:
@@ -185,7 +183,7 @@ class Past:
             offset = next_offset if next_offset != offset else upto + 1
             if offset <= upto or offset < state.committed:
                 return Span(blocks, offset, False, True)
-        for block in server.sequencer.waiting(group, offset):
+        for block in led.sequencer.waiting(group, offset):
             if any(map(wanted, block.meta.topics)):
                 if blocks and bytes_max <= 0:  # as much as the disk is behind may wait here
                     return Span(blocks, max(offset, block.first), False, True)
@@ -202,7 +200,7 @@ class Past:
         known = self._memory.get(group, offset, bytes_max, turns_of.now_s()) if wanted is anything else None
         if known is not None:
             return known.blocks, known.next
-        store, read_s = self._server.store, turns.left_s
+        store, read_s = self._led.store, turns.left_s
         result = store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted, read_s=read_s)
         if wanted is anything and result.blocks:
             self._memory.put(group, offset, result.blocks, result.next_offset, turns_of.now_s())
@@ -210,15 +208,15 @@ class Past:
 
     def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
         """For each group (None: all led here) the first offset whose time is at or after `time_us`."""
-        led = self._server.sequencer.groups
+        led = self._led.sequencer.groups
         wanted = list(led) if groups is None else [group for group in groups if group in led]
-        return {group: self._server.store.offset_at(group, time_us) for group in wanted}
+        return {group: self._led.store.offset_at(group, time_us) for group in wanted}
 
     def records(self, peer: BrokerPeer, group: int, offsets: Iterable[int]) -> list[Any]:
         """Single records by offset, each as a block of its own; those no longer kept are left out."""
         found: list[Any] = []
         for offset in list(offsets)[:RECORDS_MAX]:
-            for block in self._server.store.read(group, offset, bytes_max=1, upto=offset).blocks:
+            for block in self._led.store.read(group, offset, bytes_max=1, upto=offset).blocks:
                 part = select(block, [at == offset for at in offsets_of(block)])
                 if part is not None:
                     found.append(part.to_wire())

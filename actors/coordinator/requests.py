@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexicast.cluster.errors import LexicastError, PeerError, UsageError
 from lexicast.cluster.protocol.requests import COORDINATOR
@@ -19,13 +19,12 @@ from lexicast.cluster.records import ControlRecord, DictionaryStored, Released
 from ..link.link import Link
 from ..status.report import plain
 from .interest import Interest
+from .led_groups import LedGroups
 from .past import Past
 from .peers import BrokerPeer
 from .retained import RetainedRequests
+from .session_home import SessionHome
 from .session_requests import SessionRequests
-
-if TYPE_CHECKING:
-    from .server import CoordinatorServer
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +32,12 @@ log = logging.getLogger(__name__)
 class CoordinatorRequests:
     """Dispatch and the requests themselves."""
 
-    def __init__(self, server: CoordinatorServer) -> None:
-        self._server = server
-        self.past = past = Past(server)
-        self.retained = RetainedRequests(server)
-        self.interest = interest = Interest(server, past)
+    def __init__(self, led: LedGroups, home: SessionHome, status: Callable[[], dict[str, Any]]) -> None:
+        """`status`: see `CoordinatorServer.status`."""
+        self._led = led
+        self.past = past = Past(led)
+        self.retained = RetainedRequests(led)
+        self.interest = interest = Interest(led, home, past)
         self._now: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
             "register": interest.register,
@@ -48,26 +48,26 @@ class CoordinatorRequests:
             "records": past.records,
             "dictionary": self.dictionary,
             "dictionary_put": self.dictionary_put,
-            "status": lambda peer: plain(self._server.status()),
+            "status": lambda peer: plain(status()),
         }
         self._later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
             "retained": self.retained.retained,
             "release": self.release,
         }
-        sessions = SessionRequests(server)
+        sessions = SessionRequests(home)
         self._now |= sessions.at_once
         self._later |= sessions.later
 
     def handle(self, link: Link, number: int, method: str, arguments: tuple[Any, ...]) -> None:
         """Run one request and answer it."""
-        peer = self._server.routing.peers.get(link.name)
+        peer = self._led.routing.peers.get(link.name)
         if method != "resume" and (peer is None or peer.link is not link):
             raise PeerError(f"{link.name} asks for {method} before `resume`")
         check_request(COORDINATOR, method, arguments)
         try:
             if COORDINATOR.get(method, ())[:1] == (GROUP,):
-                self._server.sequencer.check_led(arguments[0])
+                self._led.sequencer.check_led(arguments[0])
         except UsageError as error:
             link.reply(number, error)
             return
@@ -91,23 +91,23 @@ class CoordinatorRequests:
         self, peer: BrokerPeer, groups: Iterable[int] | None, uid: bytes, packet_ids: tuple[int, ...]
     ) -> None:
         """PUBREL: the groups (None: all led here) forget these packet ids; returns when that is durable."""
-        led = self._server.sequencer.groups
+        led = self._led.sequencer.groups
         if groups is None:
             wanted = [group for group in led if self._remembers(group, uid, packet_ids)]
         else:
             wanted = [group for group in groups if group in led]
         await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
         for group in wanted:
-            self._server.sequencer.release(group, uid, packet_ids)
+            self._led.sequencer.release(group, uid, packet_ids)
 
     def _remembers(self, group: int, uid: bytes, packet_ids: tuple[int, ...]) -> bool:
         """Whether a group remembers one of these: a client that releases what nobody knows costs no record."""
-        marks, store = self._server.sequencer.groups[group].marks, self._server.store
+        marks, store = self._led.sequencer.groups[group].marks, self._led.store
         return any([(uid, i) in marks or store.mark(group, uid, i) is not None for i in packet_ids])
 
     def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
         """Have a dictionary in the group's log; what is published after this on the link may refer to it."""
-        known = self._server.memory.dictionaries(group)
+        known = self._led.memory.dictionaries(group)
         if dictionary not in known:
             known.add(dictionary)
 
@@ -115,14 +115,14 @@ class CoordinatorRequests:
                 if error is not None:
                     known.discard(dictionary)
 
-            self._server.append_control(group, DictionaryStored(dictionary, family, content), done)
-            self._server.place_control()
+            self._led.append_control(group, DictionaryStored(dictionary, family, content), done)
+            self._led.place_control()
 
     def dictionary(self, peer: BrokerPeer, dictionary: int) -> bytes | None:
         """The content of a dictionary that any group led here holds; None when none does."""
-        for group in self._server.sequencer.groups:
-            if dictionary in self._server.memory.dictionaries(group):
-                stored = self._server.store.dictionary(group, dictionary)
+        for group in self._led.sequencer.groups:
+            if dictionary in self._led.memory.dictionaries(group):
+                stored = self._led.store.dictionary(group, dictionary)
                 if stored is not None:
                     return stored.content
         return None
@@ -134,7 +134,7 @@ class CoordinatorRequests:
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(None)
 
-        self._server.append_control(group, record, done)
+        self._led.append_control(group, record, done)
         await future
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.positions import topic_group
@@ -18,10 +18,8 @@ from lexicast.cluster.topics.names import is_wildcard
 
 from ..loop import turns as turns_of
 from ..loop.turns import Turns
+from .led_groups import LedGroups
 from .peers import BrokerPeer
-
-if TYPE_CHECKING:
-    from .server import CoordinatorServer
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 # A page that finds little ends after so much time all the same, for others to have their turn.
@@ -36,8 +34,8 @@ Place = tuple[int, Any]
 class RetainedRequests:
     """See the module's docstring. One page is made at a time: two would take a turn each in one pass of the loop."""
 
-    def __init__(self, server: CoordinatorServer) -> None:
-        self._server = server
+    def __init__(self, led: LedGroups) -> None:
+        self._led = led
         self._making = asyncio.Lock()
 
     async def retained(
@@ -52,7 +50,7 @@ class RetainedRequests:
         async with self._making:
             turns = Turns()
             if any(map(is_wildcard, filters)):
-                while not self._server.store.load_retained_names():
+                while not self._led.store.load_retained_names():
                     await turns.give_way()
             page = _Page(min(bytes_max, PAGE_BYTES_MAX))
             place: Place | None = after or (0, None)
@@ -63,11 +61,11 @@ class RetainedRequests:
 
     async def _settled(self, filters: Iterable[bytes]) -> None:
         """What was delivered before the question is in the store, where its topic's record is then looked for."""
-        groups = self._server.sequencer.groups
+        groups = self._led.sequencer.groups
         wanted = (
             set(groups)
             if any(map(is_wildcard, filters))
-            else {topic_group(name, self._server.store.groups) for name in filters}
+            else {topic_group(name, self._led.store.groups) for name in filters}
         )
         behind = [n for n in wanted & groups.keys() if groups[n].committed < groups[n].delivered]
         if behind:
@@ -81,7 +79,7 @@ class RetainedRequests:
             if not future.done():
                 future.set_result(None)
 
-        self._server.when_committed(group, offset, done)
+        self._led.when_committed(group, offset, done)
         return future
 
     def _step(self, filters: Sequence[bytes], place: Place, page: _Page) -> Place | None:
@@ -95,7 +93,7 @@ class RetainedRequests:
             if block is not None:
                 page.add(number, block)
             return (number + 1, None)
-        names, store = self._server.store.retained_names, self._server.store
+        names, store = self._led.store.retained_names, self._led.store
         topics, after, token = names.scan(topic_filter, None if path is None else tuple(path), STEPS)
         gone: list[bytes] = []
         for at, topic in enumerate(topics):
@@ -104,17 +102,17 @@ class RetainedRequests:
                 page.add(number, block)
                 if page.full and at + 1 < len(topics):
                     return (number, path_of(topic))
-            elif topic_group(topic, store.groups) in self._server.sequencer.groups:
+            elif topic_group(topic, store.groups) in self._led.sequencer.groups:
                 gone.append(topic)
         if gone:
             names.missing(gone, token)
         return (number + 1, None) if after is None else (number, after)
 
     def _record(self, topic: bytes) -> Block | None:
-        group = topic_group(topic, self._server.store.groups)
-        if group not in self._server.sequencer.groups:
+        group = topic_group(topic, self._led.store.groups)
+        if group not in self._led.sequencer.groups:
             return None
-        return self._server.store.retained_topic(group, topic)
+        return self._led.store.retained_topic(group, topic)
 
 
 class _Page:

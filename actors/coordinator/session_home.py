@@ -72,7 +72,7 @@ class SessionHome:
         store: SessionStore,
         append: Callable[[int, ControlRecord, Callable[[Exception | None], None]], None],
         peers: dict[str, BrokerPeer],
-        clock: Callable[[], Clock],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._durable = SessionMemory(store.session)
@@ -86,7 +86,7 @@ class SessionHome:
         self._writes = 0
         self._standing: dict[tuple[str, int], Standing] = {}
         # Monotonic times in seconds: since when a broker has had no link, and when to look for its sessions.
-        self._started = clock().monotonic()
+        self._started = clock.monotonic()
         self._gone: dict[str, float] = {}
         self._suspects: dict[str, float] = {ANY_BROKER: self._started + ORPHANED_S}
         self._looking = False
@@ -137,7 +137,7 @@ class SessionHome:
             current = self.get(group, client_id)
             if current is not None and not current.owner:
                 handed_over = None  # it was let go meanwhile
-            now_us = self._clock().time_us()
+            now_us = self._clock.time_us()
             goes_on = continues(current, asked.clean, now_us)
             if current is not None and handed_over is None and (will := due_will(current, goes_on, now_us)):
                 await self._publish_will(peer, client_id, will)
@@ -161,7 +161,7 @@ class SessionHome:
                 saved = saved._replace(uid=current.uid, filters=filters, place=place)
             await self._write(group, client_id, saved)
             if peer.link.closed:
-                self._suspects.setdefault(peer.name, self._clock().monotonic() + ORPHANED_S)
+                self._suspects.setdefault(peer.name, self._clock.monotonic() + ORPHANED_S)
             return SessionGrant(saved.uid, saved.generation, goes_on, saved.filters, saved.place)
 
     def _state(self, current: SessionSaved, handed_over: HandedOver) -> tuple[bytes, bytes]:
@@ -293,11 +293,11 @@ class SessionHome:
         self._gone.pop(peer.name, None)
         self._suspects.pop(peer.name, None)
         if newer:
-            self._suspects[peer.name] = self._clock().monotonic()
+            self._suspects[peer.name] = self._clock.monotonic()
 
     def unlinked(self, name: str) -> None:
         """A broker's link has ended; it may come back."""
-        self._gone[name] = self._clock().monotonic()
+        self._gone[name] = self._clock.monotonic()
         self._suspects[name] = self._gone[name] + ORPHANED_S
 
     def _is_gone(self, session: SessionSaved) -> bool:
@@ -309,21 +309,21 @@ class SessionHome:
             return True
         if peer is not None and peer.incarnation == session.incarnation and not peer.link.closed:
             return False
-        return self._clock().monotonic() - self._gone.get(session.owner, self._started) >= ORPHANED_S
+        return self._clock.monotonic() - self._gone.get(session.owner, self._started) >= ORPHANED_S
 
     def _gone_us(self, session: SessionSaved) -> int:
         """When its owner went, as far as is known here."""
-        clock = self._clock()
+        clock = self._clock
         since = clock.monotonic() - self._gone.get(session.owner, self._started)
         peer = self._peers.get(session.owner)
         return clock.time_us() - (0 if peer is not None and not peer.link.closed else int(since * US_PER_S))
 
     def sweep(self, groups: Iterable[int]) -> None:
         """Call it often: what is due happens, a bounded number at a time. Raises StoreError."""
-        for group, session in self._store.due_sessions(self._clock().time_us(), SETTLED_AT_ONCE):
+        for group, session in self._store.due_sessions(self._clock.time_us(), SETTLED_AT_ONCE):
             if (group, session.client_id) not in self._locks and len(self._tasks) < SETTLED_AT_ONCE:
                 self._spawn(self._settle(group, session.client_id))
-        now = self._clock().monotonic()
+        now = self._clock.monotonic()
         due = [name for name, at in self._suspects.items() if at <= now]
         if due and not self._looking:
             for name in due:
@@ -341,7 +341,7 @@ class SessionHome:
                 await asyncio.gather(*[self._orphan(*key) for key in found[at : at + SETTLED_AT_ONCE]])
         except LexicastError as error:
             log.error("sessions whose broker is gone are looked for later: %s", error)
-            self._suspects[ANY_BROKER] = self._clock().monotonic() + ORPHANED_S
+            self._suspects[ANY_BROKER] = self._clock.monotonic() + ORPHANED_S
             return
         finally:
             self._looking = False
@@ -363,7 +363,7 @@ class SessionHome:
         """Publish a will that is due, forget a session whose time is over."""
         async with self._turn(group, client_id):
             session = self.get(group, client_id)
-            now_us = self._clock().time_us()
+            now_us = self._clock.time_us()
             if session is None or session.owner:
                 return
             over = has_expired(session, now_us)

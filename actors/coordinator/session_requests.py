@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionHeld, SessionLeft
 
 from .peers import BrokerPeer
-
-if TYPE_CHECKING:
-    from .server import CoordinatorServer
+from .session_home import SessionHome
 
 
 class SessionRequests:
     """`at_once` and `later`: what is answered in the turn in which it comes, and what waits for something."""
 
-    def __init__(self, server: CoordinatorServer) -> None:
-        self._server = server
+    def __init__(self, home: SessionHome) -> None:
+        self._home = home
         self.at_once: dict[str, Callable[..., Any]] = {
             "sessions_hold": self.hold,
             "sessions_stand": self.stand,
@@ -30,20 +28,20 @@ class SessionRequests:
 
     async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Any) -> Any:
         """See `SessionHome.open`."""
-        return tuple(await self._server.sessions.open(peer, group, client_id, SessionClaim(*asked)))
+        return tuple(await self._home.open(peer, group, client_id, SessionClaim(*asked)))
 
     async def save(self, peer: BrokerPeer, group: int, client_id: str, generation: int, left: Any) -> None:
         """See `SessionHome.save`."""
-        await self._server.sessions.save(group, client_id, generation, SessionLeft(*left))
+        await self._home.save(group, client_id, generation, SessionLeft(*left))
 
     async def end(self, peer: BrokerPeer, group: int, client_id: str, generation: int) -> None:
         """See `SessionHome.end`."""
-        await self._server.sessions.end(group, client_id, generation)
+        await self._home.end(group, client_id, generation)
 
     def hold(self, peer: BrokerPeer, held: Any) -> Any:
         """See `SessionHome.hold`."""
-        return self._server.sessions.hold(peer, [SessionHeld(*each) for each in held])
+        return self._home.hold(peer, [SessionHeld(*each) for each in held])
 
     def stand(self, peer: BrokerPeer, below: int, floor: Any, exceptions: Any) -> None:
         """See `SessionHome.stand`."""
-        self._server.sessions.stand(peer, below, floor, exceptions)
+        self._home.stand(peer, below, floor, exceptions)

@@ -230,5 +230,5 @@ async def _append(server: CoordinatorServer, group: int, record: ControlRecord) 
         else:
             done.set_exception(error)
 
-    server.append_control(group, record, answered)
+    server.led.append_control(group, record, answered)
     await done

@@ -118,7 +118,7 @@ async def test_a_wrong_entry_costs_itself_or_its_sender(tmp_path: Path, role: st
             isinstance(results[0], str) for kind, *_, results in stranger.messages if kind == ACK
         ), "it was stored"
         await serves(cluster, broker)
-        assert coordinator.server.failure is None
+        assert coordinator.server.led.failure is None
 
 
 async def serves(cluster: Cluster, broker: BrokerServer) -> None:
@@ -194,7 +194,7 @@ def test_arbitrary_messages_leave_coordinator_and_broker_serving(messages: list[
             member = members.brokers["broker-0"] if role == "client" else members.coordinators["coordinator-0"]
             await speak(cluster, member.addresses[0], role, messages)
             await serves(cluster, broker)
-            assert coordinator.server.failure is None
+            assert coordinator.server.led.failure is None
         assert not defects
 
     with TemporaryDirectory(prefix="lexicast-test-") as folder:

@@ -85,7 +85,7 @@ async def test_qos1_is_neither_seen_nor_acknowledged_before_it_is_durable(tmp_pa
         assert await broker.publish(b"a", [b"at once"], qos=0)
         await stream.arrived(1)
         safe = broker.publish_later(b"a", [b"safe"], qos=1)
-        await eventually(lambda: coordinator.server.published_records == 2, "the publication")
+        await eventually(lambda: coordinator.server.led.published_records == 2, "the publication")
         behind = await broker.publish(b"a", [b"behind"], qos=0)
         assert behind
         await eventually(lambda: coordinator.disk.waiting == 1, "the commit")
@@ -231,7 +231,7 @@ async def test_a_repeat_after_a_cut_link_is_answered_with_its_first_place(tmp_pa
         stream = await broker.subscribe(b"a")
         coordinator.disk.hold()
         ack = broker.publish_later(b"a", [b"x"])
-        await eventually(lambda: coordinator.server.published_records == 1, "the publication")
+        await eventually(lambda: coordinator.server.led.published_records == 1, "the publication")
         peers_now = coordinator.server.routing.peers
         before = peers_now["broker-0"]
         broker.cut_links()
@@ -393,7 +393,7 @@ async def test_heads_never_overtake_the_blocks_they_speak_of(tmp_path: Path, mon
 
         def offer_and_tell(peer: peers.BrokerPeer, block: Block) -> None:
             offer(peer, block)
-            server.tell_heads(peer)  # at the worst moment: offered, not sent yet
+            server.led.tell_heads(peer)  # at the worst moment: offered, not sent yet
 
         monkeypatch.setattr(peers.BrokerPeer, "offer", offer_and_tell)
         await reader.publish(b"a", [b"1"])
@@ -563,7 +563,7 @@ async def test_what_is_beyond_the_stores_limits_is_refused_or_split(tmp_path: Pa
         coordinator.disk.release()
         await asyncio.gather(*acks)
         await stream.arrived(12)
-        assert coordinator.server.failure is None
+        assert coordinator.server.led.failure is None
 
 
 async def test_a_coordinator_whose_store_failed_answers_nothing_and_its_successor_everything(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ async def test_a_coordinator_whose_store_failed_answers_nothing_and_its_successo
         acks = [broker.publish_later(b"a", [b"%d" % i]) for i in range(3)]
         await eventually(lambda: coordinator.disk.waiting > 0, "the commit")
         coordinator.disk.die()
-        await eventually(lambda: coordinator.server.failure is not None, "the failure")
+        await eventually(lambda: coordinator.server.led.failure is not None, "the failure")
         assert not any(ack.done() for ack in acks)
         await cluster.restart_coordinator()
         assert all(isinstance(result, tuple) for result in await asyncio.gather(*acks))
@@ -731,7 +731,7 @@ async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_t
         stream = await broker.subscribe(b"a")
         held = broker.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"the words of this topic " * 20).pack())
         words = broker.engine.recoder.encode(b"the words", held).data
-        disk, waiting = coordinator.disk, coordinator.server._committer
+        disk, waiting = coordinator.disk, coordinator.server.led.committer
         commit, refusals = disk._commit, iter([StoreFullError("another process has filled the disk")] * 2)
 
         def full_at_first(blocks: Sequence[Block]) -> None:

@@ -135,10 +135,10 @@ class Coordinator:
             link.send = lambda message: None  # type: ignore[method-assign]  # a dead process answers nothing
             link.abort()
         self.disk.die()
-        server._committer._waiting.clear()
+        server.led.committer._waiting.clear()
         await server.sessions.close()
         with suppress(StoreError):
-            await server._committer.close()
+            await server.led.committer.close()
         await asyncio.gather(*server._tasks, *server.requests.past._bringing_up.values(), return_exceptions=True)
         await eventually(lambda: all(link.closed for link in links))
         server.store.guard.poison = "crashed"

@@ -193,14 +193,14 @@ class World:
         """Kill a coordinator; the transaction under way may just have made it."""
         server, gate = self.servers.pop(name), self.gates[name]
         for future, (handle, func, arguments) in list(self.loop.calls.items()):
-            if getattr(func, "__self__", None) is server._committer:
+            if getattr(func, "__self__", None) is server.led.committer:
                 handle.cancel()
                 del self.loop.calls[future]
                 if self.choose.random() < 0.5:
                     with suppress(LexicastError):
                         func(*arguments)
         gate.alive = False
-        server._committer.error = StoreError("dead")  # a dead process writes no more, and ends no loop by that
+        server.led.committer.error = StoreError("dead")  # a dead process writes no more, and ends no loop by that
         for task in [*server._tasks, *server.requests.past._bringing_up.values()]:
             task.cancel()
         for served, wire in self.served:

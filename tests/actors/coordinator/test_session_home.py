@@ -93,7 +93,7 @@ class Home:
     def start(self) -> None:
         """A coordinator that knows what is durable."""
         self.peers.clear()
-        self.sessions = SessionHome(self.table, self.append, self.peers, lambda: self.clock)
+        self.sessions = SessionHome(self.table, self.append, self.peers, self.clock)
 
     def append(self, group: int, record: ControlRecord, done: Callable[[Exception | None], None]) -> None:
         assert group == GROUP

@@ -69,8 +69,8 @@ async def test_the_loops_of_coordinator_and_broker_are_kept(tmp_path: Path) -> N
     async with Cluster(tmp_path, config=Config().replaced(broker__session_save_s=0.01)) as cluster:
         coordinator = await cluster.start_coordinator()
         broker = await cluster.start_broker("broker-0")
-        coordinator.server.tell_heads = defect  # type: ignore[assignment]  # a defect
-        coordinator.server._committer.tick = defect  # type: ignore[method-assign]  # a defect
+        coordinator.server.led.tell_heads = defect  # type: ignore[assignment]  # a defect
+        coordinator.server.led.committer.tick = defect  # type: ignore[method-assign]  # a defect
         broker.mqtt.sessions.round = defect  # type: ignore[method-assign]  # a defect
         broker.engine.coordinators.pipelines["coordinator-0"]._open = defect  # type: ignore[method-assign]  # a defect
         broker._apply = defect  # type: ignore[assignment]  # a defect

@@ -308,7 +308,7 @@ async def test_a_subscriber_that_never_reads_is_caught_up_later(cluster: Served,
     coordinator.disk.hold()
     try:
         flooding = asyncio.create_task(flood(publisher, topic, count, SIZE))
-        await eventually(lambda: coordinator.server._slow)
+        await eventually(lambda: coordinator.server.led._slow)
     finally:
         coordinator.disk.release()
     while not flooding.done():
