@@ -22,11 +22,12 @@ from typing import Any
 from lexicast.cluster.errors import PeerError, UsageError
 
 from . import report as reports
-from .peers.loadgen import LOST_AFTER_S, READ_BYTES, DeliveryError, payload
+from .peers.loadgen import LOST_AFTER_S, READ_BYTES, DeliveryError, sequence_payload
 from .peers.opening import SessionSpec, close_all, open_sessions, raise_open_files
-from .peers.targets import Target, running
-from .peers.wire import Wire
-from .report import Report
+from .peers.targets import running
+from .peers.wire import Wire, wire_of
+from .report import DriverReport
+from .stage.servers import Target
 
 IN_FLIGHT = 500
 """Messages of the final check that are under way at a time."""
@@ -46,7 +47,7 @@ def settled_kib(target: Target, role: str | None = "brokers") -> int:
     return readings[-1]
 
 
-def topic(number: int) -> str:
+def own_topic(number: int) -> str:
     """The topic of subscriber `number`."""
     return f"bench/connection/{number}"
 
@@ -62,7 +63,7 @@ def deliver_to_each(wire: Wire, publisher: socket.socket, subscribers: Sequence[
         while waiting:
             while sent < len(subscribers) and sent - (len(subscribers) - len(waiting)) < IN_FLIGHT:
                 # Some hundred bytes at a time with a bounded number under way: the socket buffer always takes them.
-                publisher.send(wire.publish(topic(sent), payload(sent, 140), 0))
+                publisher.send(wire.publish(own_topic(sent), sequence_payload(sent, 140), 0))
                 sent += 1
             ready = epoll.poll(LOST_AFTER_S)
             if not ready:
@@ -78,18 +79,18 @@ def _own_message(wire: Wire, sock: socket.socket, number: int, waiting: set[int]
     packet = wire.next_packet(data)
     if packet is None or not packet.is_message or packet.length != len(data) or number not in waiting:
         raise DeliveryError(f"subscriber {number} got something else than its one message: {data[:60]!r}")
-    if payload(number, 140) not in data:
+    if sequence_payload(number, 140) not in data:
         raise DeliveryError(f"subscriber {number} got another subscriber's message: {data[:60]!r}")
     return number
 
 
-def measure_target(target: Target, report: Report, progress: reports.Steps) -> dict[str, Any]:
+def measure_target(target: Target, report: DriverReport, progress: reports.Steps) -> dict[str, Any]:
     """One round against one fresh broker; KiB a connection before and after the deliveries, and seconds to open."""
     options = report.options
-    wire = target.wire(options.mqtt_version)
+    wire = wire_of(target.address.protocol, options.mqtt_version)
     close_all(open_sessions(target.address, wire, [SessionSpec("bench-warm", "bench/warm")]), wire.goodbye())
     before, before_all = settled_kib(target), target.private_kib(None)
-    specs = [SessionSpec(f"bench-connection-{number}", topic(number)) for number in range(options.connections)]
+    specs = [SessionSpec(f"bench-connection-{number}", own_topic(number)) for number in range(options.connections)]
     started = time.perf_counter()
     sockets = open_sessions(
         target.address,
@@ -116,7 +117,7 @@ def measure_target(target: Target, report: Report, progress: reports.Steps) -> d
     }
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """Measures each target by itself."""
     options = report.options
     if options.connections < 100:
@@ -130,7 +131,7 @@ def measure(report: Report) -> None:
     _figures(report, names)
 
 
-def _round(report: Report, progress: reports.Steps, name: str) -> None:
+def _round(report: DriverReport, progress: reports.Steps, name: str) -> None:
     missing = report.missing if name not in report.samples else lambda *told: None
     rounds = report.samples.setdefault(name, [])
     progress.step(f"{name}: starting, opening {report.options.connections} connections")
@@ -142,7 +143,7 @@ def _round(report: Report, progress: reports.Steps, name: str) -> None:
                 report.problem(f"{name}: {error}")
 
 
-def _figures(report: Report, names: Sequence[str]) -> None:
+def _figures(report: DriverReport, names: Sequence[str]) -> None:
     def median(name: str, key: str) -> float | None:
         return reports.median([one[key] for one in report.samples.get(name, [])])
 
@@ -153,7 +154,7 @@ def _figures(report: Report, names: Sequence[str]) -> None:
         for key in ("kib", "kib_all", "kib_after_delivery"):
             report.figure(f"connection_{key}_{name}", median(name, key))
         cells = [median(name, key) for key in ("kib", "kib_all", "kib_after_delivery", "opened_s")]
-        rows.append([name, *(reports.number(cell) for cell in cells)])
+        rows.append([name, *(reports.format_number(cell) for cell in cells)])
     columns = ["target", "KiB each", "all processes", "after a delivery each", "seconds to open"]
     report.table(f"{report.options.connections} subscribers, each with its own subscription", columns, rows)
 

@@ -24,8 +24,10 @@ from lexicast.cluster.errors import PeerError, UsageError
 from . import report as reports
 from .peers.loadgen import Load, OpenLoad, RunResult, best_window
 from .peers.opening import raise_open_files
-from .peers.targets import Target, running
-from .report import Report
+from .peers.targets import running
+from .peers.wire import wire_of
+from .report import DriverReport
+from .stage.servers import Target
 
 PEERS = ("mosquitto", "nats")
 ACK_WINDOW = 1_000
@@ -37,7 +39,7 @@ lies inside or the last step gains under 5%."""
 
 
 @dataclass
-class Samples:
+class FanoutSamples:
     """What one target gave in one scenario; lists have one entry a round, None where the run failed."""
 
     window: int = 0
@@ -48,11 +50,11 @@ class Samples:
     target_cpu: list[float | None] = field(default_factory=list)
 
 
-class Contender:
+class FanoutContender:
     """One target in one scenario: its open load, reopened after a failure, and its samples."""
 
-    def __init__(self, target: Target, load: Load, options: argparse.Namespace, report: Report) -> None:
-        self.target, self.load, self.samples = target, load, Samples()
+    def __init__(self, target: Target, load: Load, options: argparse.Namespace, report: DriverReport) -> None:
+        self.target, self.load, self.samples = target, load, FanoutSamples()
         self._options, self._report = options, report
         self._open: OpenLoad | None = None
 
@@ -94,7 +96,9 @@ class Contender:
     def _session(self) -> OpenLoad:
         self.target.require_alive()
         if self._open is None:
-            self._open = OpenLoad(self.target.address, self.target.wire(self._options.mqtt_version), self.load)
+            self._open = OpenLoad(
+                self.target.address, wire_of(self.target.address.protocol, self._options.mqtt_version), self.load
+            )
         return self._open
 
     def _failed(self, error: PeerError) -> None:
@@ -115,7 +119,7 @@ def scenarios(options: argparse.Namespace) -> list[Load]:
     return made
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """Runs all scenarios against all targets."""
     options = report.options
     names = options.targets.split(",")
@@ -131,9 +135,9 @@ def measure(report: Report) -> None:
     _table(report, loads, names)
 
 
-def _scenario(report: Report, progress: reports.Steps, targets: Sequence[Target], load: Load) -> None:
+def _scenario(report: DriverReport, progress: reports.Steps, targets: Sequence[Target], load: Load) -> None:
     chosen = [target for target in targets if not (load.qos and target.address.protocol == "nats")]
-    contenders = [Contender(target, load, report.options, report) for target in chosen]
+    contenders = [FanoutContender(target, load, report.options, report) for target in chosen]
     try:
         progress.step(f"{load.name}: opening {load.subscribers} subscriber(s) each, choosing windows")
         for contender in contenders:
@@ -150,21 +154,21 @@ def _scenario(report: Report, progress: reports.Steps, targets: Sequence[Target]
     report.samples[load.name] = {contender.target.name: asdict(contender.samples) for contender in contenders}
 
 
-def _figures(report: Report, loads: Sequence[Load]) -> None:
+def _figures(report: DriverReport, loads: Sequence[Load]) -> None:
     for load in loads:
         rates = {name: samples["deliveries_per_s"] for name, samples in report.samples[load.name].items()}
         for peer in PEERS if not load.qos else PEERS[:1]:
-            report.figure(f"{load.name}_vs_{peer}", reports.ratio(rates.get("lexicast"), rates.get(peer)))
+            report.figure(f"{load.name}_vs_{peer}", reports.median_ratio(rates.get("lexicast"), rates.get(peer)))
         for name, values in rates.items():
             report.figure(f"{load.name}_{name}_per_s", reports.median(values))
 
 
-def _table(report: Report, loads: Sequence[Load], names: Sequence[str]) -> None:
+def _table(report: DriverReport, loads: Sequence[Load], names: Sequence[str]) -> None:
     rows = []
     for load in loads:
         samples = report.samples[load.name]
-        cells = [reports.rate(report.figures.get(f"{load.name}_{name}_per_s")) for name in names]
-        ratios = [reports.number(report.figures.get(f"{load.name}_vs_{peer}"), 1) for peer in PEERS]
+        cells = [reports.format_rate(report.figures.get(f"{load.name}_{name}_per_s")) for name in names]
+        ratios = [reports.format_number(report.figures.get(f"{load.name}_vs_{peer}"), 1) for peer in PEERS]
         lost = sum(value or 0 for one in samples.values() for value in one["lost"])
         rows.append([load.name, *cells, *ratios, str(lost)])
     columns = ["deliveries/s", *names, *(f"vs {peer}" for peer in PEERS), "lost"]

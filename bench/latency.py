@@ -27,8 +27,10 @@ from lexicast.cluster.errors import PeerError
 from . import report as reports
 from .peers.loadgen import LOST_AFTER_S, DeliveryError, Load, OpenLoad
 from .peers.opening import raise_open_files
-from .peers.targets import Target, running
-from .report import Report
+from .peers.targets import running
+from .peers.wire import wire_of
+from .report import DriverReport
+from .stage.servers import Target
 
 NAMED_RATE = 1_000
 """Messages a second of the figures that carry no target's name."""
@@ -91,13 +93,13 @@ def percentile_ms(values_ns: Sequence[int], fraction: float) -> float | None:
 
 
 @dataclass
-class Contender:
+class PacedContender:
     """One target at one QoS: its open load and the runs so far, by rate."""
 
     target: Target
     load: Load
     mqtt_version: int
-    report: Report
+    report: DriverReport
     runs: dict[int, list[PacedRun | None]] = field(default_factory=dict)
     opened: OpenLoad | None = None
 
@@ -106,7 +108,9 @@ class Contender:
         self.target.require_alive()
         try:
             if self.opened is None:
-                self.opened = OpenLoad(self.target.address, self.target.wire(self.mqtt_version), self.load)
+                self.opened = OpenLoad(
+                    self.target.address, wire_of(self.target.address.protocol, self.mqtt_version), self.load
+                )
             result: PacedRun | None = paced(self.opened, per_s, seconds)
         except PeerError as error:
             self.report.problem(f"{self.target.name}, QoS {self.load.qos}, {per_s} msg/s: {error}")
@@ -139,7 +143,7 @@ def summary(runs: Sequence[PacedRun | None]) -> dict[str, Any]:
     }
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """Runs all rates and QoS against all targets, in turns."""
     options = report.options
     names = options.targets.split(",")
@@ -155,11 +159,11 @@ def measure(report: Report) -> None:
     _figures(report)
 
 
-def _quality(report: Report, progress: reports.Steps, targets: Sequence[Target], qos: int) -> None:
+def _quality(report: DriverReport, progress: reports.Steps, targets: Sequence[Target], qos: int) -> None:
     options = report.options
     load = Load(f"latency_qos{qos}", 1, options.payload, qos)
     chosen = [target for target in targets if not (qos and target.address.protocol == "nats")]
-    contenders = [Contender(target, load, options.mqtt_version, report) for target in chosen]
+    contenders = [PacedContender(target, load, options.mqtt_version, report) for target in chosen]
     try:
         for per_s in options.rates:
             for number in range(options.rounds):
@@ -175,7 +179,7 @@ def _quality(report: Report, progress: reports.Steps, targets: Sequence[Target],
             report.samples[f"{contender.target.name}_qos{qos}_{per_s}"] = summary(runs)
 
 
-def _figures(report: Report) -> None:
+def _figures(report: DriverReport) -> None:
     named = report.samples.get(f"lexicast_qos0_{NAMED_RATE}", {})
     rows = []
     for part in ("p50", "p99", "p999"):
@@ -184,7 +188,9 @@ def _figures(report: Report) -> None:
         for part in ("p50", "p99", "p999"):
             report.figure(f"latency_{part}_ms_{key}", values[f"{part}_ms"])
         cells = [values["p50_ms"], values["p99_ms"], values["p999_ms"], values["lateness_p99_ms"]]
-        rows.append([key.replace("_", " "), *(reports.number(cell, 3) for cell in cells), str(values["messages"])])
+        rows.append(
+            [key.replace("_", " "), *(reports.format_number(cell, 3) for cell in cells), str(values["messages"])]
+        )
     columns = ["target, QoS, msg/s", "p50 ms", "p99 ms", "p99.9 ms", "lateness p99 ms", "messages"]
     report.table(f"Send to receive, {report.options.payload} B, {report.options.rounds} rounds", columns, rows)
 

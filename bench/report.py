@@ -91,7 +91,7 @@ class Steps:
         self._done += 1
 
 
-class Report:
+class DriverReport:
     """Collects what a driver measures and gives it out once: table, JSON, exit code."""
 
     def __init__(self, driver: str, options: argparse.Namespace, console: Console | None = None) -> None:
@@ -176,31 +176,31 @@ def median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def ratio(ours: Sequence[float | None] | None, theirs: Sequence[float | None] | None) -> float | None:
+def median_ratio(ours: Sequence[float | None] | None, theirs: Sequence[float | None] | None) -> float | None:
     """The median of the ratios within each round; None when either side was not measured."""
     pairs = zip(ours or (), theirs or (), strict=False)
     return median([a / b for a, b in pairs if a is not None and b])
 
 
-def rate(value: float | None) -> str:
+def format_rate(value: float | None) -> str:
     """Deliveries/s for a table: `1.25 M`, `93 k`, `-` when not measured."""
     if value is None:
         return "-"
     return f"{value / 1e6:,.2f} M" if value >= 1e6 else f"{value / 1e3:,.1f} k"
 
 
-def number(value: float | None, digits: int = 2) -> str:
+def format_number(value: float | None, digits: int = 2) -> str:
     """A figure for a table."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(format_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def drive(driver: str, options: argparse.Namespace, measure: Callable[[Report], None]) -> int:
+def drive(driver: str, options: argparse.Namespace, measure: Callable[[DriverReport], None]) -> int:
     """Runs `measure` and finishes its report; SIGTERM and Ctrl-C stop everything that was started."""
-    report = Report(driver, options)
+    report = DriverReport(driver, options)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         measure(report)

@@ -18,48 +18,30 @@ from pathlib import Path
 from typing import Any, Final
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-import lexicast.mqtt as mqtt
 from lexicast.compression.codecs import Deflate
 
-from ..stage.parts import Orders, tell
+from ..data.message_files import read_lines
+from ..stage.clients import CONNECT_TIMEOUT_S, close_client, connect_client, make_client
+from ..stage.parts import Orders, tell_driver
+from .cells import METHODS
 
-METHODS: Final = ("nothing", "deflate", "predict")
-HOST: Final = "127.0.0.1"
 INFLIGHT: Final = 100
-CONNECT_TIMEOUT_S: Final = 30.0
 
 
-def load(file: Path, count: int) -> list[bytes]:
-    """The first `count` messages of a file, one a line."""
-    with file.open("rb") as lines:
-        return [line.rstrip(b"\n") for line, _ in zip(lines, range(count), strict=False)]
-
-
-def make_client(method: str, name: str) -> paho.Client:
-    """A client of that method, not connected."""
-    if method == "predict":
-        return mqtt.Client(CallbackAPIVersion.VERSION2, client_id=name)
-    return paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
-
-
-class Publisher:
+class SharePublisher:
     """Publishes its share of the messages."""
 
     def __init__(self, method: str, name: str, port: int, topic: str, messages: Sequence[bytes]) -> None:
+        """Connects. Raises `PeerError`."""
         self._deflate = Deflate() if method == "deflate" else None
         self._topic = topic
         self._messages = messages
         self._left = len(messages)
-        self.connected = threading.Event()
         self.done = threading.Event()
-        self._client = make_client(method, name)
-        self._client.max_inflight_messages_set(INFLIGHT)
-        self._client.on_connect = lambda *_: self.connected.set()
+        self._client = make_client(name, is_aware=method == "predict", in_flight=INFLIGHT)
         self._client.on_publish = self._on_publish
-        self._client.connect(HOST, port)
-        self._client.loop_start()
+        connect_client(self._client, port)
 
     def _on_publish(self, *_: Any) -> None:
         self._left -= 1
@@ -74,31 +56,25 @@ class Publisher:
 
     def close(self) -> None:
         """Disconnect."""
-        self._client.disconnect()
-        self._client.loop_stop()
+        close_client(self._client)
 
 
-class Subscriber:
-    """Waits for all messages."""
+class SumSubscriber:
+    """Waits for all messages, which it checks by the sum of their CRCs."""
 
     def __init__(self, method: str, name: str, port: int, topic: str, messages: Sequence[bytes]) -> None:
+        """Connects and subscribes. Raises `PeerError`."""
         self._inflate = Deflate() if method == "deflate" else None
-        self._topic = topic
         self._left = len(messages)
         self._sum = sum(map(zlib.crc32, messages))
         self.ready = threading.Event()
         self.done = threading.Event()
         self.done_ns = 0
         self.error = ""
-        self._client = make_client(method, name)
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = lambda *_: self.ready.set()
-        self._client.on_message = self._on_message
-        self._client.connect(HOST, port)
-        self._client.loop_start()
-
-    def _on_connect(self, *_: Any) -> None:
-        self._client.subscribe(self._topic, qos=1)
+        client = self._client = make_client(name, is_aware=method == "predict")
+        client.on_subscribe = lambda *_: self.ready.set()
+        client.on_message = self._on_message
+        connect_client(client, port, lambda: client.subscribe(topic, qos=1))
 
     def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         payload = bytes(message.payload)
@@ -111,26 +87,23 @@ class Subscriber:
 
     def close(self) -> None:
         """Disconnect."""
-        self._client.disconnect()
-        self._client.loop_stop()
+        close_client(self._client)
 
 
 def run_publishers(options: argparse.Namespace, messages: list[bytes], orders: Orders) -> None:
     """Publish when told to; tell when all is acknowledged."""
     share = [messages[at :: options.count] for at in range(options.count)]
     publishers = [
-        Publisher(options.method, f"p{at}", options.port, options.topic, share[at]) for at in range(len(share))
+        SharePublisher(options.method, f"p{at}", options.port, options.topic, share[at]) for at in range(len(share))
     ]
-    if not all(publisher.connected.wait(CONNECT_TIMEOUT_S) for publisher in publishers):
-        sys.exit(f"not every publisher is connected after {CONNECT_TIMEOUT_S:.0f} s")
-    tell(ready=True)
+    tell_driver(ready=True)
     orders.wait_go()
     threads = [threading.Thread(target=publisher.publish) for publisher in publishers]
     for thread in threads:
         thread.start()
     for publisher in publishers:
         publisher.done.wait()
-    tell(done=time.monotonic_ns())
+    tell_driver(done=time.monotonic_ns())
     orders.finished.wait()
     for publisher in publishers:
         publisher.close()
@@ -138,14 +111,16 @@ def run_publishers(options: argparse.Namespace, messages: list[bytes], orders: O
 
 def run_subscribers(options: argparse.Namespace, messages: list[bytes], orders: Orders) -> None:
     """Tell when every subscriber has everything."""
-    made = [Subscriber(options.method, f"s{at}", options.port, options.topic, messages) for at in range(options.count)]
+    made = [
+        SumSubscriber(options.method, f"s{at}", options.port, options.topic, messages) for at in range(options.count)
+    ]
     if not all(subscriber.ready.wait(CONNECT_TIMEOUT_S) for subscriber in made):
         sys.exit(f"not every subscriber is subscribed after {CONNECT_TIMEOUT_S:.0f} s")
-    tell(ready=True)
+    tell_driver(ready=True)
     for subscriber in made:
         subscriber.done.wait()
-    tell(errors=[subscriber.error for subscriber in made if subscriber.error])
-    tell(done=[subscriber.done_ns for subscriber in made])
+    tell_driver(errors=[subscriber.error for subscriber in made if subscriber.error])
+    tell_driver(done=[subscriber.done_ns for subscriber in made])
     orders.finished.wait()
     for subscriber in made:
         subscriber.close()
@@ -163,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, required=True)
     options = parser.parse_args(argv)
     run = run_publishers if options.role == "publishers" else run_subscribers
-    run(options, load(options.file, options.messages), Orders())
+    run(options, read_lines(options.file, options.messages), Orders())
     return 0
 
 

@@ -19,155 +19,37 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
-import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from lexicast.cluster.errors import PeerError, UsageError
+from lexicast.cluster.errors import UsageError
 
 from .. import report as reports
+from ..data.message_files import MessageFile, corpus_file, flights_file
 from ..peers import targets
-from ..stage.parts import Part
-from .clients import METHODS
+from .cells import METHODS, Moved, Rounds, Setting
+from .experiment import Experiment
 from .picture import draw
 
 GITHUB: Final = "github_events"
-FLIGHTS: Final = "flights"
-BITS: Final = 8
-RUN_TIMEOUT_S: Final = 1_200.0
 
 
-class Setting(NamedTuple):
-    """One cell of the experiment."""
-
-    corpus: str
-    mbit: int
-    clients: int
-    method: str
-
-
-class Outcome(NamedTuple):
-    """What a run gave. Bytes: of all links of that side, both ways."""
-
-    seconds: float
-    publisher_bytes: int
-    subscriber_bytes: int
-
-
-Outcomes = dict[Setting, list[Outcome]]
-"""A cell's rounds."""
-
-
-class Corpus(NamedTuple):
-    """Messages in a file, one a line."""
-
-    name: str
-    file: Path
-    messages: int
-    mean_bytes: float
-
-
-def flights(directory: Path, messages: int) -> Corpus:
-    """The first flights, as JSON."""
-    from ..data.flights import prepare
-
-    events = prepare(messages, directory / "replay").events
-    payloads = [event.payload for event in events if event.topic.startswith("flights/")][:messages]
-    return _kept(directory, FLIGHTS, payloads)
-
-
-def corpus(directory: Path, source: Path, messages: int) -> Corpus:
-    """The first messages of a gzipped file. Raises `UsageError` when it is none."""
-    try:
-        with gzip.open(source, "rb") as lines:
-            payloads = [line.rstrip(b"\r\n") for line, _ in zip(lines, range(messages), strict=False)]
-    except OSError as error:
-        raise UsageError(f"--data: cannot read {source.name}: {error}") from None
-    return _kept(directory, source.name.partition(".")[0], [payload for payload in payloads if payload])
-
-
-def _kept(directory: Path, name: str, payloads: list[bytes]) -> Corpus:
-    file = directory / f"{name}.messages"
-    file.write_bytes(b"".join([payload + b"\n" for payload in payloads]))
-    return Corpus(name, file, len(payloads), sum(map(len, payloads)) / len(payloads))
-
-
-def corpora(options: argparse.Namespace, directory: Path) -> list[Corpus]:
+def corpora(options: argparse.Namespace, directory: Path) -> list[MessageFile]:
     """What is moved. Raises `UsageError` when --data holds nothing that can be."""
     if options.data is None:
-        return [flights(directory, options.messages)]
+        return [flights_file(directory, options.messages)]
     found = sorted(options.data.glob("*.gz"))
     if options.corpora:
         wanted = options.corpora.split(",")
         found = [file for file in found if file.name.partition(".")[0] in wanted]
     if not found:
         raise UsageError(f"--data {options.data}: no such *.gz file is there")
-    return [corpus(directory, file, options.messages) for file in found]
+    return [corpus_file(directory, file, options.messages) for file in found]
 
 
-class Experiment:
-    """The cluster, and how a run goes."""
-
-    def __init__(self, target: targets.Target, directory: Path) -> None:
-        self._target = target
-        self._directory = directory
-        self._runs = 0
-
-    async def run(self, setting: Setting, data: Corpus) -> Outcome:
-        """One run. Raises `PeerError` when something was lost or a part died."""
-        self._runs += 1
-        async with AsyncExitStack() as stack:
-            links = await self._part(stack, "bandwidth_links", self._links_arguments(setting.mbit))
-            ports = await links.wait_for("ports")
-            topic = f"cold{_letters(self._runs)}/{data.name}"
-            common = ["--method", setting.method, "--count", str(setting.clients), "--topic", topic]
-            common += ["--file", str(data.file), "--messages", str(data.messages)]
-            parts = [
-                await self._part(stack, "bandwidth_clients", [role, "--port", str(ports[role]), *common])
-                for role in ("subscribers", "publishers")
-            ]
-            subscribers, publishers = parts
-            for part in parts:
-                await part.wait_for("ready")
-            before = await _carried(links)
-            start_ns = asyncio.get_running_loop().time() * 1e9  # uvloop's and asyncio's clock is the monotonic one
-            publishers.order(f"go {int(start_ns)}")
-            done = await subscribers.wait_for("done", RUN_TIMEOUT_S)
-            await publishers.wait_for("done", RUN_TIMEOUT_S)
-            if subscribers.state["errors"]:
-                raise PeerError(f"{setting}: {subscribers.state['errors'][0]}")
-            after = await _carried(links)
-        moved = {name: sum(after[name].values()) - sum(before[name].values()) for name in after}
-        return Outcome((max(done) - start_ns) / 1e9, moved["publishers"], moved["subscribers"])
-
-    def _links_arguments(self, mbit: int) -> list[str]:
-        address = self._target.address
-        return ["--to", f"{address.host}:{address.port}", "--bytes-per-s", str(mbit * 1e6 / BITS)]
-
-    async def _part(self, stack: AsyncExitStack, module: str, arguments: list[str]) -> Part:
-        part = Part(module, f"lexicast.bench.{module}", arguments, self._directory / f"{module}-{self._runs}.log")
-        await part.start()
-        stack.push_async_callback(part.stop)
-        return part
-
-
-def _letters(number: int) -> str:
-    """A run's number in letters: a level that looks like an id would put all runs into one family."""
-    return "".join(chr(ord("a") + int(digit)) for digit in str(number))
-
-
-async def _carried(links: Part) -> dict[str, dict[str, int]]:
-    """Bytes so far, as told from now on."""
-    links.state.pop("carried", None)
-    told: dict[str, dict[str, int]] = await links.wait_for("carried")
-    return {name: {k: v for k, v in counters.items() if k != "connections"} for name, counters in told.items()}
-
-
-def settings(options: argparse.Namespace, data: Sequence[Corpus]) -> list[Setting]:
+def experiment_cells(options: argparse.Namespace, data: Sequence[MessageFile]) -> list[Setting]:
     """All cells: in each, the methods one after the other."""
     return [
         Setting(one.name, mbit, clients, method)
@@ -178,7 +60,7 @@ def settings(options: argparse.Namespace, data: Sequence[Corpus]) -> list[Settin
     ]
 
 
-def measure(report: reports.Report) -> None:
+def measure(report: reports.DriverReport) -> None:
     """Runs the experiment."""
     options = report.options
     with (
@@ -186,9 +68,9 @@ def measure(report: reports.Report) -> None:
         targets.running(["lexicast"], report.missing) as running,
     ):
         data = {one.name: one for one in corpora(options, Path(folder))}
-        experiment = Experiment(running["lexicast"], Path(folder))
-        cells = settings(options, list(data.values()))
-        outcomes: Outcomes = {cell: [] for cell in cells}
+        experiment = Experiment(running["lexicast"].address, Path(folder))
+        cells = experiment_cells(options, list(data.values()))
+        outcomes: Rounds = {cell: [] for cell in cells}
         with reports.Steps(report.console, len(cells) * options.rounds) as steps:
             for number in range(options.rounds):
                 for cell in cells:
@@ -204,18 +86,18 @@ def measure(report: reports.Report) -> None:
         report.console.print(f"picture: {options.picture}", highlight=False)
 
 
-def middle(rounds: Sequence[Outcome]) -> Outcome:
+def middle(rounds: Sequence[Moved]) -> Moved:
     """The round of median time (of an even number the faster one of the two)."""
     return sorted(rounds)[(len(rounds) - 1) // 2]
 
 
-def speedup(outcomes: Outcomes, cell: Setting, over: str = "nothing") -> float | None:
+def speedup(outcomes: Rounds, cell: Setting, over: str = "nothing") -> float | None:
     """How many times faster PREDICT is in a cell: the median over the rounds."""
     theirs, ours = ([one.seconds for one in outcomes.get(cell._replace(method=m), ())] for m in (over, "predict"))
-    return reports.ratio(theirs, ours)
+    return reports.median_ratio(theirs, ours)
 
 
-def tell(report: reports.Report, outcomes: Outcomes, data: dict[str, Corpus]) -> None:
+def tell(report: reports.DriverReport, outcomes: Rounds, data: dict[str, MessageFile]) -> None:
     """Table, samples, figures."""
     rows = []
     for cell in outcomes:
@@ -229,8 +111,8 @@ def tell(report: reports.Report, outcomes: Outcomes, data: dict[str, Corpus]) ->
                 f"{cell.mbit} Mbit/s",
                 str(cell.clients),
                 *[f"{one.seconds:.1f} s" for one in of],
-                reports.number(speedup(outcomes, cell)),
-                reports.number(speedup(outcomes, cell, "deflate")),
+                reports.format_number(speedup(outcomes, cell)),
+                reports.format_number(speedup(outcomes, cell, "deflate")),
                 " / ".join(f"{value:.2f}" for value in bytes_of),
             )
         )
@@ -270,7 +152,3 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.bandwidth`; returns the exit code."""
     return reports.drive("bandwidth", parse(argv), measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

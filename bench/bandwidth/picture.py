@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import matplotlib
 
@@ -11,17 +11,15 @@ matplotlib.use("Agg")  # no display is needed, and none may be there
 
 from matplotlib.figure import Figure
 
-from .clients import METHODS
-
-if TYPE_CHECKING:
-    from .driver import Corpus, Outcome, Setting
+from ..data.message_files import MessageFile
+from .cells import METHODS, Moved, Setting
 
 COLOURS: Final = {"nothing": "#6b7280", "deflate": "#d97706", "predict": "#1d4ed8"}
 LABELS: Final = {"nothing": "uncompressed", "deflate": "DEFLATE by the program", "predict": "PREDICT (lexicast.mqtt)"}
 WIDTH: Final = 0.27
 
 
-def draw(outcomes: dict[Setting, Outcome], data: dict[str, Corpus], file: Path) -> None:
+def draw(outcomes: dict[Setting, Moved], data: dict[str, MessageFile], file: Path) -> None:
     """Writes the PNG."""
     panels = list(dict.fromkeys((cell.corpus, cell.mbit) for cell in outcomes))
     figure = Figure(figsize=(5.5 * len(panels), 4.6), dpi=110, facecolor="white", layout="constrained")

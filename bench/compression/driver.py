@@ -22,7 +22,6 @@ recent messages as content, with DEFLATE and with zstd; sb_cpu_ratio is to FIXED
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from lexicast.compression.predict import Base, FormulaReading, Predict
 
 from .. import report as reports
 from ..data.corpora import FLIGHTS, Corpus, of_folder, of_packages
-from ..report import Report
+from ..report import DriverReport
 from . import pictures as pictures
 from . import usage as usage
 from .baselines import (
@@ -54,7 +53,7 @@ from .baselines import (
 )
 from .batching import join_batch
 from .peers import deflate_reduction, stream_reduction, vcdiff_reduction
-from .runs import Run, SharedTrainer, simulate
+from .runs import OfflineRun, SharedTrainer, simulate
 
 PUBLISHERS: Final = {"1": 1, "1k": 1_000, "10k": 10_000}
 LARGE: Final = 9_000
@@ -79,7 +78,7 @@ class Best:
     """The best permutation of an algorithm on one corpus."""
 
     name: str
-    run: Run
+    run: OfflineRun
     make: Callable[[], Maintenance | None]
 
     def cpu_s(self, corpus: Corpus) -> float:
@@ -101,15 +100,15 @@ class Measured:
 
     corpus: Corpus
     of_data: bool
-    predict: dict[str, Run]
+    predict: dict[str, OfflineRun]
     deflate: float
     best: dict[str, Best]
-    grid_predict: Run
+    grid_predict: OfflineRun
     cpu_s: dict[str, float]
     """Sampling brokers, over the whole corpus."""
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """The whole driver."""
     options = report.options
     corpora = [(corpus, False) for corpus in of_packages(options.messages)]
@@ -130,7 +129,7 @@ def measure(report: Report) -> None:
     _pictures(report, measured)
 
 
-def _measure_corpus(report: Report, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
+def _measure_corpus(report: DriverReport, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
     options = report.options
     progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1, 1,000 and 10,000 publishers")
     runs = {
@@ -198,7 +197,7 @@ class _Search:
         self._corpus = corpus
         self._stride = stride
         self._trainer = SharedTrainer()
-        self._runs: dict[Point, Run] = {}
+        self._runs: dict[Point, OfflineRun] = {}
 
     def best(self, *, lattice: int, climb: bool) -> Best:
         """`lattice`: every so many-th value of each axis is tried first."""
@@ -241,7 +240,7 @@ def _best(name: str, corpus: Corpus, stride: int, options: argparse.Namespace) -
     return search.best(lattice=4, climb=not options.quick)
 
 
-def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
+def _variants(report: DriverReport, corpora: Iterable[tuple[Corpus, bool]]) -> None:
     """PREDICT as printed against PREDICT as its text says."""
     variants: dict[str, Callable[[], Predict]] = {
         "derived, text": Predict,
@@ -260,7 +259,7 @@ def _variants(report: Report, corpora: Iterable[tuple[Corpus, bool]]) -> None:
     report.table("PREDICT's readings", ["MC.base, eq. 5.3.8", "mean BR %", "dictionaries", "CPU s"], rows)
 
 
-def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
+def _batches(report: DriverReport, corpora: Sequence[Corpus]) -> None:
     """Section 5.5.1: the reduction by batch size, with 1 and 1,000 publishers."""
     lines: dict[str, list[float]] = {"DEFLATE": [], "PREDICT": [], "PREDICT, 1,000 publishers": []}
     quick = report.options.quick
@@ -279,10 +278,10 @@ def _batches(report: Report, corpora: Sequence[Corpus]) -> None:
     title = f"Batching (section 5.5.1), mean BR % of the first {first:,} messages a corpus"
     report.table(title, ["messages a batch", *map(str, sizes)], rows)
     if report.options.pictures:
-        pictures.batches(report.options.pictures / "batching_5_5_1.png", sizes, lines)
+        pictures.draw_batches(report.options.pictures / "batching_5_5_1.png", sizes, lines)
 
 
-def _figures(report: Report, measured: Sequence[Measured]) -> None:
+def _figures(report: DriverReport, measured: Sequence[Measured]) -> None:
     of_data = [one for one in measured if one.of_data] or list(measured)
     large = [one for one in of_data if len(one.corpus.messages) >= report.options.large]
     report.figure("br_mean_1", _mean([one.predict["1"].reduction() for one in of_data]))
@@ -304,7 +303,7 @@ def _figures(report: Report, measured: Sequence[Measured]) -> None:
         report.figure(key, spent / max(1e-9, sum(one.cpu_s[name] for one in measured)))
 
 
-def _tables(report: Report, measured: Sequence[Measured]) -> None:
+def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
     peers = ["DEFLATE", "VCDIFF", "stream each"]
     own = ["PREDICT", "+ topic stream", "1,000 publishers", "10,000 publishers"]
     others, rows = [], []
@@ -358,14 +357,14 @@ def _codec_us(codec: Codec, messages: Sequence[bytes]) -> tuple[float, float]:
     return (between - begun) / count, (ended - between) / count
 
 
-def _pictures(report: Report, measured: Sequence[Measured]) -> None:
+def _pictures(report: DriverReport, measured: Sequence[Measured]) -> None:
     folder = report.options.pictures
     if not folder:
         return
     for one in measured:
         lines = {"PREDICT": one.grid_predict.windows}
         lines |= {name: best.run.windows for name, best in one.best.items() if "recent" not in name}
-        pictures.over_time(folder / f"over_time_5_4_4_{one.corpus.name}.png", one.corpus.name, lines)
+        pictures.draw_over_time(folder / f"over_time_5_4_4_{one.corpus.name}.png", one.corpus.name, lines)
     largest = max(measured, key=lambda one: len(one.corpus.messages)).corpus.first(report.options.grid_messages)
     rows, columns = (MULTIPLIERS[2::3], HISTORIES[:4:2]) if report.options.quick else (MULTIPLIERS, HISTORIES)
     trainer = SharedTrainer()
@@ -382,7 +381,7 @@ def _pictures(report: Report, measured: Sequence[Measured]) -> None:
         ]
         for multiplier in rows
     ]
-    pictures.heat_map(folder / "heat_map_4_3_1.png", largest.name, rows, columns, cells)
+    pictures.draw_heat_map(folder / "heat_map_4_3_1.png", largest.name, rows, columns, cells)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -412,7 +411,3 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.compression`; returns the exit code."""
     return reports.drive("compression", parse(argv), measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 
-def heat_map(
+def draw_heat_map(
     path: Path, name: str, rows: Sequence[float], columns: Sequence[int], cells: Sequence[Sequence[float]]
 ) -> None:
     """Figure 4.3.1: reduction by dictionary multiplier (rows) and history (columns)."""
@@ -28,7 +28,7 @@ def heat_map(
     figure.savefig(path, dpi=120)
 
 
-def over_time(path: Path, name: str, lines: Mapping[str, Sequence[float]]) -> None:
+def draw_over_time(path: Path, name: str, lines: Mapping[str, Sequence[float]]) -> None:
     """Figure 5.4.4: reduction in each hundredth of the corpus, dictionaries included."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -42,7 +42,7 @@ def over_time(path: Path, name: str, lines: Mapping[str, Sequence[float]]) -> No
     figure.savefig(path, dpi=120)
 
 
-def batches(path: Path, sizes: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
+def draw_batches(path: Path, sizes: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
     """Figure 5.5.1: reduction by messages in a batch."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()

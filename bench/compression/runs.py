@@ -33,7 +33,7 @@ _TIMED: Final = 16
 
 
 @dataclass
-class Run:
+class OfflineRun:
     """What one algorithm did to one corpus."""
 
     messages: int = 0
@@ -116,10 +116,10 @@ def simulate(
     trainer: Trainer = train_now,
     stride: int = 1,
     stream: bool = False,
-) -> Run:
+) -> OfflineRun:
     """Runs `algorithm` over `messages`. `stride`: only every so many-th message is compressed, and stands for all."""
     algorithm.audience(publishers, 1)
-    run = Run(stream_bytes=0 if stream else None)
+    run = OfflineRun(stream_bytes=0 if stream else None)
     codec: Codec = Deflate()
     streams = TopicStreams()
     newest: Dictionary | None = None
@@ -153,7 +153,7 @@ def _probes_now(algorithm: Maintenance) -> bool:
     return isinstance(algorithm, Predict) and algorithm.messages_until_look <= 1
 
 
-def _answer(run: Run, algorithm: Maintenance, due: Due, seen: int, trainer: Trainer) -> Dictionary | None:
+def _answer(run: OfflineRun, algorithm: Maintenance, due: Due, seen: int, trainer: Trainer) -> Dictionary | None:
     dictionary, cpu_s = trainer(due, seen)
     begun = time.process_time()
     algorithm.adopt(dictionary)
@@ -165,13 +165,13 @@ def _answer(run: Run, algorithm: Maintenance, due: Due, seen: int, trainer: Trai
     return dictionary
 
 
-def _close_window(run: Run, before: tuple[int, int]) -> tuple[int, int]:
+def _close_window(run: OfflineRun, before: tuple[int, int]) -> tuple[int, int]:
     now = (run.raw_bytes, run.sent_bytes + run.dictionary_bytes)
     run.windows.append(reduction_percent(now[0] - before[0], now[1] - before[1]))
     return now
 
 
-def _extrapolate(run: Run, messages: int, stride: int) -> None:
+def _extrapolate(run: OfflineRun, messages: int, stride: int) -> None:
     run.messages = messages
     compressed = -(-messages // stride)
     if compressed:

@@ -10,7 +10,7 @@ from lexicast.compression.codecs import DEFLATE_PRESET
 from lexicast.compression.dictionary_content import SUBSTRINGS, Material
 
 from ..data.corpora import Corpus
-from ..report import Report
+from ..report import DriverReport
 from .femtozip import FemtoZip, usage
 
 MULTIPLIERS: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55, 91)
@@ -22,7 +22,7 @@ _MESSAGE_BYTES_MAX: Final = 1_000
 """Corpora of longer messages are left out: the reference codec is in Python."""
 
 
-def measure(report: Report, corpora: Sequence[Corpus]) -> None:
+def measure(report: DriverReport, corpora: Sequence[Corpus]) -> None:
     """Adds the table: means over the corpora of short messages."""
     short = [corpus for corpus in corpora if corpus.raw_bytes / len(corpus.messages) <= _MESSAGE_BYTES_MAX]
     multipliers = MULTIPLIERS[1:7:3] if report.options.quick else MULTIPLIERS

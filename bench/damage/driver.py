@@ -26,7 +26,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -46,9 +45,9 @@ from lexicast.storage.store import Store
 from lexicast.storage.tables.state import retained_fields
 
 from .. import report as reports
-from ..report import Report
-from .rows import Row, Rows
-from .store import COORDINATION, COORDINATOR_NAME, GROUPS, OPTIONS, SESSIONS, Mqtt, Served, make, served
+from ..report import DriverReport
+from .rows import FileRow, FileRows
+from .store import COORDINATION, COORDINATOR_NAME, GROUPS, OPTIONS, SESSIONS, Served, SilentClient, fill_store, served
 
 FLIPS_MAX: Final = 8
 RUNS_A_TASK: Final = 10
@@ -62,7 +61,7 @@ Record = tuple[int, int]  # group, offset
 class Flip(NamedTuple):
     """A bit of a row."""
 
-    row: Row
+    row: FileRow
     bit: int
 
     @property
@@ -84,16 +83,16 @@ class Known(NamedTuple):
     """What the undamaged store holds."""
 
     content: bytes
-    rows: list[Row]
+    rows: list[FileRow]
     records: dict[Record, tuple[str, bytes]]
     retained: dict[str, Record]
 
-    def value(self, row: Row) -> bytes:
+    def value(self, row: FileRow) -> bytes:
         """The value of a row."""
         return self.content[row.value_at : row.value_at + row.value_bytes]
 
 
-class Outcome(NamedTuple):
+class DamageOutcome(NamedTuple):
     """One run: its seed, what was flipped, and what was not served ("" = everything was)."""
 
     seed: int
@@ -105,10 +104,10 @@ class NotServedError(Exception):
     """Something undamaged is missing."""
 
 
-def look(folder: Path) -> Known:
+def known_content(folder: Path) -> Known:
     """What the store in `folder` holds."""
     content = (folder / DATA_FILE).read_bytes()
-    rows = list(Rows(content))
+    rows = list(FileRows(content))
     store = Store.open(
         folder, cluster_id=_cluster_id(folder), member=COORDINATOR_NAME, groups=GROUPS, options=OPTIONS,
         clock=SystemClock(),
@@ -196,7 +195,7 @@ async def check_served(cluster: Served, known: Known, flipped: Sequence[Flip]) -
         if record not in gone and found.get(record) != content:
             raise NotServedError(f"the record at {record} is missing, or another: {found.get(record)!r}")
     port = cluster.broker.mqtt.port
-    reader = await Mqtt.connect(port, "reader", clean=True)
+    reader = await SilentClient.connect(port, "reader", clean=True)
     await reader.subscribe("#", 0)
     await reader.topics(expected_retained(known, flipped, gone))
     await _check_sessions(port, known, flipped)
@@ -222,7 +221,7 @@ async def _check_sessions(port: int, known: Known, flipped: Sequence[Flip]) -> N
     hit = b"".join([flip.row.key for flip in flipped if flip.row.table == "sessions"])
     for number in range(SESSIONS):
         name = f"device-{number}"
-        device = await Mqtt.connect(port, name)
+        device = await SilentClient.connect(port, name)
         if not device.connack.session_present and name.encode() not in hit:
             raise NotServedError(f"the session of {name} is lost")
         await device.close()
@@ -254,16 +253,16 @@ def _write(store: Path, content: bytes | bytearray) -> None:
     (store / DATA_FILE).write_bytes(content)
 
 
-async def _run_once(known: Known, seed: int, folder: Path, coordination: LocalCoordination) -> Outcome:
+async def _run_once(known: Known, seed: int, folder: Path, coordination: LocalCoordination) -> DamageOutcome:
     flipped = flips(known, random.Random(seed))
     try:
         problem = await serve_damaged(known, flipped, flipped, folder, coordination)
     except Exception as error:  # whatever it is, this store was not served
         problem = f"unforeseen {error!r}"
-    return Outcome(seed, [str(flip) for flip in flipped], problem)
+    return DamageOutcome(seed, [str(flip) for flip in flipped], problem)
 
 
-async def _run_some(known: Known, seeds: Sequence[int], folder: Path) -> list[Outcome]:
+async def _run_some(known: Known, seeds: Sequence[int], folder: Path) -> list[DamageOutcome]:
     coordination = LocalCoordination(folder / COORDINATION, GROUPS, (COORDINATOR_NAME,))
     try:
         return [await _run_once(known, seed, folder, coordination) for seed in seeds]
@@ -271,25 +270,25 @@ async def _run_some(known: Known, seeds: Sequence[int], folder: Path) -> list[Ou
         coordination.close()
 
 
-def run_some(made: Path, seeds: Sequence[int]) -> list[Outcome]:
+def run_some(made: Path, seeds: Sequence[int]) -> list[DamageOutcome]:
     """Runs one after the other, in a process of their own."""
     logging.getLogger("lexicast").setLevel(logging.CRITICAL)  # damage is what is wanted
     with tempfile.TemporaryDirectory(prefix="lexicast-damage-") as folder:
         copy = Path(folder)
         shutil.copytree(made, copy, dirs_exist_ok=True)
-        known = look(copy / COORDINATOR_NAME)
+        known = known_content(copy / COORDINATOR_NAME)
         return asyncio.run(_run_some(known, seeds, copy))
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """Make the store, damage and serve it again and again."""
     count = report.options.runs if not report.options.quick else min(report.options.runs, QUICK_RUNS)
     seeds = [report.options.seed * 1_000_000 + number for number in range(count)]
     tasks = [seeds[at : at + RUNS_A_TASK] for at in range(0, count, RUNS_A_TASK)]
     context = multiprocessing.get_context("spawn")
-    outcomes: list[Outcome] = []
+    outcomes: list[DamageOutcome] = []
     with tempfile.TemporaryDirectory(prefix="lexicast-damage-") as folder:
-        asyncio.run(make(Path(folder)))
+        asyncio.run(fill_store(Path(folder)))
         with (
             ProcessPoolExecutor(min(2, os.cpu_count() or 1), context) as pool,
             reports.Steps(report.console, len(tasks)) as steps,
@@ -306,14 +305,10 @@ def measure(report: Report) -> None:
     report.figure("damaged_served", sum([not outcome.problem for outcome in outcomes]))
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The driver; its exit code."""
     parser = reports.parser("damage", __doc__, default_targets="lexicast")
     parser.add_argument("--runs", type=reports.positive, default=1_000, help="damaged stores (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the damage (default %(default)s)")
-    options: argparse.Namespace = parser.parse_args(arguments)
+    options: argparse.Namespace = parser.parse_args(argv)
     return reports.drive("damage", options, measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

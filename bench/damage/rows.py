@@ -28,7 +28,7 @@ _TRANSACTION: Final = 16 + 24 + 2 * 48 + 8
 _PAGE_BYTES: Final = 16 + 24
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """A row's place in the file: where key and value begin, and how long they are."""
 
     table: str
@@ -43,14 +43,14 @@ class Row(NamedTuple):
         return len(self.key) + self.value_bytes
 
 
-class Rows:
+class FileRows:
     """The rows of one file's content."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._page_bytes = int.from_bytes(content[_PAGE_BYTES : _PAGE_BYTES + 4], "little")
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         headers = (0, self._page_bytes)
         newest = max(headers, key=lambda at: self._number(at + _TRANSACTION))
         for kind, _, key, value_at, _ in self._nodes(self._number(newest + _MAIN_ROOT)):
@@ -59,7 +59,7 @@ class Rows:
             root = self._number(value_at + 40)
             for flags, key_at, name, at, size in self._nodes(root) if root != _NO_PAGE else ():
                 del flags
-                yield Row(key.decode(), name, key_at, at, size)
+                yield FileRow(key.decode(), name, key_at, at, size)
 
     def _number(self, at: int) -> int:
         number: int = _NUMBER.unpack_from(self._content, at)[0]

@@ -59,7 +59,7 @@ OPTIONS: Final = StoreOptions(
 P = TypeVar("P")
 
 
-class Mqtt:
+class SilentClient:
     """An MQTT 5 client that acknowledges nothing, so that what it gets stays in flight."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,12 +161,12 @@ async def served(
             await server.stop()
 
 
-def payload(topic: str, number: int) -> bytes:
+def record_payload(topic: str, number: int) -> bytes:
     """What record `number` of a topic holds."""
     return f"{topic} {number} ".encode() * (1 + number % 7)
 
 
-async def make(folder: Path) -> None:
+async def fill_store(folder: Path) -> None:
     """Fill `folder` with a store and its coordination: all kinds of publications, sessions with messages in flight,
     QoS 2 marks, producers, dictionaries, subscriptions, index segments, and retained records that outlived their block.
     """
@@ -175,7 +175,7 @@ async def make(folder: Path) -> None:
     try:
         async with served(store, coordination) as cluster:
             for number in range(RETAINED):
-                await cluster.bus.publish(f"kept/{number}", payload("kept", number), qos=1, retain=True)
+                await cluster.bus.publish(f"kept/{number}", record_payload("kept", number), qos=1, retain=True)
         await _outlive(store, coordination)
         async with served(store, coordination) as cluster:
             await _fill(cluster)
@@ -201,14 +201,14 @@ async def _fill(cluster: Served) -> None:
     bus, port = cluster.bus, cluster.broker.mqtt.port
     for number in range(TOPICS):
         topic = f"data/{number}"
-        await bus.publish_many([(topic, payload(topic, n)) for n in range(12)], qos=number % 3)
-        await bus.publish(f"state/{number}", payload("state", number), qos=1, retain=True)
+        await bus.publish_many([(topic, record_payload(topic, n)) for n in range(12)], qos=number % 3)
+        await bus.publish(f"state/{number}", record_payload("state", number), qos=1, retain=True)
         await bus.publish(f"expiring/{number}", b"soon", qos=1, expiry_s=EXPIRY_S)
     for number in range(SESSIONS):
-        device = await Mqtt.connect(port, f"device-{number}")
+        device = await SilentClient.connect(port, f"device-{number}")
         await device.subscribe(f"command/{number}", 1 + number % 2)
         for n in range(3):
-            await bus.publish(f"command/{number}", payload("command", n), qos=2)
+            await bus.publish(f"command/{number}", record_payload("command", n), qos=2)
         await device.topics({f"command/{number}"})
         device.send(Publish(b"data/marked", b"not released", 2, packet_id=7))
         await device.expect(AckRun)

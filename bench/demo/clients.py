@@ -1,88 +1,56 @@
 """The demo's clients, each a process: publishers (paho, or `lexicast.mqtt`), MQTT subscribers (the same two), and a
 subscriber that is a Python client on the broker's actor handle.
-
-The dictionary-aware and the plain ones are one program: what differs is which module's Client it makes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import paho.mqtt.client as plain
+import paho.mqtt.client as paho
 import uvloop
-from paho.mqtt.enums import CallbackAPIVersion
 
+import lexicast.mqtt as aware
 from lexicast.actors.client.client import Client as PythonClient
 from lexicast.actors.client.connection import Endpoint, Resolve
-from lexicast.actors.client.paho import Client as AwareClient
 from lexicast.actors.ray.token import use_own_token
 from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError
 
-from ..data.flights import Event, load
-from ..stage.parts import Orders, tell
-from .check import Received, account
+from ..data.flights import Event, read_events
+from ..stage.clients import CONNECT_TIMEOUT_S, HOST, close_client, connect_client, make_client, send_at_once
+from ..stage.parts import Orders, tell_driver
+from .check import Received, keep_arrivals
 
-HOST: Final = "127.0.0.1"
 IN_FLIGHT: Final = 200
 """Publications of one publisher that are not acknowledged yet; more would only wait in paho."""
 
 TELL_S: Final = 0.2
-CONNECT_TIMEOUT_S: Final = 30.0
 SETTLE_S: Final = 0.5
 """After everything has arrived, a repeat would come within this."""
 
 
-def mqtt_client(name: str, is_aware: bool, version: int) -> plain.Client:
-    """A paho client or a dictionary-aware one, not yet connected."""
-    make = AwareClient if is_aware else plain.Client
-    protocol = plain.MQTTv5 if version == 5 else plain.MQTTv311
-    client = make(CallbackAPIVersion.VERSION2, client_id=f"demo-{name}", protocol=protocol)
-
-    def no_delay(client: plain.Client, userdata: Any, sock: Any) -> None:
-        # Else the kernel holds a small packet back until the one before it is acknowledged: up to 40 ms of "latency".
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    client.on_socket_open = no_delay
-    client.max_inflight_messages_set(IN_FLIGHT)
+def demo_client(name: str, is_aware: bool, version: int) -> paho.Client:
+    """A client of that MQTT version, plain or dictionary-aware, not yet connected."""
+    client = make_client(f"demo-{name}", is_aware=is_aware, version=version, in_flight=IN_FLIGHT)
+    send_at_once(client)
     return client
 
 
-def connect(client: plain.Client, port: int, connected: Callable[[], None]) -> None:
-    """Connects and starts the network thread; `connected` is called on every CONNACK. Raises `PeerError`."""
-    accepted = threading.Event()
-    refused: list[str] = []
-
-    def on_connect(client: plain.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
-        if reason.is_failure:
-            refused.append(str(reason))
-        else:
-            connected()
-        accepted.set()
-
-    client.on_connect = on_connect
-    client.connect(HOST, port)
-    client.loop_start()
-    if not accepted.wait(CONNECT_TIMEOUT_S) or refused:
-        raise PeerError(f"the broker refused the connection: {refused or 'no answer'}")
-
-
-class Publisher:
+class EventPublisher:
     """Publishes its own events, each when it is due, with QoS 1; tells how many are sent and acknowledged."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._mine = [(n, e) for n, e in enumerate(load(options.events)) if e.publisher == options.name]
+        self._mine = [(n, e) for n, e in enumerate(read_events(options.events)) if e.publisher == options.name]
         self._room = threading.Semaphore(IN_FLIGHT)
         self._acknowledged = 0
         self._refused = 0
@@ -93,10 +61,10 @@ class Publisher:
     def run(self, orders: Orders) -> None:
         """From connecting to the last acknowledgement."""
         options = self._options
-        client = mqtt_client(options.name, options.aware, 5)
+        client = demo_client(options.name, options.aware, 5)
         client.on_publish = self._on_publish
-        connect(client, options.port, lambda: None)
-        tell(ready=True)
+        connect_client(client, options.port)
+        tell_driver(ready=True)
         start_ns = orders.wait_go()
         for number, event in self._mine:
             self._wait_until(start_ns + int(number * 1e9 / options.rate))
@@ -106,10 +74,9 @@ class Publisher:
             self._tell()
         np.save(options.folder / f"sent-{options.name}.npy", np.array(self._sent, dtype=np.int64).reshape(-1, 2))
         self._tell(done=True)
-        client.disconnect()
-        client.loop_stop()
+        close_client(client)
 
-    def _publish(self, client: plain.Client, number: int, event: Event, orders: Orders) -> bool:
+    def _publish(self, client: paho.Client, number: int, event: Event, orders: Orders) -> bool:
         """False when it is asked to finish while there is no room."""
         while not self._room.acquire(timeout=TELL_S):
             self._tell()
@@ -131,7 +98,7 @@ class Publisher:
             if left_s > 0:
                 self._tell()
 
-    def _on_publish(self, client: plain.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
+    def _on_publish(self, client: paho.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
         self._refused += reason.is_failure
         self._acknowledged += 1
         self._room.release()
@@ -139,10 +106,10 @@ class Publisher:
     def _tell(self, **more: Any) -> None:
         self._told = time.monotonic()
         refused, last_hour_us = self._refused, self._last_hour_us
-        tell(sent=len(self._sent), acknowledged=self._acknowledged - refused, last_hour_us=last_hour_us, **more)
+        tell_driver(sent=len(self._sent), acknowledged=self._acknowledged - refused, last_hour_us=last_hour_us, **more)
 
 
-class Subscriber:
+class EventSubscriber:
     """What every subscriber does with what it gets: keeps it, counts it, and accounts for it at the end."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -151,40 +118,39 @@ class Subscriber:
 
     def finish(self) -> None:
         """The account of everything received."""
-        account(self.received, self._options.events, self._options.folder, self._options.name)
-        tell(received=len(self.received), done=True)
+        keep_arrivals(self.received, self._options.events, self._options.folder, self._options.name)
+        tell_driver(received=len(self.received), done=True)
 
     def follow(self, orders: Orders) -> None:
         """Tells how many have arrived, until the order to finish."""
         while not orders.finished.wait(TELL_S):
-            tell(received=len(self.received))
+            tell_driver(received=len(self.received))
         time.sleep(SETTLE_S)
 
 
 def subscribe_mqtt(options: argparse.Namespace, orders: Orders) -> None:
     """An MQTT subscriber to everything, QoS 1: paho's 3.1.1, or `lexicast.mqtt`'s 5 that asks for dictionaries."""
-    subscriber = Subscriber(options)
+    subscriber = EventSubscriber(options)
     received = subscriber.received
-    client = mqtt_client(options.name, options.aware, 5 if options.aware else 4)
+    client = demo_client(options.name, options.aware, 5 if options.aware else 4)
     subscribed = threading.Event()
 
-    def on_message(client: plain.Client, userdata: Any, message: plain.MQTTMessage) -> None:
+    def on_message(client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         received.append(Received(time.monotonic_ns(), message.topic, bytes(message.payload)))
 
-    def on_lost(client: plain.Client, userdata: Any, message: plain.MQTTMessage | None, error: DictionaryError) -> None:
+    def on_lost(client: paho.Client, userdata: Any, message: paho.MQTTMessage | None, error: DictionaryError) -> None:
         print(f"lost: {error}", file=sys.stderr, flush=True)
 
     client.on_message = on_message
     client.on_subscribe = lambda *unused: subscribed.set()
-    if isinstance(client, AwareClient):
+    if isinstance(client, aware.Client):
         client.on_sdc_error = on_lost
-    connect(client, options.port, lambda: client.subscribe("#", qos=1) and None)
+    connect_client(client, options.port, lambda: client.subscribe("#", qos=1))
     if not subscribed.wait(CONNECT_TIMEOUT_S):
         raise PeerError("the broker did not confirm the subscription")
-    tell(ready=True)
+    tell_driver(ready=True)
     subscriber.follow(orders)
-    client.disconnect()
-    client.loop_stop()
+    close_client(client)
     subscriber.finish()
 
 
@@ -198,12 +164,12 @@ async def subscribe_python(options: argparse.Namespace, orders: Orders) -> None:
         through = (f"tcp:{HOST}:{options.port}",)
         return [replace(one, addresses=through, calls=None) for one in await ray_endpoints(options.ray)]
 
-    subscriber = Subscriber(options)
+    subscriber = EventSubscriber(options)
     async with _connected(resolve, f"demo-{options.name}") as bus:
         # What only the handle can do: a call on the broker's actor.
         status = await bus.broker.status.remote()
         async with bus.subscribe("#") as subscription:
-            tell(ready=True, broker=status["name"])
+            tell_driver(ready=True, broker=status["name"])
             receiving = asyncio.create_task(_receive(subscription, subscriber.received))
             await asyncio.to_thread(subscriber.follow, orders)
             receiving.cancel()
@@ -256,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     orders = Orders()
     if options.role == "publish":
-        Publisher(options).run(orders)
+        EventPublisher(options).run(orders)
     elif options.role == "subscribe-mqtt":
         subscribe_mqtt(options, orders)
     else:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -29,31 +28,17 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from lexicast.cluster.errors import LexicastError, UsageError
 
-from ..data.flights import FLIGHTS_MAX, Replay, Sizes, prepare, sizes
-from ..peers.targets import Target, from_ready_file
+from ..data.flights import FLIGHTS_MAX, Replay, Sizes, prepare_flights, sizes
+from ..stage.clusters import DATA, running_cluster
+from ..stage.links import Carried
+from ..stage.parts import Stage
 from .check import Verdict, digests, judge, topic_numbers
-from .past import ask
-from .replay import SUBSCRIBERS, Carried, Outcome, Stage
-from .report import Report, show, title
+from .past import ask_past
+from .replay import SUBSCRIBERS, ReplayOutcome, ReplayRun
+from .report import DemoReport, show_report, title
 
 PICTURE: Final = "lexicast-demo.png"
 WIDTH: Final = 130
-
-
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[dict[str, Any]]:
-    """A cluster with its files in `folder`, started by the command line as an operator would; gives its run.json.
-
-    Raises `UnavailableError` when it does not start.
-    """
-    ready = folder / "lexicast.json"
-    command = [sys.executable, "-m", "lexicast.actors.cli", "up", "--data-dir", str(folder / "data")]
-    command += ["--mqtt-port", "0", "--ready-file", str(ready)]
-    target: Target = from_ready_file("lexicast", command, folder, ready)
-    try:
-        yield json.loads(ready.read_text())
-    finally:
-        target.stop()
 
 
 class Bars:
@@ -87,14 +72,14 @@ class Bars:
             self._bars.update(self._tasks[name], completed=count, link=link)
 
 
-class Demo:
+class ReplayDemo:
     """One run."""
 
     def __init__(self, options: argparse.Namespace, console: Console) -> None:
         self._options = options
         self._console = console
 
-    def run(self) -> Report:
+    def run(self) -> DemoReport:
         """From nothing to the report; everything that was started has ended when it returns or raises."""
         folder = Path(tempfile.mkdtemp(prefix="lexicast-demo-"))
         try:
@@ -102,36 +87,37 @@ class Demo:
                 return self._in(folder, pool.submit(self._data, folder))
         finally:
             if self._options.keep:
-                self._console.print(f"data kept: lexicast up --data-dir {folder / 'data'}", soft_wrap=True)
+                self._console.print(f"data kept: lexicast up --data-dir {folder / DATA}", soft_wrap=True)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _data(self, folder: Path) -> tuple[Replay, Sizes]:
-        replay = prepare(self._options.messages, folder / "events.tsv")
+        replay = prepare_flights(self._options.messages, folder / "events.tsv")
         return replay, sizes(replay.events)
 
-    def _in(self, folder: Path, data: Future[tuple[Replay, Sizes]]) -> Report:
-        with self._console.status("starting a cluster, reading the flights") as status, cluster(folder) as run:
+    def _in(self, folder: Path, data: Future[tuple[Replay, Sizes]]) -> DemoReport:
+        with self._console.status("starting a cluster, reading the flights") as status, running_cluster(folder) as run:
             replay, measured = data.result()
             status.update("opening links, connecting publishers and subscribers")
             return asyncio.run(self._replay(folder, run, replay, measured, status.stop))
 
     async def _replay(
         self, folder: Path, run: Mapping[str, Any], replay: Replay, measured: Sizes, begun: Callable[[], None]
-    ) -> Report:
-        async with Stage(replay, run, folder, self._options.rate) as stage:
-            await stage.open()
+    ) -> DemoReport:
+        async with Stage(folder) as stage:
+            replaying = ReplayRun(stage, replay, run, folder, self._options.rate)
+            await replaying.open()
             begun()
             with Bars(self._console, len(replay.events)) as bars:
-                outcome = await stage.run(bars.update)
-        answer, learned = await ask(folder / "data", replay, outcome.last_hour_us)
-        return Report(replay, measured, outcome, verdicts(replay, outcome), answer, learned, self._options.rate)
+                outcome = await replaying.run(bars.update)
+        answer, learned = await ask_past(folder / DATA, replay, outcome.last_hour_us)
+        return DemoReport(replay, measured, outcome, verdicts(replay, outcome), answer, learned, self._options.rate)
 
 
-def verdicts(replay: Replay, outcome: Outcome) -> dict[str, Verdict]:
+def verdicts(replay: Replay, outcome: ReplayOutcome) -> dict[str, Verdict]:
     """What is to be said of each subscriber."""
     expected, topics = digests(replay.events), topic_numbers(replay.events)
-    return {name: judge(account, expected, topics, outcome.sent_ns) for name, account in outcome.accounts.items()}
+    return {name: judge(arrived, expected, topics, outcome.sent_ns) for name, arrived in outcome.arrivals.items()}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -152,7 +138,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def check(options: argparse.Namespace) -> None:
+def check_options(options: argparse.Namespace) -> None:
     """Raises `UsageError` before anything is started in vain."""
     if options.rate <= 0:
         raise UsageError(f"--rate {options.rate:g}: events a second, above 0")
@@ -163,9 +149,9 @@ def check(options: argparse.Namespace) -> None:
             raise UsageError(f"{folder} is no folder: create it first")
 
 
-def finish(report: Report, options: argparse.Namespace, console: Console) -> int:
+def finish(report: DemoReport, options: argparse.Namespace, console: Console) -> int:
     """Prints, draws and writes what came out; returns the exit code."""
-    show(report, console)
+    show_report(report, console)
     if options.out is not None:
         from .picture import draw  # loads matplotlib, half a second that the start need not wait for
 
@@ -194,15 +180,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        check(options)
-        return finish(Demo(options, console).run(), options, console)
+        check_options(options)
+        return finish(ReplayDemo(options, console).run(), options, console)
     except KeyboardInterrupt:
         print("stopped; everything that was started is stopped too", file=sys.stderr)
         return 130
     except LexicastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,7 +38,7 @@ class Learned:
     sent_bytes: int
 
 
-async def ask(data_dir: Path, replay: Replay, last_hour_us: int) -> tuple[Answer, list[Learned]]:
+async def ask_past(data_dir: Path, replay: Replay, last_hour_us: int) -> tuple[Answer, list[Learned]]:
     """Asks the cluster on `data_dir`. `last_hour_us`: when the data's last hour began to be published."""
     async with connect(data_dir=data_dir, client_id="demo-past") as bus:
         return await _flights(bus, replay, last_hour_us), await _dictionaries(bus)

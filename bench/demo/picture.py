@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from ..data.flights import WEATHER
 from .replay import AWARE, PLAIN, PYTHON
-from .report import Report
+from .report import DemoReport
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,7 +49,7 @@ class Curve:
         return np.interp(when, self.at_s, self.total)
 
 
-def draw(report: Report, file: Path) -> None:
+def draw(report: DemoReport, file: Path) -> None:
     """Writes the PNG."""
     figure = Figure(figsize=(18, 9), dpi=100, facecolor="white")
     replay, outcome = report.replay, report.outcome
@@ -72,7 +72,7 @@ def draw(report: Report, file: Path) -> None:
     figure.savefig(file)
 
 
-def _measured(report: Report, *links: str) -> tuple[Floats, Floats]:
+def _measured(report: DemoReport, *links: str) -> tuple[Floats, Floats]:
     carried = report.outcome.carried
     at_s = (np.array(carried.at_ns, dtype=float) - report.outcome.start_ns) / 1e9
     return at_s, np.sum([carried.bytes[link] for link in links], axis=0).astype(float)
@@ -83,8 +83,8 @@ def _computed(at_ns: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], start_
     return (at_ns[order] - start_ns) / 1e9, np.cumsum(sizes[order]).astype(float)
 
 
-def _to_subscribers(report: Report) -> list[Curve]:
-    account = report.outcome.accounts[PLAIN]
+def _to_subscribers(report: DemoReport) -> list[Curve]:
+    account = report.outcome.arrivals[PLAIN]
     ours = account.numbers >= 0
     sizes = report.sizes.deflated[account.numbers[ours]]
     deflate = _computed(account.at_ns[ours], sizes, report.outcome.start_ns)
@@ -96,7 +96,7 @@ def _to_subscribers(report: Report) -> list[Curve]:
     ]
 
 
-def _from_publishers(report: Report) -> list[Curve]:
+def _from_publishers(report: DemoReport) -> list[Curve]:
     airports = [name for name in report.replay.publishers if name != WEATHER]
     theirs = np.array([event.publisher != WEATHER for event in report.replay.events])
     sent_ns, start_ns = report.outcome.sent_ns[theirs], report.outcome.start_ns
@@ -161,7 +161,7 @@ def _dress(axis: Axes, heading: str, unit: str, end_s: float) -> None:
         axis.spines[side].set_visible(False)
 
 
-def _first_dictionaries(report: Report) -> list[tuple[float, str]]:
+def _first_dictionaries(report: DemoReport) -> list[tuple[float, str]]:
     """When each family's first one was published (seconds since the start), and the family."""
     first = dict[str, float]()
     for one in sorted(report.learned, key=lambda one: one.time_us):

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from ..data.flights import WEATHER, Replay
-from ..stage.parts import END_TIMEOUT_S, Part
-from .check import Account, Ints, read_account
+from ..stage.links import Carried, Links
+from ..stage.parts import END_TIMEOUT_S, Part, Stage
+from .check import Arrivals, Ints, read_arrivals
 
 CLIENTS: Final = "lexicast.bench.demo.clients"
-LINKS: Final = "lexicast.bench.stage.links"
 PLAIN: Final = "plain"
 AWARE: Final = "aware"
 PYTHON: Final = "python"
@@ -32,26 +31,7 @@ STALL_S: Final = 20.0
 
 
 @dataclass
-class Carried:
-    """What the links carried: bytes of each at each of these times (monotonic ns)."""
-
-    at_ns: list[int] = field(default_factory=list)
-    bytes: dict[str, list[int]] = field(default_factory=dict)
-
-    def add(self, told: Mapping[str, Any]) -> None:
-        """One sample, as the links' process tells it."""
-        if "carried" in told:
-            self.at_ns.append(told["at_ns"])
-            for link, carried in told["carried"].items():
-                self.bytes.setdefault(link, []).append(carried)
-
-    def now(self, link: str) -> int:
-        """The newest figure of a link."""
-        return self.bytes[link][-1] if self.bytes.get(link) else 0
-
-
-@dataclass
-class Outcome:
+class ReplayOutcome:
     """What a replay has left: times `_ns` on the monotonic clock, `_us` in microseconds since 1970."""
 
     start_ns: int
@@ -60,7 +40,7 @@ class Outcome:
     published: int
     sent_ns: Ints
     last_hour_us: int
-    accounts: dict[str, Account]
+    arrivals: dict[str, Arrivals]
     carried: Carried
 
 
@@ -68,71 +48,55 @@ Progress = Callable[[Mapping[str, int], Carried], None]
 """Is told how many publications are acknowledged ("published") and how many each subscriber has."""
 
 
-class Stage:
-    """The parts of one replay; an async context manager that ends them all."""
+class ReplayRun:
+    """The parts of one replay."""
 
-    def __init__(self, replay: Replay, run: Mapping[str, Any], folder: Path, rate: float) -> None:
-        """`run`: what the cluster wrote about itself (run.json)."""
+    def __init__(self, stage: Stage, replay: Replay, run: Mapping[str, Any], folder: Path, rate: float) -> None:
+        """`run`: what the cluster wrote about itself (run.json); `folder`: where the parts' accounts go."""
+        self._stage = stage
         self._replay = replay
         self._run = run
         self._folder = folder
         self._rate = rate
         self._start_us = 0
-        self._stack = AsyncExitStack()
         self._publishers: dict[str, Part] = {}
         self._subscribers: dict[str, Part] = {}
-        self.carried = Carried()
-
-    async def __aenter__(self) -> Stage:
-        await self._stack.__aenter__()
-        return self
-
-    async def __aexit__(self, *unused: object) -> None:
-        await self._stack.aclose()
 
     async def open(self) -> None:
         """Starts all parts; returns when all subscriptions are confirmed and all publishers connected.
 
         Raises `PeerError` when one does not start.
         """
-        ports = await self._open_links()
+        links = self._links = await self._open_links()
         common = ["--events", str(self._replay.file), "--folder", str(self._folder)]
         for name in SUBSCRIBERS:
             role = "subscribe-python" if name == PYTHON else "subscribe-mqtt"
             more = ["--ray", str(self._run["ray_address"])] if name == PYTHON else []
             more += ["--aware"] if name == AWARE else []
-            self._subscribers[name] = self._part(name, role, ports[name], common, more)
+            self._subscribers[name] = self._part(name, role, links.ports[name], common, more)
         for name in self._replay.publishers:
             more = ["--rate", str(self._rate), "--last-hour", str(self._replay.last_hour)]
             more += [] if name == WEATHER else ["--aware"]
-            self._publishers[name] = self._part(name, "publish", ports[name], common, more)
+            self._publishers[name] = self._part(name, "publish", links.ports[name], common, more)
         parts = self._parts()
         await asyncio.gather(*[part.start() for part in parts])
         await asyncio.gather(*[part.wait_for("ready") for part in parts])
 
     def _part(self, name: str, role: str, port: int, common: list[str], more: list[str]) -> Part:
-        arguments = [role, "--name", name, "--port", str(port), *common, *more]
-        part = Part(name, CLIENTS, arguments, self._folder / f"{name}.log")
-        self._stack.push_async_callback(part.stop)
-        return part
+        return self._stage.part(name, CLIENTS, [role, "--name", name, "--port", str(port), *common, *more])
 
     def _parts(self) -> list[Part]:
         return [*self._subscribers.values(), *self._publishers.values()]
 
-    async def _open_links(self) -> dict[str, int]:
+    async def _open_links(self) -> Links:
         run = self._run
         mqtt = f"{run['mqtt_host']}:{run['mqtt_port']}"
         addresses = [address for broker in run["brokers"].values() for address in broker]
         link = next(address.removeprefix("tcp:") for address in addresses if address.startswith("tcp:"))
-        arguments = [f"{name}={mqtt}" for name in (PLAIN, AWARE, *self._replay.publishers)] + [f"{PYTHON}={link}"]
-        links = self._links = Part("links", LINKS, arguments, self._folder / "links.log")
-        links.on_told = self.carried.add
-        self._stack.push_async_callback(links.stop)
-        await links.start()
-        ports: dict[str, int] = await links.wait_for("ports")
-        return ports
+        mqtt_links = dict.fromkeys((PLAIN, AWARE, *self._replay.publishers), mqtt)
+        return await Links.open(self._stage, {**mqtt_links, PYTHON: link})
 
-    async def run(self, progress: Progress) -> Outcome:
+    async def run(self, progress: Progress) -> ReplayOutcome:
         """Replays everything; returns when all has arrived, or nothing moves any more.
 
         Raises `PeerError` when a part dies.
@@ -152,11 +116,11 @@ class Stage:
         total = len(self._replay.events)
         before, since = dict[str, int](), time.monotonic()
         while time.monotonic() - since < STALL_S:
-            for part in (self._links, *self._parts()):
+            for part in (self._links.part, *self._parts()):
                 if "done" not in part.state:
                     part.require_alive()
             counts = self.counts()
-            progress(counts, self.carried)
+            progress(counts, self._links.carried)
             if all(count >= total for count in counts.values()):
                 return
             if counts != before:
@@ -168,21 +132,21 @@ class Stage:
         received = {name: int(part.state.get("received", 0)) for name, part in self._subscribers.items()}
         return {"published": _sum(self._publishers.values(), "acknowledged"), **received}
 
-    def _outcome(self, start_ns: int, end_ns: int) -> Outcome:
+    def _outcome(self, start_ns: int, end_ns: int) -> ReplayOutcome:
         sent_ns = np.full(len(self._replay.events), start_ns, dtype=np.int64)
         for name in self._publishers:
             sent = np.load(self._folder / f"sent-{name}.npy")
             sent_ns[sent[:, 0]] = sent[:, 1]
         begun = [part.state["last_hour_us"] for part in self._publishers.values()]
-        return Outcome(
+        return ReplayOutcome(
             start_ns,
             self._start_us,
             end_ns,
             self.counts()["published"],
             sent_ns,
             min(us for us in begun if us is not None),
-            {name: read_account(self._folder, name) for name in SUBSCRIBERS},
-            self.carried,
+            {name: read_arrivals(self._folder, name) for name in SUBSCRIBERS},
+            self._links.carried,
         )
 
 

@@ -16,7 +16,7 @@ from ..data.flights import WEATHER, Replay, Sizes
 from ..report import machine
 from .check import Verdict
 from .past import Answer, Learned
-from .replay import AWARE, PLAIN, PYTHON, SUBSCRIBERS, Outcome
+from .replay import AWARE, PLAIN, PYTHON, SUBSCRIBERS, ReplayOutcome
 
 TITLES: Final = {
     PLAIN: "plain MQTT subscriber",
@@ -61,12 +61,12 @@ class LinkBytes:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """Everything that is known at the end."""
 
     replay: Replay
     sizes: Sizes
-    outcome: Outcome
+    outcome: ReplayOutcome
     verdicts: dict[str, Verdict]
     answer: Answer
     learned: list[Learned]
@@ -146,7 +146,7 @@ class Report:
         }
 
 
-def show(report: Report, console: Console) -> None:
+def show_report(report: DemoReport, console: Console) -> None:
     """Prints the tables."""
     for table in (_deliveries(report), _links(report), _dictionaries(report), _answer(report)):
         console.print(table)
@@ -160,7 +160,7 @@ def _table(heading: str, columns: Sequence[str], left: int = 1) -> Table:
     return made
 
 
-def _deliveries(report: Report) -> Table:
+def _deliveries(report: DemoReport) -> Table:
     replay, outcome = report.replay, report.outcome
     heading = (
         f"{replay.flights:,} flights and {len(replay.events) - replay.flights:,} weather reports, "
@@ -182,7 +182,7 @@ def _deliveries(report: Report) -> Table:
     return table
 
 
-def _links(report: Report) -> Table:
+def _links(report: DemoReport) -> Table:
     columns = ["link of", "measured", "uncompressed", "DEFLATE", "saved", "DEFLATE saves", "saved of payloads"]
     table = _table("Bytes on each link, both ways, counted at the socket by a TCP proxy", columns)
     for name, link in report.links().items():
@@ -200,7 +200,7 @@ def _links(report: Report) -> Table:
     return table
 
 
-def _dictionaries(report: Report) -> Table:
+def _dictionaries(report: DemoReport) -> Table:
     columns = ["family", "codec", "learned", "from samples", "size", "as sent", "first after", "newest after"]
     table = _table("Dictionaries learned from the stream (retained on $sdc/<family>)", columns, left=2)
     start_us = report.outcome.start_us
@@ -222,7 +222,7 @@ def _by_family(learned: Sequence[Learned]) -> Iterator[tuple[str, list[Learned]]
         yield family, sorted(all_of_it, key=lambda one: one.time_us)
 
 
-def _answer(report: Report) -> Table:
+def _answer(report: DemoReport) -> Table:
     answer, replay = report.answer, report.replay
     since = datetime.fromtimestamp(answer.since_us / 1e6).isoformat(timespec="milliseconds")
     heading = (

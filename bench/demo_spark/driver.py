@@ -40,8 +40,8 @@ from lexicast.raydp_jobs.training.train_dictionaries import train_from_history a
 from lexicast.raydp_jobs.training.train_regression import publish as publish_regression
 from lexicast.raydp_jobs.training.train_regression import train_from_history as train_regression
 
-from ..data.flights import FLIGHTS_MAX, Event, prepare
-from ..demo.driver import cluster
+from ..data.flights import FLIGHTS_MAX, Event, prepare_flights
+from ..stage.clusters import DATA, running_cluster
 from .channel import show_channel
 from .pictures import draw_delays
 
@@ -59,7 +59,7 @@ FROM history WHERE dep_delay_min IS NOT NULL GROUP BY carrier HAVING flights > 3
 ORDER BY mean_delay_min DESC LIMIT 8"""
 
 
-class Demo:
+class SparkDemo:
     """One run: each step shows its table and, with `out`, draws its picture."""
 
     def __init__(self, console: Console, data_dir: Path, out: Path | None, spark: Any) -> None:
@@ -108,7 +108,7 @@ class Demo:
             self._console.print(f"and {len(choices) - FAMILIES_SHOWN} families with fewer bytes")
         self._draw("dictionaries", partial(draw_dictionaries, choices))
         begun = datetime.now(UTC)
-        asyncio.run(store(self._connect["data_dir"], later))
+        asyncio.run(store_events(self._connect["data_dir"], later))
         table = Table(title=f"{len(better)} dictionaries published: flights in the store", title_justify="left")
         table.add_column("")
         for name in ("messages", "as published", "as stored", "reduction"):
@@ -155,7 +155,7 @@ class Demo:
         self._draw("channel", show_channel(self._console, self._spark, self._connect["data_dir"]))
 
 
-async def store(data_dir: Path, events: Sequence[Event]) -> None:
+async def store_events(data_dir: Path, events: Sequence[Event]) -> None:
     """Publishes them all, acknowledged, with the dictionaries that there are."""
     async with lexicast.connect(data_dir=data_dir, client_id="demo") as bus:
         await bus.status()  # the broker has announced its dictionaries when it answers
@@ -172,31 +172,31 @@ def wait_for_dictionaries(data_dir: Path) -> None:
 def show_all(console: Console, options: argparse.Namespace) -> None:
     """The whole demo."""
     with tempfile.TemporaryDirectory(prefix="lexicast-demo-") as folder:
-        data_dir = Path(folder) / "data"
-        with console.status("starting a cluster, reading the flights") as status, cluster(Path(folder)):
-            events = prepare(options.messages + LATER, Path(folder) / "events.tsv").events
+        data_dir = Path(folder) / DATA
+        with console.status("starting a cluster, reading the flights") as status, running_cluster(Path(folder)):
+            events = prepare_flights(options.messages + LATER, Path(folder) / "events.tsv").events
             status.update(f"storing {len(events) - LATER:,} messages")
-            asyncio.run(store(data_dir, events[:FIRST]))
+            asyncio.run(store_events(data_dir, events[:FIRST]))
             wait_for_dictionaries(data_dir)
-            asyncio.run(store(data_dir, events[FIRST : -2 * LATER]))
+            asyncio.run(store_events(data_dir, events[FIRST : -2 * LATER]))
             before = datetime.now(UTC)
-            asyncio.run(store(data_dir, events[-2 * LATER : -LATER]))
+            asyncio.run(store_events(data_dir, events[-2 * LATER : -LATER]))
             status.update("starting Spark")
             with told(), spark_session(data_dir=data_dir) as spark:
                 status.stop()
-                demo = Demo(console, data_dir, options.out, spark)
+                demo = SparkDemo(console, data_dir, options.out, spark)
                 demo.history()
                 demo.dictionaries(before, events[-LATER:])
                 demo.regression()
                 demo.channel()
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lexicast.bench.demo_spark", description=__doc__)
     parser.add_argument("--messages", type=int, default=FLIGHTS, help="flights to store (default %(default)s)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="draw pictures into this folder")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(argv)
     try:
         if not FIRST + LATER <= options.messages <= FLIGHTS_MAX - LATER:
             raise UsageError(f"--messages {options.messages}: {FIRST + LATER:,} to {FLIGHTS_MAX - LATER:,}")
@@ -209,7 +209,3 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -35,7 +35,7 @@ from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
 
 from .. import report as reports
-from ..report import Report
+from ..report import DriverReport
 
 IDS = 16
 START_US = 1_700_000_000_000_000
@@ -46,7 +46,7 @@ DUAL = DualOptions(map_bytes=1 << 30, memory_rows_max=1_500, segment_rows=128, r
 STORE = StoreOptions(index_entries_max=60, index_step_topics=4, retention_s=0)
 
 
-class Outcome(NamedTuple):
+class KillOutcome(NamedTuple):
     """One kill: commits acknowledged, commits found, commits lost, and what was torn."""
 
     acknowledged: int
@@ -105,7 +105,7 @@ def answers(directory: Path, payloads: bool = False) -> tuple[int, list[list[int
     return operations, rows
 
 
-def judge_dual(directory: Path, acknowledged: int) -> Outcome:
+def judge_dual(directory: Path, acknowledged: int) -> KillOutcome:
     """Compare with a DualDB that nobody killed."""
     operations, rows = answers(directory, payloads=True)
     with tempfile.TemporaryDirectory(prefix="lexicast-crash") as folder:
@@ -123,7 +123,7 @@ def judge_dual(directory: Path, acknowledged: int) -> Outcome:
         torn = "the answers are not those of the operations stored"
     if not torn and not acknowledged <= found <= acknowledged + 1:
         torn = f"{found} commits found after {acknowledged}" if found > acknowledged else ""
-    return Outcome(acknowledged, found, max(0, acknowledged - found), torn)
+    return KillOutcome(acknowledged, found, max(0, acknowledged - found), torn)
 
 
 # a coordinator's store
@@ -153,7 +153,7 @@ def write_store(directory: Path, step: int, pipe: int) -> None:
         step += 1
 
 
-def judge_store(directory: Path, acknowledged: int) -> Outcome:
+def judge_store(directory: Path, acknowledged: int) -> KillOutcome:
     """Compare log and index with what was committed."""
     store = open_store(directory)
     blocks: list[Block] = []
@@ -168,16 +168,16 @@ def judge_store(directory: Path, acknowledged: int) -> Outcome:
     if indexed != 5 * len(blocks):
         torn = torn or f"the index knows {indexed} of {5 * len(blocks)} records"
     store.close()
-    return Outcome(acknowledged, len(blocks), max(0, acknowledged - len(blocks)), torn)
+    return KillOutcome(acknowledged, len(blocks), max(0, acknowledged - len(blocks)), torn)
 
 
-WRITERS: dict[str, tuple[Callable[[Path, int, int], None], Callable[[Path, int], Outcome]]] = {
+WRITERS: dict[str, tuple[Callable[[Path, int, int], None], Callable[[Path, int], KillOutcome]]] = {
     "dual": (write_dual, judge_dual),
     "store": (write_store, judge_store),
 }
 
 
-def kill_once(name: str, directory: Path, step: int, delay_s: float) -> Outcome:
+def kill_once(name: str, directory: Path, step: int, delay_s: float) -> KillOutcome:
     """Let a child write from `step` on, kill it `delay_s` after its first commit, and judge."""
     writer, judge = WRITERS[name]
     reading, writing = os.pipe()
@@ -200,10 +200,10 @@ def kill_once(name: str, directory: Path, step: int, delay_s: float) -> Outcome:
     return judge(directory, acknowledged)
 
 
-def kills(name: str, count: int, seed: int, tell: Callable[[str], None] | None = None) -> list[Outcome]:
+def kills(name: str, count: int, seed: int, tell: Callable[[str], None] | None = None) -> list[KillOutcome]:
     """`count` kills of one writer, each going on where the one before was killed; a fresh store each ten."""
     dice = random.Random(seed)
-    outcomes: list[Outcome] = []
+    outcomes: list[KillOutcome] = []
     for first in range(0, count, 10):
         with tempfile.TemporaryDirectory(prefix="lexicast-crash") as folder:
             directory, step = Path(folder) / name, 0
@@ -218,10 +218,10 @@ def kills(name: str, count: int, seed: int, tell: Callable[[str], None] | None =
     return outcomes
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """Kill, and tell."""
     count = report.options.kills if not report.options.quick else min(report.options.kills, 20)
-    outcomes: list[Outcome] = []
+    outcomes: list[KillOutcome] = []
     with reports.Steps(report.console, count) as steps:
         for name, part in (("dual", count - count // 2), ("store", count // 2)):
             outcomes += kills(name, part, report.options.seed, steps.step)
@@ -234,14 +234,14 @@ def measure(report: Report) -> None:
     report.figure("torn", sum([bool(outcome.torn) for outcome in outcomes]))
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The driver; its exit code."""
-    parser = reports.parser("dualdb_crash", __doc__, default_targets="dualdb")
+    parser = reports.parser("dualdb.crash", __doc__, default_targets="dualdb")
     parser.add_argument("--kills", type=reports.positive, default=120, help="processes to kill (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (default %(default)s)")
-    options: argparse.Namespace = parser.parse_args(arguments)
+    options: argparse.Namespace = parser.parse_args(argv)
     return reports.drive("dualdb_crash", options, measure)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

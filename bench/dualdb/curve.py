@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .. import report as reports
-from .baselines.answered import Engine
+from .baselines.answered import ComparedEngine
 from .workload import Workload, batches_of
 
 # Operations at once, and how many batches of them are measured.
@@ -33,7 +33,7 @@ Points = dict[str, dict[int, Point]]
 """By engine and size."""
 
 
-def measure(engines: dict[str, Engine], workload: Workload, warm: int) -> Points:
+def measure(engines: dict[str, ComparedEngine], workload: Workload, warm: int) -> Points:
     """The engines' curves; `warm` batches of the workload's size before."""
     points: Points = {name: {size: Point() for size in SIZES} for name in engines}
     counts = [workload.batch] * warm + [size for size, number in SIZES.items() for _ in range(number)]
@@ -49,7 +49,7 @@ def measure(engines: dict[str, Engine], workload: Workload, warm: int) -> Points
     return points
 
 
-def tell(report: reports.Report, points: Points) -> None:
+def tell(report: reports.DriverReport, points: Points) -> None:
     """A table, figures."""
     sizes: Sequence[int] = list(next(iter(points.values())))
     rows = []
@@ -60,7 +60,7 @@ def tell(report: reports.Report, points: Points) -> None:
             middle_ms = (reports.median(curve[size].batch_s) or 0.0) * 1e3
             report.figure(f"cpu_us_{name}_{size}", cpu_us)
             report.figure(f"batch_ms_{name}_{size}", middle_ms)
-            row += [reports.number(cpu_us, 1), reports.number(middle_ms)]
+            row += [reports.format_number(cpu_us, 1), reports.format_number(middle_ms)]
         rows.append(row)
     columns = ["operations at once", *[head for name in points for head in (f"{name}: us CPU each", "ms a batch")]]
     report.table("an operation by how many come at once, 3 subscriptions to 1 publication", columns, rows)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -45,21 +44,20 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.storage.dualdb.engine import Batch
 
 from .. import report as reports
-from ..report import Report
+from ..report import DriverReport
 from . import curve as dualdb_curve
-from .baselines.answered import Answered, Engine
+from .baselines.answered import Answered, ComparedEngine
 from .baselines.one_database import OneDatabase
 from .baselines.padres import Padres
 from .baselines.repqueries import RepQueries
 from .baselines.repqueries_joined import RepQueriesJoined
 from .baselines.two_databases import TwoDatabases
-from .growth import PARTS, grow
+from .growth import PARTS, grow, subscriptions_mib
 from .growth import ROUNDS as GROWTH_ROUNDS
-from .growth import memory as held
 from .picture import Curve, draw
 from .postgres import server
 from .stores import KeyValue, LevelDB, ListsOn, RocksDB
-from .workload import BOXES, LIFE_US, Workload, batches, city_cells, taxi_cells
+from .workload import BOXES, LIFE_US, Workload, city_cells, taxi_cells, workload_batches
 
 SUBSCRIPTION_HEAVY = 0.75
 PUBLICATION_HEAVY = 0.25
@@ -88,11 +86,11 @@ QUICK_TAXI = Size(4_000, 4_000, 1, 1_500_000, 1_000_000, 100_000)
 
 
 @dataclass
-class Contender:
+class EngineContender:
     """An engine under comparison and what it gave."""
 
     name: str
-    engine: Engine
+    engine: ComparedEngine
     seconds: list[float] = field(default_factory=list)
     cumulative: list[float] = field(default_factory=list)
     answers: int = 0
@@ -115,17 +113,17 @@ def lists_on(kind: Callable[[Path], KeyValue], path: Path) -> ListsOn:
 
 
 def contenders(
-    stack: ExitStack, folder: Path, report: Report, wanted: Collection[str] | None = None
-) -> list[Contender]:
+    stack: ExitStack, folder: Path, report: DriverReport, wanted: Collection[str] | None = None
+) -> list[EngineContender]:
     """Every engine that is installed (and wanted), each in an empty place of its own."""
 
-    def opened(name: str, made: Callable[[Path], Engine]) -> None:
+    def opened(name: str, made: Callable[[Path], ComparedEngine]) -> None:
         if wanted is not None and name not in wanted:
             return
-        found.append(Contender(name, made(folder / name)))
+        found.append(EngineContender(name, made(folder / name)))
         stack.callback(found[-1].engine.close)
 
-    found: list[Contender] = []
+    found: list[EngineContender] = []
     opened("dualdb", OneDatabase)
     opened("two_databases", TwoDatabases)
     opened("repqueries", RepQueries)
@@ -152,7 +150,9 @@ def warm_batches(size: Size) -> int:
     return LIFE_US * size.rate // 1_000_000 // size.batch + 1
 
 
-def compare(report: Report, workload: Workload, size: Size, title: str, steps: reports.Steps) -> list[Contender]:
+def compare(
+    report: DriverReport, workload: Workload, size: Size, title: str, steps: reports.Steps
+) -> list[EngineContender]:
     """All engines in turns; their seconds a round."""
     warm = warm_batches(size)
     rounds = max(report.options.rounds, reports.ROUNDS)
@@ -160,7 +160,7 @@ def compare(report: Report, workload: Workload, size: Size, title: str, steps: r
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb")))
         taking_part = contenders(stack, folder, report)
         steps.step(f"{title}: {warm} batches of {size.batch} until all hold the same live items")
-        stream = batches(workload, (warm + rounds * size.round_batches) * size.batch)
+        stream = workload_batches(workload, (warm + rounds * size.round_batches) * size.batch)
         for number in range(warm):
             turn(taking_part, number, [next(stream)])
         for number in range(rounds):
@@ -172,14 +172,14 @@ def compare(report: Report, workload: Workload, size: Size, title: str, steps: r
     return taking_part
 
 
-def turn(taking_part: Sequence[Contender], number: int, work: Sequence[Batch]) -> dict[str, float]:
+def turn(taking_part: Sequence[EngineContender], number: int, work: Sequence[Batch]) -> dict[str, float]:
     """Every engine does `work`, in an order that rotates; seconds by name."""
     first = number % len(taking_part)
     rotated = [*taking_part[first:], *taking_part[:first]]
     return {each.name: sum([each.apply(batch) for batch in work]) for each in rotated}
 
 
-def agree(report: Report, title: str, taking_part: Sequence[Contender]) -> None:
+def agree(report: DriverReport, title: str, taking_part: Sequence[EngineContender]) -> None:
     """Complain where engines gave different answers."""
     ours = taking_part[0]
     for each in taking_part:
@@ -187,10 +187,12 @@ def agree(report: Report, title: str, taking_part: Sequence[Contender]) -> None:
             report.problem(f"{title}: {each.name} gave {each.answers} answers, DualDB {ours.answers}")
 
 
-def tell(report: Report, title: str, key: str, taking_part: Sequence[Contender], operations: int) -> dict[str, float]:
+def tell(
+    report: DriverReport, title: str, key: str, taking_part: Sequence[EngineContender], operations: int
+) -> dict[str, float]:
     """A table, samples; the ratio to each engine."""
     ours = taking_part[0]
-    ratios = {each.name: reports.ratio(each.seconds, ours.seconds) or 0.0 for each in taking_part}
+    ratios = {each.name: reports.median_ratio(each.seconds, ours.seconds) or 0.0 for each in taking_part}
     rows = [
         (
             each.name,
@@ -213,7 +215,7 @@ SECTIONS = {
 }
 
 
-def compare_at(report: Report, run: Run, key: str, steps: reports.Steps) -> None:
+def compare_at(report: DriverReport, run: ComparisonRun, key: str, steps: reports.Steps) -> None:
     """The engines at a ratio of subscriptions to publications: table, figures, curves."""
     size = run.size
     title, part = {"3_1": ("3:1", SUBSCRIPTION_HEAVY), "1_3": ("1:3", PUBLICATION_HEAVY)}[key]
@@ -228,7 +230,7 @@ def compare_at(report: Report, run: Run, key: str, steps: reports.Steps) -> None
     run.curves.setdefault(key, {}).update({each.name: curve(each.cumulative, size.batch) for each in taking_part})
 
 
-def by_batch(report: Report, run: Run, steps: reports.Steps) -> None:
+def by_batch(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> None:
     """What an operation costs, by how many come at once."""
     size = run.size
     workload = Workload(run.cells, SUBSCRIPTION_HEAVY, size.rate, size.batch, 9)
@@ -245,7 +247,7 @@ def by_batch(report: Report, run: Run, steps: reports.Steps) -> None:
     }
 
 
-def growth(report: Report, run: Run, steps: reports.Steps) -> None:
+def measure_growth(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> None:
     """DualDB over a long run."""
     size = run.size
     workload = Workload(run.cells, SUBSCRIPTION_HEAVY, size.rate, size.batch, 8)
@@ -264,18 +266,18 @@ def growth(report: Report, run: Run, steps: reports.Steps) -> None:
     run.curves.setdefault("3_1", {})["dualdb_alone"] = curve(found.cumulative, size.batch)
 
 
-def memory(report: Report, run: Run, steps: reports.Steps) -> None:
+def measure_memory(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> None:
     """Anonymous memory with many live subscriptions."""
     subscriptions = run.size.memory_subscriptions
     steps.step(f"{subscriptions:,} live subscriptions")
-    most, wrong = held(run.cells, subscriptions)
+    most, wrong = subscriptions_mib(run.cells, subscriptions)
     if wrong:
         report.problem(wrong)
     report.figure("rss_10m_mib", most)
 
 
 @dataclass
-class Run:
+class ComparisonRun:
     """What the sections share, and the curves they leave: by workload and engine."""
 
     cells: NDArray[np.uint64]
@@ -290,7 +292,7 @@ def curve(cumulative: Sequence[float], batch: int) -> Curve:
     return [((number + 1) * batch / 1e6, cumulative[number]) for number in at]
 
 
-def before(report: Report) -> dict[str, dict[str, Curve]]:
+def before(report: DriverReport) -> dict[str, dict[str, Curve]]:
     """Take over what an earlier part of this run has left in the --json file; its curves."""
     options = report.options
     if options.json is None or not options.json.exists() or options.only == list(SECTIONS):
@@ -304,7 +306,7 @@ def before(report: Report) -> dict[str, dict[str, Curve]]:
     return curves
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """The sections asked for, in order."""
     options = report.options
     box = BOXES[options.box or ("city" if options.data else "state")]
@@ -312,13 +314,13 @@ def measure(report: Report) -> None:
     size = {(False, False): FULL, (True, False): QUICK, (False, True): FULL_TAXI, (True, True): QUICK_TAXI}[
         (options.quick, options.data is not None)
     ]
-    run = Run(cells, size, before(report))
+    run = ComparisonRun(cells, size, before(report))
     done: dict[str, Callable[[reports.Steps], None]] = {
         "ratios_3_1": partial(compare_at, report, run, "3_1"),
         "ratios_1_3": partial(compare_at, report, run, "1_3"),
         "curve": partial(by_batch, report, run),
-        "growth": partial(growth, report, run),
-        "memory": partial(memory, report, run),
+        "growth": partial(measure_growth, report, run),
+        "memory": partial(measure_memory, report, run),
     }
     rounds = max(options.rounds, reports.ROUNDS)
     counts = {"ratios_3_1": rounds + 1, "ratios_1_3": rounds + 1, "curve": 1, "growth": GROWTH_ROUNDS + 1, "memory": 1}
@@ -342,7 +344,7 @@ def sections(text: str) -> list[str]:
     return [name for name in SECTIONS if name in chosen]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The driver; its exit code."""
     told = "\n".join([f"    {name:12} {what}" for name, what in SECTIONS.items()])
     parser = reports.parser("dualdb", (__doc__ or "").format(sections=told), default_targets="dualdb")
@@ -356,9 +358,5 @@ def main(arguments: Sequence[str]) -> int:
         metavar="NAME,...",
         help=f"only these sections: {', '.join(SECTIONS)}, or ratios for both (default all)",
     )
-    options: argparse.Namespace = parser.parse_args(arguments)
+    options: argparse.Namespace = parser.parse_args(argv)
     return reports.drive("dualdb", options, measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ the figure is the median. The same is told in CPU time.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +29,9 @@ from lexicast.storage.dualdb.batches import SUBSCRIBE
 from lexicast.storage.dualdb.engine import Batch, DualDB, DualOptions
 
 from ..report import median
+from ..stage.servers import rss_anon_kib
 from .baselines.one_database import OneDatabase
-from .workload import START_US, Workload, batches
+from .workload import START_US, Workload, workload_batches
 
 PARTS = 15
 ROUNDS = 5
@@ -54,12 +56,12 @@ class Growth(NamedTuple):
     @property
     def wall(self) -> float:
         """Time of the last part over that of the second."""
-        return median([ratio.wall for ratio in self.ratios]) or 0.0
+        return median([each.wall for each in self.ratios]) or 0.0
 
     @property
     def cpu(self) -> float:
         """The same in CPU time."""
-        return median([ratio.cpu for ratio in self.ratios]) or 0.0
+        return median([each.cpu for each in self.ratios]) or 0.0
 
     @property
     def file_growth(self) -> float:
@@ -91,8 +93,8 @@ def grow(workload: Workload, operations: int, memory_rows: int, say: Callable[[s
     took: list[Took] = []
     ratios = []
     with ExitStack() as stack:
-        old = opened(stack, options)
-        stream = batches(workload, operations + (ROUNDS - 1) * part * workload.batch)
+        old = empty_store(stack, options)
+        stream = workload_batches(workload, operations + (ROUNDS - 1) * part * workload.batch)
         say(f"{operations * (PARTS - 1) // PARTS:,} operations")
         for batch in islice(stream, part * (PARTS - 1)):
             took.append(timed(old, batch))
@@ -100,20 +102,20 @@ def grow(workload: Workload, operations: int, memory_rows: int, say: Callable[[s
         for number in range(ROUNDS):
             say(f"the last part beside a young store's second, {number + 1} of {ROUNDS}")
             with ExitStack() as young_stack:
-                young = opened(young_stack, options)
-                second = batches(workload, 2 * part * workload.batch)
+                young = empty_store(young_stack, options)
+                second = workload_batches(workload, 2 * part * workload.batch)
                 for batch in islice(second, part):
                     young.apply(batch)
                 of_old, of_young = in_turns(old, islice(stream, part), young, second)
             if number == 0:
                 took += of_old
                 files += [old.file_bytes()] * part  # it never shrinks
-            ratios.append(ratio(summed(of_old), summed(of_young)))
+            ratios.append(took_ratio(summed(of_old), summed(of_young)))
     parts = [summed(took[at : at + part]) for at in range(0, len(took), part)]
     return Growth(parts, ratios, files, np.cumsum([each.wall for each in took]).tolist())
 
 
-def opened(stack: ExitStack, options: DualOptions) -> OneDatabase:
+def empty_store(stack: ExitStack, options: DualOptions) -> OneDatabase:
     """An empty store, closed and deleted with `stack`."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb"))
     engine = OneDatabase(Path(folder), options)
@@ -134,18 +136,12 @@ def in_turns(
     return of_old, of_young
 
 
-def ratio(of_old: Took, of_young: Took) -> Took:
+def took_ratio(of_old: Took, of_young: Took) -> Took:
     """Times of the old store over those of the young one."""
     return Took(of_old.wall / of_young.wall, of_old.cpu / of_young.cpu)
 
 
 # memory
-
-
-def rss_anon_mib() -> float:
-    """Anonymous memory of this process, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 
 def hold(
@@ -162,14 +158,16 @@ def hold(
         cell = places[random.integers(0, len(places), batch)]
         kind = np.full(batch, SUBSCRIBE, np.uint8)
         db.apply(Batch(kind, cell, time_us, time_us, time_us + YEAR_US, number.astype(np.uint64), []))
-        most = max(most, rss_anon_mib())
+        most = max(most, rss_anon_kib(os.getpid()) / 1024)
     found = db.publish(int(places[0]), START_US + subscriptions, START_US + subscriptions, 1, b"")
-    most = max(most, rss_anon_mib())
+    most = max(most, rss_anon_kib(os.getpid()) / 1024)
     answer.put((most, len(found)))
     db.close()
 
 
-def memory(cells: np.ndarray[tuple[int], np.dtype[np.uint64]], subscriptions: int) -> tuple[float | None, str]:
+def subscriptions_mib(
+    cells: np.ndarray[tuple[int], np.dtype[np.uint64]], subscriptions: int
+) -> tuple[float | None, str]:
     """Anonymous memory of a process with so many live subscriptions, in MiB, and what went wrong ("": nothing)."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="lexicast-dualdb") as folder:

@@ -29,15 +29,15 @@ from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, Batch
 CELLS_A_SIDE = 500
 
 
-class Box(NamedTuple):
+class DegreeBox(NamedTuple):
     """Degrees from south to north and from west to east."""
 
     latitudes: tuple[float, float]
     longitudes: tuple[float, float]
 
 
-STATE = Box((40.477, 45.016), (-79.763, -71.752))
-CITY = Box((40.49, 40.92), (-74.27, -73.68))
+STATE = DegreeBox((40.477, 45.016), (-79.763, -71.752))
+CITY = DegreeBox((40.49, 40.92), (-74.27, -73.68))
 BOXES = {"state": STATE, "city": CITY}
 WINDOW_US = 10_000_000
 LIFE_US = 20_000_000
@@ -81,7 +81,7 @@ class Workload(NamedTuple):
     seed: int
 
 
-def cells_of(latitude: NDArray[np.float64], longitude: NDArray[np.float64], box: Box) -> NDArray[np.uint64]:
+def cells_of(latitude: NDArray[np.float64], longitude: NDArray[np.float64], box: DegreeBox) -> NDArray[np.uint64]:
     """The cells of places; those outside the box are left out."""
     row, column = [
         np.floor((place - low) / (high - low) * CELLS_A_SIDE).astype(np.int64)
@@ -91,7 +91,7 @@ def cells_of(latitude: NDArray[np.float64], longitude: NDArray[np.float64], box:
     return (row[inside] * CELLS_A_SIDE + column[inside]).astype(np.uint64)
 
 
-def city_cells(seed: int, count: int = 1_000_000, box: Box = STATE) -> NDArray[np.uint64]:
+def city_cells(seed: int, count: int = 1_000_000, box: DegreeBox = STATE) -> NDArray[np.uint64]:
     """Places of people, by the mixture of cities."""
     random = np.random.default_rng(seed)
     people = np.array([city[2] for city in CITIES], np.float64)
@@ -106,7 +106,7 @@ def city_cells(seed: int, count: int = 1_000_000, box: Box = STATE) -> NDArray[n
     return cells_of(latitude, longitude, box)
 
 
-def taxi_cells(folder: Path, box: Box = CITY) -> NDArray[np.uint64]:
+def taxi_cells(folder: Path, box: DegreeBox = CITY) -> NDArray[np.uint64]:
     """Pick-ups of the taxi file in `folder`. Raises UsageError."""
     path = folder / TAXI_FILE
     if not path.exists():
@@ -116,7 +116,7 @@ def taxi_cells(folder: Path, box: Box = CITY) -> NDArray[np.uint64]:
     return cells_of(places[:, 1], places[:, 0], box)
 
 
-def batches(workload: Workload, operations: int) -> Iterator[Batch]:
+def workload_batches(workload: Workload, operations: int) -> Iterator[Batch]:
     """The operations, `workload.batch` at a time; the same ones for the same workload."""
     starts = range(0, operations, workload.batch)
     return batches_of(workload, [min(workload.batch, operations - first) for first in starts])

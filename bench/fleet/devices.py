@@ -21,9 +21,9 @@ import uvloop
 
 from lexicast.cluster.errors import LexicastError
 
-from ..stage.parts import Orders, tell
-from .mqtt import Connection, Delivery, Will, dial
-from .telemetry import Account, Sensors, client_id, device_and_number, numbered, topic
+from ..stage.parts import Orders, tell_driver
+from .mqtt import DeviceConnection, DeviceWill, FleetDelivery, dial_broker
+from .telemetry import NumberedAccount, Sensors, client_id, device_and_number, device_topic, numbered
 
 HOST: Final = "127.0.0.1"
 TELL_S: Final = 0.5
@@ -40,7 +40,7 @@ class Fleet:
         self.began = asyncio.Event()
         self.ending = asyncio.Event()
         self.sleepers: set[asyncio.Future[None]] = set()
-        self.commands = Account()
+        self.commands = NumberedAccount()
         self.sent_again = self.published = self.payload_bytes = self.wills = self.connects = self.resumed = 0
 
     def end(self) -> None:
@@ -49,7 +49,7 @@ class Fleet:
         for sleeper in self.sleepers:
             _wake(sleeper)
 
-    def on_command(self, delivery: Delivery) -> None:
+    def on_command(self, delivery: FleetDelivery) -> None:
         """A command came. One that the broker marks as sent again may be a repeat: it could not know."""
         device, number = device_and_number(delivery.payload)
         repeats = self.commands.repeats
@@ -74,15 +74,15 @@ class Device:
         self._number = number
         self._random = random.Random(f"life {fleet.options.seed} {number}")
         self._sensors = Sensors(number, fleet.options.seed)
-        self._telemetry = topic(number, "telemetry")
+        self._telemetry = device_topic(number, "telemetry")
         self._connects = 0
 
-    async def first_connection(self) -> Connection:
+    async def first_connection(self) -> DeviceConnection:
         """The first connect, before the fleet begins."""
         async with self._fleet.opening:
             return await self._connect()
 
-    async def live(self, connection: Connection) -> None:
+    async def live(self, connection: DeviceConnection) -> None:
         """From the fleet's beginning to its end, where it is connected and everything is acknowledged."""
         fleet, draw = self._fleet, self._random
         await fleet.began.wait()
@@ -102,17 +102,17 @@ class Device:
             connection = await self._connect()
             connected_s = draw.uniform(0.5, 1.5) * fleet.options.connected
 
-    async def _connect(self) -> Connection:
-        connection = await dial(HOST, self._fleet.options.port, self._fleet.on_command)
-        will = Will(topic(self._number, "status"), numbered(self._number, self._connects, state="lost"))
+    async def _connect(self) -> DeviceConnection:
+        connection = await dial_broker(HOST, self._fleet.options.port, self._fleet.on_command)
+        will = DeviceWill(device_topic(self._number, "status"), numbered(self._number, self._connects, state="lost"))
         self._connects += 1
         self._fleet.connects += 1
         resumed = await connection.open(client_id(self._number), will=will)
         self._fleet.resumed += resumed
-        await connection.subscribe(topic(self._number, "command"))
+        await connection.subscribe(device_topic(self._number, "command"))
         return connection
 
-    async def _publish(self, connection: Connection, until_s: float) -> None:
+    async def _publish(self, connection: DeviceConnection, until_s: float) -> None:
         fleet, period_s = self._fleet, self._fleet.options.period
         while not fleet.ending.is_set() and time.monotonic() < until_s:
             await self._sleep(self._random.uniform(0.5, 1.5) * period_s)
@@ -140,24 +140,20 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
         sleeper.set_result(None)
 
 
-async def run(options: argparse.Namespace, orders: Orders) -> None:
+async def run(options: argparse.Namespace) -> None:
     """All devices of this process."""
     loop = asyncio.get_running_loop()
     fleet = Fleet(options)
-
-    def finish() -> None:
-        loop.call_soon_threadsafe(fleet.end)
-
-    orders.on_finish = finish
+    orders = Orders(lambda: loop.call_soon_threadsafe(fleet.end))
     devices = [Device(fleet, number) for number in range(options.first, options.first + options.devices)]
     connections = await asyncio.gather(*[device.first_connection() for device in devices])
-    tell(ready=True)
+    tell_driver(ready=True)
     await asyncio.to_thread(orders.wait_go)
     fleet.began.set()
     lives = asyncio.gather(*[d.live(c) for d, c in zip(devices, connections, strict=True)])
     telling = asyncio.create_task(_tell(fleet))
     await lives
-    tell(settled=True, **fleet.told())
+    tell_driver(settled=True, **fleet.told())
     await telling
 
 
@@ -165,7 +161,7 @@ async def _tell(fleet: Fleet) -> None:
     """Until the driver closes this process's input."""
     while True:
         await asyncio.sleep(TELL_S)
-        tell(**fleet.told())
+        tell_driver(**fleet.told())
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -182,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.fleet.devices`; returns the exit code."""
     options = parse(argv)
     try:
-        uvloop.run(run(options, Orders()))
+        uvloop.run(run(options))
     except LexicastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

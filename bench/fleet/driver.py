@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -30,11 +29,13 @@ from lexicast.cluster.errors import PeerError, UsageError
 from .. import report as reports
 from ..peers import targets
 from ..peers.opening import raise_open_files
-from ..report import Report
-from ..stage.parts import Part
+from ..report import DriverReport
+from ..stage.clusters import data_dir, lexicast_command
+from ..stage.parts import Part, Stage
+from ..stage.servers import Target, cpu_s
 from .log import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
-from .mqtt import Connection, Delivery, dial
-from .telemetry import FILTER, Account, device_and_number, numbered, topic
+from .mqtt import DeviceConnection, FleetDelivery, dial_broker
+from .telemetry import FILTER, NumberedAccount, device_and_number, device_topic, numbered
 
 OPEN_TIMEOUT_S: Final = 300.0
 SETTLE_TIMEOUT_S: Final = 120.0
@@ -53,11 +54,11 @@ KEYS: Final = {
 class Dashboard:
     """What the wildcard subscriber got."""
 
-    telemetry: Account = field(default_factory=Account)
-    wills: Account = field(default_factory=Account)
+    telemetry: NumberedAccount = field(default_factory=NumberedAccount)
+    wills: NumberedAccount = field(default_factory=NumberedAccount)
     commands: int = 0
 
-    def on_delivery(self, delivery: Delivery) -> None:
+    def on_delivery(self, delivery: FleetDelivery) -> None:
         """A publication of the fleet."""
         kind = delivery.topic.rpartition(b"/")[2]
         if kind == b"command":
@@ -70,7 +71,7 @@ class Dashboard:
 class Commander:
     """Commands to devices, whether they are there or not."""
 
-    def __init__(self, connection: Connection, options: argparse.Namespace) -> None:
+    def __init__(self, connection: DeviceConnection, options: argparse.Namespace) -> None:
         self._connection = connection
         self._options = options
         self._random = random.Random(f"commands {options.seed}")
@@ -88,17 +89,17 @@ class Commander:
             device = self._random.randrange(self._options.devices)
             number, self._numbers[device] = self._numbers[device], self._numbers[device] + 1
             command = numbered(device, number, set={"period": self._random.randrange(1, 60), "mode": "eco"})
-            self._connection.publish(topic(device, "command"), command)
+            self._connection.publish(device_topic(device, "command"), command)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FleetOutcome:
     """What the fleet did and who got it."""
 
     told: dict[str, int]
     dashboard: Dashboard
     commands: int
-    history: Account
+    history: NumberedAccount
     history_s: float
     log: LogBytes
     cpu_s: dict[str, float]
@@ -132,21 +133,21 @@ class Outcome:
 class Hour:
     """The fleet's hour against one cluster."""
 
-    def __init__(self, target: targets.Target, report: Report, progress: Callable[[str], None]) -> None:
+    def __init__(self, target: Target, report: DriverReport, progress: Callable[[str], None]) -> None:
         self._target = target
-        self._data_dir = target.log.parent / "data"
+        self._data_dir = data_dir(target)
         self._options = report.options
         self._progress = progress
         self._dashboard = Dashboard()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> FleetOutcome:
         """Raises PeerError when something dies, or does not come to its end."""
-        async with AsyncExitStack() as stack:
+        async with AsyncExitStack() as stack, Stage(self._target.log.parent) as stage:
             dashboard = await self._client(stack, "dashboard", self._dashboard.on_delivery)
             await dashboard.subscribe(FILTER)
             commander = Commander(await self._client(stack, "commander", lambda delivery: None), self._options)
             self._progress(f"{self._options.devices} devices connect")
-            parts = [await self._part(stack, number) for number in range(self._options.processes)]
+            parts = [await self._part(stage, number) for number in range(self._options.processes)]
             for part in parts:
                 await part.wait_for("ready", OPEN_TIMEOUT_S)
             await asyncio.sleep(SAVES_S)
@@ -163,26 +164,28 @@ class Hour:
             self._progress(f"{told['published']} messages: the history is asked for all of them")
             asked = time.monotonic()
             history = await self._history()
-            return Outcome(told, self._dashboard, commander.sent, history, time.monotonic() - asked, log, cpu, seconds)
+            return FleetOutcome(
+                told, self._dashboard, commander.sent, history, time.monotonic() - asked, log, cpu, seconds
+            )
 
-    async def _client(self, stack: AsyncExitStack, name: str, on_delivery: Callable[[Delivery], None]) -> Connection:
+    async def _client(
+        self, stack: AsyncExitStack, name: str, on_delivery: Callable[[FleetDelivery], None]
+    ) -> DeviceConnection:
         address = self._target.address
-        connection = await dial(address.host, address.port, on_delivery)
+        connection = await dial_broker(address.host, address.port, on_delivery)
         stack.push_async_callback(connection.drop)
         await connection.open(name, clean=True)
         return connection
 
-    async def _part(self, stack: AsyncExitStack, number: int) -> Part:
+    async def _part(self, stage: Stage, number: int) -> Part:
         options = self._options
         share = -(-options.devices // options.processes)
         first = number * share
         told = {"port": self._target.address.port, "first": first, "devices": min(share, options.devices - first)}
         told |= {"seed": options.seed, "period": options.period, "connected": options.connected}
         arguments = [word for name, value in told.items() for word in (f"--{name}", str(value))]
-        log = self._target.log.parent / f"devices-{number}.log"
-        part = Part(f"devices-{number}", "lexicast.bench.fleet.devices", arguments, log)
+        part = stage.part(f"devices-{number}", "lexicast.bench.fleet.devices", arguments)
         await part.start()
-        stack.push_async_callback(part.stop)
         return part
 
     async def _live(self, parts: Sequence[Part], commander: Commander) -> None:
@@ -228,11 +231,10 @@ class Hour:
             and _sum(parts, "commands_taken") >= commander.sent
         )
 
-    async def _history(self) -> Account:
-        command = [sys.executable, "-m", "lexicast.actors.cli", "history", "fleet/+/+/telemetry"]
-        command += ["--data-dir", str(self._data_dir)]
+    async def _history(self) -> NumberedAccount:
+        command = lexicast_command("history", "fleet/+/+/telemetry", "--data-dir", str(self._data_dir))
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, start_new_session=True)
-        account = Account()
+        account = NumberedAccount()
         try:
             assert process.stdout is not None
             async for line in process.stdout:
@@ -246,14 +248,14 @@ class Hour:
         return account
 
     def _cpu_s(self) -> dict[str, float]:
-        return {role: sum(map(targets.cpu_s, pids)) for role, pids in self._target.pids.items()}
+        return {role: sum(map(cpu_s, pids)) for role, pids in self._target.pids.items()}
 
 
 def _sum(parts: Sequence[Part], name: str) -> int:
     return sum([part.state.get(name, 0) for part in parts])
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """One hour against one fresh cluster."""
     options = report.options
     if options.targets != "lexicast":
@@ -267,7 +269,7 @@ def measure(report: Report) -> None:
     tell(report, outcome)
 
 
-def tell(report: Report, outcome: Outcome) -> None:
+def tell(report: DriverReport, outcome: FleetOutcome) -> None:
     """Tables, samples, figures."""
     messages = max(outcome.published, 1)
     _tell_log(report, outcome.log, messages)
@@ -309,18 +311,18 @@ def tell(report: Report, outcome: Outcome) -> None:
         report.figure(f"fleet_cpu_us_{role}", spent / messages * 1e6)
 
 
-def _tell_log(report: Report, log: LogBytes, messages: int) -> None:
+def _tell_log(report: DriverReport, log: LogBytes, messages: int) -> None:
     report.figure("fleet_log_bytes", log.log / messages)
     for kind, size in log.parts().items():
         report.figure(KEYS[kind], size / messages)
     report.figure("fleet_store_bytes", log.store / messages)
     rows = [
-        [kind, f"{log.records[kind]:,}", reports.number(size / messages, 1)]
+        [kind, f"{log.records[kind]:,}", reports.format_number(size / messages, 1)]
         for kind, size in sorted(log.kinds.items(), key=lambda item: -item[1])
     ]
-    rows.append(["pages' slack and tree", "", reports.number((log.log - sum(log.kinds.values())) / messages, 1)])
-    rows.append(["the log", "", reports.number(log.log / messages, 1)])
-    rows.append(["tables and index", "", reports.number((log.store - log.log) / messages, 1)])
+    rows.append(["pages' slack and tree", "", reports.format_number((log.log - sum(log.kinds.values())) / messages, 1)])
+    rows.append(["the log", "", reports.format_number(log.log / messages, 1)])
+    rows.append(["tables and index", "", reports.format_number((log.store - log.log) / messages, 1)])
     report.table("Bytes of log a telemetry message", ["kind", "records", "bytes a message"], rows)
 
 
@@ -344,7 +346,3 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.fleet`; returns the exit code."""
     return reports.drive("fleet", parse(argv), measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

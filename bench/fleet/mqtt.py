@@ -19,14 +19,14 @@ _CLEAN: Final = 0x02
 _WILL_QOS1: Final = 0x0C
 
 
-class Will(NamedTuple):
+class DeviceWill(NamedTuple):
     """Published with QoS 1 when the connection breaks."""
 
     topic: str
     payload: bytes
 
 
-class Delivery(NamedTuple):
+class FleetDelivery(NamedTuple):
     """A PUBLISH that came."""
 
     topic: bytes
@@ -40,10 +40,10 @@ def _text(text: str | bytes) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-class Connection(asyncio.Protocol):
+class DeviceConnection(asyncio.Protocol):
     """One connection. `on_delivery` is called for each PUBLISH; `closed` is done when the connection has ended."""
 
-    def __init__(self, on_delivery: Callable[[Delivery], None]) -> None:
+    def __init__(self, on_delivery: Callable[[FleetDelivery], None]) -> None:
         self._on_delivery = on_delivery
         self._rest = b""
         self._answers: dict[int, asyncio.Future[bytes]] = {}
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
             if qos:
                 acknowledgements += b"\x40\x02" + body[end : end + 2]
                 end += 2
-            self._on_delivery(Delivery(topic, body[end:], bool(first & 8)))
+            self._on_delivery(FleetDelivery(topic, body[end:], bool(first & 8)))
         elif kind == 0x40:
             self._unacknowledged.discard(int.from_bytes(body, "big"))
             if not self._unacknowledged:
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         finally:
             del self._answers[kind]
 
-    async def open(self, client_id: str, *, clean: bool = False, will: Will | None = None) -> bool:
+    async def open(self, client_id: str, *, clean: bool = False, will: DeviceWill | None = None) -> bool:
         """CONNECT; whether the broker had the session. Raises RefusedError, PeerError, UnavailableError."""
         flags = (_CLEAN if clean else 0) | (_WILL_QOS1 if will is not None else 0)
         body = b"\0\4MQTT\4" + bytes([flags, 0, 0]) + _text(client_id)
@@ -160,10 +160,12 @@ class Connection(asyncio.Protocol):
         await self.closed
 
 
-async def dial(host: str, port: int, on_delivery: Callable[[Delivery], None]) -> Connection:
+async def dial_broker(host: str, port: int, on_delivery: Callable[[FleetDelivery], None]) -> DeviceConnection:
     """A connection, nothing said yet. Raises UnavailableError."""
     try:
-        _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_delivery), host, port)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: DeviceConnection(on_delivery), host, port
+        )
     except OSError as error:
         raise UnavailableError(f"cannot connect to {host}:{port}: {error.strerror or error}") from None
     return connection

@@ -25,7 +25,7 @@ def client_id(device: int) -> str:
     return f"device-{device:04d}"
 
 
-def topic(device: int, kind: str) -> str:
+def device_topic(device: int, kind: str) -> str:
     """The device's topic of a kind: telemetry, status (its will), command."""
     return f"fleet/site-{device % SITES}/{client_id(device)}/{kind}"
 
@@ -92,7 +92,7 @@ class Sensors:
         )
 
 
-class Account:
+class NumberedAccount:
     """What a reader got of numbered messages: all of them, in order, each once?"""
 
     def __init__(self) -> None:

@@ -15,10 +15,9 @@ import argparse
 import asyncio
 import multiprocessing
 import resource
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_uint64
 from itertools import cycle, islice
@@ -31,9 +30,9 @@ from lexicast.raydp_jobs.history.dataframe import history, release
 from lexicast.raydp_jobs.spark.environment import driver_processes, spark_session
 
 from .. import report as reports
-from ..data.flights import prepare
-from ..demo.driver import cluster
-from ..report import Report
+from ..data.flights import prepare_flights
+from ..report import DriverReport
+from ..stage.clusters import DATA, running_cluster
 
 FULL: Final = 1_000_000
 QUICK: Final = 100_000
@@ -50,7 +49,7 @@ async def fill(data_dir: Path, events: list[tuple[str, bytes]], count: int) -> N
         await bus.publish_many(islice(cycle(events), count), qos=1)
 
 
-def publisher(data_dir: Path, events: list[tuple[str, bytes]], published: Synchronized[int]) -> None:
+def publish_until_ended(data_dir: Path, events: list[tuple[str, bytes]], published: Synchronized[int]) -> None:
     """A process that publishes at full speed until it is ended, on topics of its own, and counts."""
 
     async def run() -> None:
@@ -68,7 +67,7 @@ def publishing(data_dir: Path, events: list[tuple[str, bytes]]) -> Iterator[Sync
     """The publisher in a process of its own; gives its count."""
     context = multiprocessing.get_context("spawn")
     published = context.Value(c_uint64, 0)
-    process = context.Process(target=publisher, args=(data_dir, events, published), daemon=True)
+    process = context.Process(target=publish_until_ended, args=(data_dir, events, published), daemon=True)
     process.start()
     try:
         yield published
@@ -104,7 +103,7 @@ class Rates:
         return float((self._count.value - self._from) / (time.perf_counter() - self._at))
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """One run of the driver."""
     options = report.options
     count = options.messages or (QUICK if options.quick else FULL)
@@ -113,9 +112,9 @@ def measure(report: Report) -> None:
         reports.Steps(report.console, 3 + 2 * options.rounds) as steps,
     ):
         steps.step("starting a cluster")
-        with cluster(Path(folder)):
-            data_dir = Path(folder) / "data"
-            replay = prepare(min(FLIGHTS, count), Path(folder) / "events.tsv")
+        with running_cluster(Path(folder)):
+            data_dir = Path(folder) / DATA
+            replay = prepare_flights(min(FLIGHTS, count), Path(folder) / "events.tsv")
             events = [(event.topic, event.payload) for event in replay.events]
             steps.step(f"storing {count:,} messages")
             asyncio.run(fill(data_dir, events, count))
@@ -138,7 +137,7 @@ def _read(spark: Any, filter: str) -> tuple[float, int]:
     return seconds, counted
 
 
-def _measure_reads(report: Report, steps: reports.Steps, spark: Any, count: int) -> None:
+def _measure_reads(report: DriverReport, steps: reports.Steps, spark: Any, count: int) -> None:
     seconds = []
     for _ in range(report.options.rounds):
         steps.step(f"reading {count:,} messages")
@@ -154,7 +153,7 @@ def _measure_reads(report: Report, steps: reports.Steps, spark: Any, count: int)
 
 
 def _measure_publishing(
-    report: Report, steps: reports.Steps, spark: Any, data_dir: Path, events: list[tuple[str, bytes]]
+    report: DriverReport, steps: reports.Steps, spark: Any, data_dir: Path, events: list[tuple[str, bytes]]
 ) -> None:
     alone: list[float | None] = []
     during: list[float | None] = []
@@ -170,19 +169,15 @@ def _measure_publishing(
             _read(spark, "flights/#")
             during.append(rates.per_s())
     report.samples["published_per_s"] = {"alone": alone, "during_read": during}
-    report.figure("publish_during_read", reports.ratio(during, alone))
+    report.figure("publish_during_read", reports.median_ratio(during, alone))
     pairs = zip(alone, during, strict=True)
-    rows = [[f"round {at + 1}", reports.rate(a), reports.rate(d)] for at, (a, d) in enumerate(pairs)]
+    rows = [[f"round {at + 1}", reports.format_rate(a), reports.format_rate(d)] for at, (a, d) in enumerate(pairs)]
     report.table("published a second (QoS 1)", ["", "alone", "during a read"], rows)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the driver; returns the exit code."""
     parser = reports.parser("history", __doc__, default_targets="lexicast")
     parser.add_argument("--messages", type=reports.positive, help=f"stored messages (default {FULL:,})")
-    options: argparse.Namespace = parser.parse_args(arguments)
+    options: argparse.Namespace = parser.parse_args(argv)
     return reports.drive("history", options, measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

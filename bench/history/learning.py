@@ -27,15 +27,15 @@ from lexicast.raydp_jobs.training.choosing import choose
 from lexicast.raydp_jobs.training.replaying import Observation, dictionaries_until, error, fitted, replay
 
 from .. import report as reports
-from ..compression.runs import FAMILY, Run, simulate
+from ..compression.runs import FAMILY, OfflineRun, simulate
 from ..data.corpora import Corpus, of_folder, of_packages
-from ..report import Report
+from ..report import DriverReport
 
 MESSAGES_MAX = 20_000
 QUICK_MAX = 4_000
 
 
-def second_half(corpus: Corpus, cold: Run) -> tuple[float, float]:
+def second_half(corpus: Corpus, cold: OfflineRun) -> tuple[float, float]:
     """Reduction of the second half in percent: (PREDICT online, a dictionary chosen from the first half)."""
     half = len(corpus.messages) // 2
     first, second = corpus.messages[:half], corpus.messages[half:]
@@ -85,7 +85,7 @@ def thinned(rows: Sequence[Observation]) -> list[Observation]:
     return [rows[int(at * step)] for at in range(min(len(rows), OBSERVATIONS_MAX))]
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """One run of the driver."""
     options = report.options
     most = options.messages or (QUICK_MAX if options.quick else MESSAGES_MAX)
@@ -94,7 +94,7 @@ def measure(report: Report) -> None:
     observed: dict[str, list[Observation]] = {}
     wholes: dict[str, tuple[float, float]] = {}
     with reports.Steps(report.console, 2 * len(corpora)) as steps:
-        runs: dict[str, Run] = {}
+        runs: dict[str, OfflineRun] = {}
         for corpus in corpora:
             steps.step(f"{corpus.name}: {len(corpus.messages):,} messages")
             runs[corpus.name] = simulate(corpus.messages, Predict())
@@ -113,7 +113,7 @@ def measure(report: Report) -> None:
     _report_counts(report, predictions(observed) if len(observed) > 1 else {})
 
 
-def _report_warm(report: Report, wholes: dict[str, tuple[float, float]]) -> None:
+def _report_warm(report: DriverReport, wholes: dict[str, tuple[float, float]]) -> None:
     report.samples["whole_percent"] = wholes
     gains = [warm - cold for cold, warm in wholes.values()]
     report.figure("br_warm", statistics.fmean(gains) if gains else None)
@@ -121,7 +121,7 @@ def _report_warm(report: Report, wholes: dict[str, tuple[float, float]]) -> None
     report.table("reduction of the whole", ["corpus", "PREDICT", "warm", "points"], table)
 
 
-def _report_counts(report: Report, made: dict[str, list[tuple[float, float, float]]]) -> None:
+def _report_counts(report: DriverReport, made: dict[str, list[tuple[float, float, float]]]) -> None:
     report.samples["mc"] = made
     everything = [row for rows in made.values() for row in rows]
     for key, at in (("mc_error_cold", 0), ("mc_error_warm", 1)):
@@ -136,12 +136,12 @@ def _report_counts(report: Report, made: dict[str, list[tuple[float, float, floa
     report.table("MC, by the bootstrap and by the other corpora's regression", columns, table)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the driver; returns the exit code."""
-    parser = reports.parser("history_learning", __doc__, default_targets="lexicast")
+    parser = reports.parser("history.learning", __doc__, default_targets="lexicast")
     parser.add_argument("--data", type=Path, metavar="DIR", help="corpora: files whose lines are messages (plain, .gz)")
     parser.add_argument("--messages", type=reports.positive, help=f"so many a corpus (default {MESSAGES_MAX:,})")
-    options: argparse.Namespace = parser.parse_args(arguments)
+    options: argparse.Namespace = parser.parse_args(argv)
     return reports.drive("history_learning", options, measure)
 
 

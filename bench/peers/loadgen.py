@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 from lexicast.cluster.errors import PeerError, UsageError
 
-from .opening import Address, SessionSpec, close_all, open_sessions
+from ..stage.servers import Address
+from .opening import SessionSpec, close_all, open_sessions
 from .wire import SEQUENCE_BYTES, Layout, Wire
 
 BLOCK = 4_096
@@ -57,12 +58,12 @@ def filler(size: int) -> bytes:
     return bytes(out[:size])
 
 
-def payload(sequence: int, size: int) -> bytes:
+def sequence_payload(sequence: int, size: int) -> bytes:
     """The payload of message number `sequence`, `size` bytes long."""
     return sequence.to_bytes(SEQUENCE_BYTES, "big") + filler(size - SEQUENCE_BYTES)
 
 
-class Publisher:
+class LoadPublisher:
     """Sends the packets of one load, in order, up to a limit that only grows.
 
     `sent` counts the messages of which at least a part has been handed to the socket.
@@ -72,7 +73,7 @@ class Publisher:
         self._send = sock.send
         self._layout = wire.publish_layout(topic, size, qos)
         # Packet ids 1 to BLOCK come again with each block: never twice at a time while fewer than BLOCK are unacked.
-        packets = (wire.publish(topic, payload(number, size), qos, number + 1) for number in range(BLOCK))
+        packets = (wire.publish(topic, sequence_payload(number, size), qos, number + 1) for number in range(BLOCK))
         self._block = bytearray(b"".join(packets))
         self._view = memoryview(self._block)
         self._start = 0
@@ -116,7 +117,7 @@ class Publisher:
         self.acknowledged = self._ack_bytes // 4
 
 
-class Subscriber:
+class LoadSubscriber:
     """Counts and checks QoS 0 deliveries on one connection."""
 
     __slots__ = ("_base", "_bytes", "_layout", "_length", "_read", "_verify", "name", "received", "sock")
@@ -153,7 +154,7 @@ class Subscriber:
         self.received = count
 
 
-class AcknowledgingSubscriber(Subscriber):
+class AcknowledgingSubscriber(LoadSubscriber):
     """The same for QoS 1: answers each delivery, one joined buffer of PUBACKs a read.
 
     Packet ids may stand across two reads, so the incomplete packet is kept and put before the next read.
@@ -266,9 +267,9 @@ class OpenLoad:
         self.publisher_socket = self._sockets[-1]
         self._epoll = select.epoll()
         try:
-            self.publisher = Publisher(self.publisher_socket, wire, topic, load.payload_size, load.qos)
+            self.publisher = LoadPublisher(self.publisher_socket, wire, topic, load.payload_size, load.qos)
             self.publisher.send_up_to(1)
-            kind = AcknowledgingSubscriber if load.qos else Subscriber
+            kind = AcknowledgingSubscriber if load.qos else LoadSubscriber
             self.subscribers = [
                 kind(sock, name, self._first_delivery(sock, name), 1, load.verify)
                 for sock, name in zip(self._sockets[:-1], names, strict=True)

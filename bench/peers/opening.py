@@ -17,16 +17,8 @@ from dataclasses import dataclass
 
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
 
-from .wire import RefusedError, Step, Wire
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a broker listens, and which protocol it speaks there."""
-
-    host: str
-    port: int
-    protocol: str = "mqtt"
+from ..stage.servers import Address
+from .wire import HandshakeStep, RefusedError, Wire
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,7 @@ class SessionSpec:
 class _Handshake:
     """One session on its way: which step it is at and what has arrived of the answer."""
 
-    def __init__(self, index: int, sock: socket.socket, steps: list[Step]) -> None:
+    def __init__(self, index: int, sock: socket.socket, steps: list[HandshakeStep]) -> None:
         self.index = index
         self.sock = sock
         self._steps = steps

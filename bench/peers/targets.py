@@ -1,36 +1,26 @@
-"""The brokers that are measured: how each is started, where it listens, which processes are it, how it is stopped.
+"""The brokers that are measured: how lexicast, its peers and the toy are started, each with its best settings.
 
-Every target runs as its own process group on loopback with its files in a directory of its own, is told to die with
-the driver, and is stopped by its process id. The peers get the settings that let them do their best at these loads
-(no persistence, no queue limit that drops, no limit on connections); the reasons stand at the settings.
+The peers get the settings that let them do their best at these loads (no persistence, no queue limit that drops, no
+limit on connections); the reasons stand at the settings.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
+from lexicast.cluster.errors import LexicastError, UsageError
 
-from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
+from ..stage.clusters import start_lexicast
+from ..stage.servers import Address, Target, free_port, from_ready_file, spawn_child, wait_until
 
-from .opening import Address
-from .wire import Mqtt, Nats, Wire
-
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 20.0
 NAMES = ("lexicast", "mosquitto", "nats", "toy")
 
 
@@ -50,105 +40,6 @@ def version(name: str) -> str | None:
         told = subprocess.run([_executable(command[0], command[0]), *command[1:]], capture_output=True, text=True)
         return told.stdout.strip().splitlines()[0]
     return None
-
-
-@dataclass
-class Target:
-    """A running broker. `pids` lists its processes by role; "brokers" are those that hold connections."""
-
-    name: str
-    address: Address
-    process: subprocess.Popen[bytes]
-    log: Path
-    pids: dict[str, list[int]] = field(default_factory=dict)
-
-    def wire(self, mqtt_version: int = 4) -> Wire:
-        """The protocol to load it with."""
-        return Nats() if self.address.protocol == "nats" else Mqtt(mqtt_version)
-
-    def private_kib(self, role: str | None = "brokers") -> int:
-        """Anonymous resident memory (RssAnon) in KiB, summed over the processes of `role` (None: of all roles)."""
-        chosen = [pid for name, pids in self.pids.items() if role in (None, name) for pid in pids]
-        return sum(rss_anon_kib(pid) for pid in chosen)
-
-    def cpu_s(self) -> float:
-        """CPU time of all its processes so far, in seconds."""
-        return sum(cpu_s(pid) for pids in self.pids.values() for pid in pids)
-
-    def require_alive(self) -> None:
-        """Raises `UnavailableError` with the end of its log when the broker has died."""
-        if self.process.poll() is not None:
-            raise UnavailableError(f"{self.name} ended with code {self.process.returncode}: {_tail(self.log)}")
-
-    def stop(self) -> None:
-        """SIGINT, then SIGKILL after `STOP_TIMEOUT_S`; returns when it and every process it started are gone."""
-        started: list[psutil.Process] = []
-        if self.process.poll() is None:
-            started = psutil.Process(self.process.pid).children(recursive=True)
-            self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        # One that ends well has stopped its own; what a killed one leaves would load every later measurement.
-        for left in psutil.wait_procs(started, timeout=2.0)[1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                left.kill()
-
-
-def rss_anon_kib(pid: int) -> int:
-    """RssAnon of one process in KiB, from /proc; raises `UnavailableError` when it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError as error:
-        raise UnavailableError(f"cannot read the memory of process {pid}: {error.strerror}") from error
-    return next((int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of one process in seconds, from /proc; 0 when it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return " | ".join(lines[-5:]) or "its log is empty"
-
-
-def free_port() -> int:
-    """A port of loopback that is free now: for peers that cannot pick one and tell us."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    return int(port)
-
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_driver() -> None:
-    """Runs in the child before exec: the kernel sends it SIGTERM when the driver dies, even by SIGKILL."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def spawn(command: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Starts `command` in its own session (a Ctrl-C at the terminal reaches the driver alone), output to `log`."""
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_driver,
-            env={**os.environ, **(environment or {})},
-        )
 
 
 def _executable(name: str, package: str) -> str:
@@ -177,7 +68,7 @@ def _start_mosquitto(directory: Path, latency: bool) -> Target:
         "log_type error\n"
     )
     config.chmod(0o644)  # started as root, it reads its file as the user mosquitto
-    process = spawn([executable, "-c", str(config)], directory / "mosquitto.log")
+    process = spawn_child([executable, "-c", str(config)], directory / "mosquitto.log")
     target = Target("mosquitto", Address("127.0.0.1", port), process, directory / "mosquitto.log")
     return _when_it_listens(target)
 
@@ -191,7 +82,7 @@ def _start_nats(directory: Path, latency: bool) -> Target:
         # By default a client that is 64 MB or 10 s behind is disconnected; pings would break the fixed lengths.
         'max_pending: 1GB\nwrite_deadline: "60s"\nping_interval: "1h"\n'
     )
-    process = spawn([executable, "-c", str(config)], directory / "nats.log")
+    process = spawn_child([executable, "-c", str(config)], directory / "nats.log")
     target = Target("nats", Address("127.0.0.1", port, "nats"), process, directory / "nats.log")
     return _when_it_listens(target)
 
@@ -204,7 +95,7 @@ def _when_it_listens(target: Target) -> Target:
             return True
         return False
 
-    _wait_until(target, listens)
+    wait_until(target, listens)
     return target
 
 
@@ -215,43 +106,7 @@ def _start_toy(directory: Path, latency: bool) -> Target:
 
 
 def _start_lexicast(directory: Path, latency: bool) -> Target:
-    """lexicast through its own command line, as an operator starts it; defaults but for the port and the directory."""
-    ready = directory / "lexicast.json"
-    command = [sys.executable, "-m", "lexicast.actors.cli", "up", "--data-dir", str(directory / "data")]
-    command += ["--mqtt-port", "0", "--ready-file", str(ready)]
-    return from_ready_file("lexicast", command, directory, ready)
-
-
-def from_ready_file(name: str, command: Sequence[str], directory: Path, ready: Path) -> Target:
-    """Starts `command`, which writes where it listens (JSON) to `ready` when it serves; returns when it does.
-
-    Raises `UnavailableError` with the end of its log when it dies or takes too long.
-    """
-    log = directory / f"{name}.log"
-    # The child finds the package where this process found it, installed or not.
-    target = Target(name, Address("127.0.0.1", 0), spawn(command, log, {"PYTHONPATH": os.pathsep.join(sys.path)}), log)
-    _wait_until(target, ready.exists)
-    told = json.loads(ready.read_text())
-    target.address = Address(told.get("mqtt_host", "127.0.0.1"), int(told["mqtt_port"]))
-    # A role that only one process has is written as one number.
-    target.pids = {role: pids if isinstance(pids, list) else [pids] for role, pids in told["pids"].items()}
-    return target
-
-
-def _wait_until(target: Target, condition: Callable[[], bool]) -> None:
-    """Waits until `condition` holds; stops the target and raises `UnavailableError` when it dies or takes too long."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    try:
-        while not condition():
-            target.require_alive()
-            if time.monotonic() > deadline:
-                raise UnavailableError(
-                    f"{target.name} does not serve after {START_TIMEOUT_S:.0f} s: {_tail(target.log)}"
-                )
-            time.sleep(0.02)
-    except BaseException:
-        target.stop()
-        raise
+    return start_lexicast(directory)
 
 
 _STARTERS: dict[str, Callable[[Path, bool], Target]] = {

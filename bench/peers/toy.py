@@ -17,16 +17,16 @@ from typing import cast
 
 import uvloop
 
-from .wire import Mqtt
+from .wire import MqttWire
 
 
-class Connection(asyncio.Protocol):
+class ToyConnection(asyncio.Protocol):
     """One client; `topics` maps each topic to its (subscriber's transport, QoS)."""
 
     def __init__(self, topics: dict[bytes, list[tuple[asyncio.WriteTransport, int]]]) -> None:
         self._topics = topics
         self._rest = b""
-        self._wire = Mqtt()
+        self._wire = MqttWire()
         self.transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,7 +98,7 @@ async def serve(ready_file: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     topics: dict[bytes, list[tuple[asyncio.WriteTransport, int]]] = {}
-    server = await loop.create_server(lambda: Connection(topics), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(lambda: ToyConnection(topics), "127.0.0.1", 0, backlog=4096)
     ready = {"mqtt_port": server.sockets[0].getsockname()[1], "pids": {"brokers": [os.getpid()]}}
     partial = ready_file.with_suffix(".partial")
     partial.write_text(json.dumps(ready))

@@ -27,7 +27,7 @@ class RefusedError(PeerError):
 
 
 @dataclass(frozen=True)
-class Step:
+class HandshakeStep:
     """One exchange of a handshake: send `data`, then wait until `answer` takes a positive number of bytes.
 
     `answer` gets what has been received and not consumed yet; it returns how many bytes belong to the answer (0: not
@@ -64,7 +64,7 @@ class Wire(Protocol):
 
     name: str
 
-    def opening(self, client_id: str, topic: str | None, qos: int) -> list[Step]:
+    def opening(self, client_id: str, topic: str | None, qos: int) -> list[HandshakeStep]:
         """The steps that open a session and, with a `topic`, subscribe it."""
         ...
 
@@ -115,7 +115,7 @@ def mqtt_header(data: bytes | bytearray) -> tuple[int, int] | None:
     raise PeerError(f"broken MQTT length {bytes(data[1:5]).hex()}: the broker's packets and ours are out of step")
 
 
-class Mqtt:
+class MqttWire:
     """MQTT 3.1.1 (version 4) or 5."""
 
     def __init__(self, version: int = 4) -> None:
@@ -125,15 +125,15 @@ class Mqtt:
         self.name = "MQTT 5" if version == 5 else "MQTT 3.1.1"
         self._properties = b"\0" if version == 5 else b""
 
-    def opening(self, client_id: str, topic: str | None, qos: int) -> list[Step]:
+    def opening(self, client_id: str, topic: str | None, qos: int) -> list[HandshakeStep]:
         """CONNECT with a clean session and no keep-alive (a keep-alive would put PINGRESPs between deliveries)."""
         encoded = client_id.encode()
         body = b"\0\4MQTT" + bytes([self.version, 2, 0, 0]) + self._properties
-        steps = [Step(mqtt_frame(0x10, body + len(encoded).to_bytes(2, "big") + encoded), self._connack)]
+        steps = [HandshakeStep(mqtt_frame(0x10, body + len(encoded).to_bytes(2, "big") + encoded), self._connack)]
         if topic is not None:
             encoded = topic.encode()
             body = b"\0\1" + self._properties + len(encoded).to_bytes(2, "big") + encoded + bytes([qos])
-            steps.append(Step(mqtt_frame(0x82, body), self._suback))
+            steps.append(HandshakeStep(mqtt_frame(0x82, body), self._suback))
         return steps
 
     def _connack(self, data: bytes) -> int:
@@ -194,14 +194,14 @@ class Mqtt:
         return b"\xe0\0"
 
 
-class Nats:
+class NatsWire:
     """Core NATS: at most once, no acknowledgements."""
 
     name = "NATS"
 
     _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"bench","version":"1","protocol":1}\r\n'
 
-    def opening(self, client_id: str, topic: str | None, qos: int) -> list[Step]:
+    def opening(self, client_id: str, topic: str | None, qos: int) -> list[HandshakeStep]:
         """INFO, CONNECT, SUB, each confirmed, then the server's own PING.
 
         About 2 s after a client came, the server measures its round trip with a PING; answering it here keeps it and
@@ -211,10 +211,10 @@ class Nats:
             raise UsageError("core NATS has no acknowledged delivery; measure it with QoS 0")
         subscribe = b"" if topic is None else b"SUB " + self.subject(topic) + b" 1\r\n"
         return [
-            Step(b"", self._info),
-            Step(self._CONNECT + subscribe + b"PING\r\n", self._exactly(b"PONG\r\n")),
-            Step(b"", self._exactly(b"PING\r\n"), idle=True),
-            Step(b"PONG\r\n"),
+            HandshakeStep(b"", self._info),
+            HandshakeStep(self._CONNECT + subscribe + b"PING\r\n", self._exactly(b"PONG\r\n")),
+            HandshakeStep(b"", self._exactly(b"PING\r\n"), idle=True),
+            HandshakeStep(b"PONG\r\n"),
         ]
 
     @staticmethod
@@ -262,3 +262,8 @@ class Nats:
     def goodbye(self) -> bytes:
         """NATS has no farewell; the connection is just closed."""
         return b""
+
+
+def wire_of(protocol: str, mqtt_version: int = 4) -> Wire:
+    """What a broker is loaded with that speaks "mqtt" or "nats"."""
+    return NatsWire() if protocol == "nats" else MqttWire(mqtt_version)

@@ -13,17 +13,17 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..peers.loadgen import READ_BYTES, DeliveryError
-from ..peers.opening import Address
-from ..peers.wire import Mqtt, mqtt_frame
+from ..peers.wire import MqttWire, mqtt_frame
+from ..stage.servers import Address
 
 SILENCE_S = 120.0
 WINDOW = 500
 PROBE_TOPIC = "resume/probe"
-_WIRE = Mqtt(4)
+_WIRE = MqttWire(4)
 _PUBACK, _PUBLISH, _CONNACK, _SUBACK = 0x40, 0x30, 0x20, 0x90
 
 
-def text(value: str) -> bytes:
+def mqtt_string(value: str) -> bytes:
     """A length-prefixed string (MQTT 1.5.3)."""
     encoded = value.encode()
     return len(encoded).to_bytes(2, "big") + encoded
@@ -31,16 +31,16 @@ def text(value: str) -> bytes:
 
 def connect_packet(client_id: str, clean: bool) -> bytes:
     """CONNECT of 3.1.1 without keep-alive."""
-    return mqtt_frame(0x10, b"\0\4MQTT\4" + (b"\2" if clean else b"\0") + b"\0\0" + text(client_id))
+    return mqtt_frame(0x10, b"\0\4MQTT\4" + (b"\2" if clean else b"\0") + b"\0\0" + mqtt_string(client_id))
 
 
 def subscribe_packet(filters: Iterable[str], qos: int = 1) -> bytes:
     """SUBSCRIBE to several filters."""
-    return mqtt_frame(0x82, b"\0\1" + b"".join([text(name) + bytes([qos]) for name in filters]))
+    return mqtt_frame(0x82, b"\0\1" + b"".join([mqtt_string(name) + bytes([qos]) for name in filters]))
 
 
 @dataclass(eq=False)
-class Client:
+class ResumingClient:
     """One connection; `on_message(topic, payload, retained)` for each PUBLISH, which is acknowledged."""
 
     sock: socket.socket
@@ -91,15 +91,15 @@ class Crowd:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._epoll = select.epoll()
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, ResumingClient] = {}
 
     def connect(
         self, client_id: str, clean: bool, on_message: Callable[[bytes, bytes, bool], None] = lambda *_: None
-    ) -> Client:
+    ) -> ResumingClient:
         """A client whose CONNECT is on its way."""
         sock = socket.create_connection((self._address.host, self._address.port), timeout=SILENCE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = Client(sock, on_message)
+        client = ResumingClient(sock, on_message)
         client.send(connect_packet(client_id, clean))
         self.clients[sock.fileno()] = client
         self._epoll.register(sock.fileno(), select.EPOLLIN)
@@ -121,15 +121,15 @@ class Crowd:
             elif time.monotonic() - heard > SILENCE_S:
                 raise DeliveryError(f"{what}: nothing came for {SILENCE_S:.0f} s")
 
-    def until_acked(self, client: Client, count: int) -> None:
+    def until_acked(self, client: ResumingClient, count: int) -> None:
         """Go on until so many publications of a client are acknowledged."""
         self.until(lambda: client.acked >= count, "acknowledgements")
 
-    def until_answered(self, client: Client, count: int) -> None:
+    def until_answered(self, client: ResumingClient, count: int) -> None:
         """Go on until so many CONNECTs and SUBSCRIBEs of a client are answered."""
         self.until(lambda: client.answered >= count, "answers")
 
-    def leave(self, clients: Sequence[Client]) -> None:
+    def leave(self, clients: Sequence[ResumingClient]) -> None:
         """DISCONNECT."""
         for client in clients:
             self._epoll.unregister(client.sock.fileno())
@@ -143,7 +143,9 @@ class Crowd:
         self._epoll.close()
 
 
-def publish_all(crowd: Crowd, publisher: Client, messages: Iterable[tuple[str, bytes]], retain: bool = False) -> None:
+def publish_all(
+    crowd: Crowd, publisher: ResumingClient, messages: Iterable[tuple[str, bytes]], retain: bool = False
+) -> None:
     """Publish with QoS 1, WINDOW unacknowledged at most; returns when all are acknowledged."""
     sent, before, pending = 0, publisher.acked, bytearray()
     for topic, payload in messages:

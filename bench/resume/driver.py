@@ -21,25 +21,23 @@ leave, miss publications, and return all at once; each must get exactly what it 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from lexicast.cluster.errors import PeerError, UnavailableError
+from lexicast.cluster.errors import PeerError
 
 from .. import report as reports
 from ..peers.loadgen import DeliveryError
 from ..peers.opening import raise_open_files
-from ..peers.targets import Target, running
-from ..report import Report
-from .clients import Client, Crowd, Probe, publish_all, subscribe_packet
+from ..peers.targets import running
+from ..report import DriverReport
+from ..stage.clusters import cluster_status
+from ..stage.servers import Target
+from .clients import Crowd, Probe, ResumingClient, publish_all, subscribe_packet
 
 RETURNING = 100
 """Handshakes under way at a time."""
@@ -72,8 +70,8 @@ class Returning:
         publish_all(crowd, publisher, messages())
         crowd.leave([publisher])
 
-    def _open(self, then: Callable[[int, Client], None], answers: int) -> None:
-        crowd, opening = self._crowd, dict[int, Client]()
+    def _open(self, then: Callable[[int, ResumingClient], None], answers: int) -> None:
+        crowd, opening = self._crowd, dict[int, ResumingClient]()
         number = 0
         while number < self._count or opening:
             while number < self._count and len(opening) < RETURNING:
@@ -110,7 +108,7 @@ class Returning:
         self._crowd.close()
 
 
-def payload(number: int) -> bytes:
+def numbered_payload(number: int) -> bytes:
     """The `number`th of its topic."""
     return b"%08d" % number + b"." * (PAYLOAD_BYTES - 8)
 
@@ -123,18 +121,19 @@ def one_return(
     try:
         returning.prepare(
             lambda: [
-                *[(f"resume/own/{n}/x", payload(i)) for i in range(own) for n in range(sessions)],
-                *[("resume/all/x", payload(i)) for i in range(shared)],
+                *[(f"resume/own/{n}/x", numbered_payload(i)) for i in range(own) for n in range(sessions)],
+                *[("resume/all/x", numbered_payload(i)) for i in range(shared)],
             ]
         )
-        status(target)
+        if target.name == "lexicast":
+            cluster_status(target)  # the longest turn is told since it was last asked for
         before = target.private_kib("coordinators") if "coordinators" in target.pids else 0
         probe = Probe(target.address)
         took = returning.come_back(own + shared)
         found = {"s": took, "live_p99_ms": probe.stop()}
         if "coordinators" in target.pids:
             found["mib"] = (target.private_kib("coordinators") - before) / 1024
-            found["loop_ms"] = max([c["loop_ms"] for c in coordinators(status(target))], default=0.0)
+            found["loop_ms"] = max([c["loop_ms"] for c in coordinators(cluster_status(target))], default=0.0)
         return found
     finally:
         returning.close()
@@ -168,7 +167,7 @@ def many_retained(target: Target, count: int, subscribers: int = 8) -> tuple[flo
     crowd = Crowd(target.address)
     try:
         publisher = crowd.connect("resume-retained", True)
-        publish_all(crowd, publisher, ((f"kept/{n}/state", payload(n)) for n in range(count)), True)
+        publish_all(crowd, publisher, ((f"kept/{n}/state", numbered_payload(n)) for n in range(count)), True)
         worst = max(_miss_ms(crowd, name) for name in ("nothing/here/#", "kept/+/nothing"))
         got = [Counter[bytes]() for _ in range(subscribers)]
         for number in range(subscribers):
@@ -213,19 +212,6 @@ def clean_session_bytes(target: Target, count: int) -> float:
     return (log_bytes(target) - before) / count
 
 
-def status(target: Target) -> dict[str, Any]:
-    """`lexicast status --json` of a lexicast target; nothing of others."""
-    if target.name != "lexicast":
-        return {}
-    data = Path(target.log).parent / "data"
-    command = [sys.executable, "-m", "lexicast.actors.cli", "status", "--json", "--data-dir", str(data)]
-    told = subprocess.run(command, capture_output=True, text=True)
-    if told.returncode:
-        raise UnavailableError(f"lexicast status: {told.stderr.strip()[-300:]}")
-    found: dict[str, Any] = json.loads(told.stdout)
-    return found
-
-
 def coordinators(told: dict[str, Any]) -> list[dict[str, Any]]:
     """The coordinators' own status in it."""
     found = told.get("coordinators", {})
@@ -234,10 +220,10 @@ def coordinators(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 def log_bytes(target: Target) -> int:
     """Bytes of all logs."""
-    return sum([int(each["store"]["log_bytes"]) for each in coordinators(status(target))])
+    return sum([int(each["store"]["log_bytes"]) for each in coordinators(cluster_status(target))])
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """Rounds of both targets, then what only lexicast is asked."""
     options = report.options
     raise_open_files(options.sessions + 200)
@@ -269,7 +255,7 @@ def _others(target: Target, options: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def _run(report: Report, name: str, case: str, work: Callable[[Target], dict[str, float]]) -> None:
+def _run(report: DriverReport, name: str, case: str, work: Callable[[Target], dict[str, float]]) -> None:
     missing = report.missing if name not in report.samples else lambda *told: None
     samples = report.samples.setdefault(name, {}).setdefault(case, [])
     with running([name], missing) as targets:
@@ -280,17 +266,17 @@ def _run(report: Report, name: str, case: str, work: Callable[[Target], dict[str
                 report.problem(f"{name}: {case}: {error}")
 
 
-def _figures(report: Report, cases: dict[str, Any]) -> None:
+def _figures(report: DriverReport, cases: dict[str, Any]) -> None:
     def values(name: str, case: str, key: str) -> list[float | None]:
         return [one.get(key) for one in report.samples.get(name, {}).get(case, [])]
 
     rows, ratios = [], []
     for case, key in zip(cases, ("resume_vs_mosquitto", "resume_exact_ratio", "resume_backlog_ratio"), strict=True):
         ours, theirs = values("lexicast", case, "s"), values("mosquitto", case, "s")
-        ratios.append(reports.ratio(theirs, ours))
+        ratios.append(reports.median_ratio(theirs, ours))
         report.figure(key, ratios[-1])
         told = [reports.median(found) for found in (ours, theirs, values("lexicast", case, "live_p99_ms"))]
-        rows.append([case, *map(reports.number, told), reports.number(ratios[-1])])
+        rows.append([case, *map(reports.format_number, told), reports.format_number(ratios[-1])])
     report.figure("resume_worst_ratio", min([ratio for ratio in ratios if ratio is not None], default=None))
     for key in ("live_p99_ms", "loop_ms", "mib"):
         worst = [value for case in cases for value in values("lexicast", case, key) if value is not None]
@@ -322,7 +308,3 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.resume`; returns the exit code."""
     return reports.drive("resume", parse(argv), measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

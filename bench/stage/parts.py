@@ -1,7 +1,7 @@
-"""How the demo and its parts (processes of their own) talk: lines of JSON from a part, lines of orders to it.
+"""Parts of a driver in processes of their own: lines of JSON from a part, lines of orders to it.
 
 A part tells `ready`, then waits for `go <monotonic ns>`; `finish` asks it to come to its end. The end of its input
-means that the demo has died: the part ends at once, so nothing is left behind.
+means that the driver has died: the part ends at once, so nothing is left behind.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lexicast.cluster.errors import PeerError
+
+from .servers import log_tail
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
@@ -25,17 +28,17 @@ STOP_S = 10.0
 LINE_BYTES_MAX = 1 << 20
 
 
-def tell(**fields: Any) -> None:
-    """A part tells the demo something."""
+def tell_driver(**fields: Any) -> None:
+    """A part tells its driver something."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 class Orders:
-    """A part's side: the orders that come in, read by a thread."""
+    """A part's side: the orders that come in, read by a thread, which calls `on_finish` at the order to finish."""
 
-    def __init__(self) -> None:
-        self.on_finish: Callable[[], None] = lambda: None
+    def __init__(self, on_finish: Callable[[], object] = lambda: None) -> None:
+        self._on_finish = on_finish
         self.finished = threading.Event()
         self._go = threading.Event()
         self._start_ns = 0
@@ -54,17 +57,24 @@ class Orders:
                 self._go.set()
             elif order == "finish":
                 self.finished.set()
-                self.on_finish()
+                self._on_finish()
         os._exit(3)
 
 
 class Part:
-    """The demo's side of one part. `state` holds the newest of everything it has told."""
+    """The driver's side of one part. `state` holds the newest of everything it has told; `on_told` gets each line."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
+        on_told: Callable[[dict[str, Any]], None] = lambda told: None,
+    ) -> None:
         self.name = name
         self.state: dict[str, Any] = {}
-        self.on_told: Callable[[dict[str, Any]], None] = lambda told: None
+        self._on_told = on_told
         self._command = [sys.executable, "-m", module, *arguments]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
@@ -72,7 +82,7 @@ class Part:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Starts the process, in a session of its own: a Ctrl-C at the terminal is the demo's alone."""
+        """Starts the process, in a session of its own: a Ctrl-C at the terminal is the driver's alone."""
         creating = asyncio.ensure_future(self._create())
         try:
             self._process = await asyncio.shield(creating)
@@ -101,7 +111,7 @@ class Part:
             with contextlib.suppress(ValueError):
                 told = json.loads(line)
                 self.state |= told
-                self.on_told(told)
+                self._on_told(told)
             self._changed.set()
         await self._process.wait()
         self._changed.set()
@@ -115,14 +125,16 @@ class Part:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise PeerError(f"{self.name} did not tell {key!r} within {timeout_s:.0f} s: {self._tail()}") from None
+            raise PeerError(
+                f"{self.name} did not tell {key!r} within {timeout_s:.0f} s: {log_tail(self._log, 3)}"
+            ) from None
         return self.state[key]
 
     def require_alive(self) -> None:
         """Raises `PeerError`, with the end of what it wrote to stderr, when it has ended."""
         if self._reading is not None and self._reading.done():
             assert self._process is not None
-            raise PeerError(f"{self.name} ended with code {self._process.returncode}: {self._tail()}")
+            raise PeerError(f"{self.name} ended with code {self._process.returncode}: {log_tail(self._log, 3)}")
 
     def order(self, text: str) -> None:
         """Gives it an order."""
@@ -143,6 +155,29 @@ class Part:
         if self._reading is not None:
             await self._reading
 
-    def _tail(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return " | ".join(lines[-3:]) or "it wrote no reason"
+
+class Stage:
+    """The parts of one run, with their logs in `folder`; an async context manager that stops them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        return self
+
+    async def __aexit__(self, *unused: object) -> None:
+        await self._stack.aclose()
+
+    def part(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        on_told: Callable[[dict[str, Any]], None] = lambda told: None,
+    ) -> Part:
+        """A part that is not started yet."""
+        made = Part(name, module, arguments, self._folder / f"{name}.log", on_told)
+        self._stack.push_async_callback(made.stop)
+        return made

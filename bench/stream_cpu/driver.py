@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import select
-import sys
 import tempfile
 import time
 import zlib
@@ -28,8 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast.mqtt as mqtt
 from lexicast.actors.mqtt.codec.codec import PacketReader
@@ -38,11 +36,12 @@ from lexicast.cluster.errors import PeerError
 from lexicast.compression.session import ClientSession, Deliver, Fail
 
 from .. import report as reports
-from ..bandwidth.clients import load
-from ..bandwidth.driver import corpus, flights
+from ..data.message_files import corpus_file, flights_file, read_lines
 from ..peers import targets
 from ..peers.opening import SessionSpec, close_all, open_sessions, raise_open_files
-from ..peers.wire import Mqtt, Step
+from ..peers.wire import HandshakeStep, MqttWire
+from ..stage.clients import close_client, connect_client, make_client
+from ..stage.servers import Target, cpu_s
 from .peer import WebSocketPeer
 
 SUBSCRIBERS: Final = 500
@@ -57,7 +56,7 @@ PIECE: Final = 100
 """Messages handed over at a time; the next ones when all subscribers have them: bounds what is under way."""
 
 
-class AwareMqtt(Mqtt):
+class AwareMqtt(MqttWire):
     """MQTT 5 whose CONNECT asks for dictionaries, and for topic streams if `streams`."""
 
     def __init__(self, streams: bool = False) -> None:
@@ -65,13 +64,13 @@ class AwareMqtt(Mqtt):
         asked = SDC_PROPERTY + STREAMS_PROPERTY if streams else SDC_PROPERTY
         self._asking = bytes([len(asked)]) + asked
 
-    def opening(self, client_id: str, topic: str | None, qos: int) -> list[Step]:
+    def opening(self, client_id: str, topic: str | None, qos: int) -> list[HandshakeStep]:
         """See `Mqtt.opening`."""
         steps = super().opening(client_id, topic, qos)
         # the body of CONNECT: 10 bytes up to the keep-alive, then an empty property list
         plain = steps[0].data
         data = plain[:12] + self._asking + plain[13:]
-        return [Step(data[:1] + bytes([len(data) - 2]) + data[2:], steps[0].answer), *steps[1:]]
+        return [HandshakeStep(data[:1] + bytes([len(data) - 2]) + data[2:], steps[0].answer), *steps[1:]]
 
 
 class Audience:
@@ -136,28 +135,10 @@ class Audience:
         close_all(self._sockets, b"\xe0\0")
 
 
-def connected(client: paho.Client, port: int) -> None:
-    """Connects it and runs its thread. Raises `PeerError`."""
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    deadline = time.monotonic() + SILENT_S
-    while not client.is_connected():
-        if time.monotonic() > deadline:
-            raise PeerError(f"a publisher is not connected after {SILENT_S:.0f} s")
-        time.sleep(0.01)
-
-
-def publisher(aware: bool) -> paho.Client:
-    """An MQTT 5 client, dictionary-aware or plain."""
-    if aware:
-        return mqtt.Client(CallbackAPIVersion.VERSION2, client_id="aware-publisher")
-    return paho.Client(CallbackAPIVersion.VERSION2, client_id="plain-publisher", protocol=MQTTProtocolVersion.MQTTv5)
-
-
-def learn(target: targets.Target, topic: str, messages: Sequence[bytes]) -> None:
+def learn(target: Target, topic: str, messages: Sequence[bytes]) -> None:
     """Publishes until an aware client is given the family's dictionary."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="learner")
-    connected(client, target.address.port)
+    connect_client(client, target.address.port)
     deadline = time.monotonic() + LEARN_TIMEOUT_S
     while not any(traffic.dictionary_bytes for traffic in client.sdc_stats().received.values()):
         if time.monotonic() > deadline:
@@ -165,19 +146,18 @@ def learn(target: targets.Target, topic: str, messages: Sequence[bytes]) -> None
         for message in messages:
             client.publish(topic, message, qos=0)
         time.sleep(0.5)
-    client.disconnect()
-    client.loop_stop()
+    close_client(client)
 
 
 def broker_us(
-    target: targets.Target, messages: Sequence[bytes], aware: bool, subscribers: int, streams: bool = False
+    target: Target, messages: Sequence[bytes], aware: bool, subscribers: int, streams: bool = False
 ) -> tuple[float, float]:
     """(broker CPU in us a delivery, bytes a delivery) for these messages. Raises `PeerError` when one is lost."""
     topic = "streams/flights"
     audience = Audience(target.address, subscribers, topic, streams)
-    client = publisher(aware)
+    client = make_client("aware-publisher" if aware else "plain-publisher", is_aware=aware)
     try:
-        connected(client, target.address.port)
+        connect_client(client, target.address.port)
         # Dictionary and bindings go out before it counts, as a stream's window is filled before it counts below.
         client.publish(topic, messages[0])
         audience.wait(1)
@@ -191,13 +171,12 @@ def broker_us(
             raise PeerError("what arrived is not what was published")
         return used_s * 1e6 / (len(messages) * subscribers), sent / len(messages)
     finally:
-        client.disconnect()
-        client.loop_stop()
+        close_client(client)
         audience.close()
 
 
-def _broker_cpu_s(target: targets.Target) -> float:
-    return sum(targets.cpu_s(pid) for pid in target.pids["brokers"])
+def _broker_cpu_s(target: Target) -> float:
+    return sum(cpu_s(pid) for pid in target.pids["brokers"])
 
 
 def streams_us(messages: Sequence[bytes], subscribers: int) -> tuple[float, float]:
@@ -215,7 +194,7 @@ def streams_us(messages: Sequence[bytes], subscribers: int) -> tuple[float, floa
     return used_s * 1e6 / (len(messages) * subscribers), size / len(messages)
 
 
-def measure(report: reports.Report) -> None:
+def measure(report: reports.DriverReport) -> None:
     """Runs all rounds."""
     options = report.options
     raise_open_files(2 * options.subscribers + 100)
@@ -227,8 +206,9 @@ def measure(report: reports.Report) -> None:
     ):
         target = running["lexicast"]
         source: Path | None = options.corpus
-        data = corpus(Path(folder), source, options.messages) if source else flights(Path(folder), options.messages)
-        messages = load(data.file, data.messages)
+        count = options.messages
+        data = corpus_file(Path(folder), source, count) if source else flights_file(Path(folder), count)
+        messages = read_lines(data.file, data.messages)
         steps.step("learning a dictionary")
         learn(target, "streams/flights", messages[:500])
         for number in range(options.rounds):
@@ -252,12 +232,12 @@ def _keep(rounds: dict[str, list[tuple[float, float]]], name: str, result: tuple
     rounds.setdefault(name, []).append(result)
 
 
-def tell(report: reports.Report, rounds: dict[str, list[tuple[float, float]]], mean_bytes: float) -> None:
+def tell(report: reports.DriverReport, rounds: dict[str, list[tuple[float, float]]], mean_bytes: float) -> None:
     """Table, samples, figures: ratios within a round, their median."""
     rows = []
     for name, results in rounds.items():
         us, size = reports.median([us for us, _ in results]), reports.median([size for _, size in results])
-        rows.append((name, reports.number(us), reports.number(size, 1)))
+        rows.append((name, reports.format_number(us), reports.format_number(size, 1)))
     report.table(
         f"CPU a delivered message, {report.options.subscribers} subscribers, payloads of {mean_bytes:.0f} B",
         ("", "us", "bytes"),
@@ -266,14 +246,16 @@ def tell(report: reports.Report, rounds: dict[str, list[tuple[float, float]]], m
     report.samples = {name: {"us": [us for us, _ in r], "bytes": [b for _, b in r]} for name, r in rounds.items()}
     streams = [us for us, _ in rounds["one zlib stream each"]]
     for key, (name, _) in zip(("", "_aware_publisher"), PUBLISHERS, strict=True):
-        report.figure(f"cpu_vs_stream_500{key}", reports.ratio([us for us, _ in rounds[name]], streams))
+        report.figure(f"cpu_vs_stream_500{key}", reports.median_ratio([us for us, _ in rounds[name]], streams))
         with_stream = rounds[name + TOPIC_STREAM]
-        report.figure(f"cpu_vs_stream_500_topic_stream{key}", reports.ratio([us for us, _ in with_stream], streams))
+        report.figure(
+            f"cpu_vs_stream_500_topic_stream{key}", reports.median_ratio([us for us, _ in with_stream], streams)
+        )
         ours = [size for _, size in rounds[name]]
-        report.figure(f"bytes_topic_stream{key}", reports.ratio([size for _, size in with_stream], ours))
+        report.figure(f"bytes_topic_stream{key}", reports.median_ratio([size for _, size in with_stream], ours))
     peer = [us for us, _ in rounds.get("aiohttp WebSockets", ())]
     ours = [us for us, _ in rounds["lexicast, plain publisher"]]
-    report.figure("cpu_vs_websocket_500", reports.ratio(ours, peer) if peer else None)
+    report.figure("cpu_vs_websocket_500", reports.median_ratio(ours, peer) if peer else None)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -295,7 +277,3 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.stream_cpu`; returns the exit code."""
     return reports.drive("stream_cpu", parse(argv), measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

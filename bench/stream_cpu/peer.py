@@ -20,9 +20,9 @@ from aiohttp import WSMsgType, web
 
 from lexicast.cluster.errors import PeerError
 
-from ..bandwidth.clients import load
-from ..peers.targets import cpu_s
-from ..stage.parts import Orders, Part, tell
+from ..data.message_files import read_lines
+from ..stage.parts import Orders, Part, tell_driver
+from ..stage.servers import cpu_s
 
 HOST: Final = "127.0.0.1"
 TIMEOUT_S: Final = 120.0
@@ -33,7 +33,7 @@ UPGRADE: Final = (
 
 
 class WebSocketPeer:
-    """The driver's side."""
+    """The driver's side: the server as a part, and its subscribers."""
 
     def __init__(self, file: Path, messages: int, subscribers: int) -> None:
         arguments = ["--file", str(file), "--messages", str(messages), "--subscribers", str(subscribers)]
@@ -111,15 +111,15 @@ async def serve(options: argparse.Namespace) -> None:
     site = web.TCPSite(runner, HOST, 0, backlog=4096)
     await site.start()
     orders = Orders()
-    messages = load(options.file, options.messages)
-    tell(port=runner.addresses[0][1], pid=os.getpid())
+    messages = read_lines(options.file, options.messages)
+    tell_driver(port=runner.addresses[0][1], pid=os.getpid())
     await complete.wait()
-    tell(ready=True)
+    tell_driver(ready=True)
     await asyncio.to_thread(orders.wait_go)
     for message in messages:
         for response in sockets:
             await response.send_bytes(message)
-    tell(done=True)
+    tell_driver(done=True)
     await ended.wait()
 
 

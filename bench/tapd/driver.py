@@ -15,7 +15,6 @@ message raw, with DEFLATE, with the newest dictionary and with an outdated one, 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +31,7 @@ from lexicast.compression.training import mean_bytes
 from .. import report as reports
 from ..compression.runs import simulate
 from ..data.corpora import Corpus, of_folder, of_packages
-from ..report import Report
+from ..report import DriverReport
 from .overlay import DISTRIBUTIONS, Overlay, overlay, senders
 from .publisher_link import PublisherLink
 
@@ -41,7 +40,7 @@ _CONNECTIONS: Final = 3
 _WINDOW: Final = 500
 
 
-class Announced(NamedTuple):
+class DictionaryCost(NamedTuple):
     """A dictionary of the sampling broker: after how many messages, and its bytes in full and as difference."""
 
     at: int
@@ -60,11 +59,11 @@ class Profile:
     outdated: float
     begin: float
     end: float
-    dictionaries: tuple[Announced, ...]
+    dictionaries: tuple[DictionaryCost, ...]
 
 
 @dataclass
-class Outcome:
+class OverlayOutcome:
     """What one corpus cost in one distribution: reductions in percent, overall and mean a link, and counts of links."""
 
     overall: dict[str, float]
@@ -90,7 +89,7 @@ def profile(corpus: Corpus) -> Profile:
     announced = []
     previous = None
     for at, made in run.dictionaries:
-        announced.append(Announced(at, len(made.pack()), len(made.pack(previous))))
+        announced.append(DictionaryCost(at, len(made.pack()), len(made.pack(previous))))
         previous = made
     begin = 100 - 100 * mean_bytes(codec, early or late) * len(early or late) / sum(map(len, early or late))
     end = 100 - 100 * sum(outdated) / sum(map(len, late))
@@ -99,7 +98,7 @@ def profile(corpus: Corpus) -> Profile:
     return Profile(corpus.name, raw, deflate, min(newest, deflate), min(worn, deflate), begin, end, tuple(announced))
 
 
-def simulate_overlay(one: Profile, distribution: str, graph: Overlay, messages: int) -> Outcome:
+def simulate_overlay(one: Profile, distribution: str, graph: Overlay, messages: int) -> OverlayOutcome:
     """Algorithm 6.4 with `publisher_link` on each publisher's link."""
     publishers = len(graph.publisher_home)
     order = senders(distribution, publishers, messages, _SEED)
@@ -131,7 +130,7 @@ def _send(links: Sequence[PublisherLink], order: Sequence[int], one: Profile, ne
 
 def _outcome(
     one: Profile, graph: Overlay, links: Sequence[PublisherLink], needed: Sequence[float], counts: Sequence[int]
-) -> Outcome:
+) -> OverlayOutcome:
     total = sum(counts)
     downstream, subscriber = _downstream(one, total)
     differences = _differences(one, total)
@@ -146,7 +145,7 @@ def _outcome(
     behind = [(link, need) for link, need in zip(links, needed, strict=True) if link.saved_bytes < -1e-6]
     above = sum(link.messages - link.taken_at > need + 1 for link, need in behind)
     publisher = 100 - 100 * publisher_sent / publisher_raw
-    return Outcome(
+    return OverlayOutcome(
         overall={"B": broker_overall, "P": publisher, "S": subscriber},
         mean={"B": broker_each, "P": sum(each) / len(each), "S": subscriber},
         above=above,
@@ -185,14 +184,14 @@ def _between_brokers(
     return 100 - 100 * cost / raw, sum(each) / len(each)
 
 
-def measure(report: Report) -> None:
+def measure(report: DriverReport) -> None:
     """The whole driver."""
     options = report.options
     corpora = of_packages(options.messages_max)
     if options.data is not None:
         corpora += of_folder(options.data, options.messages_max)
     graph = overlay(options.publishers, options.brokers, options.subscribers, _CONNECTIONS, _SEED)
-    outcomes: dict[tuple[str, str], Outcome] = {}
+    outcomes: dict[tuple[str, str], OverlayOutcome] = {}
     profiles = []
     gaps = []
     with reports.Steps(report.console, 2 * len(corpora)) as progress:
@@ -209,7 +208,7 @@ def measure(report: Report) -> None:
     _tables(report, profiles, outcomes)
 
 
-def _figures(report: Report, outcomes: dict[tuple[str, str], Outcome], gaps: Sequence[float]) -> None:
+def _figures(report: DriverReport, outcomes: dict[tuple[str, str], OverlayOutcome], gaps: Sequence[float]) -> None:
     every = list(outcomes.values())
     report.figure("tapd_links_above_deflate", float(sum(one.above for one in every)))
     links = len(every) * report.options.publishers
@@ -219,7 +218,7 @@ def _figures(report: Report, outcomes: dict[tuple[str, str], Outcome], gaps: Seq
         report.figure(f"tapd_br_{name}", sum(one.overall[kind] for one in every) / len(every))
 
 
-def _tables(report: Report, profiles: Sequence[Profile], outcomes: dict[tuple[str, str], Outcome]) -> None:
+def _tables(report: DriverReport, profiles: Sequence[Profile], outcomes: dict[tuple[str, str], OverlayOutcome]) -> None:
     columns = ["corpus", "raw B", "DEFLATE B", "newest B", "outdated B", "begin %", "end %", "dictionaries", "B each"]
     rows = []
     for one in profiles:
@@ -238,7 +237,9 @@ def _tables(report: Report, profiles: Sequence[Profile], outcomes: dict[tuple[st
     report.samples["links"] = {f"{c}, {d}": (one.above, one.unamortised) for (c, d), one in outcomes.items()}
 
 
-def _cells(outcomes: dict[tuple[str, str], Outcome], names: Sequence[str], attribute: str, kind: str) -> list[str]:
+def _cells(
+    outcomes: dict[tuple[str, str], OverlayOutcome], names: Sequence[str], attribute: str, kind: str
+) -> list[str]:
     """For each distribution, the mean over `names`."""
     means = []
     for distribution in DISTRIBUTIONS:
@@ -265,7 +266,3 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.tapd`; returns the exit code."""
     return reports.drive("tapd", parse(argv), measure)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,10 +19,12 @@ from lexicast.actors.client.client import Client
 from lexicast.actors.client.connection import Endpoint
 from lexicast.actors.sampling.server import SamplingServer
 from lexicast.bench.bandwidth import driver as bandwidth
-from lexicast.bench.bandwidth.driver import Outcome, Setting, middle, speedup
+from lexicast.bench.bandwidth.cells import Moved, Setting
+from lexicast.bench.bandwidth.driver import middle, speedup
 from lexicast.bench.peers import targets
-from lexicast.bench.peers.opening import Address, SessionSpec, close_all, open_sessions
+from lexicast.bench.peers.opening import SessionSpec, close_all, open_sessions
 from lexicast.bench.stage.proxy import Proxy
+from lexicast.bench.stage.servers import Address
 from lexicast.bench.stream_cpu import driver as stream_cpu
 from lexicast.bench.stream_cpu.driver import AwareMqtt, streams_us
 from lexicast.cluster.clock import SystemClock
@@ -103,7 +105,7 @@ def test_bandwidth_says_what_is_wrong_with_data(tmp_path: Path, capsys: pytest.C
 def test_speedup_is_the_median_of_the_rounds_ratios_of_times_in_a_cell() -> None:
     cell = Setting("flights", 1, 5, "predict")
     times = {"predict": (2.0, 1.0, 4.0), "nothing": (7.0, 6.0, 4.0)}
-    outcomes = {cell._replace(method=m): [Outcome(s, 1, 1) for s in seconds] for m, seconds in times.items()}
+    outcomes = {cell._replace(method=m): [Moved(s, 1, 1) for s in seconds] for m, seconds in times.items()}
     assert speedup(outcomes, cell) == 3.5
     assert middle(outcomes[cell]).seconds == 2.0
     assert speedup(outcomes, cell, "deflate") is None

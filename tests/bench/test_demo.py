@@ -1,4 +1,4 @@
-"""The demo: its data, its verdicts (each kind of fault is seen), its parts, and a short run from end to end."""
+"""The demo: its data, its verdicts (each kind of fault is seen), and a short run from end to end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import numpy as np
 import psutil
 import pytest
 
-from lexicast.bench.data.flights import PUBACK_BYTES, WEATHER, Event, Replay, load, prepare, sizes
+from lexicast.bench.data.flights import PUBACK_BYTES, WEATHER, Event, Replay, prepare_flights, read_events, sizes
 from lexicast.bench.demo import driver as demo
-from lexicast.bench.demo.check import Received, Verdict, account, digests, judge, read_account, topic_numbers
+from lexicast.bench.demo.check import Received, Verdict, digests, judge, keep_arrivals, read_arrivals, topic_numbers
 from lexicast.bench.demo.report import LinkBytes
-from lexicast.bench.stage.parts import Part
-from lexicast.cluster.errors import PeerError, UsageError
+from lexicast.cluster.errors import UsageError
 
 EVENTS = [
     Event("EWR", f"flights/EWR/{dest}", b"%s %d" % (dest.encode(), n)) for n in range(5) for dest in ("ATL", "LAX")
@@ -29,7 +28,7 @@ EVENTS = [
 
 @pytest.fixture(scope="module")
 def replay(tmp_path_factory: pytest.TempPathFactory) -> Replay:
-    return prepare(2_000, tmp_path_factory.mktemp("data") / "events.tsv")
+    return prepare_flights(2_000, tmp_path_factory.mktemp("data") / "events.tsv")
 
 
 # -- data
@@ -58,7 +57,7 @@ def test_the_last_hour_is_what_left_in_the_60_minutes_before_the_last(replay: Re
 
 
 def test_other_processes_read_the_same_events(replay: Replay) -> None:
-    assert load(replay.file) == replay.events
+    assert read_events(replay.file) == replay.events
 
 
 def test_sizes_are_those_of_the_packets() -> None:
@@ -83,7 +82,7 @@ def test_wrong_options_are_refused_before_anything_starts(
 
 def test_more_flights_than_there_are_cannot_be_prepared(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="336,776"):
-        prepare(336_777, tmp_path / "events.tsv")
+        prepare_flights(336_777, tmp_path / "events.tsv")
 
 
 # -- verdicts
@@ -94,9 +93,9 @@ def verdict_of(sequence: list[Event], tmp_path: Path) -> Verdict:
     file = tmp_path / "events.tsv"
     file.write_bytes(b"".join(f"{e.publisher}\t{e.topic}\t".encode() + e.payload + b"\n" for e in EVENTS))
     received = [Received(number * 1_000_000, one.topic, one.payload) for number, one in enumerate(sequence)]
-    account(received, file, tmp_path, "it")
+    keep_arrivals(received, file, tmp_path, "it")
     sent_ns = np.zeros(len(EVENTS), dtype=np.int64)
-    return judge(read_account(tmp_path, "it"), digests(EVENTS), topic_numbers(EVENTS), sent_ns)
+    return judge(read_arrivals(tmp_path, "it"), digests(EVENTS), topic_numbers(EVENTS), sent_ns)
 
 
 def counts(verdict: Verdict) -> tuple[int, int, int, int, int]:
@@ -142,28 +141,6 @@ def test_reduction_of_payloads_leaves_the_headers_out() -> None:
     assert link.reduction_percent == pytest.approx(100 - 100 * 70 / 120)
     assert link.deflate_percent == 25.0
     assert LinkBytes(70, 120, 90, 0).payload_percent is None
-
-
-# -- parts
-
-
-async def test_a_part_that_dies_says_why(tmp_path: Path) -> None:
-    part = Part("it", "lexicast.bench.demo.clients", ["publish"], tmp_path / "it.log")
-    await part.start()
-    try:
-        with pytest.raises(PeerError, match=r"it ended with code 2: .*required: --name"):
-            await part.wait_for("ready")
-    finally:
-        await part.stop()
-
-
-async def test_a_part_ends_when_the_demo_has_gone(tmp_path: Path) -> None:
-    part = Part("links", "lexicast.bench.stage.links", ["one=127.0.0.1:9"], tmp_path / "links.log")
-    await part.start()
-    assert list(await part.wait_for("ports")) == ["one"]
-    await part.stop()
-    with pytest.raises(PeerError, match="ended with code 3"):
-        part.require_alive()
 
 
 # -- from end to end

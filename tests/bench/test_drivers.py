@@ -19,10 +19,10 @@ from rich.console import Console
 
 from lexicast.bench import connections, fanout, latency, report
 from lexicast.bench.peers import targets
-from lexicast.bench.peers.opening import Address, raise_open_files
-from lexicast.bench.peers.targets import Target, TargetMissingError
-from lexicast.bench.report import Report
-from lexicast.cluster.errors import UnavailableError, UsageError
+from lexicast.bench.peers.opening import raise_open_files
+from lexicast.bench.peers.targets import TargetMissingError
+from lexicast.bench.report import DriverReport
+from lexicast.cluster.errors import UsageError
 
 TINY = ["--rounds", "2", "--seconds", "0.05", "--calibrate-seconds", "0.02", "--subscribers", "1,5"]
 
@@ -93,50 +93,6 @@ def test_unknown_target_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str
     assert error == "error: unknown target 'rabbit'; choose from lexicast, mosquitto, nats, toy\n"
 
 
-def test_target_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    process = targets.spawn([sys.executable, "-c", "raise SystemExit('port is taken')"], log)
-    process.wait(20)
-    target = Target("peer", Address("127.0.0.1", 1), process, log)
-    with pytest.raises(UnavailableError, match="peer ended with code 1: port is taken"):
-        target.require_alive()
-    target.stop()  # of a dead one: no error
-
-
-def test_ready_file_tells_port_and_processes(tmp_path: Path) -> None:
-    told = {"mqtt_host": "127.0.0.2", "mqtt_port": 1234, "pids": {"brokers": [11, 12], "coordination": 13}}
-    ready, partial = tmp_path / "ready.json", tmp_path / "partial"
-    partial.write_text(json.dumps(told))
-    program = f"import os, signal; os.rename({str(partial)!r}, {str(ready)!r}); signal.pause()"
-    target = targets.from_ready_file("peer", [sys.executable, "-c", program], tmp_path, ready)
-    target.stop()
-    assert target.address == Address("127.0.0.2", 1234)
-    assert target.pids == {"brokers": [11, 12], "coordination": [13]}
-
-
-def test_stop_leaves_no_process_of_a_target_that_ignores_sigint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(targets, "STOP_TIMEOUT_S", 0.2)
-    child = "import signal, subprocess; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); "
-    parent = child + "subprocess.Popen(['sleep', '600']); print('up', flush=True); signal.pause()"
-    log = tmp_path / "log"
-    process = targets.spawn([sys.executable, "-c", parent], log)
-    target = Target("peer", Address("127.0.0.1", 1), process, log)
-    targets._wait_until(target, lambda: "up" in log.read_text())
-    (started,) = psutil.Process(process.pid).children()
-    target.stop()
-    assert process.returncode == -signal.SIGKILL
-    assert psutil.wait_procs([started], timeout=60)[1] == []
-
-
-def test_memory_of_this_process_is_read() -> None:
-    assert targets.rss_anon_kib(os.getpid()) > 1_000
-    assert targets.cpu_s(os.getpid()) > 0
-    with pytest.raises(UnavailableError, match="cannot read the memory"):
-        targets.rss_anon_kib(2**22 + 1)
-
-
 def test_executable_that_is_missing_names_its_package() -> None:
     with pytest.raises(TargetMissingError, match="no-such-broker not found: apt-get install some-package"):
         targets._executable("no-such-broker", "some-package")
@@ -174,18 +130,18 @@ def test_ctrl_c_stops_the_driver_and_everything_it_started(tmp_path: Path) -> No
 # The report
 
 
-def made_report(**options: Any) -> Report:
+def made_report(**options: Any) -> DriverReport:
     settings = {"quick": False, "json": None, "targets": "toy", "require_peers": False, **options}
-    return Report("test", argparse.Namespace(**settings), Console(file=io.StringIO()))
+    return DriverReport("test", argparse.Namespace(**settings), Console(file=io.StringIO()))
 
 
 def test_ratio_is_the_median_of_ratios_within_rounds() -> None:
     # The second round met a slow machine: its ratio is as good as any.
-    assert report.ratio([10.0, 2.0, 12.0], [5.0, 1.0, 4.0]) == 2.0
-    assert report.ratio([10.0, None, 9.0], [5.0, 1.0, 1.0]) == 5.5
-    assert report.ratio(None, [1.0]) is None
-    assert report.ratio([1.0], None) is None
-    assert report.ratio([None], [1.0]) is None
+    assert report.median_ratio([10.0, 2.0, 12.0], [5.0, 1.0, 4.0]) == 2.0
+    assert report.median_ratio([10.0, None, 9.0], [5.0, 1.0, 1.0]) == 5.5
+    assert report.median_ratio(None, [1.0]) is None
+    assert report.median_ratio([1.0], None) is None
+    assert report.median_ratio([None], [1.0]) is None
 
 
 def test_problem_makes_the_exit_code_1_and_is_kept(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from lexicast.bench.dualdb import curve as dualdb_curve
 from lexicast.bench.dualdb import driver as dualdb
-from lexicast.bench.dualdb.growth import PARTS, ROUNDS, Took, grow, ratio
+from lexicast.bench.dualdb.growth import PARTS, ROUNDS, Took, grow, took_ratio
 from lexicast.bench.dualdb.workload import CITY, STATE, Workload, city_cells, taxi_cells
 from lexicast.cluster.errors import UnavailableError, UsageError
 
@@ -91,7 +91,7 @@ def test_the_last_part_is_measured_in_turns_with_a_young_stores_second() -> None
     assert len(found.ratios) == ROUNDS == len(said) - 1
     assert found.wall > 0
     assert found.cpu > 0
-    assert ratio(Took(6.0, 3.0), Took(2.0, 2.0)) == Took(3.0, 1.5)
+    assert took_ratio(Took(6.0, 3.0), Took(2.0, 2.0)) == Took(3.0, 1.5)
 
 
 def test_taxis_pick_up_in_the_box_of_their_city_or_of_the_state(tmp_path: Path) -> None:

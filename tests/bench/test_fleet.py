@@ -17,9 +17,9 @@ from lexicast.actors.client.client import Client
 from lexicast.actors.client.connection import Endpoint
 from lexicast.bench.fleet import driver as fleet
 from lexicast.bench.fleet.log import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
-from lexicast.bench.fleet.telemetry import Account, Sensors, device_and_number, numbered, topic
+from lexicast.bench.fleet.telemetry import NumberedAccount, Sensors, device_and_number, device_topic, numbered
 from lexicast.bench.peers import targets
-from lexicast.bench.peers.opening import Address
+from lexicast.bench.stage.servers import Address
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_block, pack_meta
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import UnavailableError
@@ -35,7 +35,7 @@ START_US = 1_700_000_000_000_000
 
 
 def test_account_tells_losses_repeats_and_order_apart() -> None:
-    account = Account()
+    account = NumberedAccount()
     for device, number in ((1, 0), (1, 1), (2, 0), (1, 4), (1, 3), (1, 3), (2, 1)):
         account.take(device, number)
     assert (account.taken, account.missing, account.out_of_order, account.repeats) == (7, 1, 1, 1)
@@ -67,7 +67,7 @@ def test_log_bytes_are_told_by_kind_and_add_up(tmp_path: Path) -> None:
         measure_log(tmp_path)
     store = Store.open(folder, cluster_id="c", member="m", groups=2, options=options, clock=SystemClock())
     saved = pack_record(saved_session("device-0001", b"u" * 16, owner="broker-0", place=b"s" * 40))
-    names = [topic(1, "telemetry"), topic(1, "status")]
+    names = [device_topic(1, "telemetry"), device_topic(1, "status")]
     store.commit([publications(0, 0, names, [b"t" * 280, b"w" * 20]), control_block(0, 1, 2, START_US + 9, [saved])])
     store.commit([publications(1, 0, names[:1], [b"t" * 270])])
     store.close()
@@ -94,7 +94,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]
             log = tmp_path / "lexicast.log"
             yield {"lexicast": SimpleNamespace(address=address, pids=pids, log=log, require_alive=lambda: None)}
 
-        async def history(hour: fleet.Hour) -> Account:
+        async def history(hour: fleet.Hour) -> NumberedAccount:
             return await asyncio.to_thread(there.run, read_history(there))
 
         monkeypatch.setattr(targets, "running", running)
@@ -104,14 +104,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]
         yield there
 
 
-async def read_history(there: Served) -> Account:
+async def read_history(there: Served) -> NumberedAccount:
     coordination = there.cluster.coordination
 
     async def resolve() -> list[Endpoint]:
         members, info = await coordination.members(-1, 0), await coordination.cluster()
         return [Endpoint(m.name, m.addresses, info.cluster_id, info.key) for m in members.brokers.values()]
 
-    account = Account()
+    account = NumberedAccount()
     async with Client(resolve) as bus:
         async for message in bus.history("fleet/+/+/telemetry"):
             account.take(*device_and_number(message.payload))
@@ -134,13 +134,13 @@ def test_fleet_of_devices_that_come_and_go_gets_everything(cluster: Served, tmp_
 
 
 def test_fleet_that_loses_something_is_a_failed_run(cluster: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Account.take
+    take = NumberedAccount.take
 
-    def careless(account: Account, device: int, number: int) -> None:
+    def careless(account: NumberedAccount, device: int, number: int) -> None:
         for _ in range(0 if number == 1 else 2 if number == 2 else 1):
             take(account, device, number)
 
-    monkeypatch.setattr(Account, "take", careless)
+    monkeypatch.setattr(NumberedAccount, "take", careless)
     monkeypatch.setattr(fleet, "SETTLE_TIMEOUT_S", 5.0)
     assert fleet.main(["--devices", "2", "--seconds", "1.5", "--period", "0.2", "--commands", "1"]) == 1
 

@@ -18,18 +18,19 @@ from lexicast.bench.peers.loadgen import (
     AcknowledgingSubscriber,
     DeliveryError,
     Load,
+    LoadPublisher,
+    LoadSubscriber,
     OpenLoad,
-    Publisher,
-    Subscriber,
     best_window,
-    payload,
+    sequence_payload,
 )
-from lexicast.bench.peers.opening import Address, SessionSpec, close_all, open_sessions
-from lexicast.bench.peers.wire import Layout, Mqtt, Nats, RefusedError, Wire
+from lexicast.bench.peers.opening import SessionSpec, close_all, open_sessions
+from lexicast.bench.peers.wire import Layout, MqttWire, NatsWire, RefusedError, Wire
+from lexicast.bench.stage.servers import Address
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
 
 SIZE = 40
-WIRES = [pytest.param(Mqtt(4), id="3.1.1"), pytest.param(Mqtt(5), id="5"), pytest.param(Nats(), id="nats")]
+WIRES = [pytest.param(MqttWire(4), id="3.1.1"), pytest.param(MqttWire(5), id="5"), pytest.param(NatsWire(), id="nats")]
 
 
 @pytest.fixture
@@ -44,14 +45,14 @@ def deliveries(wire: Wire, numbers: list[int], qos: int = 0) -> tuple[bytes, Lay
     """Packets as a broker would deliver them; for NATS a MSG with a subscription id."""
 
     def one(number: int) -> bytes:
-        if isinstance(wire, Nats):
-            return b"MSG bench.t 1 %d\r\n%b\r\n" % (SIZE, payload(number, SIZE))
-        return wire.publish("bench/t", payload(number, SIZE), qos, number % 60_000 + 1)
+        if isinstance(wire, NatsWire):
+            return b"MSG bench.t 1 %d\r\n%b\r\n" % (SIZE, sequence_payload(number, SIZE))
+        return wire.publish("bench/t", sequence_payload(number, SIZE), qos, number % 60_000 + 1)
 
     return b"".join(map(one, numbers)), wire.delivery_layout(one(0), SIZE)
 
 
-def feed(subscriber: Subscriber, sender: socket.socket, data: bytes, seed: int) -> None:
+def feed(subscriber: LoadSubscriber, sender: socket.socket, data: bytes, seed: int) -> None:
     """Sends `data` in pieces of random lengths, each read by itself."""
     chance, at = random.Random(seed), 0
     while at < len(data):
@@ -69,25 +70,25 @@ def test_published_packets_are_numbered_across_blocks(
     wire: Wire, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loadgen, "BLOCK", 256)
-    publisher = Publisher(pair[0], wire, "bench/t", SIZE, 0)
+    publisher = LoadPublisher(pair[0], wire, "bench/t", SIZE, 0)
     count, received = 256 * 260 + 17, b""  # over 65,536: three bytes of the number change
-    expected = len(wire.publish("bench/t", payload(0, SIZE), 0)) * count
+    expected = len(wire.publish("bench/t", sequence_payload(0, SIZE), 0)) * count
     while len(received) < expected:
         publisher.send_up_to(count)
         received += pair[1].recv(1 << 20)
     assert publisher.sent == count
-    assert received == b"".join(wire.publish("bench/t", payload(number, SIZE), 0) for number in range(count))
+    assert received == b"".join(wire.publish("bench/t", sequence_payload(number, SIZE), 0) for number in range(count))
 
 
 def test_publisher_counts_a_message_as_sent_with_its_first_byte(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-    publisher = Publisher(pair[0], Mqtt(), "bench/t", 3_000, 0)
+    publisher = LoadPublisher(pair[0], MqttWire(), "bench/t", 3_000, 0)
     publisher.send_up_to(BLOCK)
     assert publisher.blocked
     assert 0 < publisher.sent < BLOCK
     started = publisher.sent
     received = 0
-    while received < started * len(Mqtt().publish("bench/t", bytes(3_000), 0)):
+    while received < started * len(MqttWire().publish("bench/t", bytes(3_000), 0)):
         received += len(pair[1].recv(1 << 20))
         publisher.send_up_to(started)
     assert not publisher.blocked
@@ -95,7 +96,7 @@ def test_publisher_counts_a_message_as_sent_with_its_first_byte(pair: tuple[sock
 
 
 def test_acknowledgements_are_counted_in_any_pieces(pair: tuple[socket.socket, socket.socket]) -> None:
-    publisher = Publisher(pair[0], Mqtt(), "bench/t", SIZE, 1)
+    publisher = LoadPublisher(pair[0], MqttWire(), "bench/t", SIZE, 1)
     stream = b"".join(b"\x40\x02" + number.to_bytes(2, "big") for number in range(1, 300))
     for start in range(0, len(stream), 7):
         publisher.on_acknowledgements(stream[start : start + 7])
@@ -113,7 +114,7 @@ def test_subscriber_counts_reads_of_any_length(
     wire: Wire, verify: bool, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     data, layout = deliveries(wire, list(range(2_000)))
-    subscriber = Subscriber(pair[0], "s", layout, 0, verify)
+    subscriber = LoadSubscriber(pair[0], "s", layout, 0, verify)
     feed(subscriber, pair[1], data, seed=1)
     assert subscriber.received == 2_000
 
@@ -134,16 +135,16 @@ def test_subscriber_notices_a_fault_without_verifying(
 ) -> None:
     data, layout = deliveries(wire, numbers)
     with pytest.raises(DeliveryError, match=what):
-        feed(Subscriber(pair[0], "s", layout, 0, False), pair[1], data, seed=2)
+        feed(LoadSubscriber(pair[0], "s", layout, 0, False), pair[1], data, seed=2)
 
 
 def test_only_verifying_sees_two_messages_swapped_within_a_read(pair: tuple[socket.socket, socket.socket]) -> None:
-    data, layout = deliveries(Mqtt(), [0, 1, 3, 2, 4])
+    data, layout = deliveries(MqttWire(), [0, 1, 3, 2, 4])
     pair[1].sendall(data)
-    Subscriber(pair[0], "s", layout, 0, False).on_readable()
+    LoadSubscriber(pair[0], "s", layout, 0, False).on_readable()
     pair[1].sendall(data)
     with pytest.raises(DeliveryError, match="not consecutive"):
-        Subscriber(pair[0], "s", layout, 0, True).on_readable()
+        LoadSubscriber(pair[0], "s", layout, 0, True).on_readable()
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -151,19 +152,19 @@ def test_subscriber_notices_foreign_bytes(wire: Wire, pair: tuple[socket.socket,
     data, layout = deliveries(wire, list(range(100)))
     pair[1].sendall(data + b"\xd0\x00" + data)
     with pytest.raises(DeliveryError, match="no delivery where number 199"):
-        Subscriber(pair[0], "s", layout, 0, False).on_readable()
+        LoadSubscriber(pair[0], "s", layout, 0, False).on_readable()
 
 
 def test_closed_connection_is_said(pair: tuple[socket.socket, socket.socket]) -> None:
-    _, layout = deliveries(Mqtt(), [0])
+    _, layout = deliveries(MqttWire(), [0])
     pair[1].shutdown(socket.SHUT_WR)
     with pytest.raises(DeliveryError, match="closed s after 5 messages"):
-        Subscriber(pair[0], "s", layout, 5, False).on_readable()
+        LoadSubscriber(pair[0], "s", layout, 5, False).on_readable()
 
 
 @pytest.mark.parametrize("verify", [False, True])
 def test_each_qos_1_delivery_is_acknowledged_by_its_id(verify: bool, pair: tuple[socket.socket, socket.socket]) -> None:
-    data, layout = deliveries(Mqtt(), list(range(900)), qos=1)
+    data, layout = deliveries(MqttWire(), list(range(900)), qos=1)
     subscriber = AcknowledgingSubscriber(pair[0], "s", layout, 0, verify)
     feed(subscriber, pair[1], data, seed=3)
     wanted = b"".join(b"\x40\x02" + (number + 1).to_bytes(2, "big") for number in range(900))
@@ -172,7 +173,7 @@ def test_each_qos_1_delivery_is_acknowledged_by_its_id(verify: bool, pair: tuple
 
 
 def test_lowered_qos_is_said(pair: tuple[socket.socket, socket.socket]) -> None:
-    data, layout = deliveries(Mqtt(), [0], qos=0)
+    data, layout = deliveries(MqttWire(), [0], qos=0)
     pair[1].sendall(data)
     with pytest.raises(DeliveryError, match="lowered"):
         AcknowledgingSubscriber(pair[0], "s", layout, 0, False).on_readable()
@@ -181,46 +182,46 @@ def test_lowered_qos_is_said(pair: tuple[socket.socket, socket.socket]) -> None:
 # Against brokers, whole and broken
 
 
-class DropsOne(toy.Connection):
+class DropsOne(toy.ToyConnection):
     """Never delivers message number 300."""
 
     def deliver(self, transport: asyncio.WriteTransport, run: bytes, length: int) -> None:
         packets = [run[at : at + length] for at in range(0, len(run), length)]
-        transport.write(b"".join(packet for packet in packets if payload(300, SIZE) not in packet))
+        transport.write(b"".join(packet for packet in packets if sequence_payload(300, SIZE) not in packet))
 
 
-class RefusesClients(toy.Connection):
+class RefusesClients(toy.ToyConnection):
     """Answers CONNECT with "not authorised" (MQTT 3.1.1, 3.2.2.3)."""
 
     def data_received(self, data: bytes) -> None:
         self._reply(b"\x20\x02\0\5")
 
 
-class Silent(toy.Connection):
+class Silent(toy.ToyConnection):
     """Answers nothing."""
 
     def data_received(self, data: bytes) -> None:
         pass
 
 
-class HangsUp(toy.Connection):
+class HangsUp(toy.ToyConnection):
     """Closes a subscriber's connection instead of delivering message 300."""
 
     def deliver(self, transport: asyncio.WriteTransport, run: bytes, length: int) -> None:
-        if payload(300, SIZE) in run:
+        if sequence_payload(300, SIZE) in run:
             transport.close()
         else:
             transport.write(run)
 
 
 @contextlib.contextmanager
-def broker(kind: type[toy.Connection]) -> Iterator[Address]:
+def broker(kind: type[toy.ToyConnection]) -> Iterator[Address]:
     """A broker of that kind in a thread of its own."""
     loop = asyncio.new_event_loop()
     topics: dict[bytes, list[tuple[asyncio.WriteTransport, int]]] = {}
-    made: list[toy.Connection] = []
+    made: list[toy.ToyConnection] = []
 
-    def make() -> toy.Connection:
+    def make() -> toy.ToyConnection:
         made.append(kind(topics))
         return made[-1]
 
@@ -245,7 +246,7 @@ def broker(kind: type[toy.Connection]) -> Iterator[Address]:
 
 @contextlib.contextmanager
 def opened(address: Address, load: Load, version: int = 4) -> Iterator[OpenLoad]:
-    made = OpenLoad(address, Mqtt(version), load)
+    made = OpenLoad(address, MqttWire(version), load)
     try:
         yield made
     finally:
@@ -256,7 +257,7 @@ def opened(address: Address, load: Load, version: int = 4) -> Iterator[OpenLoad]
 @pytest.mark.parametrize("verify", [False, True])
 def test_everything_sent_is_delivered_and_runs_follow_each_other(subscribers: int, qos: int, verify: bool) -> None:
     load = Load("t", subscribers, SIZE, qos, verify)
-    with broker(toy.Connection) as address, opened(address, load) as running:
+    with broker(toy.ToyConnection) as address, opened(address, load) as running:
         for count in (1, 5_000, 20_000):
             result = running.run(60, 300, messages_max=count)
             assert (result.sent, result.deliveries, result.lost) == (count, count * subscribers, 0)
@@ -267,7 +268,7 @@ def test_everything_sent_is_delivered_and_runs_follow_each_other(subscribers: in
 
 def test_window_bounds_what_is_ahead_of_the_slowest_subscriber(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[int] = []
-    with broker(toy.Connection) as address, opened(address, Load("t", 3, SIZE)) as running:
+    with broker(toy.ToyConnection) as address, opened(address, Load("t", 3, SIZE)) as running:
         send = running.publisher.send_up_to
 
         def watched(limit: int) -> None:
@@ -306,12 +307,12 @@ def test_hung_up_subscriber_is_noticed() -> None:
 
 def test_silent_broker_fails_within_the_stated_time() -> None:
     with broker(Silent) as address, pytest.raises(UnavailableError, match="only 0 of 1 sessions were open after 0 s"):
-        open_sessions(address, Mqtt(), [SessionSpec("a", "t")], timeout_s=0.2)
+        open_sessions(address, MqttWire(), [SessionSpec("a", "t")], timeout_s=0.2)
 
 
 def test_refused_client_is_named() -> None:
     with broker(RefusesClients) as address, pytest.raises(RefusedError, match=r"session a \(number 1\).*0x05"):
-        open_sessions(address, Mqtt(), [SessionSpec("a", "t")])
+        open_sessions(address, MqttWire(), [SessionSpec("a", "t")])
 
 
 def test_nobody_listening_is_said() -> None:
@@ -319,18 +320,18 @@ def test_nobody_listening_is_said() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         with pytest.raises(UnavailableError, match=f"cannot connect to 127.0.0.1:{port}"):
-            open_sessions(Address("127.0.0.1", port), Mqtt(), [SessionSpec("a")])
+            open_sessions(Address("127.0.0.1", port), MqttWire(), [SessionSpec("a")])
 
 
 def test_best_window_leaves_out_what_takes_too_long_to_deliver() -> None:
-    with broker(toy.Connection) as address, opened(address, Load("t", 1, SIZE)) as running:
+    with broker(toy.ToyConnection) as address, opened(address, Load("t", 1, SIZE)) as running:
         window, rates = best_window(running, (10, 100, 10**9), 0.05, turnover_s=1.0)
     assert list(rates) == [10, 100]
     assert rates[window] == max(rates.values())
 
 
 def test_paced_latency_has_one_value_a_message() -> None:
-    with broker(toy.Connection) as address, opened(address, Load("t", 1, SIZE)) as running:
+    with broker(toy.ToyConnection) as address, opened(address, Load("t", 1, SIZE)) as running:
         for _ in range(2):
             run = latency.paced(running, 1_000, 0.2)
             assert len(run.latencies_ns) == len(run.lateness_ns) == 200
@@ -357,23 +358,23 @@ def test_percentile_of_nothing_is_none() -> None:
 
 
 def test_own_message_reaches_each_connection() -> None:
-    specs = [SessionSpec(f"c{number}", connections.topic(number)) for number in range(120)]
-    with broker(toy.Connection) as address:
-        sockets = open_sessions(address, Mqtt(), [*specs, SessionSpec("publisher")], in_flight=10)
+    specs = [SessionSpec(f"c{number}", connections.own_topic(number)) for number in range(120)]
+    with broker(toy.ToyConnection) as address:
+        sockets = open_sessions(address, MqttWire(), [*specs, SessionSpec("publisher")], in_flight=10)
         try:
-            connections.deliver_to_each(Mqtt(), sockets[-1], sockets[:-1])
+            connections.deliver_to_each(MqttWire(), sockets[-1], sockets[:-1])
         finally:
-            close_all(sockets, Mqtt().goodbye())
+            close_all(sockets, MqttWire().goodbye())
 
 
 def test_connection_without_its_message_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LOST_AFTER_S", 0.3)
-    specs = [SessionSpec(f"c{number}", connections.topic(number + number // 4)) for number in range(6)]
-    with broker(toy.Connection) as address:
-        sockets = open_sessions(address, Mqtt(), [*specs, SessionSpec("publisher")])
+    specs = [SessionSpec(f"c{number}", connections.own_topic(number + number // 4)) for number in range(6)]
+    with broker(toy.ToyConnection) as address:
+        sockets = open_sessions(address, MqttWire(), [*specs, SessionSpec("publisher")])
         try:
             with pytest.raises(PeerError, match=r"(2 of 6 subscribers did not get|another subscriber's message)"):
-                connections.deliver_to_each(Mqtt(), sockets[-1], sockets[:-1])
+                connections.deliver_to_each(MqttWire(), sockets[-1], sockets[:-1])
         finally:
             close_all(sockets)
 
@@ -384,6 +385,6 @@ def test_impossible_loads_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one subscriber"):
         Load("t", 0)
     with pytest.raises(UsageError, match="MQTT version 3"):
-        Mqtt(3)
+        MqttWire(3)
     with pytest.raises(UsageError, match="QoS 0"):
-        Nats().opening("a", "t", 1)
+        NatsWire().opening("a", "t", 1)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexicast.bench.dualdb.baselines.answered import Engine
+from lexicast.bench.dualdb.baselines.answered import ComparedEngine
 from lexicast.bench.dualdb.baselines.one_database import OneDatabase
 from lexicast.bench.dualdb.baselines.repqueries import INTERVALS, RepQueries
 from lexicast.bench.dualdb.baselines.repqueries_joined import RepQueriesJoined
 from lexicast.bench.dualdb.baselines.two_databases import TwoDatabases
 from lexicast.bench.dualdb.stores import LevelDB, ListsOn, RocksDB
-from lexicast.bench.dualdb.workload import LIFE_US, START_US, WINDOW_US, Workload, batches, city_cells
+from lexicast.bench.dualdb.workload import LIFE_US, START_US, WINDOW_US, Workload, city_cells, workload_batches
 from lexicast.storage.dualdb.engine import NEVER_US, DualDB, DualOptions, Subscription, id_of
 from lexicast.storage.dualdb.merge_tree import Lists
 from lexicast.storage.dualdb.segments import segment_rows
@@ -96,7 +96,7 @@ def test_section_5_lists_are_fragments_until_compaction_joins_them(tmp_path: Pat
 def test_section_4_expired_items_are_removed_by_compaction(tmp_path: Path) -> None:
     db = DualDB.open(tmp_path, SMALL)
     files = []
-    for batch in batches(Workload(city_cells(1, 20_000), 0.5, 100, 100, 3), 20_000):
+    for batch in workload_batches(Workload(city_cells(1, 20_000), 0.5, 100, 100, 3), 20_000):
         db.apply(batch)
         files.append(db.home.file_bytes())
     stats = db.stats()
@@ -113,7 +113,7 @@ def test_section_4_2_repeated_queries_find_what_instant_answers_do(tmp_path: Pat
     alone = RepQueries(tmp_path / "alone")
     joined = RepQueriesJoined(tmp_path / "joined", SMALL)
     totals = {"dual": 0, "alone": 0, "joined": 0}
-    for batch in batches(workload, 20_000):
+    for batch in workload_batches(workload, 20_000):
         for name, engine in (("dual", dual), ("alone", alone), ("joined", joined)):
             totals[name] += engine.apply(batch).answers
     end = START_US + 20 * S + WINDOW_US
@@ -130,13 +130,13 @@ def test_section_4_2_repeated_queries_find_what_instant_answers_do(tmp_path: Pat
 
 
 def test_engines_under_comparison_give_the_same_answers(tmp_path: Path) -> None:
-    engines: list[Engine] = [
+    engines: list[ComparedEngine] = [
         OneDatabase(tmp_path / "one", SMALL),
         TwoDatabases(tmp_path / "two", SMALL),
         ListsOn(LevelDB(tmp_path / "level"), tmp_path / "level"),
         ListsOn(RocksDB(tmp_path / "rocks"), tmp_path / "rocks"),
     ]
-    for batch in batches(Workload(city_cells(2, 300), 0.25, 200, 100, 6), 6_000):
+    for batch in workload_batches(Workload(city_cells(2, 300), 0.25, 200, 100, 6), 6_000):
         first, *others = [engine.apply(batch) for engine in engines]
         assert all(other == first for other in others)
     assert all(engine.file_bytes() > 0 for engine in engines)
@@ -151,7 +151,7 @@ def test_padres_on_postgresql_gives_the_same_answers(tmp_path: Path) -> None:
     dual = OneDatabase(tmp_path / "one", SMALL)
     with server() as conninfo:
         padres = Padres(conninfo)
-        for batch in batches(Workload(city_cells(2, 50), 0.75, 100, 100, 6), 4_000):
+        for batch in workload_batches(Workload(city_cells(2, 50), 0.75, 100, 100, 6), 4_000):
             assert padres.apply(batch) == dual.apply(batch)
         assert padres.file_bytes() > 0
         padres.close()
@@ -163,5 +163,5 @@ def test_section_6_1_the_workload_is_the_papers() -> None:
     assert int(cells.max()) < 500 * 500
     shares = np.sort(np.unique(cells, return_counts=True)[1] / len(cells))[::-1]
     assert shares[:100].sum() > 20 * 100 / 250_000  # skewed: what an even spread would give, twenty-fold
-    kinds = np.concatenate([batch.kind for batch in batches(Workload(cells, 0.75, 1_000, 1_000, 1), 20_000)])
+    kinds = np.concatenate([batch.kind for batch in workload_batches(Workload(cells, 0.75, 1_000, 1_000, 1), 20_000)])
     assert abs(float((kinds == 1).mean()) - 0.75) < 0.02

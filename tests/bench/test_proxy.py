@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from lexicast.bench.peers.targets import spawn
 from lexicast.bench.stage import proxy as proxies
 from lexicast.bench.stage.proxy import Proxy
+from lexicast.bench.stage.servers import spawn_child
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -233,7 +233,7 @@ async def test_command_counts_into_its_file(tmp_path: Path) -> None:
             "--counters",
             counters,
         ]
-        process = spawn([str(part) for part in command], tmp_path / "log", {"PYTHONPATH": ":".join(sys.path)})
+        process = spawn_child([str(part) for part in command], tmp_path / "log", {"PYTHONPATH": ":".join(sys.path)})
         try:
             await asyncio.to_thread(appears, counters, process, tmp_path / "log")
             async with connected(json.loads(counters.read_text())["port"]) as (reader, writer):

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.bench.damage import driver as damage
-from lexicast.bench.damage.rows import Rows
-from lexicast.bench.damage.store import COORDINATION, COORDINATOR_NAME, GROUPS, make
+from lexicast.bench.damage.rows import FileRows
+from lexicast.bench.damage.store import COORDINATION, COORDINATOR_NAME, GROUPS, fill_store
 from lexicast.storage.environment.environment import Databases
 from lexicast.storage.upkeep.row_inspection import out_of_order
 
@@ -32,8 +32,8 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def made() -> Iterator[Made]:
     with TemporaryDirectory(prefix="lexicast-test-") as folder:
-        asyncio.run(make(Path(folder)))
-        yield Made(Path(folder), damage.look(Path(folder) / COORDINATOR_NAME))
+        asyncio.run(fill_store(Path(folder)))
+        yield Made(Path(folder), damage.known_content(Path(folder) / COORDINATOR_NAME))
 
 
 def run(made: Made, flipped: list[damage.Flip], told: list[damage.Flip]) -> str:
@@ -62,7 +62,7 @@ def test_the_store_holds_every_kind_of_row_and_the_walk_finds_what_lmdb_does(mad
             for name in counts:
                 database = environment.open_db(name.encode(), txn, create=False)
                 found.update({(name, key): value for key, value in txn.cursor(database)})
-    assert found == {(row.table, row.key): made.known.value(row) for row in Rows(made.known.content)}
+    assert found == {(row.table, row.key): made.known.value(row) for row in FileRows(made.known.content)}
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -22,7 +22,7 @@ def answered(matches: Matches) -> Answered:
     return Answered(matches.size, int(matches.tag.sum(dtype=np.uint64)))
 
 
-class Engine(Protocol):
+class ComparedEngine(Protocol):
     """A store under comparison: a batch is durable and answered when `apply` returns."""
 
     def apply(self, batch: Batch) -> Answered:
