@@ -11,7 +11,7 @@ from lexicast.cluster.protocol.shapes import check_request
 
 from ..link.link import Link
 from .engine import BrokerEngine
-from .pipeline import Pipeline
+from .pipelines.pipeline import Pipeline
 
 Requests = Mapping[str, Callable[..., Awaitable[Any]]]
 

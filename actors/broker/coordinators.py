@@ -14,9 +14,9 @@ from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import is_wildcard
 
-from .entries import Done, SealedEntry
 from .filters import concerns_all, gathered
-from .pipeline import Pipeline
+from .pipelines.entries import Done, SealedEntry
+from .pipelines.pipeline import Pipeline
 
 ASK_AGAIN_S = 0.01
 

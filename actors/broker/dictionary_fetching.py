@@ -6,7 +6,7 @@ from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.dictionary import Dictionary
 
 from .coordinators import Coordinators
-from .dictionary_keeper import DICTIONARIES_FILTER, DictionaryKeeper
+from .dictionaries.keeper import DICTIONARIES_FILTER, DictionaryKeeper
 from .retained_feed import RetainedFeed
 
 OFFSET_END = 1 << 63

@@ -14,12 +14,12 @@ from lexicast.compression.wire import AliasTable, Recoder
 
 from .catching_up.readers import BlockCache
 from .coordinators import Coordinators
+from .dictionaries.keeper import DictionaryKeeper
 from .dictionary_fetching import DictionaryFetching
-from .dictionary_keeper import DictionaryKeeper
 from .encoding import Encoder
 from .fanout import Fanout
 from .live_delivery import LiveDelivery
-from .storing import Storing
+from .pipelines.stored_compression import Storing
 from .streaming import Streamer
 from .subscriptions import Subscriptions
 

@@ -16,7 +16,7 @@ from lexicast.cluster.protocol.requests import FILTERS_MAX
 from lexicast.cluster.topics.names import is_wildcard
 
 from ..link.link import Link
-from .pipeline import Pipeline
+from .pipelines.pipeline import Pipeline
 
 FILTER_BYTES_MAX = 64 * 1024
 

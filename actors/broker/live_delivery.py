@@ -15,11 +15,11 @@ from lexicast.cluster.clock import Clock
 from lexicast.compression.wire import AliasTable
 
 from .catching_up.readers import BlockCache
-from .dictionary_keeper import DictionaryKeeper
+from .dictionaries.keeper import DictionaryKeeper
+from .dictionaries.waiting_blocks import WaitingBlocks
 from .encoding import BlockView, Encoder
 from .fanout import Fanout
-from .storing import Storing
-from .waiting_for_dictionaries import WaitingBlocks
+from .pipelines.stored_compression import Storing
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from lexicast.cluster.blocks import Block
 
 from .coordinators import Coordinators
 from .filters import parts
-from .pipeline import Pipeline
+from .pipelines.pipeline import Pipeline
 
 PAGE_BYTES = 256 * 1024
 

@@ -22,8 +22,8 @@ from ..status.meters import Meter, Since
 from .coordinator_events import CoordinatorEvents
 from .engine import BrokerEngine
 from .link_sockets import LinkSockets
-from .pipeline import Pipeline
-from .python_clients import ClientPort
+from .pipelines.pipeline import Pipeline
+from .python_clients.port import ClientPort
 
 log = logging.getLogger(__name__)
 

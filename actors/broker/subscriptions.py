@@ -14,12 +14,12 @@ from lexicast.cluster.clock import Clock
 from ..loop.turns import Turns
 from .catching_up.readers import BlockCache, CatchingUp
 from .coordinators import Coordinators
-from .dictionary_keeper import DICTIONARIES_FILTER
+from .dictionaries.keeper import DICTIONARIES_FILTER
 from .encoding import BlockView, Encoder, Grant
 from .fanout import Fan, Fanout
 from .filters import Filters
 from .live_delivery import LiveDelivery
-from .pipeline import Pipeline
+from .pipelines.pipeline import Pipeline
 from .placing import Cuts, Placing
 from .retained_feed import RetainedFeed
 from .subscriber import Subscriber

@@ -24,7 +24,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError, LexicastError, UnavailableError
 from lexicast.cluster.membership import ClusterInfo, Members
 
-from ..broker.ports import PortClaim, claim_port
+from ..broker.port_claim import PortClaim, claim_port
 from ..coordination.actor import CoordinationActor
 from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, RayCoordination, end_actors, named_actors, spawn
 from ..status.over_ray import snapshot

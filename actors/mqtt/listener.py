@@ -14,8 +14,8 @@ from lexicast.cluster.config.tables import MqttConfig
 from lexicast.cluster.errors import UnavailableError
 from lexicast.compression.dictionary import Dictionary
 
-from ..broker.pipeline import Pipeline
-from ..broker.ports import PortClaim, claim_port, reuse_port_socket
+from ..broker.pipelines.pipeline import Pipeline
+from ..broker.port_claim import PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
 from .codec.packets import V5
 from .connection import MqttConnection

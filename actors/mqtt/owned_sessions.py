@@ -33,7 +33,7 @@ from lexicast.cluster.properties import carried
 from lexicast.cluster.protocol.session_floor import EXCEPTION_OFFSETS_MAX, SessionFloor, packed_exceptions
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
-from ..broker.pipeline import Pipeline
+from ..broker.pipelines.pipeline import Pipeline
 from .codec.packets import Will
 from .codec.properties import expiry_ms
 from .session import Session

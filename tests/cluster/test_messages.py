@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.python_clients import PythonClientSession
+from lexicast.actors.broker.python_clients.port import PythonClientSession
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.link.link import DiallerLink, Link, dial
 from lexicast.cluster.blocks import Mark, Meta, ProducerRun, Run, pack_meta

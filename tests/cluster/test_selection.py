@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.entries import GroupEntryBuilder, PublishBatch
+from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder, PublishBatch
 from lexicast.cluster.blocks import (
     FIRST_DICTIONARY,
     PUBLICATIONS,

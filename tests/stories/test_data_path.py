@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.broker import waiting_for_dictionaries as stalled
+from lexicast.actors.broker.dictionaries import waiting_blocks as stalled
 from lexicast.actors.broker.encoding import Grant
 from lexicast.actors.coordinator import past, peers
 from lexicast.actors.loop.background import LoopEndedError

@@ -19,7 +19,7 @@ import lmdb
 import msgpack
 import pytest
 
-from lexicast.actors.broker.ports import claim_port
+from lexicast.actors.broker.port_claim import claim_port
 from lexicast.actors.cli import main as cli
 from lexicast.actors.client.ray_endpoints import ray_endpoints
 from lexicast.actors.coordination.server import LocalCoordination

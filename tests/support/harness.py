@@ -29,7 +29,7 @@ import msgpack
 from lexicast.actors.broker.coordinator_events import CoordinatorEvents
 from lexicast.actors.broker.encoding import LINK, Grant, Kind
 from lexicast.actors.broker.engine import BrokerEngine
-from lexicast.actors.broker.pipeline import Pipeline
+from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.server import CoordinatorServer

@@ -24,12 +24,12 @@ from unittest.mock import patch
 
 import msgpack
 
-from lexicast.actors.broker import pipeline as pipeline_module
 from lexicast.actors.broker.coordinator_events import CoordinatorEvents
 from lexicast.actors.broker.encoding import LINK, Grant, Kind
 from lexicast.actors.broker.engine import BrokerEngine
-from lexicast.actors.broker.entries import GroupEntryBuilder, SealedEntry
-from lexicast.actors.broker.pipeline import Pipeline
+from lexicast.actors.broker.pipelines import pipeline as pipeline_module
+from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder, SealedEntry
+from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordinator import committer as committer_module
 from lexicast.actors.coordinator.server import CoordinatorServer

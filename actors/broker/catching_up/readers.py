@@ -26,10 +26,10 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from ...loop.turns import Turns
+from ..dictionaries.waiting_blocks import WaitingBlocks
 from ..encoding import BlockView, Encoder
-from ..pipeline import Pipeline
+from ..pipelines.pipeline import Pipeline
 from ..subscriber import Subscriber
-from ..waiting_for_dictionaries import WaitingBlocks
 from .delivery import PageDelivery, Wanted
 from .packets import PacketsCache
 from .pages import Page, PageCache

@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lexicast.actors.broker import fanout as fanout_module
 from lexicast.actors.broker.catching_up.readers import BlockCache, CatchingUp
+from lexicast.actors.broker.dictionaries.waiting_blocks import WaitingBlocks
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.granted_filters import join_grants
 from lexicast.actors.broker.subscriber import Subscriber, needs_ids
-from lexicast.actors.broker.waiting_for_dictionaries import WaitingBlocks
 from lexicast.actors.mqtt.codec.packets import V5
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.topics.names import matches

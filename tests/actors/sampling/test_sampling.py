@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import lexicast
 import lexicast.mqtt as mqtt
-from lexicast.actors.broker.samples import heads_of_runs
+from lexicast.actors.broker.python_clients.sample_stream import heads_of_runs
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.sampling.budget import BURST_PERIODS, PERIOD_S, UNIT_BYTES, CpuBudget, Shares
 from lexicast.actors.sampling.ring import Ring

@@ -21,10 +21,10 @@ from lexicast.cluster.membership import Member
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
 
-from ..link.link import BEATS, Link, dial
-from ..loop.background import keep_going, stop_loops
+from ...link.link import BEATS, Link, dial
+from ...loop.background import keep_going, stop_loops
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, GroupEntryBuilder, PublishBatch, SealedEntry
-from .storing import Storing
+from .stored_compression import Storing
 
 log = logging.getLogger(__name__)
 

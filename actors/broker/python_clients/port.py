@@ -26,16 +26,16 @@ from lexicast.cluster.topics.names import check_filter, check_topic, matches
 from lexicast.compression.dictionary import Dictionary
 from lexicast.storage.log.block_cuts import only_topic
 
-from ..client.subscription_feed import FILTERS_MAX
-from ..link.link import Link
-from .encoding import LINK, Grant, Kind
-from .entries import SealedEntry
-from .retained_feed import RetainedFeed
-from .samples import SampleStream
-from .subscriber import Subscriber
+from ...client.subscription_feed import FILTERS_MAX
+from ...link.link import Link
+from ..encoding import LINK, Grant, Kind
+from ..pipelines.entries import SealedEntry
+from ..retained_feed import RetainedFeed
+from ..subscriber import Subscriber
+from .sample_stream import SampleStream
 
 if TYPE_CHECKING:
-    from .engine import BrokerEngine
+    from ..engine import BrokerEngine
 
 STREAMS_MAX = 10_000
 # Clients in one answer.

@@ -27,7 +27,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.wire import Recoder
 
-from .encoding import Newest
+from ..encoding import Newest
 
 PERIOD_S: Final = 1.0
 DEMAND_MAX: Final = 2.0

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import DictionaryError, UnavailableError
 
-from .dictionary_keeper import DictionaryKeeper
+from .keeper import DictionaryKeeper
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import msgpack
 from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, Meta, Run, pack_meta
 from lexicast.cluster.protocol.messages import DELIVER
 
-from ..sampling.budget import Shares
-from .encoding import LINK, BlockView, EncodedBlock, Grants, Kind
-from .subscriber import CatchUp, Subscriber
+from ...sampling.budget import Shares
+from ..encoding import LINK, BlockView, EncodedBlock, Grants, Kind
+from ..subscriber import CatchUp, Subscriber
 
 SAMPLE_KIND: Final = Kind(LINK)
 PACK = msgpack.Packer(autoreset=True).pack

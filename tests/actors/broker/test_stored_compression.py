@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.entries import GroupEntryBuilder
-from lexicast.actors.broker.storing import PERIOD_S, REMEMBERED_BYTES, Storing, StoringBudget
+from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder
+from lexicast.actors.broker.pipelines.stored_compression import PERIOD_S, REMEMBERED_BYTES, Storing, StoringBudget
 from lexicast.actors.mqtt.codec.packets import V311
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, RAW, Block
 from lexicast.cluster.positions import topic_group

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.actors.broker import ports
-from lexicast.actors.broker.ports import PortClaim, claim_port, reuse_port_socket
+from lexicast.actors.broker import port_claim as ports
+from lexicast.actors.broker.port_claim import PortClaim, claim_port, reuse_port_socket
 from lexicast.actors.link.run_directory import run_directory
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import UnavailableError
@@ -98,7 +98,7 @@ def test_a_claimed_port_is_not_given_to_others(claim: PortClaim) -> None:
 def test_a_killed_holder_leaves_nothing_behind() -> None:
     program = (
         "import sys, tempfile, time\n"
-        "from lexicast.actors.broker.ports import claim_port\n"
+        "from lexicast.actors.broker.port_claim import claim_port\n"
         "tempfile.tempdir = sys.argv[1]\n"
         "claim = claim_port('127.0.0.1', 0, 'theirs')\n"
         "print(claim.port, flush=True)\n"

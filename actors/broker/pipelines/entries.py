@@ -15,7 +15,7 @@ from typing import Any, Final
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, U32, Mark, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.protocol.messages import WireEntry
 
-from .storing import Storing
+from .stored_compression import Storing
 
 # Called with the entry's result: runs of (count, epoch, first offset), or a text that says why it was refused.
 Done = Callable[[Any], None]

@@ -1,0 +1,1 @@
+"""The dictionaries that a broker holds, and blocks that wait for one."""

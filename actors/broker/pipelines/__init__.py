@@ -1,0 +1,1 @@
+"""Publications on their way from a broker to the coordinators."""

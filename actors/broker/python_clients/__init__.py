@@ -1,0 +1,1 @@
+"""A broker's Python clients: their links, subscriptions, samples and questions."""
