@@ -1,12 +1,8 @@
-"""Bandwidth accounting: thesis equation 5.2.1, with every byte counted.
+"""Bandwidth accounting: what went over links, family by family, with every byte counted.
 
-    B.u = |M.u| (1 + |S|)
-    B.c = |M.c| (1 + |S|) + |DC| (|P| + |S|)
-    BR  = 100 - 100 B.c / B.u
-
-|M.u| is the total of the payloads as the publishers' programs wrote them, |M.c| of the payloads as sent, the tag byte
-included, |DC| of the dictionaries as sent (`Dictionary.pack`) with their bindings; P publishers, S subscribers. Each
-message crosses one publisher's link and each subscriber's; each dictionary crosses every link once.
+Raw bytes are the payloads as the publishers' programs wrote them, sent bytes the payloads as sent, the tag byte
+included, dictionary bytes the dictionaries as sent (`Dictionary.pack`) with their bindings. The reduction is the
+thesis' BR (equation 5.2.1), of each link's own counts.
 """
 
 from __future__ import annotations
@@ -18,16 +14,6 @@ FAMILIES_MAX: Final = 1_000
 
 # Where the traffic of families beyond FAMILIES_MAX is counted: no family has an empty name.
 REST: Final = b""
-
-
-def uncompressed_bytes(raw_bytes: int, subscribers: int) -> int:
-    """B.u."""
-    return raw_bytes * (1 + subscribers)
-
-
-def compressed_bytes(sent_bytes: int, dictionary_bytes: int, publishers: int, subscribers: int) -> int:
-    """B.c."""
-    return sent_bytes * (1 + subscribers) + dictionary_bytes * (publishers + subscribers)
 
 
 def reduction_percent(uncompressed: int, compressed: int) -> float:
@@ -50,13 +36,6 @@ class Traffic(NamedTuple):
     def reduction_percent(self) -> float:
         """BR of what was counted: for counters that stand on each link, whose dictionary bytes are real ones."""
         return reduction_percent(self.raw_bytes, self.sent_bytes + self.dictionary_bytes)
-
-    def reduction_percent_of(self, publishers: int, subscribers: int) -> float:
-        """BR by equation 5.2.1, the counts taken as |M.u|, |M.c| and |DC| of one link each."""
-        return reduction_percent(
-            uncompressed_bytes(self.raw_bytes, subscribers),
-            compressed_bytes(self.sent_bytes, self.dictionary_bytes, publishers, subscribers),
-        )
 
 
 class TrafficCounters:

@@ -1,4 +1,4 @@
-"""Running maintenance algorithms over a corpus, offline, with the accounting of thesis equation 5.2.1.
+"""Runs of maintenance algorithms over a corpus, offline, with the accounting of thesis equation 5.2.1.
 
 The sampling broker sees every message and answers at once; publishers use a dictionary from the message after it. A
 dictionary after the first is sent as the difference to it where that is smaller: every client holds the one before.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lexicast.compression.accounting import Traffic, compressed_bytes, reduction_percent, uncompressed_bytes
+from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.codecs import Codec, Deflate
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.dictionary_content import SUBSTRINGS, Material
@@ -19,6 +19,8 @@ from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Due, Maintenance
 from lexicast.compression.predict import Predict
 from lexicast.compression.topic_stream import TopicStreams
 from lexicast.compression.training import fulfil
+
+from .network_bytes import compressed_bytes, uncompressed_bytes
 
 FAMILY: Final = b"bench/+"
 _START_US: Final = 1_700_000_000_000_000
@@ -49,8 +51,10 @@ class OfflineRun:
 
     def reduction(self, publishers: int = 1, subscribers: int = 1) -> float:
         """BR, equation 5.2.1."""
-        traffic = Traffic(self.messages, self.raw_bytes, self.sent_bytes, self.dictionary_bytes)
-        return traffic.reduction_percent_of(publishers, subscribers)
+        return reduction_percent(
+            uncompressed_bytes(self.raw_bytes, subscribers),
+            compressed_bytes(self.sent_bytes, self.dictionary_bytes, publishers, subscribers),
+        )
 
     def stream_reduction(self) -> float | None:
         """BR with one publisher and one subscriber whose link carries the topic stream."""

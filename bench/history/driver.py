@@ -25,9 +25,11 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 import lexicast
 from lexicast.raydp_jobs.history.dataframe import history, release
-from lexicast.raydp_jobs.spark.environment import driver_processes, spark_session
+from lexicast.raydp_jobs.spark.environment import spark_session
 
 from .. import report as reports
 from ..data.flights import prepare_flights
@@ -79,7 +81,12 @@ def publishing(data_dir: Path, events: list[tuple[str, bytes]]) -> Iterator[Sync
 def peak_mib() -> float:
     """The most memory so far of this process and of Spark's Java beside it."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return (own + sum(_peak_bytes(java.pid) for java in driver_processes())) / MIB
+    return (own + sum(_peak_bytes(java.pid) for java in spark_driver_processes())) / MIB
+
+
+def spark_driver_processes() -> list[psutil.Process]:
+    """The Java processes that this one has started: Spark's driver."""
+    return [child for child in psutil.Process().children() if child.name() == "java"]
 
 
 def _peak_bytes(pid: int) -> int:

@@ -17,14 +17,15 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 from lexicast.compression.accounting import reduction_percent
-from lexicast.compression.predict import Predict
+from lexicast.compression.predict import AGE_MAX, Predict
 from lexicast.compression.regression import OBSERVATIONS_MAX
 from lexicast.compression.substring_repository import Features
 from lexicast.raydp_jobs.training.choosing import choose
-from lexicast.raydp_jobs.training.replaying import Observation, dictionaries_until, error, fitted, replay
+from lexicast.raydp_jobs.training.replaying import Observation, error, fitted, replay
 
 from .. import report as reports
 from ..compression.runs import FAMILY, OfflineRun, simulate
@@ -46,6 +47,11 @@ def second_half(corpus: Corpus, cold: OfflineRun) -> tuple[float, float]:
     codec = choice.dictionary.build()
     sent = sum(1 + len(codec.encode(message)[1]) for message in second)
     return online, reduction_percent(sum(map(len, second)), sent + len(choice.dictionary.pack()))
+
+
+def looks_until(predicted: float, right: float) -> int:
+    """Looks until MC, doubled or halved from `predicted`, is within a factor of two of what is right."""
+    return min(AGE_MAX * 4, max(0, ceil(error(predicted, right) - 1)))
 
 
 def clamped(predicted: float, rows: Sequence[Observation]) -> float:
@@ -130,7 +136,7 @@ def _report_counts(report: DriverReport, made: dict[str, list[tuple[float, float
     for name, rows in made.items():
         cold = statistics.fmean([error(row[0], row[2]) for row in rows])
         warm = statistics.fmean([error(row[1], row[2]) for row in rows])
-        looks = [statistics.fmean([dictionaries_until(row[at], row[2]) for row in rows]) for at in (0, 1)]
+        looks = [statistics.fmean([looks_until(row[at], row[2]) for row in rows]) for at in (0, 1)]
         table.append([name, str(len(rows)), f"{cold:.1f}", f"{warm:.1f}", f"{looks[0]:.1f}", f"{looks[1]:.1f}"])
     columns = ["corpus", "dictionaries", "cold: doublings off", "warm", "cold: looks until good", "warm"]
     report.table("MC, by the bootstrap and by the other corpora's regression", columns, table)

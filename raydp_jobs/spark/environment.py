@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
 import ray
 
 from lexicast.actors.client.address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE, own_ray_address
@@ -169,11 +168,6 @@ def _start(name: str, executors: int, cores: int, memory: str, settings: dict[st
     finally:
         watch.cancel()
     return spark
-
-
-def driver_processes() -> list[psutil.Process]:
-    """The Java processes that this one has started: Spark's driver."""
-    return [child for child in psutil.Process().children() if child.name() == "java"]
 
 
 def _give_up(stderr: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from lexicast.compression.codecs import ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.dictionary_content import RECENT
-from lexicast.compression.predict import AGE_MAX, HISTORY, PROBE_MESSAGES, Base
+from lexicast.compression.predict import HISTORY, PROBE_MESSAGES, Base
 from lexicast.compression.substring_repository import SUBSTRINGS_A_ROUND_MAX, SubstringRepository
 from lexicast.compression.substrings import ranked
 from lexicast.compression.training import train
@@ -86,11 +86,6 @@ def _right(made: Dictionary, later: Sequence[bytes]) -> tuple[float, float, bool
 def error(predicted: float, right: float) -> float:
     """How far a prediction is off: in doublings, as MC is doubled and halved."""
     return abs(log2(max(predicted, 1.0) / max(right, 1.0)))
-
-
-def dictionaries_until(predicted: float, right: float) -> int:
-    """Looks until MC, doubled or halved from `predicted`, is within a factor of two of what is right."""
-    return min(AGE_MAX * 4, max(0, int(np.ceil(error(predicted, right) - 1))))
 
 
 def fitted(rows: Sequence[Observation]) -> tuple[float, float, float]:

@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lexicast.bench.compression.network_bytes import compressed_bytes, uncompressed_bytes
+from lexicast.bench.compression.runs import OfflineRun
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression import accounting
 from lexicast.compression.accounting import REST, Traffic, TrafficCounters
 from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, ZSTD, Deflate
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Candidate, Due, FirstSamples, sizes_for
+from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Candidate, Due
 from lexicast.compression.training import fulfil, mean_bytes, train
 from lexicast.compression.wire import Recoder
+
+from ..support.first_samples import FirstSamples, sizes_for
 
 
 def readings(seed: int, count: int, name: str = "temperature") -> list[bytes]:
@@ -176,11 +180,12 @@ def test_nothing_to_train_on_gives_no_dictionary() -> None:
 
 def test_equation_5_2_1() -> None:
     """1,000 B of messages in 300 B, a dictionary of 100 B, 2 publishers, 4 subscribers."""
-    uncompressed = accounting.uncompressed_bytes(1_000, 4)
-    compressed = accounting.compressed_bytes(300, 100, 2, 4)
+    uncompressed = uncompressed_bytes(1_000, 4)
+    compressed = compressed_bytes(300, 100, 2, 4)
     assert (uncompressed, compressed) == (5_000, 2_100)
     assert accounting.reduction_percent(uncompressed, compressed) == pytest.approx(58.0)
-    assert Traffic(10, 1_000, 300, 100).reduction_percent_of(2, 4) == pytest.approx(58.0)
+    run = OfflineRun(10, 1_000, 300, dictionary_bytes=100)
+    assert run.reduction(publishers=2, subscribers=4) == pytest.approx(58.0)
     assert Traffic(10, 1_000, 300, 100).reduction_percent() == pytest.approx(60.0)
     assert Traffic().reduction_percent() == 0.0
 

@@ -24,7 +24,7 @@ from lexicast.cluster.errors import UsageError
 from lexicast.cluster.topics.names import MODEL_TOPIC, dictionary_topic
 from lexicast.compression.codecs import DEFLATE_PRESET
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.maintenance import Due, FirstSamples, Maintenance
+from lexicast.compression.maintenance import Due, Maintenance
 from lexicast.compression.predict import HISTORY, Predict
 from lexicast.compression.regression import (
     MODEL_BYTES_MAX,
@@ -37,6 +37,7 @@ from lexicast.compression.regression import (
 from lexicast.compression.substring_repository import Features
 from lexicast.compression.training import fulfil
 
+from ...support.first_samples import FirstSamples
 from ...support.harness import eventually
 from ...support.sampling_harness import Sampled, publish, reading, sampled
 

@@ -29,10 +29,11 @@ from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.selection import offsets_of, select
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
-from lexicast.compression.maintenance import FirstSamples, Maintenance
+from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Predict
 from lexicast.compression.training import fulfil
 
+from ...support.first_samples import FirstSamples
 from ...support.harness import eventually
 from ...support.sampling_harness import Sampled, publish, reading, sampled
 
