@@ -13,7 +13,8 @@ from typing import Any
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.membership import ClusterInfo
 
-from ..link.link import Link, LinkUser, listen
+from ..link.link import Link, LinkUser
+from ..link.sockets import listen
 
 Opened = Callable[[Link], LinkUser | None]
 

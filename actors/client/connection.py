@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError
 
 from ..link.call_link import BrokerCalls, dial_calls
-from ..link.link import Link, dial
+from ..link.link import Link
+from ..link.sockets import dial
 
 ROLE: Final = "client"
 DIAL_TIMEOUT_S: Final = 5.0

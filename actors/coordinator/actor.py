@@ -20,8 +20,8 @@ from lexicast.storage.environment.identity import peek_cluster_id
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
-from ..link.link import listen
 from ..link.run_directory import run_directory
+from ..link.sockets import listen
 from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
 from .server import CoordinatorServer

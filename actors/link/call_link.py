@@ -24,7 +24,8 @@ from typing import Any, Final, Protocol
 from lexicast.cluster.errors import PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats
 
-from .link import HANDSHAKE_TIMEOUT_S, WRITE_HIGH_BYTES, DiallerLink, Link, LinkUser, ListenerLink
+from .handshake import DiallerLink, ListenerLink
+from .link import HANDSHAKE_TIMEOUT_S, WRITE_HIGH_BYTES, Link, LinkUser
 
 BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 CALL_BYTES_MAX: Final = 8 * 1024 * 1024

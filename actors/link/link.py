@@ -15,33 +15,25 @@ ends); `pause_reading`/`resume_reading` push back on the peer. A message above `
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
-import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgpack
 
-from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError, remote_error
-from lexicast.cluster.files import FILE_MODE
+from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats, Heartbeat
 from lexicast.cluster.protocol.messages import (
     BEAT,
-    CHALLENGE,
-    HELLO,
     NONCE_BYTES,
-    PROTOCOL_VERSION,
     REPLY,
     REQUEST,
-    WELCOME,
     check_message,
-    proof,
     unpacker,
 )
+
+from .open_requests import OpenRequests
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +41,6 @@ MESSAGE_BYTES_MAX = 256 * 1024 * 1024
 # Elements of one array or map: msgpack makes room for as many as the header says before the first has come.
 MESSAGE_ITEMS_MAX = 4 * 1024 * 1024
 WRITE_HIGH_BYTES = 1024 * 1024
-# From the first packet to an open link; the handshake's own limit is for who was dialled.
-DIAL_TIMEOUT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 # A stranger may make a listener hold this much. A dialler's last read of the handshake may hold more than the
 # handshake: a whole read of what the peer sends on opening.
@@ -58,9 +48,6 @@ HANDSHAKE_BYTES_MAX = 1024 * 1024
 HANDSHAKE_ITEMS_MAX = 1024
 # After so long a request has failed, whatever the peer may still do with it.
 REQUEST_TIMEOUT_S = 30.0
-REQUESTS_MAX = 100_000
-SOCKET_BUFFER_BYTES = 1024 * 1024
-BACKLOG = 4096
 BEATS = Beats()
 # What malformed data raises in code that expects it to be right; anything else is a defect of ours.
 MALFORMED = (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException, msgpack.BufferFull)
@@ -80,7 +67,7 @@ class LinkUser(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """One side of a link. Made by `listen` and `dial`."""
+    """One side of a link, a `ListenerLink` or a `DiallerLink`. Made by `sockets.listen` and `sockets.dial`."""
 
     def __init__(
         self, key: bytes, cluster_id: str, opened: Callable[[Link], LinkUser | None], beats: Beats = BEATS
@@ -95,8 +82,7 @@ class Link(asyncio.Protocol):
         self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
         self._nonce = os.urandom(NONCE_BYTES)
         self._peer_nonce = b""
-        self._requests: dict[int, Callable[[Exception | None, Any], None]] = {}
-        self._next_request = 1
+        self._requests = OpenRequests()
         self._answers: set[asyncio.Task[None]] = set()
         self._shaking_bytes = 0
         self._failure: LexicastError | None = None
@@ -152,25 +138,12 @@ class Link(asyncio.Protocol):
         matters. On a closed link `done` is called at once. Where `done` raises, the answer is none that can be used: it
         is called again, with that as a PeerError, and the link is closed.
         """
-        if self.closed or len(self._requests) >= REQUESTS_MAX:
-            done(UnavailableError("the link is closed" if self.closed else "too many open requests"), None)
+        if self.closed:
+            done(UnavailableError("the link is closed"), None)
             return
-        number = self._next_request
-        self._next_request += 1
-        limit_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
-        timer = asyncio.get_running_loop().call_later(limit_s, self._unanswered, number, method, limit_s)
-
-        def answered(error: Exception | None, result: Any) -> None:
-            timer.cancel()
-            done(error, result)
-
-        self._requests[number] = answered
-        self.send((REQUEST, number, method, arguments))
-
-    def _unanswered(self, number: int, method: str, limit_s: float) -> None:
-        done = self._requests.pop(number, None)
-        if done is not None:
-            done(UnavailableError(f"{self.name or 'the peer'} has not answered {method} for {limit_s:.1f} s"), None)
+        number = self._requests.add(done, method, REQUEST_TIMEOUT_S if timeout_s is None else timeout_s, self.name)
+        if number is not None:
+            self.send((REQUEST, number, method, arguments))
 
     def reply(self, number: int, error: Exception | None, result: Any = None) -> None:
         """Answer a REQUEST."""
@@ -234,7 +207,6 @@ class Link(asyncio.Protocol):
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
-        self._greet()
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -250,7 +222,11 @@ class Link(asyncio.Protocol):
             if self._user is not None:
                 for message in self._unpacker:
                     check_message(message)
-                    self._take(message)
+                    kind = message[0]
+                    if kind == REPLY:
+                        self._requests.replied(message, self.name)
+                    elif kind != BEAT:
+                        self._user.on_message(self, message)
         except LexicastError as error:
             self._fail(error)
         except Exception as error:  # whatever it brings out in us: it costs the link
@@ -269,15 +245,6 @@ class Link(asyncio.Protocol):
                 self._unpacker.feed(rest)
                 return
 
-    def _take(self, message: tuple[Any, ...]) -> None:
-        """One message of an open link."""
-        kind = message[0]
-        if kind == REPLY:
-            self._replied(message)
-        elif kind != BEAT:
-            assert self._user is not None
-            self._user.on_message(self, message)
-
     def pause_writing(self) -> None:
         self.writable = False
 
@@ -293,24 +260,17 @@ class Link(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         lost = UnavailableError(f"the link to {self.name or 'the peer'} ended")
-        requests, self._requests = self._requests, {}
-        for done in requests.values():
-            try:
-                done(lost, None)
-            except Exception:  # the others are to hear of it too
-                log.exception("whoever waited for %s could not be told that the link ended", self.name or "a peer")
+        self._requests.end(lost, self.name)
         if not self._ready.done():
             self._ready.set_exception(error or lost)
             self._ready.exception()
         if self._user is not None:
             self._user.on_close(self, error or self._failure)
 
-    # -- handshake
-
-    def _greet(self) -> None:
-        """The listener speaks first; see ListenerLink and DiallerLink."""
+    # -- opened
 
     def _shake(self, message: tuple[Any, ...]) -> None:
+        """One message of the handshake: see `ListenerLink` and `DiallerLink`."""
         raise NotImplementedError
 
     def _open(self) -> None:
@@ -345,21 +305,6 @@ class Link(asyncio.Protocol):
     def _handshake_late(self) -> None:
         self._fail(PeerError(f"no handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"))
 
-    def _replied(self, message: tuple[Any, ...]) -> None:
-        _, number, error, result = message
-        done = self._requests.pop(number, None)
-        if done is None:
-            return  # it came too late
-        if error is not None:
-            done(remote_error(error), None)
-            return
-        try:
-            done(None, result)
-        except Exception as bad:
-            # Whoever waits for it must not wait for ever.
-            done(PeerError(f"the answer of {self.name or 'the peer'} cannot be used: {bad!r}"), None)
-            raise
-
     def _fail(self, error: LexicastError) -> None:
         self._failure = error
         if not self._ready.done():
@@ -370,128 +315,3 @@ class Link(asyncio.Protocol):
     async def wait_open(self) -> Link:
         """Return when the handshake is done. Raises AuthenticationError, PeerError or OSError."""
         return await self._ready
-
-
-class ListenerLink(Link):
-    """The side that was dialled."""
-
-    def _greet(self) -> None:
-        self.send((CHALLENGE, self._nonce, self._cluster_id, PROTOCOL_VERSION))
-
-    def _shake(self, message: tuple[Any, ...]) -> None:
-        kind, nonce, role, name, incarnation, answer = message
-        if kind != HELLO or len(nonce) != NONCE_BYTES:
-            raise PeerError("the handshake is out of order")
-        if not hmac.compare_digest(answer, proof(self._key, "dialler", self._nonce, nonce)):
-            raise AuthenticationError("a peer does not hold this cluster's key")
-        self.role, self.name, self.incarnation = role, name, incarnation
-        info = dict(self.info)
-        self.send((WELCOME, proof(self._key, "listener", self._nonce, nonce), info))
-        self._open()
-
-
-class DiallerLink(Link):
-    """The side that dials."""
-
-    hello: tuple[str, str, int] = ("", "", 0)
-
-    def _shake(self, message: tuple[Any, ...]) -> None:
-        if message[0] == CHALLENGE:
-            _, self._peer_nonce, cluster_id, version = message
-            if version != PROTOCOL_VERSION:
-                raise PeerError(f"the peer speaks link protocol {version}, this side {PROTOCOL_VERSION}: upgrade one")
-            if self._cluster_id and cluster_id != self._cluster_id:
-                raise PeerError(f"the address belongs to another cluster ({cluster_id})")
-            self.send((HELLO, self._nonce, *self.hello, proof(self._key, "dialler", self._peer_nonce, self._nonce)))
-            return
-        kind, answer, info = message
-        if kind != WELCOME or not hmac.compare_digest(
-            answer, proof(self._key, "listener", self._peer_nonce, self._nonce)
-        ):
-            raise AuthenticationError("the address is held by a process without this cluster's key")
-        self.info = info
-        self._open()
-
-
-async def listen(
-    address: str,
-    key: bytes,
-    cluster_id: str,
-    opened: Callable[[Link], LinkUser | None],
-    info: dict[str, Any],
-    beats: Beats = BEATS,
-) -> tuple[asyncio.AbstractServer, str]:
-    """Listen for links. `address`: "unix:PATH" or "tcp:HOST:PORT" (port 0: any). Returns (server, real address).
-
-    Keep the server object: uvloop closes a server that nobody holds (FACTS.md).
-    """
-    loop = asyncio.get_running_loop()
-
-    def make() -> ListenerLink:
-        link = ListenerLink(key, cluster_id, opened, beats)
-        link.info = info
-        return link
-
-    scheme, _, rest = address.partition(":")
-    if scheme == "unix":
-        with suppress(FileNotFoundError):
-            Path(rest).unlink()  # noqa: ASYNC240  # a local unlink, once at start
-        server: asyncio.AbstractServer = await loop.create_unix_server(make, rest, backlog=BACKLOG)
-        Path(rest).chmod(FILE_MODE)  # noqa: ASYNC240  # local, once at start
-        return server, address
-    host, _, port = rest.rpartition(":")
-    server = await loop.create_server(make, host, int(port), backlog=BACKLOG)
-    real = server.sockets[0].getsockname()[1]
-    return server, f"tcp:{host}:{real}"
-
-
-async def dial(
-    address: str,
-    key: bytes,
-    cluster_id: str,
-    hello: tuple[str, str, int],
-    opened: Callable[[Link], LinkUser | None],
-    beats: Beats = BEATS,
-    timeout_s: float = DIAL_TIMEOUT_S,
-) -> Link:
-    """Open a link to `address` as (role, name, incarnation).
-
-    Raises OSError (TimeoutError, a subclass: it is not open within `timeout_s`), AuthenticationError or PeerError.
-    """
-
-    def make() -> DiallerLink:
-        link = DiallerLink(key, cluster_id, opened, beats)
-        link.hello = hello
-        return link
-
-    try:
-        async with asyncio.timeout(timeout_s):
-            link = await _connected(address, make)
-            try:
-                return await link.wait_open()
-            except BaseException:  # a dial that its caller gives up must not open afterwards
-                link.abort()
-                raise
-    except TimeoutError:
-        raise TimeoutError(f"{address} has not answered within {timeout_s:.1f} s") from None
-
-
-async def _connected(address: str, make: Callable[[], DiallerLink]) -> DiallerLink:
-    """A link whose socket is connected."""
-    loop = asyncio.get_running_loop()
-    scheme, _, rest = address.partition(":")
-    if scheme != "unix":
-        host, _, port = rest.rpartition(":")
-        _, link = await loop.create_connection(make, host, int(port))
-        return link
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.setblocking(False)
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-    try:
-        await loop.sock_connect(sock, rest)
-    except BaseException:
-        sock.close()
-        raise
-    _, link = await loop.create_unix_connection(make, sock=sock)
-    return link

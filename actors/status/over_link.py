@@ -10,7 +10,8 @@ from typing import Any, Final
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from ..client.connection import Endpoint
-from ..link.link import Link, dial
+from ..link.link import Link
+from ..link.sockets import dial
 
 ROLE: Final = "asking"
 DIAL_TIMEOUT_S: Final = 2.0

@@ -25,7 +25,8 @@ from lexicast.cluster.selection import select
 from lexicast.cluster.topics.names import matches
 
 from ..link.call_link import CallLinks
-from ..link.link import Link, listen
+from ..link.link import Link
+from ..link.sockets import listen
 
 PAYLOAD_BYTES_MAX = 1024 * 1024
 KEY_BYTES = 32

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from lexicast.actors.broker.python_clients.port import PythonClientSession
 from lexicast.actors.broker.server import BrokerServer
-from lexicast.actors.link.link import DiallerLink, Link, dial
+from lexicast.actors.link.handshake import DiallerLink
+from lexicast.actors.link.link import Link
+from lexicast.actors.link.sockets import dial
 from lexicast.cluster.blocks import Mark, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.positions import topic_group
@@ -237,7 +239,7 @@ async def test_a_coordinator_that_talks_nonsense_is_dialled_again(tmp_path: Path
         pipeline = broker.engine.coordinators.pipelines["coordinator-0"]
         link = pipeline.link
         assert link is not None
-        number = link._next_request
+        number = link._requests._next
         errors: list[Exception | None] = []
 
         def done(error: Exception | None, result: Any) -> None:

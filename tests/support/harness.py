@@ -33,7 +33,7 @@ from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.server import CoordinatorServer
-from lexicast.actors.link.link import listen
+from lexicast.actors.link.sockets import listen
 from lexicast.actors.status.cluster_status import AskActor, cannot_ask
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, SystemClock

@@ -33,7 +33,8 @@ from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordinator import committer as committer_module
 from lexicast.actors.coordinator.server import CoordinatorServer
-from lexicast.actors.link.link import DiallerLink, Link, LinkUser, ListenerLink
+from lexicast.actors.link.handshake import DiallerLink, ListenerLink
+from lexicast.actors.link.link import Link, LinkUser
 from lexicast.actors.loop import turns as turns_module
 from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block
 from lexicast.cluster.clock import Clock

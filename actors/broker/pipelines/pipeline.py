@@ -21,7 +21,8 @@ from lexicast.cluster.membership import Member
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
 
-from ...link.link import BEATS, Link, dial
+from ...link.link import BEATS, Link
+from ...link.sockets import dial
 from ...loop.background import keep_going, stop_loops
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, GroupEntryBuilder, PublishBatch, SealedEntry
 from .stored_compression import Storing

@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.actors.link import link as link_module
-from lexicast.actors.link.link import DiallerLink, Link, ListenerLink, dial, listen
+from lexicast.actors.link.handshake import DiallerLink, ListenerLink
+from lexicast.actors.link.link import Link
+from lexicast.actors.link.sockets import dial, listen
 from lexicast.cluster.errors import AuthenticationError, PeerError, StaleEpochError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import CHALLENGE, DELIVER, HELLO, PROTOCOL_VERSION, PUBLISH, REQUEST, WELCOME
