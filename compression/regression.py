@@ -1,7 +1,7 @@
 """PREDICT's model of MC: ordinary least squares on two features (thesis equation 5.3.5 and section 5.3.2).
 
 A family learns its own model, from its own dictionaries. Until it has enough of them it may borrow one: the regression
-that was fitted to the history of all families (`raydp_jobs.training.train_regression`) is published as its
+that was fitted to the history of all families (`raydp_jobs.jobs.train_regression`) is published as its
 observations, in JSON, and every family that is still in its bootstrap starts from those (`MessageCountModel.warm`).
 """
 

@@ -17,7 +17,7 @@ from rich.table import Table
 import lexicast.sync
 from lexicast.cluster.errors import UnavailableError
 from lexicast.raydp_jobs.channels.definitions import channel_topic
-from lexicast.raydp_jobs.channels.emergencies import NAME, SHELTERS, emergencies_near_me
+from lexicast.raydp_jobs.channels.example import NAME, SHELTERS, emergencies_near_me
 from lexicast.raydp_jobs.channels.runner import Bus, Runner, subscriptions
 
 from .pictures import Place, draw_map

@@ -27,18 +27,18 @@ from lexicast.actors.status.over_ray import snapshot
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.compression.accounting import reduction_percent
-from lexicast.raydp_jobs.cli.sql import show as show_rows
 from lexicast.raydp_jobs.history.dataframe import history, release
+from lexicast.raydp_jobs.jobs.job_dictionaries import table as dictionaries_table
+from lexicast.raydp_jobs.jobs.job_regression import show as show_regression
+from lexicast.raydp_jobs.jobs.job_regression import verdict
+from lexicast.raydp_jobs.jobs.pictures import draw_dictionaries, draw_regression
+from lexicast.raydp_jobs.jobs.sql import show as show_rows
+from lexicast.raydp_jobs.jobs.train_dictionaries import current_dictionaries, publish
+from lexicast.raydp_jobs.jobs.train_dictionaries import train_from_history as train_dictionaries
+from lexicast.raydp_jobs.jobs.train_regression import publish as publish_regression
+from lexicast.raydp_jobs.jobs.train_regression import train_from_history as train_regression
 from lexicast.raydp_jobs.spark.environment import spark_session
-from lexicast.raydp_jobs.spark.failures import told
-from lexicast.raydp_jobs.training.job_dictionaries import table as dictionaries_table
-from lexicast.raydp_jobs.training.job_regression import show as show_regression
-from lexicast.raydp_jobs.training.job_regression import verdict
-from lexicast.raydp_jobs.training.pictures import draw_dictionaries, draw_regression
-from lexicast.raydp_jobs.training.train_dictionaries import current_dictionaries, publish
-from lexicast.raydp_jobs.training.train_dictionaries import train_from_history as train_dictionaries
-from lexicast.raydp_jobs.training.train_regression import publish as publish_regression
-from lexicast.raydp_jobs.training.train_regression import train_from_history as train_regression
+from lexicast.raydp_jobs.spark.errors import told
 
 from ..data.flights import FLIGHTS_MAX, Event, prepare_flights
 from ..stage.clusters import DATA, running_cluster

@@ -5,7 +5,7 @@ half, as `lexicast spark train-dictionaries` chooses, and serves the second half
 dictionaries that came in it included; in points, the mean over the corpora.
 
 `mc_error_cold`, `mc_error_warm`: how far MC is off, in doublings, on the dictionaries of a corpus (see
-`raydp_jobs.training.replaying`): the bootstrap's MC.base, and the regression fitted to all *other* corpora. In figures
+`raydp_jobs.jobs.regression_observations`): the bootstrap's MC.base, and the regression fitted to all *other* corpora. In figures
 of the thesis' own terms: how many looks it takes, MC doubled or halved at each, to be within a factor of two.
 `br_warm`: what PREDICT saves more of all bytes of these corpora when it starts from that regression, in points, the
 mean.
@@ -24,8 +24,8 @@ from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.predict import AGE_MAX, Predict
 from lexicast.compression.regression import OBSERVATIONS_MAX
 from lexicast.compression.substring_repository import Features
-from lexicast.raydp_jobs.training.choosing import choose
-from lexicast.raydp_jobs.training.replaying import Observation, error, fitted, replay
+from lexicast.raydp_jobs.jobs.dictionary_choice import choose
+from lexicast.raydp_jobs.jobs.regression_observations import Observation, error, fitted, replay
 
 from .. import report as reports
 from ..compression.runs import FAMILY, OfflineRun, simulate

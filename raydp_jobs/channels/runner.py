@@ -29,7 +29,7 @@ from lexicast.storage.scan import LogScanner
 
 from ..history.dataframe import history, release
 from ..history.reading import Place, get, on_node_of, places
-from ..spark.failures import first_line
+from ..spark.errors import first_line
 from .definitions import (
     DEFINITIONS_FILTER,
     PREFIX,

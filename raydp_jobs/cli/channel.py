@@ -159,7 +159,7 @@ def run(
     needs_spark()
     from ..channels.runner import Bus, Runner
     from ..spark.environment import spark_session
-    from ..spark.failures import told
+    from ..spark.errors import told
 
     connect = cluster(address, data_dir)
     out = console()

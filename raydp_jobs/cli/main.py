@@ -69,7 +69,7 @@ def train_dictionaries(
     check_picture(picture)
     needs_spark()
     from ..history.reading import check
-    from ..training.job_dictionaries import run
+    from ..jobs.job_dictionaries import run
 
     check(filter, since, until)
     compression = load_config(config, overrides=overrides(None, settings)).compression
@@ -98,7 +98,7 @@ def train_regression(
     check_picture(picture)
     needs_spark()
     from ..history.reading import check
-    from ..training.job_regression import run
+    from ..jobs.job_regression import run
 
     check(filter, since, until)
     compression = load_config(config, overrides=overrides(None, settings)).compression
@@ -132,8 +132,8 @@ def sql(
     """
     needs_spark()
     from ..history.reading import check
+    from ..jobs.sql import TABLE, run
     from ..spark.sql_check import check_sql
-    from .sql import TABLE, run
 
     check(filter, since, until)
     found = cluster(address, data_dir)
@@ -161,7 +161,7 @@ def export(
     """
     needs_arrow()
     from ..history.reading import check
-    from .export import run
+    from ..jobs.export import run
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     check(filter, since, until, names)

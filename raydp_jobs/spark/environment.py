@@ -30,7 +30,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 
 from ..history.dataframe import release_all, warm
 from ..history.reading import places, warm_up, yield_all_spark
-from .failures import first_line
+from .errors import first_line
 from .job_folder import forget_libraries_everywhere, java_option, job_folder, make_everywhere, remove_everywhere
 
 if TYPE_CHECKING:

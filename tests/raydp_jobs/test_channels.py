@@ -21,8 +21,8 @@ from lexicast.raydp_jobs.channels.definitions import (
     same_types,
     unpack,
 )
-from lexicast.raydp_jobs.channels.emergencies import emergencies_near_me
-from lexicast.raydp_jobs.training.choosing import MESSAGES_MIN, choose, horizon_of
+from lexicast.raydp_jobs.channels.example import emergencies_near_me
+from lexicast.raydp_jobs.jobs.dictionary_choice import MESSAGES_MIN, choose, horizon_of
 
 VALUES = st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 

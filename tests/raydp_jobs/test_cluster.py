@@ -30,12 +30,12 @@ from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UsageError
 from lexicast.compression.dictionary import Dictionary
 from lexicast.raydp_jobs.channels.definitions import channel_topic
-from lexicast.raydp_jobs.channels.emergencies import NAME, emergencies_near_me
+from lexicast.raydp_jobs.channels.example import NAME, emergencies_near_me
 from lexicast.raydp_jobs.channels.runner import Bus, Runner, subscriptions
 from lexicast.raydp_jobs.history.dataframe import export_parquet, history, history_dataset, release
+from lexicast.raydp_jobs.jobs.train_dictionaries import current_dictionaries, publish, train_from_history
 from lexicast.raydp_jobs.spark.environment import join_ray, spark_session
-from lexicast.raydp_jobs.spark.failures import JobFailedError, told
-from lexicast.raydp_jobs.training.train_dictionaries import current_dictionaries, publish, train_from_history
+from lexicast.raydp_jobs.spark.errors import JobFailedError, told
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 

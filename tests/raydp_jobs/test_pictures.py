@@ -18,10 +18,10 @@ from matplotlib.text import Text
 from lexicast.bench.demo_spark.channel import EMERGENCIES, KM, WAYS, shelters
 from lexicast.bench.demo_spark.pictures import draw_delays, draw_map
 from lexicast.compression.dictionary import Dictionary
-from lexicast.raydp_jobs.training.choosing import Candidate, Choice
-from lexicast.raydp_jobs.training.pictures import FAMILIES_MAX, draw_dictionaries, draw_regression
-from lexicast.raydp_jobs.training.replaying import Observation
-from lexicast.raydp_jobs.training.train_regression import Fit, Regression
+from lexicast.raydp_jobs.jobs.dictionary_choice import Candidate, Choice
+from lexicast.raydp_jobs.jobs.pictures import FAMILIES_MAX, draw_dictionaries, draw_regression
+from lexicast.raydp_jobs.jobs.regression_observations import Observation
+from lexicast.raydp_jobs.jobs.train_regression import Fit, Regression
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from rich.console import Console
 
 pytest.importorskip("pyarrow")
 
+from lexicast.raydp_jobs.jobs.job_regression import show, verdict
+from lexicast.raydp_jobs.jobs.train_regression import Fit, Regression
 from lexicast.raydp_jobs.spark.sql_check import unknown_tables
-from lexicast.raydp_jobs.training.job_regression import show, verdict
-from lexicast.raydp_jobs.training.train_regression import Fit, Regression
 
 
 def test_tables_that_a_plan_reads() -> None:

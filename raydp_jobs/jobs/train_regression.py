@@ -1,6 +1,6 @@
 """Regression training over the history (thesis section 5.3.2): one model of MC for all families, fitted by Spark ML.
 
-replay     every family's newest messages, in parallel, to observations (`replaying`)
+replay     every family's newest messages, in parallel, to observations (`regression_observations`)
 fit        ordinary least squares on the thesis' two features; and, to see whether more would help, the same with
            squares and products of four features, and of log MC. Each is judged on families it has not seen
 publish    the observations that a sampling broker's model starts from, and the fitted plane, as JSON, retained on
@@ -25,7 +25,7 @@ from lexicast.compression.regression import OBSERVATIONS_MIN, pack_model
 
 from ..history.dataframe import history, release
 from ..history.reading import Progress
-from .replaying import Observation, error, replay
+from .regression_observations import Observation, error, replay
 from .train_dictionaries import GIVE_UP_S, current_dictionaries, families_of, topics_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from lexicast.actors.launch.ray import disconnect
 
 from ..history.dataframe import export_parquet
 from ..spark.environment import join_ray
-from ..spark.failures import told
+from ..spark.errors import told
 from ..spark.progress import JobProgress
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lexicast.cluster.errors import UnavailableError, UsageError
-from lexicast.raydp_jobs.spark.failures import JobFailedError, first_line, told
+from lexicast.raydp_jobs.spark.errors import JobFailedError, first_line, told
 
 IN_AN_EXECUTOR = """An exception was thrown from the Python worker:
 Traceback (most recent call last):

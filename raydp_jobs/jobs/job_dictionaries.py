@@ -14,9 +14,9 @@ from rich.table import Table
 from lexicast.cluster.config.tables import CompressionConfig
 
 from ..spark.environment import spark_session
-from ..spark.failures import told
+from ..spark.errors import told
 from ..spark.progress import JobProgress
-from .choosing import Choice
+from .dictionary_choice import Choice
 from .pictures import draw_dictionaries as draw
 from .train_dictionaries import publish, train_from_history
 

@@ -2,7 +2,7 @@
 
 families      every topic of the history, as the sampling broker assigns them (`compression.families`), and the
               families that have a dictionary already
-per family    its newest messages, in the order in which they were stored, to `choosing.choose`
+per family    its newest messages, in the order in which they were stored, to `dictionary_choice.choose`
 publishing    like any other dictionary: retained, on the family's `$sdc/` topic
 """
 
@@ -23,7 +23,7 @@ from lexicast.compression.families import Families, FamilyMap
 
 from ..history.dataframe import history, release
 from ..history.reading import Progress
-from .choosing import MESSAGES_MAX, Candidate, Choice, choose
+from .dictionary_choice import MESSAGES_MAX, Candidate, Choice, choose
 
 if TYPE_CHECKING:
     import pandas as pd

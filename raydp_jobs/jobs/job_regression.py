@@ -17,7 +17,7 @@ from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.topics.names import MODEL_TOPIC
 
 from ..spark.environment import spark_session
-from ..spark.failures import told
+from ..spark.errors import told
 from ..spark.progress import JobProgress
 from .pictures import draw_regression as draw
 from .train_regression import Regression, publish, train_from_history

@@ -14,7 +14,7 @@ from rich.table import Table
 from ..history.dataframe import history, release
 from ..history.reading import planned
 from ..spark.environment import spark_session
-from ..spark.failures import told
+from ..spark.errors import told
 from ..spark.progress import JobProgress
 
 TABLE = "history"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lexicast.cluster.errors import StoreError
 
-from .choosing import Choice
+from .dictionary_choice import Choice
 
 if TYPE_CHECKING:
     from .train_regression import Regression
