@@ -18,7 +18,7 @@ import lexicast.sync
 from lexicast.cluster.errors import UnavailableError
 from lexicast.raydp_jobs.channels.definitions import channel_topic
 from lexicast.raydp_jobs.channels.example import NAME, SHELTERS, emergencies_near_me
-from lexicast.raydp_jobs.channels.runner import Bus, Runner, subscriptions
+from lexicast.raydp_jobs.channels.runner import ChannelBus, ChannelRunner, channel_subscriptions
 
 from .pictures import Place, draw_map
 
@@ -41,12 +41,16 @@ def show_channel(console: Console, spark: Any, data_dir: Path) -> Callable[[Path
     """Defines the channel, subscribes, moves, and shows what was delivered; what draws it. Raises UnavailableError."""
     channel = emergencies_near_me(period_s=PERIOD_S)
     topics = {user: channel_topic(NAME, {"user": user, "km": KM}) for user in WAYS}
-    with lexicast.sync.connect(data_dir=data_dir) as bus, Bus({"data_dir": data_dir}) as runners, ExitStack() as stack:
+    with (
+        lexicast.sync.connect(data_dir=data_dir) as bus,
+        ChannelBus({"data_dir": data_dir}) as runners,
+        ExitStack() as stack,
+    ):
         bus.publish(channel.topic, channel.pack(), retain=True)
         inboxes = {user: stack.enter_context(bus.subscribe(topic)) for user, topic in topics.items()}
-        _await(lambda: NAME in runners.channels and set(topics.values()) <= set(subscriptions().get(NAME, {})))
+        _await(lambda: NAME in runners.channels and set(topics.values()) <= set(channel_subscriptions().get(NAME, {})))
         console.print("\n".join(f"{user} subscribes to {topic}" for user, topic in topics.items()), markup=False)
-        runner = Runner(spark, runners)
+        runner = ChannelRunner(spark, runners)
         table = Table("period", "ann is at", "bob is at", "happens", "delivered")
         delivered: list[tuple[str, Place, str]] = []
         for period in range(len(WAYS["ann"])):
@@ -70,7 +74,7 @@ def _located(topic: str, place: Place, **more: str) -> tuple[str, bytes]:
 
 
 def _period(
-    runner: Runner, period: int, topics: Mapping[str, str], inboxes: Mapping[str, Any]
+    runner: ChannelRunner, period: int, topics: Mapping[str, str], inboxes: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
     """Answer the channel once; (user, row) of all that was delivered."""
     runner.step(period * PERIOD_S)

@@ -28,17 +28,22 @@ from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.compression.accounting import reduction_percent
 from lexicast.raydp_jobs.history.dataframe import history, release
-from lexicast.raydp_jobs.jobs.job_dictionaries import table as dictionaries_table
-from lexicast.raydp_jobs.jobs.job_regression import show as show_regression
-from lexicast.raydp_jobs.jobs.job_regression import verdict
 from lexicast.raydp_jobs.jobs.pictures import draw_dictionaries, draw_regression
-from lexicast.raydp_jobs.jobs.sql import show as show_rows
-from lexicast.raydp_jobs.jobs.train_dictionaries import current_dictionaries, publish
-from lexicast.raydp_jobs.jobs.train_dictionaries import train_from_history as train_dictionaries
-from lexicast.raydp_jobs.jobs.train_regression import publish as publish_regression
-from lexicast.raydp_jobs.jobs.train_regression import train_from_history as train_regression
+from lexicast.raydp_jobs.jobs.sql import show_rows
+from lexicast.raydp_jobs.jobs.train_dictionaries import (
+    choices_table,
+    choose_dictionaries,
+    current_dictionaries,
+    publish_dictionaries,
+)
+from lexicast.raydp_jobs.jobs.train_regression import (
+    fit_regression,
+    publish_regression,
+    show_regression,
+    what_becomes_of,
+)
 from lexicast.raydp_jobs.spark.environment import spark_session
-from lexicast.raydp_jobs.spark.errors import told
+from lexicast.raydp_jobs.spark.errors import job_errors
 
 from ..data.flights import FLIGHTS_MAX, Event, prepare_flights
 from ..stage.clusters import DATA, running_cluster
@@ -100,10 +105,10 @@ class SparkDemo:
         `before`: since when the messages are compared with `later`.
         """
         self._title("3. Dictionaries from the history")
-        choices = train_dictionaries(self._spark, self._connect, CompressionConfig())
+        choices = choose_dictionaries(self._spark, self._connect, CompressionConfig())
         better = [choice.dictionary for choice in choices if choice.dictionary is not None]
-        asyncio.run(publish(self._connect, better))
-        self._console.print(dictionaries_table(choices[:FAMILIES_SHOWN]))
+        asyncio.run(publish_dictionaries(self._connect, better))
+        self._console.print(choices_table(choices[:FAMILIES_SHOWN]))
         if len(choices) > FAMILIES_SHOWN:
             self._console.print(f"and {len(choices) - FAMILIES_SHOWN} families with fewer bytes")
         self._draw("dictionaries", partial(draw_dictionaries, choices))
@@ -128,9 +133,9 @@ class SparkDemo:
     def regression(self) -> None:
         """PREDICT's regression from the past, published and used."""
         self._title("4. PREDICT's regression from the history")
-        found = train_regression(self._spark, self._connect, CompressionConfig())
+        found = fit_regression(self._spark, self._connect, CompressionConfig())
         show_regression(self._console, found)
-        self._console.print(verdict(found, dry_run=False))
+        self._console.print(what_becomes_of(found, dry_run=False))
         self._draw("regression", partial(draw_regression, found))
         if found.pays:
             asyncio.run(publish_regression(self._connect, found))
@@ -182,7 +187,7 @@ def show_all(console: Console, options: argparse.Namespace) -> None:
             before = datetime.now(UTC)
             asyncio.run(store_events(data_dir, events[-2 * LATER : -LATER]))
             status.update("starting Spark")
-            with told(), spark_session(data_dir=data_dir) as spark:
+            with job_errors(), spark_session(data_dir=data_dir) as spark:
                 status.stop()
                 demo = SparkDemo(console, data_dir, options.out, spark)
                 demo.history()

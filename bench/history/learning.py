@@ -5,8 +5,8 @@ half, as `lexicast spark train-dictionaries` chooses, and serves the second half
 dictionaries that came in it included; in points, the mean over the corpora.
 
 `mc_error_cold`, `mc_error_warm`: how far MC is off, in doublings, on the dictionaries of a corpus (see
-`raydp_jobs.jobs.regression_observations`): the bootstrap's MC.base, and the regression fitted to all *other* corpora. In figures
-of the thesis' own terms: how many looks it takes, MC doubled or halved at each, to be within a factor of two.
+`raydp_jobs.jobs.regression_observations`): the bootstrap's MC.base, and the regression fitted to all *other* corpora.
+In figures of the thesis' own terms: how many looks, MC doubled or halved at each, until it is within a factor of two.
 `br_warm`: what PREDICT saves more of all bytes of these corpora when it starts from that regression, in points, the
 mean.
 """
@@ -25,7 +25,7 @@ from lexicast.compression.predict import AGE_MAX, Predict
 from lexicast.compression.regression import OBSERVATIONS_MAX
 from lexicast.compression.substring_repository import Features
 from lexicast.raydp_jobs.jobs.dictionary_choice import choose
-from lexicast.raydp_jobs.jobs.regression_observations import Observation, error, fitted, replay
+from lexicast.raydp_jobs.jobs.regression_observations import Observation, error_doublings, fitted_plane, replay
 
 from .. import report as reports
 from ..compression.runs import FAMILY, OfflineRun, simulate
@@ -51,7 +51,7 @@ def second_half(corpus: Corpus, cold: OfflineRun) -> tuple[float, float]:
 
 def looks_until(predicted: float, right: float) -> int:
     """Looks until MC, doubled or halved from `predicted`, is within a factor of two of what is right."""
-    return min(AGE_MAX * 4, max(0, ceil(error(predicted, right) - 1)))
+    return min(AGE_MAX * 4, max(0, ceil(error_doublings(predicted, right) - 1)))
 
 
 def clamped(predicted: float, rows: Sequence[Observation]) -> float:
@@ -65,7 +65,7 @@ def predictions(observed: dict[str, list[Observation]]) -> dict[str, list[tuple[
     made = {}
     for name, rows in observed.items():
         others = [row for other, found in observed.items() if other != name for row in found]
-        intercept, deviation, score = fitted(others)
+        intercept, deviation, score = fitted_plane(others)
         made[name] = [
             (
                 row.base,
@@ -131,11 +131,13 @@ def _report_counts(report: DriverReport, made: dict[str, list[tuple[float, float
     report.samples["mc"] = made
     everything = [row for rows in made.values() for row in rows]
     for key, at in (("mc_error_cold", 0), ("mc_error_warm", 1)):
-        report.figure(key, statistics.fmean([error(row[at], row[2]) for row in everything]) if everything else None)
+        report.figure(
+            key, statistics.fmean([error_doublings(row[at], row[2]) for row in everything]) if everything else None
+        )
     table = []
     for name, rows in made.items():
-        cold = statistics.fmean([error(row[0], row[2]) for row in rows])
-        warm = statistics.fmean([error(row[1], row[2]) for row in rows])
+        cold = statistics.fmean([error_doublings(row[0], row[2]) for row in rows])
+        warm = statistics.fmean([error_doublings(row[1], row[2]) for row in rows])
         looks = [statistics.fmean([looks_until(row[at], row[2]) for row in rows]) for at in (0, 1)]
         table.append([name, str(len(rows)), f"{cold:.1f}", f"{warm:.1f}", f"{looks[0]:.1f}", f"{looks[1]:.1f}"])
     columns = ["corpus", "dictionaries", "cold: doublings off", "warm", "cold: looks until good", "warm"]

@@ -40,7 +40,7 @@ Value = str | int | float
 
 
 @dataclass(frozen=True)
-class Source:
+class PublicationTable:
     """A table made of publications: those to `filter` in the last `window_s`; `columns` types the JSON's fields."""
 
     filter: str
@@ -55,8 +55,8 @@ class Channel:
     name: str
     sql: str
     period_s: float
-    history: dict[str, Source] = field(default_factory=dict)
-    state: dict[str, Source] = field(default_factory=dict)
+    history: dict[str, PublicationTable] = field(default_factory=dict)
+    state: dict[str, PublicationTable] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,12 +100,12 @@ class Channel:
         return packed
 
 
-def unpack(payload: bytes) -> Channel:
+def unpack_channel(payload: bytes) -> Channel:
     """The inverse of `Channel.pack`. Raises UsageError."""
     try:
         fields = json.loads(payload)
         for kind in ("history", "state"):
-            fields[kind] = {name: Source(**source) for name, source in fields[kind].items()}
+            fields[kind] = {name: PublicationTable(**source) for name, source in fields[kind].items()}
         return Channel(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"not a channel's definition: {error}") from None
@@ -163,13 +163,13 @@ def inlined(sql: str, table: str) -> str:
     return _MARKERS.sub(lambda found: f"{table}.`{found[1]}`" if found[1] else found[0], sql)
 
 
-def parse_source(text: str, columns: Mapping[str, str]) -> tuple[str, Source]:
+def parse_table(text: str, columns: Mapping[str, str]) -> tuple[str, PublicationTable]:
     """`NAME=FILTER@WINDOW` of the command line, such as "emergencies=emergencies/#@10m". Raises UsageError."""
     name, equals, rest = text.partition("=")
     filter, at, window = rest.rpartition("@")
     if not equals or not at:
         raise UsageError(f"{text!r}: write NAME=FILTER@WINDOW, such as emergencies=emergencies/#@10m")
-    return name, Source(filter, parse_duration(window).total_seconds(), columns.get(name, ""))
+    return name, PublicationTable(filter, parse_duration(window).total_seconds(), columns.get(name, ""))
 
 
 def new_rows(rows: Sequence[Mapping[str, Any]], before: set[str]) -> tuple[list[Any], set[str]]:

@@ -1,4 +1,4 @@
-"""The example of REAPS, section II: which emergencies are near me, and where is the nearest shelter?
+"""The example channel, REAPS, section II: which emergencies are near me, and where is the nearest shelter?
 
 Subscribers move: each publishes where it is to `locations/USER`, as {"lat", "lon"}. Emergencies are published to
 `emergencies/KIND`, as {"id", "kind", "lat", "lon"}. Shelters are a fixed table. A user subscribes to
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .definitions import Channel, Source
+from .definitions import Channel, PublicationTable
 
 NAME: Final = "EmergenciesNearMe"
 
@@ -42,7 +42,9 @@ def emergencies_near_me(period_s: float = 10.0) -> Channel:
         NAME,
         SQL,
         period_s,
-        history={"emergencies": Source("emergencies/+", 600.0, "id STRING, kind STRING, lat DOUBLE, lon DOUBLE")},
-        state={"locations": Source("locations/+", 3_600.0, "lat DOUBLE, lon DOUBLE")},
+        history={
+            "emergencies": PublicationTable("emergencies/+", 600.0, "id STRING, kind STRING, lat DOUBLE, lon DOUBLE")
+        },
+        state={"locations": PublicationTable("locations/+", 3_600.0, "lat DOUBLE, lon DOUBLE")},
         tables={"shelters": SHELTERS},
     )

@@ -1,4 +1,4 @@
-"""Runs channels: each period, one Spark query a channel for everybody who subscribes to it.
+"""The runner of channels: each period, one Spark query a channel for everybody who subscribes to it.
 
 The parameters of all subscriptions are a table, which the channel's SQL is joined with (LATERAL): a thousand
 subscriptions cost one query. Spark can take the SQL apart that way where parameters stand in WHERE or HAVING alone;
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import ray
+from rich.console import Console
 
 import lexicast
 from lexicast.cluster.errors import LexicastError
@@ -29,18 +31,19 @@ from lexicast.storage.scan import LogScanner
 
 from ..history.dataframe import history, release
 from ..history.reading import Place, get, on_node_of, places
-from ..spark.errors import first_line
+from ..spark.environment import spark_session
+from ..spark.errors import first_line, job_errors
 from .definitions import (
     DEFINITIONS_FILTER,
     PREFIX,
     Channel,
-    Source,
+    PublicationTable,
     Value,
     inlined,
     new_rows,
     parse_topic,
     same_types,
-    unpack,
+    unpack_channel,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ def subscribed(place: Place) -> list[str]:
     return sorted({filter for filter in filters if filter.startswith(PREFIX) and filter.count("/") == 2})
 
 
-def subscriptions() -> dict[str, dict[str, dict[str, Value]]]:
+def channel_subscriptions() -> dict[str, dict[str, dict[str, Value]]]:
     """Channel -> topic -> parameters, of every back-end subscription in the cluster."""
     remote = ray.remote(num_cpus=0)(subscribed)
     refs = [remote.options(scheduling_strategy=on_node_of(place)).remote(place) for place in places()]
@@ -82,7 +85,7 @@ def subscriptions() -> dict[str, dict[str, dict[str, Value]]]:
     return found
 
 
-class Bus:
+class ChannelBus:
     """A client in a thread of its own, since Spark blocks this one: the definitions as they change, and publishing."""
 
     def __init__(self, connect: Mapping[str, Any]) -> None:
@@ -92,7 +95,7 @@ class Bus:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._following: Future[None] | None = None
 
-    def __enter__(self) -> Bus:
+    def __enter__(self) -> ChannelBus:
         self._thread.start()
         try:
             self._client = self._wait(self._open())
@@ -134,7 +137,7 @@ class Bus:
             self.channels.pop(name, None)
             return
         try:
-            channel = unpack(payload)
+            channel = unpack_channel(payload)
             if channel.name == name and (name in self.channels or len(self.channels) < CHANNELS_MAX):
                 self.channels[name] = channel
         except LexicastError as error:
@@ -145,10 +148,10 @@ class Bus:
         self._wait(self._client.publish_many(list(messages), qos=1))
 
 
-class Runner:
+class ChannelRunner:
     """Answers the channels; `tell` gets one line about each answer."""
 
-    def __init__(self, spark: SparkSession, bus: Bus, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, spark: SparkSession, bus: ChannelBus, tell: Callable[[str], None] = lambda text: None) -> None:
         self._spark = spark
         self._bus = bus
         self._tell = tell
@@ -178,7 +181,7 @@ class Runner:
         due = [channel for name, channel in channels.items() if self._due.get(name, now) <= now]
         if not due:
             return 0
-        asked = subscriptions()
+        asked = channel_subscriptions()
         topics = {topic for of_channel in asked.values() for topic in of_channel}
         self._before = {topic: rows for topic, rows in self._before.items() if topic in topics}
         published = 0
@@ -282,7 +285,7 @@ class Runner:
             static_table(self._spark, text).createOrReplaceTempView(name)
         return frames
 
-    def _source(self, source: Source) -> DataFrame:
+    def _source(self, source: PublicationTable) -> DataFrame:
         return history(
             self._spark,
             source.filter,
@@ -290,6 +293,26 @@ class Runner:
             columns=[*_COLUMNS, "offset"],
             schema=source.columns or None,
         )
+
+
+def run_channels(console: Console, connect: Mapping[str, Any], executors: int, seconds: float | None) -> None:
+    """`lexicast channel run`: answer until Ctrl-C or SIGTERM, or for `seconds`. Raises LexicastError."""
+    ended = threading.Event()
+    with (
+        job_errors(),
+        console.status("starting Spark") as spinner,
+        spark_session(**connect, executors=executors) as spark,
+    ):
+        spinner.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        if seconds is not None:
+            timer = threading.Timer(seconds, ended.set)
+            timer.daemon = True
+            timer.start()
+        with ChannelBus(connect) as bus:
+            console.print("answering channels; Ctrl-C ends it")
+            ChannelRunner(spark, bus, tell=lambda text: console.print(text, markup=False)).run(ended)
 
 
 def latest(rows: DataFrame) -> DataFrame:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-import lexicast
 from lexicast.actors.cli.common import AddressOption, DataDirOption, reported, run_async
 from lexicast.actors.client.messages import parse_duration
 from lexicast.cluster.errors import UnavailableError, UsageError
 
-from ..channels.definitions import DEFINITIONS_FILTER, Channel, channel_topic, parse_source, unpack
+from ..channels.definitions import Channel, channel_topic, parse_table
+from ..channels.registry import defined_channels, retain_definition
 from ..spark.sql_check import check_sql
 from .common import DryRunOption, ExecutorsOption, cluster, console, needs_spark
-
-GIVE_UP_S: Final = 30.0
-RETAINED_S: Final = 1.0
 
 channel_app = typer.Typer(
     help="SQL over history, live state and tables, answered every period for whoever subscribes.", no_args_is_help=True
@@ -59,8 +53,8 @@ def create(
         name,
         _read(sql),
         parse_duration(period).total_seconds(),
-        dict(parse_source(text, typed) for text in history or []),
-        dict(parse_source(text, typed) for text in state or []),
+        dict(parse_table(text, typed) for text in history or []),
+        dict(parse_table(text, typed) for text in state or []),
         {key: _read(Path(file)) for key, file in map(_pair, table or [])},
     )
     unknown = typed.keys() - {*channel.history, *channel.state}
@@ -71,7 +65,7 @@ def create(
         needs_spark()
         check_sql(channel.sql, [*channel.history, *channel.state, *channel.tables])
     if not dry_run:
-        run_async(_retain(cluster(address, data_dir), channel.topic, packed))
+        run_async(retain_definition(cluster(address, data_dir), channel.topic, packed))
     example = channel_topic(name, dict.fromkeys(channel.parameters, "...")).replace("%2E", ".")
     typer.echo(f"{'would be ' if dry_run else ''}created; subscribe to {example}")
 
@@ -92,24 +86,6 @@ def _read(file: Path) -> str:
         raise UsageError(f"{file} is no text file") from None
 
 
-async def _retain(connect: dict[str, Any], topic: str, payload: bytes) -> None:
-    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
-        await bus.publish(topic, payload, qos=1, retain=True)
-
-
-async def _defined(connect: dict[str, Any]) -> list[Channel]:
-    """What is retained; the brokers send it at once, and nothing says that it is all."""
-    found = []
-    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus, bus.subscribe(DEFINITIONS_FILTER) as messages:
-        with suppress(TimeoutError):
-            while True:
-                async with asyncio.timeout(RETAINED_S):
-                    message = await anext(aiter(messages))
-                if message.payload:
-                    found.append(unpack(message.payload))
-    return sorted(found, key=lambda channel: channel.name)
-
-
 @channel_app.command("list")
 @reported
 def show(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
@@ -119,7 +95,7 @@ def show(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
         made = Table()
         for title in ("channel", "every", "tables", "topic"):
             made.add_column(title, overflow="fold")
-        for channel in await _defined(cluster(address, data_dir)):
+        for channel in await defined_channels(cluster(address, data_dir)):
             tables = ", ".join([*channel.history, *channel.state, *channel.tables])
             topic = channel_topic(channel.name, dict.fromkeys(channel.parameters, "..."))
             made.add_row(channel.name, f"{channel.period_s:g} s", tables, topic)
@@ -139,9 +115,9 @@ def delete(
 
     async def work() -> None:
         connect = cluster(address, data_dir)
-        if name not in [channel.name for channel in await _defined(connect)]:
+        if name not in [channel.name for channel in await defined_channels(connect)]:
             raise UnavailableError(f"there is no channel {name}: `lexicast channel list` shows those there are")
-        await _retain(connect, f"$channel/{name}", b"")
+        await retain_definition(connect, f"$channel/{name}", b"")
         typer.echo(f"deleted {name}; its subscriptions get nothing more")
 
     run_async(work())
@@ -157,21 +133,6 @@ def run(
 ) -> None:
     """Answer the channels, every one in its period, until Ctrl-C."""
     needs_spark()
-    from ..channels.runner import Bus, Runner
-    from ..spark.environment import spark_session
-    from ..spark.errors import told
+    from ..channels.runner import run_channels
 
-    connect = cluster(address, data_dir)
-    out = console()
-    ended = threading.Event()
-    with told(), out.status("starting Spark") as spinner, spark_session(**connect, executors=executors) as spark:
-        spinner.stop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
-        if seconds is not None:
-            timer = threading.Timer(seconds, ended.set)
-            timer.daemon = True
-            timer.start()
-        with Bus(connect) as bus:
-            out.print("answering channels; Ctrl-C ends it")
-            Runner(spark, bus, tell=lambda text: out.print(text, markup=False)).run(ended)
+    run_channels(console(), cluster(address, data_dir), executors, seconds)

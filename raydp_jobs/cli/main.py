@@ -68,13 +68,15 @@ def train_dictionaries(
     """
     check_picture(picture)
     needs_spark()
-    from ..history.reading import check
-    from ..jobs.job_dictionaries import run
+    from ..history.reading import check_question
+    from ..jobs import train_dictionaries as job
 
-    check(filter, since, until)
+    check_question(filter, since, until)
     compression = load_config(config, overrides=overrides(None, settings)).compression
     found = cluster(address, data_dir)
-    run(console(), found, compression, filter, since, until, subscribers, executors, picture, dry_run)
+    job.train_dictionaries(
+        console(), found, compression, filter, since, until, subscribers, executors, picture, dry_run
+    )
 
 
 @spark_app.command("train-regression")
@@ -97,13 +99,13 @@ def train_regression(
     """
     check_picture(picture)
     needs_spark()
-    from ..history.reading import check
-    from ..jobs.job_regression import run
+    from ..history.reading import check_question
+    from ..jobs import train_regression as job
 
-    check(filter, since, until)
+    check_question(filter, since, until)
     compression = load_config(config, overrides=overrides(None, settings)).compression
     found = cluster(address, data_dir)
-    run(console(), found, compression, filter, since, until, executors, picture, dry_run)
+    job.train_regression(console(), found, compression, filter, since, until, executors, picture, dry_run)
 
 
 @spark_app.command("sql")
@@ -131,14 +133,14 @@ def sql(
     lexicast spark sql 'SELECT carrier, avg(delay) FROM history GROUP BY carrier' -f 'flights/#' --schema json
     """
     needs_spark()
-    from ..history.reading import check
-    from ..jobs.sql import TABLE, run
+    from ..history.reading import check_question
+    from ..jobs.sql import TABLE, answer_question
     from ..spark.sql_check import check_sql
 
-    check(filter, since, until)
+    check_question(filter, since, until)
     found = cluster(address, data_dir)
     check_sql(query, [TABLE])
-    run(console(), found, query, filter, since, until, schema, limit, as_json, executors, dry_run)
+    answer_question(console(), found, query, filter, since, until, schema, limit, as_json, executors, dry_run)
 
 
 @app.command()
@@ -160,12 +162,12 @@ def export(
     lexicast export flights/ --filter 'flights/#' --since 1d
     """
     needs_arrow()
-    from ..history.reading import check
-    from ..jobs.export import run
+    from ..history.reading import check_question
+    from ..jobs.export import export_history
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    check(filter, since, until, names)
-    run(console(), cluster(address, data_dir), folder, filter, since, until, names, expired)
+    check_question(filter, since, until, names)
+    export_history(console(), cluster(address, data_dir), folder, filter, since, until, names, expired)
 
 
 def main() -> None:

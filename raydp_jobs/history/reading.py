@@ -74,7 +74,7 @@ class Query(NamedTuple):
 
     def wanted(self) -> Wanted:
         """The filters, with matching remembered by topic."""
-        return Wanted(matcher(self.filter), self.since_us, self.until_us, self.now_us)
+        return Wanted(topic_matcher(self.filter), self.since_us, self.until_us, self.now_us)
 
 
 class Slice(NamedTuple):
@@ -103,7 +103,7 @@ class Counted(NamedTuple):
     undecodable: int
 
 
-def matcher(filter: bytes) -> Callable[[bytes], bool]:
+def topic_matcher(filter: bytes) -> Callable[[bytes], bool]:
     """Whether a topic matches `filter`; answers are remembered."""
     known: dict[bytes, bool] = {}
 
@@ -154,7 +154,7 @@ def make_query(
     return Query(name, start, since_us, until_us, 0 if expired else now_us, check_columns(columns))
 
 
-def check(filter: str, since: Since, until: Until, columns: Sequence[str] | None = None) -> None:
+def check_question(filter: str, since: Since, until: Until, columns: Sequence[str] | None = None) -> None:
     """What `read` would say of its arguments before it reads anything. Raises TopicError, UsageError."""
     make_query(filter, since, until, columns, expired=False, groups=1)
 

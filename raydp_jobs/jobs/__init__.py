@@ -1,1 +1,1 @@
-"""Dictionaries and the regression trained from the history."""
+"""The jobs over the history, one module a command: what it reads, decides, shows and publishes."""

@@ -1,4 +1,4 @@
-"""Choosing a family's dictionary from its whole history: more messages, more candidates and more time than online.
+"""The choice of a family's dictionary from its whole history: more messages, candidates and time than online.
 
 The newest HELD_OUT messages are held out; what came before is trained on: every codec, sizes from half a message to 91
 messages, contents from windows of the last 200, 1,000 and 5,000 messages. What counts is what the held-out messages
@@ -33,7 +33,7 @@ MARGIN_PERCENT: Final = 0.5
 """Points of the raw bytes by which a new dictionary has to be better, beside what it costs."""
 
 
-class Candidate(NamedTuple):
+class HistoryCandidate(NamedTuple):
     """A way to make a dictionary; `window`: of how many of the last messages."""
 
     codec: str
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
     raw: float
     current: float
     proposed: float
-    candidate: Candidate | None
+    candidate: HistoryCandidate | None
     packed_bytes: int
     horizon: int
     reason: str
@@ -105,7 +105,7 @@ def choose(
     return choice._replace(reason=f"{gain:+.1f} points", dictionary=made)
 
 
-def candidates(training: Sequence[bytes], size_max: int) -> Iterator[Candidate]:
+def candidates(training: Sequence[bytes], size_max: int) -> Iterator[HistoryCandidate]:
     """Every way that is tried."""
     mean = sum(map(len, training)) / len(training)
     windows = [window for window in WINDOWS if window < len(training)] + [min(len(training), WINDOWS[-1])]
@@ -114,12 +114,12 @@ def candidates(training: Sequence[bytes], size_max: int) -> Iterator[Candidate]:
         sizes = sorted({min(limit, max(256, int(step * mean))) for step in MULTIPLIERS})
         # of recent messages the last ones are taken, whatever the window
         for window in windows[-1:] if source == RECENT else sorted(set(windows)):
-            yield from (Candidate(codec, size, source, window) for size in sizes)
+            yield from (HistoryCandidate(codec, size, source, window) for size in sizes)
 
 
 def _trial(
-    family: bytes, training: Sequence[bytes], held_out: Sequence[bytes], candidate: Candidate, horizon: int
-) -> tuple[float, float, int, Candidate]:
+    family: bytes, training: Sequence[bytes], held_out: Sequence[bytes], candidate: HistoryCandidate, horizon: int
+) -> tuple[float, float, int, HistoryCandidate]:
     """(cost with the codec's handicap, mean bytes, packed bytes, the candidate)."""
     made = _made(family, training, candidate, 0)
     mean, packed = mean_bytes(made.build(), held_out), len(made.pack())
@@ -127,6 +127,6 @@ def _trial(
     return mean + packed / horizon + raw * CODECS[candidate.codec].handicap_percent / 100, mean, packed, candidate
 
 
-def _made(family: bytes, messages: Sequence[bytes], candidate: Candidate, now_us: int) -> Dictionary:
+def _made(family: bytes, messages: Sequence[bytes], candidate: HistoryCandidate, now_us: int) -> Dictionary:
     window = messages[-candidate.window :]
     return train(window, candidate.size, candidate.codec, candidate.source, family=family, created_us=now_us)

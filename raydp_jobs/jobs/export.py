@@ -12,11 +12,11 @@ from lexicast.actors.launch.ray import disconnect
 
 from ..history.dataframe import export_parquet
 from ..spark.environment import join_ray
-from ..spark.errors import told
+from ..spark.errors import job_errors
 from ..spark.progress import JobProgress
 
 
-def run(
+def export_history(
     console: Console,
     connect: Mapping[str, Any],
     folder: Path,
@@ -29,7 +29,7 @@ def run(
     """Write them. Raises LexicastError."""
     join_ray(connect.get("address"), connect.get("data_dir"))
     try:
-        with JobProgress(console) as progress, told():
+        with JobProgress(console) as progress, job_errors():
             rows = export_parquet(
                 folder, filter, since=since, until=until, columns=columns, expired=expired, progress=progress.read
             )

@@ -1,4 +1,4 @@
-"""Pictures of what the jobs have found (PNG, SVG, PDF: as the file's name ends)."""
+"""The pictures of what the jobs have found (PNG, SVG, PDF: as the file's name ends)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lexicast.cluster.errors import StoreError
 
 from .dictionary_choice import Choice
-
-if TYPE_CHECKING:
-    from .train_regression import Regression
+from .regression_observations import Regression
 
 FAMILIES_MAX: Final = 16
 NOW, PROPOSED, BETTER = "#9aa5b1", "#2b6cb0", "#c05621"

@@ -1,4 +1,4 @@
-"""PREDICT's training set out of the history: replay a family, and see how long each dictionary would have been right.
+"""The observations that PREDICT's regression is fitted to: a family replayed, how long would a dictionary be right?
 
 At points that double (500, 1,000, 2,000, ... messages), and once between two of them, a dictionary is made as PREDICT
 makes it: from the last 500 messages. The substring repository has observed every point before, so its features are
@@ -41,7 +41,33 @@ class Observation(NamedTuple):
     censored: bool
 
 
-def points(count: int) -> list[int]:
+class Fit(NamedTuple):
+    """One model on all observations: how well it explains them, and its mean error in doublings on unseen families (NaN
+    where there is none: too few observations without it)."""
+
+    name: str
+    r2: float
+    rmse: float
+    unseen_doublings: float
+    intercept: float
+    coefficients: tuple[float, ...]
+
+
+class Regression(NamedTuple):
+    """What came out. `bootstrap_doublings`: the error of MC.base on the same observations."""
+
+    observations: list[tuple[bytes, Observation]]
+    fits: list[Fit]
+    bootstrap_doublings: float
+    residuals: list[float]
+
+    @property
+    def pays(self) -> bool:
+        """Whether the thesis' model, which is what PREDICT has features for, is known to be better than MC.base."""
+        return self.fits[0].unseen_doublings < self.bootstrap_doublings  # not where it is NaN: nothing is known
+
+
+def replay_points(count: int) -> list[int]:
     """Where dictionaries are made: 500, 750, 1,000, 1,500, ... as long as two windows follow."""
     found: list[int] = []
     at = HISTORY[-1]
@@ -57,7 +83,7 @@ def replay(messages: Sequence[bytes], links: int = 2) -> Iterator[Observation]:
     """The observations of one family's messages, oldest first; `links`: |P| + |S|."""
     kept = [message for message in messages if message]
     repository = SubstringRepository()
-    for at in points(len(kept)):
+    for at in replay_points(len(kept)):
         recent = kept[at - HISTORY[-1] : at]
         repository.observe(ranked(recent, SUBSTRINGS_A_ROUND_MAX), len(recent))
         mean = sum(map(len, recent)) / len(recent)
@@ -83,12 +109,12 @@ def _right(made: Dictionary, later: Sequence[bytes]) -> tuple[float, float, bool
     return float(len(later) // PROBE_MESSAGES * PROBE_MESSAGES), promised, True
 
 
-def error(predicted: float, right: float) -> float:
+def error_doublings(predicted: float, right: float) -> float:
     """How far a prediction is off: in doublings, as MC is doubled and halved."""
     return abs(log2(max(predicted, 1.0) / max(right, 1.0)))
 
 
-def fitted(rows: Sequence[Observation]) -> tuple[float, float, float]:
+def fitted_plane(rows: Sequence[Observation]) -> tuple[float, float, float]:
     """Ordinary least squares of the right MC on the two features: intercept and coefficients."""
     matrix = np.array([(1.0, row.mean_deviation, row.mean_score) for row in rows])
     solution, *_ = np.linalg.lstsq(matrix, np.array([row.messages for row in rows]), rcond=None)

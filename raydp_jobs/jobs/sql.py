@@ -14,13 +14,13 @@ from rich.table import Table
 from ..history.dataframe import history, release
 from ..history.reading import planned
 from ..spark.environment import spark_session
-from ..spark.errors import told
+from ..spark.errors import job_errors
 from ..spark.progress import JobProgress
 
 TABLE = "history"
 
 
-def run(
+def answer_question(
     console: Console,
     connect: Mapping[str, Any],
     query: str,
@@ -34,7 +34,7 @@ def run(
     dry_run: bool,
 ) -> None:
     """Answer it. Raises UsageError (the query is wrong), LexicastError."""
-    with JobProgress(console) as progress, told():
+    with JobProgress(console) as progress, job_errors():
         progress.say("starting Spark")
         with spark_session(**connect, executors=executors) as spark:
             if dry_run:
@@ -49,35 +49,35 @@ def run(
                 progress=progress.read,
             )
             frame.createOrReplaceTempView(TABLE)
-            answer = spark.sql(query)
-            names = answer.columns
+            asked = spark.sql(query)
+            names = asked.columns
             with progress.computing(spark, "computing"):
-                rows = [] if dry_run else [tuple(row) for row in answer.limit(limit + 1).collect()]
+                rows = [] if dry_run else [tuple(row) for row in asked.limit(limit + 1).collect()]
             release(frame)
     if dry_run:
         console.print(f"would read {extent[0]:,} messages, {extent[1]:,} bytes as stored; columns: {', '.join(names)}")
     else:
-        show(console, names, rows[:limit], as_json, more=len(rows) > limit)
+        show_rows(console, names, rows[:limit], as_json, more=len(rows) > limit)
 
 
-def show(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool, more: bool) -> None:
+def show_rows(console: Console, names: Sequence[str], rows: Sequence[Sequence[Any]], as_json: bool, more: bool) -> None:
     """The answer as a table, or one JSON object a row."""
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(dict(zip(names, row, strict=True)), default=text))
+            typer.echo(json.dumps(dict(zip(names, row, strict=True)), default=cell_text))
         return
     made = Table()
     for at, name in enumerate(names):
         number = all(isinstance(row[at], int | float) for row in rows)
         made.add_column(escape(name), justify="right" if rows and number else "left", overflow="fold")
     for row in rows:
-        made.add_row(*[escape(text(value)) for value in row])
+        made.add_row(*[escape(cell_text(value)) for value in row])
     console.print(made)
     if more:
         console.print(f"and more than these {len(rows):,} rows: --limit shows more")
 
 
-def text(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value in a table: bytes as text where they are text, else as hexadecimal digits."""
     if isinstance(value, bytes | bytearray):
         try:

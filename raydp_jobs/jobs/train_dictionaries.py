@@ -1,4 +1,4 @@
-"""Dictionary training over the history: every family in parallel in Spark, the best published if it pays.
+"""`lexicast spark train-dictionaries`: every family's dictionary from its history, in parallel, published if it pays.
 
 families      every topic of the history, as the sampling broker assigns them (`compression.families`), and the
               families that have a dictionary already
@@ -11,7 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
 
 import lexicast
 from lexicast.actors.client.messages import Since, Until
@@ -23,7 +28,11 @@ from lexicast.compression.families import Families, FamilyMap
 
 from ..history.dataframe import history, release
 from ..history.reading import Progress
-from .dictionary_choice import MESSAGES_MAX, Candidate, Choice, choose
+from ..spark.environment import spark_session
+from ..spark.errors import job_errors
+from ..spark.progress import JobProgress
+from .dictionary_choice import MESSAGES_MAX, Choice, HistoryCandidate, choose
+from .pictures import draw_dictionaries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +48,44 @@ _RESULT: Final = (
 )
 
 
+def train_dictionaries(
+    console: Console,
+    connect: Mapping[str, Any],
+    config: CompressionConfig,
+    filter: str,
+    since: str,
+    until: str | None,
+    subscribers: int,
+    executors: int,
+    picture: Path | None,
+    dry_run: bool,
+) -> None:
+    """Train, show, publish. Raises LexicastError."""
+    with JobProgress(console) as progress, job_errors(), ExitStack() as stack:
+        progress.say("starting Spark")
+        spark = stack.enter_context(spark_session(**connect, executors=executors))
+        choices = choose_dictionaries(
+            spark,
+            connect,
+            config,
+            filter,
+            since=since,
+            until=until,
+            subscribers=subscribers,
+            progress=progress.read,
+            computing=lambda: stack.enter_context(progress.computing(spark, "training dictionaries")),
+        )
+        better = [choice.dictionary for choice in choices if choice.dictionary is not None]
+        if better and not dry_run:
+            asyncio.run(publish_dictionaries(connect, better))
+    console.print(choices_table(choices))
+    done = "would be published" if dry_run else "published"
+    console.print(f"{len(better)} of {len(choices)} families: a better dictionary {done}")
+    if picture is not None:
+        draw_dictionaries(choices, picture)
+        console.print(f"picture: {picture}", soft_wrap=True)
+
+
 async def current_dictionaries(connect: Mapping[str, Any]) -> dict[bytes, Dictionary]:
     """The newest dictionary of each family, as the cluster's brokers announce them."""
     async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
@@ -46,7 +93,7 @@ async def current_dictionaries(connect: Mapping[str, Any]) -> dict[bytes, Dictio
         return {dictionary.family: dictionary for dictionary in bus.dictionaries()}
 
 
-async def publish(connect: Mapping[str, Any], dictionaries: Iterable[Dictionary]) -> int:
+async def publish_dictionaries(connect: Mapping[str, Any], dictionaries: Iterable[Dictionary]) -> int:
     """Publish dictionaries; returns how many."""
     count = 0
     async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
@@ -56,7 +103,7 @@ async def publish(connect: Mapping[str, Any], dictionaries: Iterable[Dictionary]
     return count
 
 
-def train_from_history(
+def choose_dictionaries(
     spark: SparkSession,
     connect: Mapping[str, Any],
     config: CompressionConfig,
@@ -173,7 +220,29 @@ def _work(
 
 
 def _choice(row: Any) -> Choice:
-    candidate = None if row.codec is None else Candidate(row.codec, row.size, row.source, row.window)
+    candidate = None if row.codec is None else HistoryCandidate(row.codec, row.size, row.source, row.window)
     made = None if row.packed is None else unpack_dictionary(bytes(row.packed))
     means = (row.raw, row.current, row.proposed)
     return Choice(bytes(row.family), row.messages, *means, candidate, row.packed_bytes, row.horizon, row.reason, made)
+
+
+def choices_table(choices: Sequence[Choice]) -> Table:
+    """Families, current and proposed reduction, and why."""
+    made = Table(title="dictionaries from the history, measured on later messages", title_justify="left")
+    made.add_column("family", overflow="fold")
+    for name in ("messages", "mean bytes", "now", "proposed", "dictionary", "as sent"):
+        made.add_column(name, justify="right")
+    made.add_column("why")
+    for choice in choices:
+        found = choice.candidate
+        made.add_row(
+            choice.family.decode(errors="replace"),
+            f"{choice.messages:,}",
+            f"{choice.raw:,.0f}" if found else "-",
+            f"{choice.current_percent:.1f}%" if found else "-",
+            f"{choice.proposed_percent:.1f}%" if found else "-",
+            f"{found.codec} {found.source}, {found.size:,} B" if found else "-",
+            f"{choice.packed_bytes:,} B" if found else "-",
+            choice.reason,
+        )
+    return made

@@ -1,4 +1,4 @@
-"""Regression training over the history (thesis section 5.3.2): one model of MC for all families, fitted by Spark ML.
+"""`lexicast spark train-regression`: one model of MC for all families (thesis section 5.3.2), fitted by Spark ML.
 
 replay     every family's newest messages, in parallel, to observations (`regression_observations`)
 fit        ordinary least squares on the thesis' two features; and, to see whether more would help, the same with
@@ -12,9 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextlib import ExitStack
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 import lexicast
 from lexicast.actors.client.messages import Since, Until
@@ -25,7 +30,11 @@ from lexicast.compression.regression import OBSERVATIONS_MIN, pack_model
 
 from ..history.dataframe import history, release
 from ..history.reading import Progress
-from .regression_observations import Observation, error, replay
+from ..spark.environment import spark_session
+from ..spark.errors import job_errors
+from ..spark.progress import JobProgress
+from .pictures import draw_regression
+from .regression_observations import Fit, Observation, Regression, error_doublings, replay
 from .train_dictionaries import GIVE_UP_S, current_dictionaries, families_of, topics_of
 
 if TYPE_CHECKING:
@@ -41,38 +50,41 @@ _ROW: Final = (
 )
 
 
-class Fit(NamedTuple):
-    """One model on all observations: how well it explains them, and its mean error in doublings on unseen families (NaN
-    where there is none: too few observations without it)."""
+def train_regression(
+    console: Console,
+    connect: Mapping[str, Any],
+    config: CompressionConfig,
+    filter: str,
+    since: str,
+    until: str | None,
+    executors: int,
+    picture: Path | None,
+    dry_run: bool,
+) -> None:
+    """Train, show, publish. Raises LexicastError."""
+    with JobProgress(console) as progress, job_errors(), ExitStack() as stack:
+        progress.say("starting Spark")
+        spark = stack.enter_context(spark_session(**connect, executors=executors))
+        found = fit_regression(
+            spark,
+            connect,
+            config,
+            filter,
+            since=since,
+            until=until,
+            progress=progress.read,
+            computing=lambda: stack.enter_context(progress.computing(spark, "replaying, fitting")),
+        )
+        if found.pays and not dry_run:
+            asyncio.run(publish_regression(connect, found))
+    show_regression(console, found)
+    if picture is not None:
+        draw_regression(found, picture)
+        console.print(f"picture: {picture}", soft_wrap=True)
+    console.print(what_becomes_of(found, dry_run))
 
-    name: str
-    r2: float
-    rmse: float
-    unseen_doublings: float
-    intercept: float
-    coefficients: tuple[float, ...]
 
-
-class Regression(NamedTuple):
-    """What came out. `bootstrap_doublings`: the error of MC.base on the same observations."""
-
-    observations: list[tuple[bytes, Observation]]
-    fits: list[Fit]
-    bootstrap_doublings: float
-    residuals: list[float]
-
-    @property
-    def pays(self) -> bool:
-        """Whether the thesis' model, which is what PREDICT has features for, is known to be better than MC.base."""
-        return self.fits[0].unseen_doublings < self.bootstrap_doublings  # not where it is NaN: nothing is known
-
-    def pack(self) -> bytes:
-        """The model as it is published, made now (`compression.regression`)."""
-        rows = [[row.mean_deviation, row.mean_score, row.messages] for _, row in self.observations]
-        return pack_model(rows, time.time_ns() // 1_000, [self.fits[0].intercept, *self.fits[0].coefficients])
-
-
-def train_from_history(
+def fit_regression(
     spark: SparkSession,
     connect: Mapping[str, Any],
     config: CompressionConfig,
@@ -101,7 +113,7 @@ def train_from_history(
             f"{len(found)} observations in this history, at least {OBSERVATIONS_MIN} are needed: a family gives its "
             "first one after 700 messages, and one more with each half-doubling"
         )
-    return fit(spark, found)
+    return fit_models(spark, found)
 
 
 def _replayed(spark: SparkSession, frame: Any, pairs: Sequence[tuple[str, bytes]]) -> Any:
@@ -125,7 +137,7 @@ def _work(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made, columns=[field.split()[0] for field in _ROW.split(", ")])
 
 
-def fit(spark: SparkSession, found: Sequence[tuple[bytes, Observation]]) -> Regression:
+def fit_models(spark: SparkSession, found: Sequence[tuple[bytes, Observation]]) -> Regression:
     """The models: first the thesis', which is the one published."""
     frame = spark.createDataFrame([(family, *row) for family, row in found], _ROW).cache()
     try:
@@ -141,7 +153,7 @@ def fit(spark: SparkSession, found: Sequence[tuple[bytes, Observation]]) -> Regr
     residuals = [
         row.messages - (plane[0] + plane[1] * row.mean_deviation + plane[2] * row.mean_score) for _, row in found
     ]
-    bootstrap = float(np.mean([error(row.base, row.messages) for _, row in found]))
+    bootstrap = float(np.mean([error_doublings(row.base, row.messages) for _, row in found]))
     return Regression(list(found), fits, bootstrap, residuals)
 
 
@@ -176,7 +188,7 @@ def _fit(
         predicted = Pipeline(stages=[*stages, line]).fit(seen).transform(labelled.where(own))
         for row in predicted.select("prediction", "messages").collect():
             value = 2.0**row.prediction if log else row.prediction
-            errors.append(error(min(max(value, low / 2), 2 * high), row.messages))
+            errors.append(error_doublings(min(max(value, low / 2), 2 * high), row.messages))
     unseen = float(np.mean(errors)) if errors else float("nan")
     summary = whole.summary
     return Fit(
@@ -184,7 +196,43 @@ def _fit(
     )
 
 
-async def publish(connect: Mapping[str, Any], regression: Regression) -> None:
+async def publish_regression(connect: Mapping[str, Any], regression: Regression) -> None:
     """Publish the model, retained."""
     async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
-        await bus.publish(MODEL_TOPIC.decode(), regression.pack(), qos=1, retain=True)
+        await bus.publish(MODEL_TOPIC.decode(), pack_regression(regression), qos=1, retain=True)
+
+
+def pack_regression(regression: Regression) -> bytes:
+    """The model as it is published, made now (`compression.regression`)."""
+    rows = [[row.mean_deviation, row.mean_score, row.messages] for _, row in regression.observations]
+    thesis = regression.fits[0]
+    return pack_model(rows, time.time_ns() // 1_000, [thesis.intercept, *thesis.coefficients])
+
+
+def what_becomes_of(found: Regression, dry_run: bool) -> str:
+    """What becomes of it."""
+    if not found.pays:
+        return "not published: on families not seen nothing shows that the first is better than MC.base"
+    done = "would be published" if dry_run else "published"
+    return f"the first, whose features PREDICT has at hand, {done} on {MODEL_TOPIC.decode()}"
+
+
+def _doublings(error: float) -> str:
+    return f"{error:.2f} doublings" if isfinite(error) else "too few families"
+
+
+def show_regression(console: Console, found: Regression) -> None:
+    """The models side by side, and the residuals of the thesis' one."""
+    families = {family for family, _ in found.observations}
+    title = f"MC from {len(found.observations)} observations of {len(families)} families"
+    made = Table(title=title, title_justify="left")
+    made.add_column("model")
+    for name in ("R2", "RMSE, messages", "error on unseen families"):
+        made.add_column(name, justify="right")
+    made.add_row("bootstrap: MC.base", "-", "-", _doublings(found.bootstrap_doublings))
+    for each in found.fits:
+        rmse = f"{each.rmse:,.2f}" + (" (log2)" if "log" in each.name else "")
+        made.add_row(each.name, f"{each.r2:.2f}", rmse, _doublings(each.unseen_doublings))
+    console.print(made)
+    low, middle, high = np.percentile(found.residuals, [10, 50, 90])
+    console.print(f"residuals of the first, 10th to 90th percentile: {low:,.0f} to {high:,.0f}, median {middle:,.0f}")

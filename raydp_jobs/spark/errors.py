@@ -1,4 +1,4 @@
-"""What a job's failure says, in one line: Spark's and Ray's pages hold it somewhere."""
+"""The errors of Spark and Ray as a job tells them, in one line: their pages hold it somewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def job_errors() -> Iterator[None]:
     """Spark's and Ray's errors as LexicastErrors: UsageError for a query that is wrong, else JobFailedError."""
     try:
         yield

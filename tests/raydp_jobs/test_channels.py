@@ -12,14 +12,14 @@ from lexicast.cluster.errors import TopicError, UsageError
 from lexicast.cluster.topics.names import check_filter, check_topic, is_wildcard
 from lexicast.raydp_jobs.channels.definitions import (
     Channel,
-    Source,
+    PublicationTable,
     channel_topic,
     inlined,
     new_rows,
-    parse_source,
+    parse_table,
     parse_topic,
     same_types,
-    unpack,
+    unpack_channel,
 )
 from lexicast.raydp_jobs.channels.example import emergencies_near_me
 from lexicast.raydp_jobs.jobs.dictionary_choice import MESSAGES_MIN, choose, horizon_of
@@ -65,7 +65,7 @@ def test_parameters_are_found_where_they_are_parameters() -> None:
 
 def test_a_definition_comes_back() -> None:
     channel = emergencies_near_me()
-    assert unpack(channel.pack()) == channel
+    assert unpack_channel(channel.pack()) == channel
     assert channel.parameters == ("km", "user")
 
 
@@ -76,8 +76,8 @@ def test_a_definition_comes_back() -> None:
         ({"sql": " "}, "the SQL is empty"),
         ({"name": "a/b"}, "is no name for a channel"),
         ({"tables": {"history-1": ""}}, "is no name for a channel or a table"),
-        ({"history": {"t": Source("x/#", 1, "")}, "tables": {"t": "a\n1"}}, "two tables have one name"),
-        ({"state": {"t": Source("x/#", 0, "")}}, "a window of 0 s"),
+        ({"history": {"t": PublicationTable("x/#", 1, "")}, "tables": {"t": "a\n1"}}, "two tables have one name"),
+        ({"state": {"t": PublicationTable("x/#", 0, "")}}, "a window of 0 s"),
     ],
 )
 def test_a_definition_that_cannot_be_used_says_why(changes: dict[str, object], message: str) -> None:
@@ -88,13 +88,13 @@ def test_a_definition_that_cannot_be_used_says_why(changes: dict[str, object], m
 
 def test_a_wrong_filter_is_refused() -> None:
     with pytest.raises(TopicError):
-        Channel("c", "SELECT 1", 5.0, history={"t": Source("a/#/b", 5, "")})
+        Channel("c", "SELECT 1", 5.0, history={"t": PublicationTable("a/#/b", 5, "")})
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b'{"name": "c"}', b"null"])
 def test_garbage_is_no_definition(payload: bytes) -> None:
     with pytest.raises(UsageError, match="not a channel's definition"):
-        unpack(payload)
+        unpack_channel(payload)
 
 
 def test_large_tables_are_refused() -> None:
@@ -103,12 +103,12 @@ def test_large_tables_are_refused() -> None:
 
 
 def test_sources_are_read_from_the_command_line() -> None:
-    assert parse_source("e=emergencies/+@1m30s", {"e": "id STRING"}) == (
+    assert parse_table("e=emergencies/+@1m30s", {"e": "id STRING"}) == (
         "e",
-        Source("emergencies/+", 90.0, "id STRING"),
+        PublicationTable("emergencies/+", 90.0, "id STRING"),
     )
     with pytest.raises(UsageError, match="NAME=FILTER@WINDOW"):
-        parse_source("emergencies/+", {})
+        parse_table("emergencies/+", {})
 
 
 def test_parameters_of_all_subscriptions_have_one_type() -> None:

@@ -31,11 +31,11 @@ from lexicast.cluster.errors import UsageError
 from lexicast.compression.dictionary import Dictionary
 from lexicast.raydp_jobs.channels.definitions import channel_topic
 from lexicast.raydp_jobs.channels.example import NAME, emergencies_near_me
-from lexicast.raydp_jobs.channels.runner import Bus, Runner, subscriptions
+from lexicast.raydp_jobs.channels.runner import ChannelBus, ChannelRunner, channel_subscriptions
 from lexicast.raydp_jobs.history.dataframe import export_parquet, history, history_dataset, release
-from lexicast.raydp_jobs.jobs.train_dictionaries import current_dictionaries, publish, train_from_history
+from lexicast.raydp_jobs.jobs.train_dictionaries import choose_dictionaries, current_dictionaries, publish_dictionaries
 from lexicast.raydp_jobs.spark.environment import join_ray, spark_session
-from lexicast.raydp_jobs.spark.errors import JobFailedError, told
+from lexicast.raydp_jobs.spark.errors import JobFailedError, job_errors
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
@@ -197,7 +197,7 @@ def test_a_question_in_sql_and_one_that_is_wrong(spark: Any, data_dir: Path, sto
     frame.createOrReplaceTempView("history")
     (row,) = spark.sql("SELECT max(delay) m, count(DISTINCT carrier) n FROM history").collect()
     assert (row.m, row.n) == (96, 4)
-    with pytest.raises(UsageError, match="nonsense") as raised, told():
+    with pytest.raises(UsageError, match="nonsense") as raised, job_errors():
         spark.sql("SELECT nonsense FROM history")
     assert "\n" not in str(raised.value)
     release(frame)
@@ -207,7 +207,7 @@ def test_a_job_that_fails_says_so_in_one_line_and_leaves_the_cluster_alone(spark
     def fail(batches: Any) -> Any:
         raise ValueError("this batch is cursed")
 
-    with pytest.raises(JobFailedError, match="ValueError: this batch is cursed") as raised, told():
+    with pytest.raises(JobFailedError, match="ValueError: this batch is cursed") as raised, job_errors():
         spark.range(10).mapInPandas(fail, "id LONG").count()
     assert "\n" not in str(raised.value)
     with lexicast.sync.connect(data_dir=data_dir) as bus:
@@ -230,12 +230,12 @@ def test_dictionaries_from_the_history_are_published_and_used(spark: Any, data_d
     with lexicast.sync.connect(data_dir=data_dir) as bus:
         words = [f"kettle {at % 13} boils over at {at % 7} degrees".encode() for at in range(400)]
         bus.publish_many([("kettles/k/state", word) for word in words])
-    choices = train_from_history(spark, connect, CompressionConfig(families=("kettles/+/state",)), "kettles/#")
+    choices = choose_dictionaries(spark, connect, CompressionConfig(families=("kettles/+/state",)), "kettles/#")
     (choice,) = choices
     assert choice.family == b"kettles/+/state"
     assert choice.dictionary is not None
     assert choice.proposed_percent > choice.current_percent
-    assert asyncio.run(publish(connect, [choice.dictionary])) == 1
+    assert asyncio.run(publish_dictionaries(connect, [choice.dictionary])) == 1
 
     def announced() -> bool:
         return asyncio.run(current_dictionaries(connect)).get(choice.family) == choice.dictionary
@@ -253,7 +253,7 @@ def test_emergencies_near_me(spark: Any, data_dir: Path) -> None:
     """REAPS, section II: subscribers move, emergencies happen, shelters stand; only what is new is told."""
     channel = emergencies_near_me(period_s=5)
     here, far = '{"lat": 33.6432, "lon": -117.8200}', '{"lat": 34.9, "lon": -118.9}'
-    with lexicast.sync.connect(data_dir=data_dir) as bus, Bus({"data_dir": data_dir}) as runners:
+    with lexicast.sync.connect(data_dir=data_dir) as bus, ChannelBus({"data_dir": data_dir}) as runners:
         bus.publish(channel.topic, channel.pack(), retain=True)
         until(lambda: NAME in runners.channels)
         bus.publish_many([("locations/ann", here), ("locations/bob", far)])
@@ -263,9 +263,9 @@ def test_emergencies_near_me(spark: Any, data_dir: Path) -> None:
             bus.subscribe(topics["ann"]) as ann_again,
             bus.subscribe(topics["bob"]) as bob,
         ):
-            until(lambda: set(subscriptions().get(NAME, {})) == set(topics.values()))
+            until(lambda: set(channel_subscriptions().get(NAME, {})) == set(topics.values()))
             lines: list[str] = []
-            runner = Runner(spark, runners, lines.append)
+            runner = ChannelRunner(spark, runners, lines.append)
             bus.publish("emergencies/fire", '{"id": "e1", "kind": "fire", "lat": 33.65, "lon": -117.82}')
             assert runner.step(0.0) == 1, lines
             (row,) = json.loads(next(iter(ann)).payload)["rows"]
@@ -278,7 +278,7 @@ def test_emergencies_near_me(spark: Any, data_dir: Path) -> None:
             assert [row["id"] for row in json.loads(next(iter(bob)).payload)["rows"]] == ["e1"]
             assert len(lines) == 3, lines
             assert runner.answered_at_once
-        until(lambda: not subscriptions().get(NAME))
+        until(lambda: not channel_subscriptions().get(NAME))
         bus.publish(channel.topic, b"", retain=True)
         until(lambda: NAME not in runners.channels)
 

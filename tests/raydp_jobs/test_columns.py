@@ -32,7 +32,7 @@ from lexicast.cluster.records import DictionaryStored, EpochStart, pack_record
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import Recoder
 from lexicast.raydp_jobs.history.columns import COLUMNS, BlocksToArrow, Wanted, check_columns
-from lexicast.raydp_jobs.history.reading import Place, Query, matcher, plan, read_slice
+from lexicast.raydp_jobs.history.reading import Place, Query, plan, read_slice, topic_matcher
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.scan import LogScanner
 from lexicast.storage.store import Store
@@ -148,7 +148,7 @@ def test_only_topics_that_match_are_read() -> None:
     runs = tuple(Run(0, at % 2, 0, RAW, 0, None, -1, 1) for at in range(4))
     meta = pack_meta(Meta((b"a/1", b"b/1"), runs, (), (), (), ()))
     block = Block(0, 1, 0, 3, START_US, PUBLICATIONS, meta, (1).to_bytes(4, "little") * 4, b"wxyz")
-    decoder = BlocksToArrow(["offset", "payload"], Wanted(matcher(b"b/+"), 0, FOREVER, 0), held())
+    decoder = BlocksToArrow(["offset", "payload"], Wanted(topic_matcher(b"b/+"), 0, FOREVER, 0), held())
     batches = [*decoder.batches([block], 0, 10), *decoder.rest()]
     assert batches[0].to_pylist() == [{"offset": 1, "payload": b"x"}, {"offset": 3, "payload": b"z"}]
 

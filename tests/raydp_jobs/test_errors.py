@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lexicast.cluster.errors import UnavailableError, UsageError
-from lexicast.raydp_jobs.spark.errors import JobFailedError, first_line, told
+from lexicast.raydp_jobs.spark.errors import JobFailedError, first_line, job_errors
 
 IN_AN_EXECUTOR = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -56,15 +56,15 @@ def test_our_own_errors_become_one_line() -> None:
 
 
 def test_a_job_that_fails_says_that_nothing_was_changed() -> None:
-    with pytest.raises(JobFailedError, match="nothing was changed: ValueError: this batch is cursed"), told():
+    with pytest.raises(JobFailedError, match="nothing was changed: ValueError: this batch is cursed"), job_errors():
         raise FromSpark(IN_AN_EXECUTOR)
 
 
 def test_a_wrong_query_is_the_users_mistake() -> None:
-    with pytest.raises(UsageError, match=r"^no such column$"), told():
+    with pytest.raises(UsageError, match=r"^no such column$"), job_errors():
         raise AnalysisException("no such column; line 1 pos 7;")
 
 
 def test_what_is_nobodys_failure_stays_what_it_is() -> None:
-    with pytest.raises(ZeroDivisionError), told():
+    with pytest.raises(ZeroDivisionError), job_errors():
         print(1 // 0)

@@ -18,10 +18,9 @@ from matplotlib.text import Text
 from lexicast.bench.demo_spark.channel import EMERGENCIES, KM, WAYS, shelters
 from lexicast.bench.demo_spark.pictures import draw_delays, draw_map
 from lexicast.compression.dictionary import Dictionary
-from lexicast.raydp_jobs.jobs.dictionary_choice import Candidate, Choice
+from lexicast.raydp_jobs.jobs.dictionary_choice import Choice, HistoryCandidate
 from lexicast.raydp_jobs.jobs.pictures import FAMILIES_MAX, draw_dictionaries, draw_regression
-from lexicast.raydp_jobs.jobs.regression_observations import Observation
-from lexicast.raydp_jobs.jobs.train_regression import Fit, Regression
+from lexicast.raydp_jobs.jobs.regression_observations import Fit, Observation, Regression
 
 
 @pytest.fixture
@@ -37,8 +36,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 def choice(at: int, better: bool) -> Choice:
     dictionary = Dictionary(b"a/+", "deflate-9", b"content") if better else None
     return Choice(
-        b"flights/%d/+" % at, 1_000 * (at + 1), 200.0, 60.0, 50.0 if better else 59.9, Candidate("zstd", 1, "x", 200),
-        900, 10_000, "better" if better else "not worth it", dictionary,
+        b"flights/%d/+" % at, 1_000 * (at + 1), 200.0, 60.0, 50.0 if better else 59.9,
+        HistoryCandidate("zstd", 1, "x", 200), 900, 10_000, "better" if better else "not worth it", dictionary,
     )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 pytest.importorskip("pyarrow")
 
-from lexicast.raydp_jobs.jobs.job_regression import show, verdict
-from lexicast.raydp_jobs.jobs.train_regression import Fit, Regression
+from lexicast.raydp_jobs.jobs.regression_observations import Fit, Regression
+from lexicast.raydp_jobs.jobs.train_regression import show_regression, what_becomes_of
 from lexicast.raydp_jobs.spark.sql_check import unknown_tables
 
 
@@ -31,11 +31,11 @@ def test_a_regression_of_which_nothing_is_known_is_not_published() -> None:
         return Regression([], [Fit("two features (thesis)", 0.02, 10.0, unseen, 1.0, (1.0, 1.0))], 6.9, [0.0])
 
     assert regression(0.9).pays
-    assert "would be published on $sdc-model" in verdict(regression(0.9), dry_run=True)
+    assert "would be published on $sdc-model" in what_becomes_of(regression(0.9), dry_run=True)
     for unseen in (7.0, float("nan")):
         assert not regression(unseen).pays
-        assert verdict(regression(unseen), dry_run=False).startswith("not published")
+        assert what_becomes_of(regression(unseen), dry_run=False).startswith("not published")
     said = StringIO()
-    show(Console(file=said, width=120), regression(float("nan")))
+    show_regression(Console(file=said, width=120), regression(float("nan")))
     assert "nan" not in said.getvalue()
     assert "too few families" in said.getvalue()
