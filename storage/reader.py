@@ -9,10 +9,12 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
 
 from .environment.environment import Environment
+from .file.keys import MAX_OFFSET, group_prefix
+from .file.sealing import DamageError
 from .file.table import ReadTransaction
 from .index.log_index import Entry, Index
 from .log.block_cuts import cut, only_topic
-from .log.block_format import MAX_OFFSET, DamageError, Head, group_prefix
+from .log.block_format import Head
 from .log.block_log import Log
 from .tables.groups import Group
 from .tables.state import retained_fields

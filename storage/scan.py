@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 
-from .environment.environment import ReadOnly
+from .environment.read_only import ReadOnly
 from .file.damage import Ledger
+from .file.keys import group_prefix
 from .file.table import ReadTransaction
-from .log.block_format import Head, group_prefix, head_bytes
+from .log.block_format import Head, head_bytes
 from .log.block_log import Log
 from .tables.state import dictionary_of, subscription_of
 

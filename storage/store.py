@@ -28,14 +28,16 @@ from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
 from .dualdb.rows import Rows
-from .environment.environment import Environment, Identity, identify
+from .environment.environment import Environment
 from .environment.guard import Guard
+from .environment.identity import Identity, identify
 from .environment.options import StoreOptions
 from .environment.space import Space
+from .file.keys import MAX_OFFSET, group_prefix
 from .file.table import AnyTransaction, Table, WriteTransaction
 from .index.index_writer import WriteBehind
 from .index.log_index import Entry, Index, IndexedSubscription
-from .log.block_format import FORMAT_VERSION, MAX_OFFSET, encode_block, group_prefix
+from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
 from .reader import READ_S, Reader, ReadResult
@@ -101,7 +103,7 @@ class Store:
         self.damage = environment.damage
         self._log = Log(self._databases.log, self.damage)
         self._index = Index(self._databases.dual, options, self._still_logged, self._oldest_us, self.damage)
-        self._ids = TopicIds(environment, options.topic_cache_max)
+        self._ids = TopicIds(self._databases, environment.begin, options.topic_cache_max)
         self._state = State(self._databases, self._ids, self._index)
         self._space = Space(environment, options, clock)
         self.guard = Guard(environment, self._space)

@@ -39,8 +39,10 @@ from lexicast.cluster.blocks import CONTROL
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError
 from lexicast.storage.environment.environment import DATA_FILE
+from lexicast.storage.file.keys import name_key, parse_log_key
+from lexicast.storage.file.sealing import unseal
 from lexicast.storage.file.table import Table
-from lexicast.storage.log.block_format import block_of, name_key, parse_log_key, record_offset, unseal, verified_head
+from lexicast.storage.log.block_format import block_of, record_offset, verified_head
 from lexicast.storage.store import Store
 from lexicast.storage.tables.state import retained_fields
 

@@ -16,8 +16,9 @@ from lexicast.actors.launch.stores import COORDINATORS
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import unpack_record
-from lexicast.storage.environment.environment import ReadOnly
-from lexicast.storage.log.block_format import block_of, log_key, parse_log_key, verified_head
+from lexicast.storage.environment.read_only import ReadOnly
+from lexicast.storage.file.keys import log_key, parse_log_key
+from lexicast.storage.log.block_format import block_of, verified_head
 from lexicast.storage.maintenance import directory as care
 
 TELEMETRY: Final = b"/telemetry"

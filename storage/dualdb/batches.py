@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lexicast.cluster.errors import StoreFormatError, UsageError
 
-from ..log.block_format import DamageError, unpacked_head
+from ..file.sealing import DamageError, unpacked_head
 from .checksums import U32, row_checks
 from .rows import EVER_US, I64, ID_LIMIT, U64
 

@@ -36,9 +36,9 @@ import numpy as np
 
 from lexicast.cluster.errors import StoreError, StoreFullError, StorePoisonedError, UsageError
 
-from ..environment.environment import disk_is_full
+from ..file.disk import disk_is_full
+from ..file.sealing import DamageError
 from ..file.table import WriteTransaction
-from ..log.block_format import DamageError
 from .batches import (
     PUBLISH,
     RENEW,

@@ -23,11 +23,11 @@ import msgpack
 from lexicast.cluster.errors import ConfigError, StoreError, StoreFormatError
 from lexicast.cluster.files import FILE_MODE
 
-from ..environment.environment import complete_file, leave_poison, map_bytes_possible, refuse_poisoned
 from ..environment.options import GIB, MIB
+from ..file.disk import complete_file, leave_poison, map_bytes_possible, refuse_poisoned
 from ..file.locks import Reading, begin_reading, no_slot, open_environment, own
+from ..file.sealing import DamageError, Value, seal, unseal
 from ..file.table import AnyTransaction, Database, ReadTransaction, WriteTransaction
-from ..log.block_format import DamageError, Value, seal, unseal
 
 DUAL_VERSION: Final = 1
 DUAL_FILE: Final = "dual.mdb"

@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
+from ..file.sealing import DamageError, seal, unpacked_head, unseal
 from ..file.table import AnyTransaction, WriteTransaction
-from ..log.block_format import DamageError, seal, unpacked_head, unseal
 from .environment import GRAVES, DualOptions, Home, Manifest, RunRow, write_manifest
 from .merging import Merge, in_memory
 from .rows import I64, ROW_BYTES, Matches, Queries, Rows, asked, joined_matches

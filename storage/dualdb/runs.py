@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from ..file.sealing import DamageError, unpacked
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from ..log.block_format import DamageError, unpacked
 from .rows import I64, U64, Asked, Bounds, Matches, Rows, asked, bounds_of, probe
 from .segments import encode_segment, segment_rows, verified_segment_head
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..log.block_format import DamageError
+from ..file.sealing import DamageError
 from .checksums import row_checks
 from .rows import ROW_BYTES, Bounds, Rows, bounds_of
 

@@ -12,69 +12,27 @@ somebody has looked.
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
-import msgpack
 
-from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
-from lexicast.cluster.files import FILE_MODE, write_whole
+from lexicast.cluster.errors import StoreError, StoreFormatError
+from lexicast.cluster.files import FILE_MODE
 
 from ..file.damage import Ledger
-from ..file.locks import Reading, begin_reading, no_slot, open_environment, own
+from ..file.disk import complete_file, leave_poison, map_bytes_possible, refuse_poisoned
+from ..file.locks import begin_reading, no_slot, open_environment, own
 from ..file.table import Database, ReadTransaction, Table, WriteTransaction
-from ..log.block_format import FORMAT_VERSION, DamageError, Value, seal, unseal
+from ..tables.databases import PLAIN, Databases, raw_database
 from ..tables.row_validation import form_of
 from .options import GIB, StoreOptions
 
-POISON_FILE: Final = "poisoned"
 DATA_FILE: Final = "data.mdb"
-# Beside the tables, for repair: a page that each commit writes anew.
-IDENTITY_COPY: Final = b"identity.copy"
-
-# Whose store this is cannot be told from anything else in it: the row stands there several times.
-IDENTITY: Final = (b"identity", b"identity, again", b"identity, once more")
 _MAP_BYTES_MIN: Final = GIB
-_FULL_BYTES: Final = 1 << 20
-
-
-class Identity(NamedTuple):
-    """Whose store this is, written once when it is created."""
-
-    version: int
-    cluster_id: str
-    member: str
-    groups: int
-
-
-class Databases(NamedTuple):
-    """Every table of the environment. Keys of tables by group start with the group (u16, big-endian)."""
-
-    identity: Database
-    log: Database  # (group, last offset) -> block
-    kept: Database  # (group, offset) -> single-record block of a retained publication that outlived its log block
-    expiry: Database  # (expires_us u64, group, last offset) -> "": blocks that expire as a whole
-    dual: Database  # DualDB, see `dual`
-    groups: Table  # group -> what of it cannot be read from the log's end
-    names: Table  # topic id u64 -> topic name
-    ids: Table  # name -> topic id u64
-    superseded: Database  # (group, offset) -> "", sealed: control records that count no more and are still in the log
-    sessions: Table  # group, client id -> see `sessions`
-    session_due: Table  # due_us u64, group, client id -> ""
-    subscriptions: Table  # group, broker and filter -> offset u64, the Subscribed record
-    producers: Table  # group, producer -> see `producers`
-    marks: Table  # group, session uid, packet id u16 -> offset u64, time_us i64
-    retained: Table  # topic id u64 -> offset u64, expires_us u64
-    dictionaries: Table  # group, dictionary u64 -> the DictionaryStored record
-    epochs: Table  # group, epoch u64 -> first offset u64, last offset before it u64
-
-
-PLAIN: Final = ("identity", "log", "kept", "expiry", "dual", "superseded")
 
 
 class Environment:
@@ -147,49 +105,6 @@ class Environment:
         os.close(self._lock)
 
 
-def raw_database(databases: Databases, name: str) -> Database:
-    """The LMDB database called `name`."""
-    found: Database | Table = getattr(databases, name)
-    return found.database if isinstance(found, Table) else found
-
-
-def disk_is_full(directory: Path, error: Exception) -> bool:
-    """An I/O error came of a full disk: then nothing was written over, and a restart with space is enough.
-
-    LMDB says ENOSPC where nothing could be written, and EIO where a part could (measured on tmpfs).
-    """
-    found = os.statvfs(directory)
-    full = found.f_bavail * found.f_frsize < _FULL_BYTES
-    return "No space" in str(error) or (full and "Input/output error" in str(error))
-
-
-def leave_poison(directory: Path, reason: str) -> None:
-    """Write the file that keeps a store from being opened before somebody has looked at the disk."""
-    with suppress(OSError):
-        write_whole(directory / POISON_FILE, reason.encode() + b"\n")
-
-
-def refuse_poisoned(directory: Path) -> None:
-    """Raise StorePoisonedError when an I/O error has left its mark in `directory`."""
-    marker = directory / POISON_FILE
-    if marker.exists():
-        raise StorePoisonedError(
-            f"the store {directory} had an I/O error ({marker.read_text().strip()}): look at the disk, and when "
-            f"`lexicast store check {directory}` finds no damage, `lexicast store repair` clears this"
-        )
-
-
-def map_bytes_possible(directory: Path, wanted: int) -> int:
-    """`wanted` capped by the largest file that the file system and the process's limits allow, in whole pages."""
-    bits = os.pathconf(directory, "PC_FILESIZEBITS")
-    limit = 2 ** (bits - 1) - 1 if 0 < bits < 64 else wanted
-    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if soft != resource.RLIM_INFINITY:
-        limit = min(limit, soft)
-    page = os.sysconf("SC_PAGESIZE")
-    return max(page, min(wanted, limit) // page * page)
-
-
 def _open_lmdb(directory: Path, options: StoreOptions) -> lmdb.Environment:
     map_bytes = map_bytes_possible(directory, options.map_bytes)
     while True:
@@ -226,13 +141,6 @@ def _opened(directory: Path, map_bytes: int, max_readers: int) -> lmdb.Environme
     )
 
 
-def complete_file(environment: lmdb.Environment, data: Path) -> None:
-    """Lengthen a file that was cut short, so that looking at the lost pages is an error and not a SIGBUS."""
-    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    if data.stat().st_size < expected:
-        os.truncate(data, expected)
-
-
 def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, create: bool = True) -> Databases:
     """Every database of the store; `damage` gets to know of damaged rows. Raises StoreFormatError."""
     ledger = damage or Ledger()
@@ -256,113 +164,3 @@ def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, 
 def open_new(directory: Path, **options: Any) -> lmdb.Environment:
     """An environment in an empty directory, to be filled and moved elsewhere. Raises lmdb.Error."""
     return lmdb.open(str(directory), max_dbs=len(Databases._fields), mode=FILE_MODE, **options)
-
-
-class ReadOnly(Reading):
-    """A store that is open for looking only, also beside its owner."""
-
-    def __init__(self, directory: Path, shared: bool = True, damage: Ledger | None = None) -> None:
-        """See `Reading`. Raises StoreFormatError (not a store, damaged), StoreError (no right, no slot, replaced)."""
-        if not (directory / DATA_FILE).exists():
-            raise StoreFormatError(f"{directory} is not a store: there is no {DATA_FILE} in it")
-        try:
-            super().__init__(directory, partial(_opened_read_only, directory), shared)
-        except lmdb.Error as error:
-            raise StoreFormatError(
-                f"the store {directory} cannot be opened ({error}): repair it or restore it from a backup"
-            ) from None
-        try:
-            self.databases = open_databases(self.lmdb, damage, create=False)
-        except BaseException:
-            self.close()
-            raise
-
-
-def _opened_read_only(directory: Path) -> lmdb.Environment:
-    return lmdb.open(
-        str(directory),
-        readonly=True,
-        create=False,
-        readahead=False,
-        max_dbs=len(Databases._fields),
-        max_readers=StoreOptions().max_readers,
-        mode=FILE_MODE,
-    )
-
-
-def identify(environment: Environment, wanted: Identity) -> None:
-    """Write `wanted` into an empty store; in another one, compare. Raises StoreFormatError when they differ."""
-    found = read_identity(environment)
-    if found is None or (found == wanted and environment.damage.counts.get("identity")):
-        _write_identity(environment, wanted)
-    elif found != wanted:
-        raise StoreFormatError(
-            f"{environment.directory} is the store of cluster {found.cluster_id!r}, member {found.member!r}, "
-            f"{found.groups} groups; asked for cluster {wanted.cluster_id!r}, member {wanted.member!r}, "
-            f"{wanted.groups} groups: use that cluster's data directory, or an empty one"
-        )
-
-
-def read_identity(environment: Environment) -> Identity | None:
-    """Whose store this is; None when it is empty. Raises StoreFormatError when that cannot be read or is newer."""
-    directory = environment.directory
-    try:
-        with environment.snapshot() as txn:
-            rows = [(bytes(key), bytes(row)) for key, row in txn.cursor(environment.databases.identity)]
-            if not rows and not txn.stat(environment.databases.log)["entries"]:
-                return None
-    except lmdb.Error as error:
-        raise StoreFormatError(f"the store {directory} cannot be read ({error}): restore it from a backup") from None
-    found = next(_identities(rows, environment.damage), None)
-    if found is None:
-        raise StoreFormatError(
-            f"the store {directory} has lost its identity: repair it, or restore it from a backup or another member"
-        )
-    refuse_version(directory, found.version)
-    return found
-
-
-def _identities(rows: Iterable[tuple[bytes, bytes]], damage: Ledger) -> Iterator[Identity]:
-    """What each sound row says; damaged ones are noted, all of them, so that they are written anew."""
-    found = []
-    for key, row in rows:
-        try:
-            found.append(identity_of(key, row))
-        except DamageError as error:
-            damage.note(error)
-    return iter(found)
-
-
-def identity_of(key: Value, row: Value) -> Identity:
-    """What a stored row says. Raises DamageError."""
-    data = unseal("identity", key, row)
-    try:
-        return Identity(*msgpack.unpackb(data))
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise DamageError("identity", -1, -1, str(error)) from None
-
-
-def refuse_version(directory: Path, version: int) -> None:
-    """Raise StoreFormatError when a store has another format than ours."""
-    if version > FORMAT_VERSION:
-        raise StoreFormatError(
-            f"the store {directory} has format {version}, this lexicast reads {FORMAT_VERSION}: use the lexicast that "
-            "wrote it, or a newer one"
-        )
-    if version < FORMAT_VERSION:
-        raise StoreFormatError(
-            f"the store {directory} has format {version}, from before the first release; this lexicast reads "
-            f"{FORMAT_VERSION}: use the lexicast that wrote it, or move it away to start with an empty store"
-        )
-
-
-def _write_identity(environment: Environment, wanted: Identity) -> None:
-    try:
-        with environment.begin() as txn:
-            txn.drop(environment.databases.identity, delete=False)
-            packed = msgpack.packb(tuple(wanted))
-            for key in IDENTITY:
-                txn.put(key, seal("identity", key, packed), db=environment.databases.identity)
-            txn.put(IDENTITY_COPY, seal("identity", IDENTITY_COPY, packed))
-    except lmdb.Error as error:
-        raise StoreError(f"cannot write the new store {environment.directory}: {error}") from None

@@ -16,8 +16,9 @@ import lmdb
 
 from lexicast.cluster.errors import StoreError, StoreFullError, StorePoisonedError
 
+from ..file.disk import disk_is_full
 from ..file.table import ReadTransaction
-from .environment import Environment, disk_is_full
+from .environment import Environment
 from .space import Space
 
 _NOT_POISON: Final = (lmdb.ReadersFullError, lmdb.MapResizedError)

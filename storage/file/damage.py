@@ -18,7 +18,7 @@ import threading
 from collections import Counter
 from typing import Any, Final
 
-from ..log.block_format import DamageError
+from .sealing import DamageError
 
 log = logging.getLogger(__name__)
 

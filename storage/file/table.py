@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..log.block_format import DamageError, seal, unseal
 from .damage import Ledger
+from .sealing import DamageError, seal, unseal
 
 if TYPE_CHECKING:
     import lmdb

@@ -11,8 +11,9 @@ from lexicast.cluster.errors import UsageError
 from lexicast.cluster.topics.names import is_wildcard
 
 from ..environment.environment import Environment
+from ..file.sealing import DamageError
 from ..file.table import WriteTransaction
-from ..log.block_format import DamageError, block_of
+from ..log.block_format import block_of
 from ..log.block_log import Log
 from ..log.block_outline import Outline, outline
 from ..tables import groups as group_rows

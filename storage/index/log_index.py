@@ -37,8 +37,8 @@ from lexicast.cluster.records import Subscribed
 from ..dualdb.rows import NEVER_US, Rows, empty
 from ..environment.options import StoreOptions
 from ..file.damage import Ledger
+from ..file.sealing import DamageError, seal, unpacked, unpacked_head, unseal
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from ..log.block_format import DamageError, seal, unpacked, unpacked_head, unseal
 from .runs import IndexRuns, OldestUs, StillWanted
 
 SUBSCRIPTION: Final = b"S"

@@ -23,8 +23,8 @@ import numpy as np
 from ..dualdb.merging import Merge
 from ..dualdb.rows import Rows, joined
 from ..dualdb.runs import Run, delete_some
+from ..file.sealing import DamageError, seal, unpacked, unseal
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from ..log.block_format import DamageError, seal, unpacked, unseal
 
 RUNS_PREFIX: Final = b"\xff\xff"
 _KEY = struct.Struct(">HII")

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, Mark, Meta, ProducerRun, Run, pack_meta, unpack_meta
 
-from .block_format import MAX_OFFSET, Head, Value, meta_of
+from ..file.keys import MAX_OFFSET
+from ..file.sealing import Value
+from .block_format import Head, meta_of
 
 
 class Piece(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the bytes on disk mean. Settled: a change here needs a new FORMAT_VERSION and an upgrade rule.
+"""The form of blocks on disk. Settled: a change here needs a new FORMAT_VERSION and an upgrade rule.
 
 A block is one value (one put and one copy a batch) under the key (group u16, last offset u64), big-endian, so that
 `set_range` on any offset finds the block that holds it. The value, little-endian:
@@ -16,9 +16,6 @@ Group and last offset are the key's. A device's message is often a block of its 
 76 and is 35. `expire_first_us` is when the first record of the block expires (0: none does), `expire_all_us` when the
 last one has (0: some never do): readers and the reclaimer decide from the head alone whether there is anything to look
 at.
-
-Rows of the tables are sealed: crc32 of the table's name, key and data, then the data. So a row that is found where its
-table cannot be told any more says itself which one it is of.
 """
 
 from __future__ import annotations
@@ -26,14 +23,15 @@ from __future__ import annotations
 import struct
 from array import array
 from binascii import crc32
-from functools import cache
-from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import CONTROL, U32, Block, Meta
-from lexicast.cluster.errors import PeerError, StoreError, StoreFormatError, UsageError
+from lexicast.cluster.errors import PeerError, StoreFormatError, UsageError
 from lexicast.cluster.selection import select
+
+from ..file.keys import MAX_OFFSET, log_key
+from ..file.sealing import DamageError, Value
 
 FORMAT_VERSION: Final = 3
 
@@ -44,40 +42,12 @@ EXPIRES: Final = 8
 # The block lies in `kept`, not in the log.
 IS_KEPT: Final = 4
 
-# Tables of few rows under words, which no other table has as keys, and which every format has to be able to read.
-_BY_WORDS: Final = ("identity", "meta")
-
-_KEY = struct.Struct(">HQ")
 _CRC = struct.Struct("<I")
 _HEAD = struct.Struct("<BBBIIqIII")
 _EXPIRY = struct.Struct("<QQ")
 HEAD_BYTES: Final = _CRC.size + _HEAD.size
 _EXPIRY_BYTES: Final = _EXPIRY.size
 _U32_END: Final = 2**32
-
-# LMDB keys end at 511 bytes, MQTT names at 65,535: a longer name is known by its digest.
-_NAME_BYTES_MAX: Final = 480
-# Of a key or row that cannot be read, as much is shown.
-_SHOWN_BYTES: Final = 32
-_NAME_DIGEST_BYTES: Final = 32
-
-MAX_OFFSET: Final = 2**64 - 1
-
-Value: TypeAlias = bytes | memoryview
-
-
-class DamageError(StoreError):
-    """Bytes on disk are not those that were written. Names the table, the group and the offset (-1: not known)."""
-
-    def __init__(self, table: str, group: int, offset: int, what: str) -> None:
-        super().__init__(
-            f"damaged: {table}, group {group}, offset {offset}: {what}; "
-            "run `python -m lexicast.storage.maintenance.check` on this store"
-        )
-        self.table = table
-        self.group = group
-        self.offset = offset
-        self.what = what
 
 
 class Head(NamedTuple):
@@ -96,65 +66,6 @@ class Head(NamedTuple):
     records: int
     meta_bytes: int
     body_bytes: int
-
-
-def log_key(group: int, offset: int) -> bytes:
-    """The key of the block whose last offset is `offset`."""
-    return _KEY.pack(group, offset)
-
-
-def unpacked(layout: struct.Struct, data: Value, table: str) -> tuple[Any, ...]:
-    """The fields of a key or row of that layout. Raises DamageError naming its table when the size is another."""
-    if len(data) != layout.size:
-        what = f"{len(data)} bytes ({bytes(data[:_SHOWN_BYTES])!r}) where {layout.size} were expected"
-        raise DamageError(table, -1, -1, what)
-    return layout.unpack(data)
-
-
-def unpacked_head(layout: struct.Struct, data: Value, table: str) -> tuple[Any, ...]:
-    """The same of a row that goes on after that layout."""
-    return unpacked(layout, data[: layout.size], table)
-
-
-def parse_log_key(key: Value, table: str = "log") -> tuple[int, int]:
-    """(group, last offset) of a key of the log, or of another table by position. Raises DamageError."""
-    group, offset = unpacked(_KEY, key, table)
-    return group, offset
-
-
-def group_prefix(group: int) -> bytes:
-    """What every row of `group` in a table by group starts with."""
-    return group.to_bytes(2, "big")
-
-
-def name_key(name: bytes) -> bytes:
-    """`name` as part of a key: itself, or its digest where it is too long for LMDB."""
-    if len(name) <= _NAME_BYTES_MAX:
-        return b"\0" + name
-    return b"\1" + blake2b(name, digest_size=_NAME_DIGEST_BYTES).digest()
-
-
-def key_name(key: bytes) -> bytes | None:
-    """The inverse of `name_key`; None for a digest."""
-    return key[1:] if key[:1] == b"\0" else None
-
-
-@cache
-def _seed(table: str) -> int:
-    return 0 if table in _BY_WORDS else crc32(table.encode())
-
-
-def seal(table: str, key: bytes, data: bytes) -> bytes:
-    """`data` with a checksum over its table's name, its key and it."""
-    return _CRC.pack(crc32(data, crc32(key, _seed(table)))) + data
-
-
-def unseal(table: str, key: Value, value: Value) -> bytes:
-    """The inverse of `seal`. Raises DamageError when the checksum disagrees."""
-    data = bytes(value[_CRC.size :])
-    if len(value) < _CRC.size or _CRC.unpack_from(value)[0] != crc32(data, crc32(key, _seed(table))):
-        raise DamageError(table, -1, -1, f"the row {bytes(key)!r} does not match its checksum")
-    return data
 
 
 def encode_block(block: Block, flags: int, expire_first_us: int, expire_all_us: int) -> bytes:

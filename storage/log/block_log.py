@@ -12,9 +12,11 @@ from lexicast.cluster.blocks import Block, Meta, unpack_meta
 from lexicast.cluster.errors import PeerError
 
 from ..file.damage import Ledger
+from ..file.keys import MAX_OFFSET, log_key, parse_log_key
+from ..file.sealing import DamageError
 from ..file.table import AnyTransaction, Database, ReadTransaction, WriteTransaction
 from .block_cuts import cut
-from .block_format import MAX_OFFSET, DamageError, Head, log_key, meta_of, parse_log_key, sound_block, verified_head
+from .block_format import Head, meta_of, sound_block, verified_head
 
 
 class Log:

@@ -21,37 +21,22 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import PeerError, StoreError, UsageError
 
 from ..dualdb.segments import segment_rows
-from ..environment.environment import (
-    DATA_FILE,
-    IDENTITY,
-    Databases,
-    ReadOnly,
-    identity_of,
-    raw_database,
-    refuse_version,
-)
+from ..environment.environment import DATA_FILE
+from ..environment.identity import IDENTITY, identity_of, refuse_version
+from ..environment.read_only import ReadOnly
 from ..file.damage import Ledger
+from ..file.keys import group_prefix, log_key, name_key, parse_log_key
 from ..file.locks import begin_reading
+from ..file.sealing import DamageError, unseal
 from ..file.table import ReadTransaction, Table
 from ..index.log_index import Entry, entries_in, parse_key
 from ..index.runs import MANIFEST_KEY, RUNS_PREFIX
 from ..log.block_cuts import only_topic, retained_topic_at
-from ..log.block_format import (
-    DamageError,
-    block_of,
-    damaged_records,
-    group_prefix,
-    log_key,
-    name_key,
-    parse_log_key,
-    peek_head,
-    record_offset,
-    unseal,
-    verified_head,
-)
+from ..log.block_format import block_of, damaged_records, peek_head, record_offset, verified_head
 from ..log.block_log import Log
 from ..log.block_outline import outline
 from ..store import Store
+from ..tables.databases import Databases, raw_database
 from ..tables.groups import unpack as group_of_row
 from ..tables.row_validation import look_at_form
 from ..tables.sessions import due_key, session_of

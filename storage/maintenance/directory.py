@@ -26,9 +26,12 @@ from lexicast.cluster.errors import StoreError, StoreFormatError
 from lexicast.cluster.files import create_file, make_folder, sync_folder
 
 from ..dualdb.environment import DUAL_FILE, ReadOnlyDual
-from ..environment.environment import DATA_FILE, POISON_FILE, Databases, ReadOnly, raw_database
+from ..environment.environment import DATA_FILE
+from ..environment.read_only import ReadOnly
+from ..file.disk import POISON_FILE
 from ..file.locks import Reading, alone, replace_file
 from ..file.table import Database
+from ..tables.databases import Databases, raw_database
 from . import check as checks
 from .check import Damage, Report
 from .dualdb_check import DUAL_TABLES, check_dual

@@ -16,7 +16,7 @@ from ..dualdb.batches import batch_head, decode_batch, undamaged
 from ..dualdb.environment import DUAL_FILE, ReadOnlyDual, read_manifest
 from ..dualdb.runs import parse_segment_key
 from ..dualdb.segments import segment_rows
-from ..log.block_format import DamageError
+from ..file.sealing import DamageError
 from .check import DAMAGES_MAX, Damage, Report
 
 DUAL_TABLES: Final = ("batches", "runs", "meta")

@@ -24,8 +24,8 @@ from ..dualdb.environment import DUAL_FILE, GRAVES, MANIFEST, Manifest, RunRow, 
 from ..dualdb.rows import joined, sorted_rows
 from ..dualdb.runs import parse_segment_key, segment_key
 from ..dualdb.segments import encode_segment, salvaged_rows, segment_rows
-from ..environment.environment import disk_is_full
-from ..log.block_format import DamageError, unseal
+from ..file.disk import disk_is_full
+from ..file.sealing import DamageError, unseal
 from .check import DAMAGES_MAX, Damage, Report
 from .dualdb_check import DUAL_TABLES
 from .salvage import Progress, Salvage, Writer, nobody

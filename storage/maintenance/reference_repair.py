@@ -16,21 +16,10 @@ from typing import Final
 
 from lexicast.cluster.blocks import Block
 
+from ..file.keys import group_prefix, log_key, name_key, parse_log_key
+from ..file.sealing import seal, unseal
 from ..log.block_cuts import only_topic, retained_topic_at
-from ..log.block_format import (
-    HAS_RETAINED,
-    IS_KEPT,
-    Head,
-    block_of,
-    encode_block,
-    group_prefix,
-    log_key,
-    name_key,
-    parse_log_key,
-    peek_head,
-    seal,
-    unseal,
-)
+from ..log.block_format import HAS_RETAINED, IS_KEPT, Head, block_of, encode_block, peek_head
 from ..log.block_outline import CLEARED, RetainedRow, outline
 from ..tables.groups import GroupRow, pack
 from ..tables.groups import unpack as group_of_row

@@ -25,34 +25,24 @@ import lmdb
 
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError
 
-from ..environment.environment import (
-    DATA_FILE,
-    IDENTITY,
-    IDENTITY_COPY,
-    PLAIN,
-    Databases,
-    disk_is_full,
-    identity_of,
-    open_new,
-    refuse_version,
-)
+from ..environment.environment import DATA_FILE, open_new
+from ..environment.identity import IDENTITY, IDENTITY_COPY, identity_of, refuse_version
+from ..file.disk import disk_is_full
+from ..file.keys import log_key, parse_log_key
+from ..file.sealing import DamageError, seal, unseal
 from ..log.block_cuts import cut
 from ..log.block_format import (
     IS_KEPT,
-    DamageError,
     Head,
     block_of,
     damaged_records,
     encode_block,
-    log_key,
-    parse_log_key,
     peek_head,
     record_offset,
-    seal,
-    unseal,
     verified_head,
 )
 from ..log.block_outline import Outline, outline
+from ..tables.databases import PLAIN, Databases
 from ..tables.row_validation import is_newer, look_at_form
 from ..upkeep.reclaiming import expiry_key
 from .check import DAMAGES_MAX, Damage, Report

@@ -16,8 +16,8 @@ from typing import Final
 
 import lmdb
 
-from ..environment.environment import map_bytes_possible
 from ..environment.options import GIB
+from ..file.disk import map_bytes_possible
 from .lmdb_pages import PageFile, Row, Tree, Walk
 
 Progress = Callable[[int, int], None]

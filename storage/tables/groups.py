@@ -7,18 +7,17 @@ and `time_us` of a row matter only once retention has taken the group's last blo
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 
+from ..file.keys import group_prefix
+from ..file.sealing import unpacked
 from ..file.table import AnyTransaction, ReadTransaction, WriteTransaction
-from ..log.block_format import group_prefix, unpacked
 from ..log.block_log import Log
+from .databases import Databases
 from .state import epoch_of
 from .topics import GROUP_SHIFT
-
-if TYPE_CHECKING:
-    from ..environment.environment import Databases
 
 # A group whose row is damaged and of which nothing is left in the log goes on so far beyond the last epoch known of it:
 # no epoch gives as many offsets (a million a second for 12 days), and 64 bits hold 16 million such gaps.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from ..log.block_format import DamageError, unpacked, unpacked_head
+from ..file.sealing import DamageError, unpacked, unpacked_head
 from ..log.block_outline import ProducerRow
 
 RECENT_RUNS: Final = 64

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from ..file.sealing import DamageError, unpacked, unpacked_head
 from ..file.table import Form
-from ..log.block_format import DamageError, unpacked, unpacked_head
 from .groups import unpack as group_of_row
 from .producers import check_form
 from .producers import parse as producer_of_row

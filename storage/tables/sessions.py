@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import NEVER_US, SessionEnded, SessionMoved, SessionSaved, pack_record, unpack_record
 
+from ..file.keys import group_prefix, name_key
+from ..file.sealing import DamageError, unpacked_head
 from ..file.table import AnyTransaction, WriteTransaction
-from ..log.block_format import DamageError, group_prefix, name_key, unpacked_head
+from .databases import Databases
 from .superseded_records import supersede
-
-if TYPE_CHECKING:
-    from ..environment.environment import Databases
 
 NONE: Final = -1
 

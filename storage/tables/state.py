@@ -16,7 +16,7 @@ Publications add their producers' runs and marks, and move the retained position
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import (
@@ -35,17 +35,15 @@ from lexicast.cluster.records import (
 )
 from lexicast.cluster.topics.names import is_wildcard
 
+from ..file.keys import group_prefix, log_key, name_key
+from ..file.sealing import DamageError, unpacked, unpacked_head
 from ..file.table import AnyTransaction, WriteTransaction
-from ..index.log_index import Index
-from ..log.block_format import DamageError, group_prefix, log_key, name_key, unpacked, unpacked_head
 from ..log.block_outline import CLEARED, Outline, RetainedRow
 from . import producers
+from .databases import Databases
 from .sessions import SessionTable
 from .superseded_records import supersede
 from .topics import TopicIds, find, id_key, wildcard_id
-
-if TYPE_CHECKING:
-    from ..environment.environment import Databases
 
 # Epoch starts remembered a group: a joiner looks for the last common one, far fewer back.
 EPOCHS_MAX: Final = 1_024
@@ -73,10 +71,22 @@ class Retained(NamedTuple):
     expires_us: int
 
 
+class SubscriptionIndex(Protocol):
+    """Where subscriptions stand a second time, beside the publications of their topics: DualDB, in a coordinator."""
+
+    def put_subscription(self, txn: WriteTransaction, topic_id: int, offset: int, record: Subscribed) -> None:
+        """Enter a subscription under the id of its topic."""
+        ...
+
+    def delete_subscription(self, txn: WriteTransaction, topic_id: int, offset: int) -> None:
+        """Take it out again."""
+        ...
+
+
 class State:
     """Applies control records and publications' meta to the tables, and reads them."""
 
-    def __init__(self, databases: Databases, ids: TopicIds, index: Index) -> None:
+    def __init__(self, databases: Databases, ids: TopicIds, index: SubscriptionIndex) -> None:
         self._databases = databases
         self._ids = ids
         self._index = index

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from ..file.keys import log_key
+from ..file.sealing import seal
 from ..file.table import WriteTransaction
-from ..log.block_format import log_key, seal
-
-if TYPE_CHECKING:
-    from ..environment.environment import Databases
+from .databases import Databases
 
 
 def supersede(databases: Databases, txn: WriteTransaction, group: int, offsets: Iterable[int]) -> None:

@@ -7,13 +7,13 @@ filters of the group. Ids are never given twice: stale index rows of a forgotten
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
+from ..file.keys import key_name, name_key
+from ..file.sealing import unpacked
 from ..file.table import AnyTransaction, WriteTransaction
-from ..log.block_format import key_name, name_key, unpacked
-
-if TYPE_CHECKING:
-    from ..environment.environment import Databases, Environment
+from .databases import Databases
 
 GROUP_SHIFT: Final = 48
 ID_BYTES: Final = 8
@@ -64,9 +64,10 @@ def _named(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | Non
 class TopicIds:
     """Names to ids, for the writer: a bounded cache before the table, and what the open transaction has added."""
 
-    def __init__(self, environment: Environment, cache_max: int) -> None:
-        self._begin = environment.begin
-        self._databases = environment.databases
+    def __init__(self, databases: Databases, begin: Callable[[], WriteTransaction], cache_max: int) -> None:
+        """`begin` begins a write transaction of the store's."""
+        self._databases = databases
+        self._begin = begin
         self._cache: dict[bytes, int] = {}
         self._cache_max = cache_max
         self._next: dict[int, int] = {}

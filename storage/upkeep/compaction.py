@@ -20,18 +20,11 @@ from lexicast.cluster.records import Dropped, pack_record
 
 from ..environment.environment import Environment
 from ..environment.space import Space
+from ..file.keys import log_key, parse_log_key
+from ..file.sealing import DamageError, unseal
 from ..file.table import AnyTransaction, WriteTransaction
 from ..index.index_writer import WriteBehind
-from ..log.block_format import (
-    DamageError,
-    block_of,
-    encode_block,
-    log_key,
-    parse_log_key,
-    peek_head,
-    unseal,
-    verified_head,
-)
+from ..log.block_format import block_of, encode_block, peek_head, verified_head
 from ..log.block_log import Log
 from ..tables import groups as group_rows
 from ..tables.groups import Group

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
+from ..file.keys import log_key, parse_log_key
+from ..file.sealing import DamageError
 from ..file.table import ReadTransaction
-from ..log.block_format import DamageError, log_key, parse_log_key
 from ..log.block_log import Log
 from ..tables.groups import Group
 

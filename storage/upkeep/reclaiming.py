@@ -26,11 +26,13 @@ from lexicast.cluster.clock import US_PER_S, Clock
 from ..environment.environment import Environment
 from ..environment.options import StoreOptions
 from ..environment.space import Space
+from ..file.keys import log_key, parse_log_key
+from ..file.sealing import DamageError
 from ..file.table import ReadTransaction, Table, WriteTransaction
 from ..index.index_writer import WriteBehind
 from ..index.log_index import Index
 from ..log.block_cuts import cut, only_topic
-from ..log.block_format import HAS_RETAINED, IS_KEPT, DamageError, Head, block_of, encode_block, log_key, parse_log_key
+from ..log.block_format import HAS_RETAINED, IS_KEPT, Head, block_of, encode_block
 from ..log.block_log import Log
 from ..log.block_outline import outline
 from ..tables import groups as group_rows

@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from lexicast.cluster.clock import Clock
 
-from ..environment.environment import Databases, Environment, raw_database
+from ..environment.environment import Environment
 from ..file.damage import Ledger
+from ..file.keys import parse_log_key
+from ..file.sealing import DamageError
 from ..file.table import Table
 from ..index.log_index import Index
-from ..log.block_format import DamageError, parse_log_key, verified_head
+from ..log.block_format import verified_head
+from ..tables.databases import Databases, raw_database
 from ..tables.state import State
 from ..tables.topics import TopicIds
 

@@ -18,8 +18,9 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_bloc
 from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
 from lexicast.cluster.records import SessionSaved, pack_record, unpack_record
-from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.file.disk import POISON_FILE
 from lexicast.storage.maintenance.check import Report, check, check_store, main
 from lexicast.storage.store import Store
 

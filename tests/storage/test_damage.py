@@ -15,12 +15,13 @@ from lexicast.cluster.records import ControlRecord, DictionaryStored, EpochStart
 from lexicast.storage.dualdb.batches import keep_until
 from lexicast.storage.dualdb.engine import DualDB, DualOptions
 from lexicast.storage.dualdb.runs import parse_segment_key
-from lexicast.storage.environment.environment import Databases, raw_database
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.log.block_format import DamageError, parse_log_key, seal
+from lexicast.storage.file.keys import parse_log_key
+from lexicast.storage.file.sealing import DamageError, seal
 from lexicast.storage.maintenance import directory as care
 from lexicast.storage.maintenance.check import check
 from lexicast.storage.store import Store
+from lexicast.storage.tables.databases import Databases, raw_database
 from lexicast.storage.tables.producers import parse
 from lexicast.storage.tables.sessions import session_of
 from lexicast.storage.tables.state import dictionary_of, mark_fields, retained_fields, subscription_of

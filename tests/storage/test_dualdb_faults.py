@@ -18,9 +18,9 @@ from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
 from lexicast.storage.dualdb.engine import NEVER_US, Batch, DualDB, DualOptions
 from lexicast.storage.dualdb.environment import DUAL_FILE
-from lexicast.storage.environment.environment import POISON_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.environment.space import RAN_OUT_S, Space
+from lexicast.storage.file.disk import POISON_FILE
 from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
 

@@ -17,9 +17,10 @@ from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError
 from lexicast.storage.dualdb.engine import DualDB, DualOptions
 from lexicast.storage.dualdb.environment import DUAL_FILE
-from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file import locks
+from lexicast.storage.file.disk import POISON_FILE
 from lexicast.storage.maintenance import directory as care
 from lexicast.storage.scan import LogScanner
 from lexicast.storage.store import Store

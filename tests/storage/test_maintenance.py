@@ -21,8 +21,9 @@ from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedE
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
 from lexicast.storage.dualdb.engine import NEVER_US, DualDB, DualOptions, Matches
 from lexicast.storage.dualdb.environment import DUAL_FILE
-from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.file.disk import POISON_FILE
 from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
 

@@ -19,14 +19,18 @@ from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block, Mark, Meta, Pro
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError, StoreFormatError
 from lexicast.cluster.records import ControlRecord, DictionaryStored, EpochStart, SessionSaved, Subscribed, pack_record
-from lexicast.storage.environment.environment import DATA_FILE, Databases, ReadOnly, raw_database
+from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.log.block_format import HEAD_BYTES, name_key, parse_log_key, peek_head, seal
+from lexicast.storage.environment.read_only import ReadOnly
+from lexicast.storage.file.keys import name_key, parse_log_key
+from lexicast.storage.file.sealing import seal
+from lexicast.storage.log.block_format import HEAD_BYTES, peek_head
 from lexicast.storage.maintenance import directory as care
 from lexicast.storage.maintenance.check import check
 from lexicast.storage.maintenance.lmdb_pages import BRANCH, LEAF, NO_PAGE, PageFile
 from lexicast.storage.maintenance.salvage import Salvage
 from lexicast.storage.store import Store
+from lexicast.storage.tables.databases import Databases, raw_database
 from lexicast.storage.tables.sessions import SessionRow, pack_row
 from lexicast.storage.tables.topics import id_key
 

@@ -31,10 +31,11 @@ from lexicast.cluster.records import (
     pack_record,
     unpack_record,
 )
-from lexicast.storage.environment.environment import IDENTITY
+from lexicast.storage.environment.identity import IDENTITY
 from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.file.sealing import seal
 from lexicast.storage.log.block_cuts import cut
-from lexicast.storage.log.block_format import FORMAT_VERSION, seal
+from lexicast.storage.log.block_format import FORMAT_VERSION
 from lexicast.storage.maintenance.check import check_store, rebuild_index
 from lexicast.storage.store import Store
 

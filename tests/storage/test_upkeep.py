@@ -12,7 +12,7 @@ from lexicast.cluster.records import EpochStart, Subscribed, pack_record
 from lexicast.storage.dualdb.batches import BatchHead, payloads_at
 from lexicast.storage.dualdb.engine import DualDB, DualOptions
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.log.block_format import log_key
+from lexicast.storage.file.keys import log_key
 from lexicast.storage.store import Store
 from lexicast.storage.tables.groups import LOST_ROW_OFFSET_GAP
 from lexicast.storage.upkeep.oldest_blocks import Fronts

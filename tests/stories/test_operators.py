@@ -29,9 +29,11 @@ from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreFormatError, UnavailableError
 from lexicast.cluster.membership import COORDINATOR, Member
-from lexicast.storage.environment.environment import DATA_FILE, POISON_FILE
+from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.log.block_format import FORMAT_VERSION, seal
+from lexicast.storage.file.disk import POISON_FILE
+from lexicast.storage.file.sealing import seal
+from lexicast.storage.log.block_format import FORMAT_VERSION
 from lexicast.storage.registry import FILE, FORMAT_KEY, Registry
 from lexicast.storage.store import Store
 

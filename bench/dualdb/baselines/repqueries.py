@@ -24,8 +24,8 @@ import lmdb
 import numpy as np
 
 from lexicast.storage.dualdb.batches import PUBLISH, Batch
-from lexicast.storage.environment.environment import map_bytes_possible
 from lexicast.storage.environment.options import GIB
+from lexicast.storage.file.disk import map_bytes_possible
 
 from .answered import Answered
 
