@@ -1,4 +1,4 @@
-"""Who leads which topic group: (epoch, leader, in-sync set) by compare-and-set (DESIGN.md section 3).
+"""The leadership of topic groups: (epoch, leader, in-sync set) by compare-and-set (DESIGN.md section 3).
 
 Theory of operation. The coordination server holds one `GroupState` a group and changes it only here. Rules:
 

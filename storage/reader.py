@@ -1,4 +1,4 @@
-"""Reading: by position, by ID and time, and what is retained; each in short read transactions, on any thread."""
+"""The reader of the log: by position, by ID and time, what is retained; in short read transactions, on any thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .environment.environment import Environment
 from .file.keys import MAX_OFFSET, group_prefix
 from .file.sealing import DamageError
 from .file.table import ReadTransaction
-from .index.log_index import Entry, Index
+from .index.log_index import IndexEntry, LogIndex
 from .log.block_cuts import cut, only_topic
 from .log.block_format import Head
 from .log.block_log import Log
-from .tables.groups import Group
-from .tables.state import retained_fields
-from .tables.topics import find, group_of, id_key, topic_id_of
+from .tables.groups import StoredGroup
+from .tables.state import parse_retained_row
+from .tables.topics import find_topic, group_of, id_key, topic_id_of
 
 # A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
 READ_S: Final = 0.25
@@ -42,7 +42,7 @@ class Reader:
     """See the module's docstring."""
 
     def __init__(
-        self, environment: Environment, log: Log, index: Index, groups: dict[int, Group], clock: Clock
+        self, environment: Environment, log: Log, index: LogIndex, groups: dict[int, StoredGroup], clock: Clock
     ) -> None:
         self._environment = environment
         self._databases = environment.databases
@@ -119,7 +119,7 @@ class Reader:
     def past(
         self,
         txn: ReadTransaction,
-        recent: list[Entry],
+        recent: list[IndexEntry],
         group: int,
         topic_id: int,
         topic: bytes,
@@ -198,12 +198,12 @@ class Reader:
 
     def retained_topic(self, txn: ReadTransaction, group: int, topic: bytes) -> Block | None:
         """The retained publication of one topic."""
-        topic_id = find(self._databases, txn, topic)
+        topic_id = find_topic(self._databases, txn, topic)
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
         return None if row is None else self._retained_record(txn, group, row, self._clock.time_us())
 
     def _retained_record(self, txn: ReadTransaction, group: int, row: bytes, now_us: int) -> Block | None:
-        offset, expires_us = retained_fields(row)
+        offset, expires_us = parse_retained_row(row)
         if 0 < expires_us < now_us:
             return None
         block = self._log.record(txn, self._databases.kept, group, offset)

@@ -1,4 +1,4 @@
-"""Scanning a store beside its owner: for jobs that read much of the log and must not slow the writer.
+"""The scanner of a store, beside its owner: for jobs that read much of the log and must not slow the writer.
 
 Every read transaction is short (READ_S, BYTES_A_STEP): an old one would keep LMDB from reusing pages, and the file
 would grow for good. What a transaction finds is copied out of it; the caller works on the copies. Retention may take
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 
-from .environment.read_only import ReadOnly
+from .environment.read_only import ReadOnlyStore
 from .file.damage import Ledger
 from .file.keys import group_prefix
 from .file.table import ReadTransaction
 from .log.block_format import Head, head_bytes
 from .log.block_log import Log
-from .tables.state import dictionary_of, subscription_of
+from .tables.state import parse_dictionary_row, parse_subscription_row
 
 READ_S: Final = 0.1
 BYTES_A_STEP: Final = 4 << 20
@@ -47,7 +47,7 @@ class LogScanner:
     def __init__(self, directory: Path) -> None:
         """Raises StoreFormatError when there is no store in `directory`, StoreError when it cannot be read now."""
         self.damage = Ledger(f"the store {directory}:")
-        self._store = ReadOnly(directory, damage=self.damage)
+        self._store = ReadOnlyStore(directory, damage=self.damage)
         self._databases = self._store.databases
         # take over the owner's map size: with its own, LMDB refuses to read once the file has outgrown it
         self._store.lmdb.set_mapsize(0)
@@ -156,10 +156,10 @@ class LogScanner:
         key = group_prefix(group) + dictionary.to_bytes(_DICTIONARY_BYTES, "big")
         with self._store.begin() as txn:
             row = self._databases.dictionaries.get(txn, key)
-        return None if row is None else dictionary_of(row).content
+        return None if row is None else parse_dictionary_row(row).content
 
     def subscriptions(self, group: int) -> list[str]:
         """The filters to which brokers are subscribed in the group, each once."""
         with self._store.begin() as txn:
             rows = self._databases.subscriptions.rows(txn, group_prefix(group), None, 1 << 20)
-        return sorted({subscription_of(row)[0].filter for _, row in rows})
+        return sorted({parse_subscription_row(row)[0].filter for _, row in rows})

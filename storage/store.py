@@ -27,7 +27,7 @@ from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
-from .dualdb.rows import Rows
+from .dualdb.rows import RowColumns
 from .environment.environment import Environment
 from .environment.guard import Guard
 from .environment.identity import Identity, identify
@@ -35,21 +35,21 @@ from .environment.options import StoreOptions
 from .environment.space import Space
 from .file.keys import MAX_OFFSET, group_prefix
 from .file.table import AnyTransaction, Table, WriteTransaction
-from .index.index_writer import WriteBehind
-from .index.log_index import Entry, Index, IndexedSubscription
+from .index.index_writer import IndexWriter
+from .index.log_index import IndexedSubscription, IndexEntry, LogIndex
 from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
 from .reader import READ_S, Reader, ReadResult
 from .tables import groups as group_rows
-from .tables.groups import Group
+from .tables.groups import StoredGroup
 from .tables.producers import ProducerState
 from .tables.retained_names import RetainedNames
 from .tables.sessions import session_of
-from .tables.state import Epoch, State, dictionary_of, subscription_of
-from .tables.topics import GROUP_SHIFT, TopicIds, find, group_of
+from .tables.state import Epoch, State, parse_dictionary_row, parse_subscription_row
+from .tables.topics import GROUP_SHIFT, TopicIds, find_topic, group_of
 from .upkeep.reclaiming import Reclaimed, Reclaimer, expiry_key
-from .upkeep.row_inspection import Walk
+from .upkeep.row_inspection import RowInspection
 
 
 class Tail(NamedTuple):
@@ -99,28 +99,28 @@ class Store:
         self._databases = environment.databases
         self._options = options
         self._clock = clock
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, StoredGroup] = {}
         self.damage = environment.damage
         self._log = Log(self._databases.log, self.damage)
-        self._index = Index(self._databases.dual, options, self._still_logged, self._oldest_us, self.damage)
+        self._index = LogIndex(self._databases.dual, options, self._still_logged, self._oldest_us, self.damage)
         self._ids = TopicIds(self._databases, environment.begin, options.topic_cache_max)
         self._state = State(self._databases, self._ids, self._index)
         self._space = Space(environment, options, clock)
         self.guard = Guard(environment, self._space)
         self._time_lock = threading.Lock()
-        self._walk = Walk(environment, self._index, self._ids, self._state, clock)
-        self._walk.at_open()
+        self._inspection = RowInspection(environment, self._index, self._ids, self._state, clock)
+        self._inspection.at_open()
         self._load_groups()
-        self._behind = WriteBehind(environment, self._log, self._index, self._ids, self._groups)
+        self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
         self.retained_names = RetainedNames(self._databases.retained)
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
-        parts = (self._log, self._index, self._ids, self._groups, self._behind, self._walk, self._space)
+        parts = (self._log, self._index, self._ids, self._groups, self._index_writer, self._inspection, self._space)
         self._reclaimer = Reclaimer(environment, *parts, options, clock)
-        self._behind.open(clock)
+        self._index_writer.open(clock)
         newest_us = max([group.time_us for group in self._groups.values()], default=0)
         self._time = TrustedTime(clock.time_us(), clock.monotonic(), newest_us, confirm_s=options.clock_confirm_s)
 
-    def _still_logged(self, rows: Rows) -> Rows:
+    def _still_logged(self, rows: RowColumns) -> RowColumns:
         """The index's rows that retention has not passed by."""
         known = [self._groups.get(number) for number in range(self.groups)]
         firsts = np.array([max(g.first, g.first_kept) if g is not None else 0 for g in known], np.uint64)
@@ -158,7 +158,7 @@ class Store:
     def _load_groups(self) -> None:
         """Fill `_groups` from the rows and the ends of the logs."""
         with self.environment.snapshot() as txn:
-            found = group_rows.opened(self._databases, self._log, txn)
+            found = group_rows.find_groups(self._databases, self._log, txn)
         self._groups.update(found.groups)
         self._ids.number_from(found.next_topics)
 
@@ -189,7 +189,7 @@ class Store:
         self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
         with self.guard():
             for _ in range(self._index.steps_owed(sum([len(found.topics) for found in outlines]))):
-                self._behind.step()
+                self._index_writer.step()
             try:
                 entries, used = self._write(outlines, values)
             except (struct.error, OverflowError) as error:
@@ -221,9 +221,9 @@ class Store:
             raise UsageError(f"a commit of {size} bytes exceeds {self._options.commit_bytes_max}: split it")
         return [outline(block) for block in blocks]
 
-    def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[tuple[int, Entry]], int]:
+    def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[tuple[int, IndexEntry]], int]:
         txn = self.environment.begin()
-        entries: list[tuple[int, Entry]] = []
+        entries: list[tuple[int, IndexEntry]] = []
         try:
             for found, value in zip(outlines, values, strict=True):
                 self._log.put(txn, found.block.group, found.block.last, value)
@@ -234,8 +234,8 @@ class Store:
                         db=self._databases.expiry,
                     )
                 self._state.apply(txn, found)
-                entries += self._behind.entries(txn, found)
-            self._behind.number_topics(txn)
+                entries += self._index_writer.entries(txn, found)
+            self._index_writer.number_topics(txn)
             used = self.environment.used_bytes(txn)
             self._commit(txn)
         except BaseException:
@@ -248,7 +248,7 @@ class Store:
     def _commit(self, txn: WriteTransaction) -> None:
         txn.commit()
 
-    def _committed(self, outlines: list[Outline], entries: list[tuple[int, Entry]], used: int) -> None:
+    def _committed(self, outlines: list[Outline], entries: list[tuple[int, IndexEntry]], used: int) -> None:
         """The transaction is durable: let memory follow."""
         self._ids.committed()
         for topic_id, entry in entries:
@@ -259,7 +259,7 @@ class Store:
             block = found.block
             group = self._groups.get(block.group)
             if group is None:
-                group = Group(block.group)
+                group = StoredGroup(block.group)
             if group.first > group.last:
                 group.first = block.first
                 self._reclaimer.begun(block.group)
@@ -292,12 +292,12 @@ class Store:
     def flush(self) -> None:
         """Write all of the index's memory table. Not needed for durability."""
         with self.guard():
-            self._behind.flush()
+            self._index_writer.flush()
 
     def rebuild_index(self) -> None:
         """Empty DualDB's index and enter everything again, from the log and the table of subscriptions."""
         with self.guard():
-            self._behind.rebuild()
+            self._index_writer.rebuild()
 
     def room(self) -> bool:
         """Publications are accepted now. Cheap: measured at each commit, the disk at most each 0.25 s."""
@@ -348,7 +348,7 @@ class Store:
         """
         with self.guard.counted():
             with self.guard(), self.environment.snapshot() as txn:
-                topic_id = find(self._databases, txn, topic)
+                topic_id = find_topic(self._databases, txn, topic)
             if topic_id is None or group not in self._groups or limit <= 0:
                 return []
             recent = self._index.recent(topic_id)
@@ -381,7 +381,9 @@ class Store:
 
     def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
         """All back-end subscriptions of `group`, each with its offset, the cut."""
-        return (subscription_of(row) for _, row in self._rows(self._databases.subscriptions, group_prefix(group)))
+        return (
+            parse_subscription_row(row) for _, row in self._rows(self._databases.subscriptions, group_prefix(group))
+        )
 
     def subscription(self, group: int, broker: str, topic: str) -> Subscribed | None:
         """A broker's back-end subscription to exactly `topic`."""
@@ -391,7 +393,7 @@ class Store:
     def subscribers(self, topic: bytes) -> list[IndexedSubscription]:
         """The exact back-end subscriptions that stand beside the publications of `topic` in DualDB, by cut."""
         with self.guard.reading() as txn:
-            topic_id = find(self._databases, txn, topic)
+            topic_id = find_topic(self._databases, txn, topic)
             return [] if topic_id is None else list(self._index.subscriptions(txn, topic_id))
 
     def producer(self, group: int, producer: bytes) -> ProducerState | None:
@@ -434,7 +436,7 @@ class Store:
 
     def dictionaries(self, group: int) -> Iterator[DictionaryStored]:
         """All dictionaries of `group`."""
-        return (dictionary_of(row) for _, row in self._rows(self._databases.dictionaries, group_prefix(group)))
+        return (parse_dictionary_row(row) for _, row in self._rows(self._databases.dictionaries, group_prefix(group)))
 
     def epochs(self, group: int) -> list[Epoch]:
         """The group's epoch starts, oldest first (the last 1,024)."""

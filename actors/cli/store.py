@@ -19,7 +19,7 @@ from rich.table import Table
 from .common import ERROR, reported
 
 if TYPE_CHECKING:
-    from lexicast.storage.maintenance.check import Damage, Report
+    from lexicast.storage.maintenance.check import CheckReport, Damage
 
 # Damages of one table that are printed one by one.
 TOLD_MAX: Final = 20
@@ -37,7 +37,7 @@ def _by_table(damages: list[Damage]) -> dict[str, list[Damage]]:
     return found
 
 
-def _tell(report: Report, what: str, as_json: bool) -> None:
+def _tell(report: CheckReport, what: str, as_json: bool) -> None:
     if as_json:
         found = {"blocks": report.blocks, "records": report.records, "rows": report.rows}
         typer.echo(json.dumps({**found, "damages": [damage._asdict() for damage in report.damages]}))

@@ -44,7 +44,7 @@ from lexicast.storage.file.sealing import unseal
 from lexicast.storage.file.table import Table
 from lexicast.storage.log.block_format import block_of, record_offset, verified_head
 from lexicast.storage.store import Store
-from lexicast.storage.tables.state import retained_fields
+from lexicast.storage.tables.state import parse_retained_row
 
 from .. import report as reports
 from ..report import DriverReport
@@ -212,7 +212,7 @@ def expected_retained(known: Known, flipped: Sequence[Flip], gone: set[Record]) 
     """The topics whose retained publication has to arrive."""
     hit = {flip.row.key for flip in flipped if flip.row.table == "retained"}
     lost_places = {
-        (int.from_bytes(row.key[:2], "big"), retained_fields(unseal("retained", row.key, known.value(row))).offset)
+        (int.from_bytes(row.key[:2], "big"), parse_retained_row(unseal("retained", row.key, known.value(row))).offset)
         for row in known.rows
         if row.table == "retained" and row.key in hit
     }

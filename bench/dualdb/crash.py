@@ -28,8 +28,10 @@ import numpy as np
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import SystemClock
-from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
-from lexicast.storage.dualdb.engine import NEVER_US, Batch, DualDB, DualOptions
+from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, UNSUBSCRIBE, OperationBatch
+from lexicast.storage.dualdb.engine import DualDB
+from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.rows import NEVER_US
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.maintenance import directory as care
 from lexicast.storage.store import Store
@@ -42,7 +44,7 @@ START_US = 1_700_000_000_000_000
 START_S = 30.0
 """How long a child may take to its first acknowledgement."""
 
-DUAL = DualOptions(map_bytes=1 << 30, memory_rows_max=1_500, segment_rows=128, runs_fanout=3, graves_max=50)
+DUAL = DualOptions(map_bytes=1 << 30, memory_rows_max=1_500, segment_rows=128, runs_fanout=3, tombstones_max=50)
 STORE = StoreOptions(index_entries_max=60, index_step_topics=4, retention_s=0)
 
 
@@ -58,7 +60,7 @@ class KillOutcome(NamedTuple):
 # the stand-alone DualDB
 
 
-def dual_batch(step: int) -> Batch:
+def dual_batch(step: int) -> OperationBatch:
     """The operations of a step: nothing expires, a twentieth is unsubscribed."""
     dice = np.random.default_rng(step)
     count = int(dice.integers(1, 200))
@@ -68,7 +70,7 @@ def dual_batch(step: int) -> Batch:
     low, high = np.zeros(count, np.int64), np.full(count, NEVER_US)
     tag = dice.integers(0, 500, count).astype(np.uint64)
     payloads = [b"%d/%d" % (step, at) for at in np.flatnonzero(kind == PUBLISH).tolist()]
-    return Batch(kind, id, times, low, high, tag, payloads)
+    return OperationBatch(kind, id, times, low, high, tag, payloads)
 
 
 def write_dual(directory: Path, step: int, pipe: int) -> None:
@@ -80,13 +82,13 @@ def write_dual(directory: Path, step: int, pipe: int) -> None:
         step += 1
 
 
-def questions() -> Batch:
+def questions() -> OperationBatch:
     """A publication and a subscription of each ID: their answers are all that is stored."""
     kind = np.repeat(np.array([PUBLISH, SUBSCRIBE], np.uint8), IDS)
     ids = np.tile(np.arange(IDS, dtype=np.uint64), 2)
     now = np.full(2 * IDS, START_US + 10**9)
     tags = np.full(2 * IDS, 10**6, np.uint64)
-    return Batch(kind, ids, now, np.zeros(2 * IDS, np.int64), np.full(2 * IDS, NEVER_US), tags, [b""] * IDS)
+    return OperationBatch(kind, ids, now, np.zeros(2 * IDS, np.int64), np.full(2 * IDS, NEVER_US), tags, [b""] * IDS)
 
 
 def answers(directory: Path, payloads: bool = False) -> tuple[int, list[list[int]]]:

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexicast.cluster.errors import UnavailableError, UsageError
-from lexicast.storage.dualdb.engine import Batch
+from lexicast.storage.dualdb.batches import OperationBatch
 
 from .. import report as reports
 from ..report import DriverReport
@@ -96,7 +96,7 @@ class EngineContender:
     answers: int = 0
     tags: int = 0
 
-    def apply(self, batch: Batch) -> float:
+    def apply(self, batch: OperationBatch) -> float:
         """Feed it a batch; how long that took."""
         start = time.perf_counter()
         found: Answered = self.engine.apply(batch)

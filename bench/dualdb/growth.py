@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexicast.storage.dualdb.batches import SUBSCRIBE
-from lexicast.storage.dualdb.engine import Batch, DualDB, DualOptions
+from lexicast.storage.dualdb.batches import SUBSCRIBE, OperationBatch
+from lexicast.storage.dualdb.engine import DualDB
+from lexicast.storage.dualdb.options import DualOptions
 
 from ..report import median
 from ..stage.servers import rss_anon_kib
@@ -70,7 +71,7 @@ class Growth(NamedTuple):
         return max(self.file_bytes[half:]) / max(self.file_bytes[:half])
 
 
-def timed(engine: OneDatabase, batch: Batch) -> Took:
+def timed(engine: OneDatabase, batch: OperationBatch) -> Took:
     """How long a batch takes."""
     wall, cpu = time.perf_counter(), time.process_time()
     engine.apply(batch)
@@ -124,7 +125,7 @@ def empty_store(stack: ExitStack, options: DualOptions) -> OneDatabase:
 
 
 def in_turns(
-    old: OneDatabase, for_old: Iterator[Batch], young: OneDatabase, for_young: Iterator[Batch]
+    old: OneDatabase, for_old: Iterator[OperationBatch], young: OneDatabase, for_young: Iterator[OperationBatch]
 ) -> tuple[list[Took], list[Took]]:
     """A batch of each alternately, each first in every other turn."""
     of_old: list[Took] = []

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lexicast.storage.dualdb.batches import PUBLISH, Batch
+from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 from lexicast.storage.dualdb.engine import queries_of, rows_of
-from lexicast.storage.dualdb.rows import Matches, Queries, Rows, asked, bounds_of, probe, sorted_rows
+from lexicast.storage.dualdb.rows import Matches, Queries, RowColumns, bounded_queries, bounds_of, probe, sorted_rows
 
 from .baselines.answered import Answered, answered
 
@@ -159,7 +159,7 @@ class ListsOn:
         # (when the last has expired, keys) of each batch's publications, of its subscriptions.
         self._stored: list[deque[tuple[int, list[bytes]]]] = [deque(), deque()]
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
         first = self._next
         times = np.maximum.accumulate(np.maximum(batch.time, self._now_us))
@@ -178,10 +178,10 @@ class ListsOn:
             return None
         table = np.frombuffer(b"".join(values), ROW)
         columns = [np.ascontiguousarray(table[name]) for name in ("seq", "low", "high", "tag")]
-        rows = Rows(key, *columns)
-        return probe(rows, bounds_of(rows), asked(queries))
+        rows = RowColumns(key, *columns)
+        return probe(rows, bounds_of(rows), bounded_queries(queries))
 
-    def _write(self, batch: Batch, rows: Rows, first: int) -> None:
+    def _write(self, batch: OperationBatch, rows: RowColumns, first: int) -> None:
         starts = np.flatnonzero(np.r_[True, rows.key[1:] != rows.key[:-1]])
         table = np.empty(rows.size, ROW)
         table["seq"], table["low"], table["high"], table["tag"] = rows.seq, rows.low, rows.high, rows.tag

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexicast.cluster.errors import UsageError
-from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, Batch
+from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, OperationBatch
 
 CELLS_A_SIDE = 500
 
@@ -122,7 +122,7 @@ def workload_batches(workload: Workload, operations: int) -> Iterator[Batch]:
     return batches_of(workload, [min(workload.batch, operations - first) for first in starts])
 
 
-def batches_of(workload: Workload, counts: Iterable[int]) -> Iterator[Batch]:
+def batches_of(workload: Workload, counts: Iterable[int]) -> Iterator[OperationBatch]:
     """The same, so many at a time."""
     random = np.random.default_rng(workload.seed)
     text = [f"{number:08d} {TEXT}".encode() for number in range(4_096)]
@@ -132,7 +132,9 @@ def batches_of(workload: Workload, counts: Iterable[int]) -> Iterator[Batch]:
         first += count
 
 
-def _batch(workload: Workload, random: np.random.Generator, text: list[bytes], first: int, count: int) -> Batch:
+def _batch(
+    workload: Workload, random: np.random.Generator, text: list[bytes], first: int, count: int
+) -> OperationBatch:
     number = np.arange(first, first + count)
     kind = np.where(random.random(count) < workload.subscriptions, SUBSCRIBE, PUBLISH).astype(np.uint8)
     time = (START_US + number * 1_000_000 // workload.rate).astype(np.int64)
@@ -141,4 +143,4 @@ def _batch(workload: Workload, random: np.random.Generator, text: list[bytes], f
     high = np.where(publishing, time + LIFE_US, time + WINDOW_US)
     cell = workload.cells[random.integers(0, len(workload.cells), count)]
     payloads = [text[at % len(text)] for at in number[publishing].tolist()]
-    return Batch(kind, cell, time, low, high, number.astype(np.uint64), payloads)
+    return OperationBatch(kind, cell, time, low, high, number.astype(np.uint64), payloads)

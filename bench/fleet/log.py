@@ -16,7 +16,7 @@ from lexicast.actors.launch.stores import COORDINATORS
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import unpack_record
-from lexicast.storage.environment.read_only import ReadOnly
+from lexicast.storage.environment.read_only import ReadOnlyStore
 from lexicast.storage.file.keys import log_key, parse_log_key
 from lexicast.storage.log.block_format import block_of, verified_head
 from lexicast.storage.maintenance import directory as care
@@ -72,7 +72,7 @@ def measure_log(data_dir: Path) -> LogBytes:
 def _blocks(directory: Path) -> Iterator[tuple[int, Block]]:
     """(bytes of its row, block) of each block of a log, in short transactions: the owner goes on writing."""
     after: bytes | None = log_key(0, 0)
-    with closing(ReadOnly(directory)) as store:
+    with closing(ReadOnlyStore(directory)) as store:
         store.lmdb.set_mapsize(0)  # the owner's
         while after is not None:
             found: list[tuple[int, Block]] = []

@@ -1,4 +1,4 @@
-"""What a knob of the configuration is: a dataclass field with a type, a default and a range, checked wherever its
+"""The knobs of the configuration: a knob is a dataclass field with a type, a default and a range, checked wherever its
 value comes from. `cluster.config.tables` has the knobs themselves.
 """
 

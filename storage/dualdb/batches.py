@@ -43,7 +43,7 @@ _START: Final = 48
 _WIDE_BYTES: Final = 40
 
 
-class Batch(NamedTuple):
+class OperationBatch(NamedTuple):
     """Operations in their order. `low`, `high`: T_min, T_max; `time`: T_P or T_S."""
 
     kind: NDArray[np.uint8]
@@ -73,7 +73,7 @@ class BatchHead(NamedTuple):
     body_bytes: int
 
 
-def admitted(batch: Batch) -> Batch:
+def admitted(batch: OperationBatch) -> OperationBatch:
     """`batch` itself. Raises UsageError when its columns contradict each other or are out of range."""
     columns: tuple[NDArray[np.integer], ...] = (batch.kind, batch.id, batch.time, batch.low, batch.high, batch.tag)
     if any(len(column) != batch.size for column in columns):
@@ -95,7 +95,7 @@ def admitted(batch: Batch) -> Batch:
     return batch
 
 
-def encode_batch(batch: Batch, first: int, now_us: int) -> bytes:
+def encode_batch(batch: OperationBatch, first: int, now_us: int) -> bytes:
     """The value to store. `first` is the number of its first operation, `now_us` the store's time after it."""
     publications = batch.kind == PUBLISH
     lengths = np.fromiter(map(len, batch.payloads), np.uint32, len(batch.payloads))
@@ -109,7 +109,7 @@ def encode_batch(batch: Batch, first: int, now_us: int) -> bytes:
     return b"".join((_CRC.pack(crc32(covered)), covered, *batch.payloads))
 
 
-def _checks(batch: Batch, publications: NDArray[np.bool_]) -> U32:
+def _checks(batch: OperationBatch, publications: NDArray[np.bool_]) -> U32:
     crcs = np.zeros(batch.size, np.uint64)
     if int(publications.sum()) != len(batch.payloads):
         return np.zeros(batch.size, np.uint32)  # a kind is damaged: whose payload is whose cannot be told
@@ -153,7 +153,7 @@ def keep_until(value: memoryview) -> int:
     return BatchHead(*unpacked_head(_HEAD, value[_CRC.size :], "batches")).keep_until_us
 
 
-def decode_batch(value: memoryview, head: BatchHead) -> Batch:
+def decode_batch(value: memoryview, head: BatchHead) -> OperationBatch:
     """The operations, their payloads unverified."""
     count, ends = head.operations, _ends(head)
     wide = np.frombuffer(value, np.uint64, 5 * count, _START).reshape(5, count).copy()
@@ -162,12 +162,12 @@ def decode_batch(value: memoryview, head: BatchHead) -> Batch:
     body = bytes(value[ends.lengths :])
     stops = list(accumulate(map(int, lengths), initial=0))
     payloads = [body[a:b] for a, b in pairwise(stops)]
-    return Batch(
+    return OperationBatch(
         kind, wide[0], wide[1].view(np.int64), wide[2].view(np.int64), wide[3].view(np.int64), wide[4], payloads
     )
 
 
-def undamaged(value: memoryview, head: BatchHead, batch: Batch) -> NDArray[np.bool_]:
+def undamaged(value: memoryview, head: BatchHead, batch: OperationBatch) -> NDArray[np.bool_]:
     """Which operations of a decoded batch match their checks, payloads included."""
     ends = _ends(head)
     stored = np.frombuffer(value[ends.kind : ends.checks], np.uint32)

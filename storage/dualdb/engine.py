@@ -14,7 +14,7 @@ the past by T_S; times that ascend with the numbers make that the same, and wher
 gone for look-ups at once, and from memory and disk when a merge meets it. So a clock that jumps back revives nothing,
 and one that jumps ahead expires what it passes over, no matter when merges happen.
 
-Nothing is read to be written: renewing and unsubscribing dig a grave (`lsm.graves`), merges apply it.
+Nothing is read to be written: renewing and unsubscribing leave a tombstone (`tombstones`), merges apply it.
 
 One thread. Errors as in `store`: the caller's mistake (UsageError) and a full disk that was seen in time
 (StoreFullError) leave everything as it was; any error of LMDB or the system poisons the store.
@@ -44,7 +44,7 @@ from .batches import (
     RENEW,
     SUBSCRIBE,
     UNSUBSCRIBE,
-    Batch,
+    OperationBatch,
     admitted,
     batch_head,
     decode_batch,
@@ -52,30 +52,31 @@ from .batches import (
     keep_until,
     payloads_at,
 )
-from .environment import DualOptions, Home, Manifest, read_manifest
-from .merge_tree import Lists
+from .environment import DualEnvironment
+from .manifest import Manifest, read_manifest
+from .merge_tree import MergeTree
+from .options import DualOptions
 from .rows import (
     EVER_US,
     I64,
-    NEVER_US,
     PUBLICATION,
     SUBSCRIPTION,
     Matches,
     Queries,
-    Rows,
+    RowColumns,
     joined_matches,
     ordered,
     sorted_rows,
 )
 from .runs import parse_segment_key
-from .tombstones import grave_rows
+from .tombstones import tombstone_rows
 
 _BATCHES_DELETED_A_STEP: Final = 8
 _SEQ_BYTES: Final = 8
 _ONE: Final = np.uint64(1)
 
 
-class Publication(NamedTuple):
+class FoundPublication(NamedTuple):
     """T_P and T_max (microseconds), Pid, and the position that `payloads` takes."""
 
     time_us: int
@@ -84,7 +85,7 @@ class Publication(NamedTuple):
     position: int
 
 
-class Subscription(NamedTuple):
+class FoundSubscription(NamedTuple):
     """T_min and T_max (microseconds) and Sid."""
 
     time_min_us: int
@@ -99,14 +100,14 @@ class DualStats(NamedTuple):
     memory_rows: int
     run_rows: int
     runs: int
-    graves: int
+    tombstones: int
     batches: int
     file_bytes: int
     now_us: int
     poisoned: bool
 
 
-def id_of(name: bytes | str) -> int:
+def id_of_name(name: bytes | str) -> int:
     """The ID of a name: 63 bits of its BLAKE2b. Two of a million names agree with a probability of 5e-8."""
     data = name.encode() if isinstance(name, str) else name
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big") >> 1
@@ -115,8 +116,8 @@ def id_of(name: bytes | str) -> int:
 class DualDB:
     """See the module's docstring; made by `DualDB.open`."""
 
-    def __init__(self, home: Home, options: DualOptions) -> None:
-        self.home = home
+    def __init__(self, environment: DualEnvironment, options: DualOptions) -> None:
+        self.environment = environment
         self._options = options
         self._poison: str | None = None
         self._closed = False
@@ -124,10 +125,10 @@ class DualDB:
         # the other way round, of those that are kept for their payloads alone.
         self._log: deque[tuple[int, int]] = deque()
         self._until: list[tuple[int, int]] = []
-        with home.snapshot() as txn:
-            self._used_bytes = home.used_bytes(txn)
-            self._manifest: Manifest = read_manifest(txn, home.meta, home.directory)
-        self._lists = Lists(home, options, self._manifest)
+        with environment.snapshot() as txn:
+            self._used_bytes = environment.used_bytes(txn)
+            self._manifest: Manifest = read_manifest(txn, environment.meta, environment.directory)
+        self._tree = MergeTree(environment, options, self._manifest)
         self._next = self._manifest.flushed
         self._now_us = self._manifest.now_us
         self._recover()
@@ -136,20 +137,20 @@ class DualDB:
     def open(cls, directory: Path, options: DualOptions | None = None) -> DualDB:
         """Open the DualDB in `directory`, or create it. Raises StoreFormatError, StorePoisonedError, StoreError."""
         chosen = options or DualOptions()
-        home = Home(directory, chosen.map_bytes)
+        environment = DualEnvironment(directory, chosen.map_bytes)
         try:
-            return cls(home, chosen)
+            return cls(environment, chosen)
         except lmdb.Error as error:
-            home.close()
+            environment.close()
             raise StoreError(f"the DualDB {directory} cannot be opened: {error}; repair it") from None
         except BaseException:
-            home.close()
+            environment.close()
             raise
 
     def _recover(self) -> None:
-        """Take up runs and graves, enter the batches beyond the last flush, and let go of unfinished runs."""
-        with self.home.snapshot() as txn, txn.cursor(self.home.batches) as cursor:
-            self._lists.load(txn)
+        """Take up runs and tombstones, enter the batches beyond the last flush, and let go of unfinished runs."""
+        with self.environment.snapshot() as txn, txn.cursor(self.environment.batches) as cursor:
+            self._tree.load(txn)
             for key, value in cursor:
                 first = int.from_bytes(key, "big")
                 if first < self._manifest.flushed:
@@ -158,7 +159,7 @@ class DualDB:
                 head = batch_head(value, first)
                 self._enter(decode_batch(value, head), first)
                 self._log.append((first, head.keep_until_us))
-            self._drop_unfinished(txn.cursor(self.home.runs))
+            self._drop_unfinished(txn.cursor(self.environment.runs))
 
     def _drop_unfinished(self, cursor: lmdb.Cursor[memoryview]) -> None:
         known = {run.number for run in self._manifest.runs} | set(self._manifest.dropped)
@@ -175,11 +176,11 @@ class DualDB:
     def _usable(self) -> None:
         if self._poison is not None:
             raise StorePoisonedError(
-                f"the DualDB {self.home.directory} refuses everything after an I/O error ({self._poison}): look at "
-                "the disk and open it anew"
+                f"the DualDB {self.environment.directory} refuses everything after an I/O error ({self._poison}): "
+                "look at the disk and open it anew"
             )
         if self._closed:
-            raise StoreError(f"the DualDB {self.home.directory} is closed")
+            raise StoreError(f"the DualDB {self.environment.directory} is closed")
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -188,29 +189,29 @@ class DualDB:
             yield
         except (lmdb.Error, OSError) as error:
             self._poison = str(error)
-            if disk_is_full(self.home.directory, error):
+            if disk_is_full(self.environment.directory, error):
                 raise StoreError(
-                    f"No space left for the DualDB {self.home.directory} ({error}): add some and open it anew"
+                    f"No space left for the DualDB {self.environment.directory} ({error}): add some and open it anew"
                 ) from error
             # A full disk fails before anything is written over; anything else may have lost pages.
-            self.home.leave_poison(str(error))
+            self.environment.leave_poison(str(error))
             raise StoreError(
-                f"I/O error in the DualDB {self.home.directory}: {error}; it refuses everything now"
+                f"I/O error in the DualDB {self.environment.directory}: {error}; it refuses everything now"
             ) from error
 
-    def _admit(self, size_bytes: int, batch: Batch) -> None:
-        found = statvfs(self.home.directory)
+    def _admit(self, size_bytes: int, batch: OperationBatch) -> None:
+        found = statvfs(self.environment.directory)
         # Pages free inside the file count as well: LMDB fills them first and never shrinks the file.
-        free = found.f_bavail * found.f_frsize + max(0, self.home.file_bytes() - self._used_bytes)
+        free = found.f_bavail * found.f_frsize + max(0, self.environment.file_bytes() - self._used_bytes)
         if free - size_bytes < self._options.reserve_bytes and bool((batch.kind != UNSUBSCRIBE).any()):
             raise StoreFullError(
-                f"the disk of the DualDB {self.home.directory} is full: {size_bytes} bytes wanted, {free} free, "
+                f"the disk of the DualDB {self.environment.directory} is full: {size_bytes} bytes wanted, {free} free, "
                 f"{self._options.reserve_bytes} of them kept for expiry; add disk or let items expire"
             )
 
     # operations
 
-    def apply(self, batch: Batch) -> Matches:
+    def apply(self, batch: OperationBatch) -> Matches:
         """Store a batch and answer its operations, each with what was stored before it. Durable on return.
 
         Raises UsageError, StoreFullError (nothing was stored), StoreError (the store is poisoned).
@@ -219,7 +220,7 @@ class DualDB:
         queries = queries_of(batch, first, self._times)
         return self.answers(queries, first)
 
-    def append(self, batch: Batch) -> int:
+    def append(self, batch: OperationBatch) -> int:
         """Store a batch without asking anything; the number of its first operation. Raises as `apply`."""
         self._usable()
         admitted(batch)
@@ -228,17 +229,17 @@ class DualDB:
         value = encode_batch(batch, first, now_us)
         with self._guard():
             self._admit(len(value), batch)
-            while self._lists.overdue:
+            while self._tree.overdue:
                 self._step()
-            with self.home.begin() as txn:
-                txn.put(_seq_key(first), value, db=self.home.batches, append=True)
+            with self.environment.begin() as txn:
+                txn.put(_seq_key(first), value, db=self.environment.batches, append=True)
                 self._behind(txn)
-                self._used_bytes = self.home.used_bytes(txn)
+                self._used_bytes = self.environment.used_bytes(txn)
         self._enter(batch, first)
         self._log.append((first, self._last_keep))
         return first
 
-    def _enter(self, batch: Batch, first: int) -> None:
+    def _enter(self, batch: OperationBatch, first: int) -> None:
         """Let memory follow a batch that is durable."""
         self._times = np.maximum.accumulate(np.maximum(batch.time, self._now_us))
         publications = batch.kind == PUBLISH
@@ -246,12 +247,12 @@ class DualDB:
         subscribing = (batch.kind == SUBSCRIBE) | (batch.kind == RENEW)
         if subscribing.any():
             self._manifest.until_us = max(self._manifest.until_us, int(batch.high[subscribing].max()))
-        digging = (batch.kind == RENEW) | (batch.kind == UNSUBSCRIBE)
-        if digging.any():
-            seq = np.flatnonzero(digging).astype(np.uint64) + np.uint64(first)
-            key = (batch.id[digging] << _ONE) | np.uint64(SUBSCRIPTION)
-            self._lists.dig(grave_rows(key, seq, batch.tag[digging], self._manifest.until_us))
-        self._lists.add(sorted_rows(rows_of(batch, first)), self._now_us)
+        removing = (batch.kind == RENEW) | (batch.kind == UNSUBSCRIBE)
+        if removing.any():
+            seq = np.flatnonzero(removing).astype(np.uint64) + np.uint64(first)
+            key = (batch.id[removing] << _ONE) | np.uint64(SUBSCRIPTION)
+            self._tree.add_tombstones(tombstone_rows(key, seq, batch.tag[removing], self._manifest.until_us))
+        self._tree.add(sorted_rows(rows_of(batch, first)), self._now_us)
         self._now_us = int(self._times[-1])
         self._next = first + batch.size
 
@@ -260,13 +261,13 @@ class DualDB:
         if not queries.size:
             return joined_matches([])
         with self._guard():
-            return self._lists.graves.apply_to_matches(self._lists.probe(queries), queries, first)
+            return self._tree.tombstones.apply_to_matches(self._tree.probe(queries), queries, first)
 
     def payloads(self, positions: Sequence[int]) -> list[bytes]:
         """The payloads of publications. Raises UsageError where there is none any more, DamageError (a damaged one)."""
         found = [b""] * len(positions)
         batches: dict[int, list[int]] = {}
-        with self._guard(), self.home.snapshot() as txn, txn.cursor(self.home.batches) as cursor:
+        with self._guard(), self.environment.snapshot() as txn, txn.cursor(self.environment.batches) as cursor:
             for at, position in enumerate(positions):
                 there = cursor.set_range(_seq_key(position + 1))
                 if not (cursor.prev() if there else cursor.last()):
@@ -282,15 +283,15 @@ class DualDB:
 
     # one at a time
 
-    def publish(self, id: int, time_us: int, expires_us: int, pid: int, payload: bytes) -> list[Subscription]:
+    def publish(self, id: int, time_us: int, expires_us: int, pid: int, payload: bytes) -> list[FoundSubscription]:
         """Store a publication; the valid subscriptions of the ID, in their order."""
         found = self.apply(one(PUBLISH, id, time_us, time_us, expires_us, pid, payload)).of(0)
-        return [Subscription(*map(int, row)) for row in zip(found.low, found.high, found.tag, strict=True)]
+        return [FoundSubscription(*map(int, row)) for row in zip(found.low, found.high, found.tag, strict=True)]
 
-    def subscribe(self, id: int, time_us: int, time_min_us: int, time_max_us: int, sid: int) -> list[Publication]:
+    def subscribe(self, id: int, time_us: int, time_min_us: int, time_max_us: int, sid: int) -> list[FoundPublication]:
         """Store a subscription; the valid publications of the ID so far, in their order."""
         found = self.apply(one(SUBSCRIBE, id, time_us, time_min_us, time_max_us, sid)).of(0)
-        return [Publication(*map(int, r)) for r in zip(found.low, found.high, found.tag, found.seq, strict=True)]
+        return [FoundPublication(*map(int, r)) for r in zip(found.low, found.high, found.tag, found.seq, strict=True)]
 
     def renew(self, id: int, time_us: int, time_min_us: int, time_max_us: int, sid: int) -> None:
         """Replace the subscription: from now on it has these times. It is made when there is none."""
@@ -309,17 +310,17 @@ class DualDB:
         for _ in range(_BATCHES_DELETED_A_STEP):
             if not self._until or self._until[0][0] >= self._now_us:
                 break
-            txn.delete(_seq_key(heapq.heappop(self._until)[1]), db=self.home.batches)
-        self._lists.work(txn, self._next, self._now_us)
+            txn.delete(_seq_key(heapq.heappop(self._until)[1]), db=self.environment.batches)
+        self._tree.work(txn, self._next, self._now_us)
 
     def _step(self) -> None:
-        with self.home.begin() as txn:
+        with self.environment.begin() as txn:
             self._behind(txn)
-            self._used_bytes = self.home.used_bytes(txn)
+            self._used_bytes = self.environment.used_bytes(txn)
 
     def step(self) -> bool:
         """One bounded step of work behind, for when no batches come; False when there was nothing to do."""
-        if not self._lists.due():
+        if not self._tree.due():
             return False
         with self._guard():
             self._step()
@@ -328,26 +329,26 @@ class DualDB:
     def flush(self) -> None:
         """Write all of the memory table to runs. Not needed for durability."""
         with self._guard():
-            while self._lists.due():
+            while self._tree.due():
                 self._step()
-            if self._lists.pending:
-                self._lists.freeze(self._next, self._now_us)
-            while self._lists.due():
+            if self._tree.pending:
+                self._tree.freeze(self._next, self._now_us)
+            while self._tree.due():
                 self._step()
 
     def stats(self) -> DualStats:
         """What is held."""
         poisoned = self._poison is not None
         batches = len(self._until) + len(self._log)
-        lists = self._lists
+        tree = self._tree
         return DualStats(
             self._next,
-            lists.memory_rows,
-            lists.run_rows,
-            lists.runs,
-            lists.graves.size,
+            tree.memory_rows,
+            tree.run_rows,
+            tree.runs,
+            tree.tombstones.size,
             batches,
-            0 if self._closed else self.home.file_bytes(),
+            0 if self._closed else self.environment.file_bytes(),
             self._now_us,
             poisoned,
         )
@@ -360,17 +361,19 @@ class DualDB:
             with suppress(StoreError, DamageError):
                 self.flush()
         self._closed = True
-        self.home.close()
+        self.environment.close()
 
 
 def _seq_key(seq: int) -> bytes:
     return seq.to_bytes(_SEQ_BYTES, "big")
 
 
-def one(kind: int, id: int, time_us: int, low_us: int, high_us: int, tag: int, payload: bytes | None = None) -> Batch:
+def one(
+    kind: int, id: int, time_us: int, low_us: int, high_us: int, tag: int, payload: bytes | None = None
+) -> OperationBatch:
     """A batch of one operation. Raises UsageError (a number out of range)."""
     try:
-        return Batch(
+        return OperationBatch(
             np.array([kind], np.uint8),
             np.array([id], np.uint64),
             np.array([time_us], np.int64),
@@ -383,16 +386,16 @@ def one(kind: int, id: int, time_us: int, low_us: int, high_us: int, tag: int, p
         raise UsageError(f"a number is out of range: {error}") from None
 
 
-def rows_of(batch: Batch, first: int) -> Rows:
+def rows_of(batch: OperationBatch, first: int) -> RowColumns:
     """What a batch adds to the lists, in the order of its operations."""
     adding = np.flatnonzero(batch.kind <= RENEW)
     kind = np.where(batch.kind[adding] == PUBLISH, np.uint64(PUBLICATION), np.uint64(SUBSCRIPTION))
     low = np.where(batch.kind == PUBLISH, batch.time, batch.low)[adding]
     seq = adding.astype(np.uint64) + np.uint64(first)
-    return Rows((batch.id[adding] << _ONE) | kind, seq, low, batch.high[adding], batch.tag[adding])
+    return RowColumns((batch.id[adding] << _ONE) | kind, seq, low, batch.high[adding], batch.tag[adding])
 
 
-def queries_of(batch: Batch, first: int, now_us: I64) -> Queries:
+def queries_of(batch: OperationBatch, first: int, now_us: I64) -> Queries:
     """What a batch asks, sorted by key; `now_us` is the store's time at each operation."""
     op = np.flatnonzero(batch.kind <= SUBSCRIBE)
     publishing = batch.kind[op] == PUBLISH
@@ -401,19 +404,3 @@ def queries_of(batch: Batch, first: int, now_us: I64) -> Queries:
     low_max = np.where(publishing, batch.time[op], batch.high[op])
     seq = op.astype(np.uint64) + np.uint64(first)
     return ordered(Queries(op, (batch.id[op] << _ONE) | kind, low_min, low_max, now_us[op], seq))
-
-
-__all__ = [
-    "NEVER_US",
-    "Batch",
-    "DualDB",
-    "DualOptions",
-    "DualStats",
-    "Matches",
-    "Publication",
-    "Subscription",
-    "id_of",
-    "one",
-    "queries_of",
-    "rows_of",
-]

@@ -1,7 +1,7 @@
-"""Work behind the commits, a segment a step: writing the frozen memory table, and merging runs.
+"""Merges, between the commits, a segment a step: of the frozen memory table's tiers, and of runs.
 
-Both merge sorted rows into a new run; expired rows and rows under graves are left out on the way. (Bringing the whole
-memory table into order first held up a commit: 22 ms for 400,000 rows.)
+Both bring sorted rows into a new run; expired rows and rows under tombstones are left out on the way. (Bringing the
+whole memory table into order first held up a commit: 22 ms for 400,000 rows.)
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final, Protocol
 import numpy as np
 
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from .rows import Rows, joined, merged
-from .runs import Run
+from .rows import RowColumns, joined, merged
+from .runs import SortedRun
 
-Cleaned = Callable[[Rows], Rows]
+Cleaned = Callable[[RowColumns], RowColumns]
 
 # Ends of segments that one step of a merge passes: where all of them have expired, it writes nothing and goes on later.
 TAKES_A_STEP: Final = 8
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Sorted rows in pieces."""
 
     @property
@@ -29,7 +29,7 @@ class Source(Protocol):
         """How many pieces."""
         ...
 
-    def segment(self, txn: AnyTransaction, database: Database, number: int) -> Rows:
+    def segment(self, txn: AnyTransaction, database: Database, number: int) -> RowColumns:
         """One of them."""
         ...
 
@@ -37,18 +37,18 @@ class Source(Protocol):
 class InMemory:
     """A tier of the memory table as a source; `piece` rows at a time."""
 
-    def __init__(self, rows: Rows, piece: int) -> None:
+    def __init__(self, rows: RowColumns, piece: int) -> None:
         self._rows = rows
         self._piece = piece
         self.segments = -(-rows.size // piece)
 
-    def segment(self, txn: AnyTransaction, database: Database, number: int) -> Rows:
-        """See `Source`."""
+    def segment(self, txn: AnyTransaction, database: Database, number: int) -> RowColumns:
+        """See `RowSource`."""
         del txn, database
         return self._rows.slice(number * self._piece, (number + 1) * self._piece)
 
 
-def in_memory(tiers: Sequence[Rows], segment_rows: int) -> list[Source]:
+def in_memory(tiers: Sequence[RowColumns], segment_rows: int) -> list[RowSource]:
     """Tiers as sources whose pieces span about the same keys, and are about a segment together."""
     total = max(1, sum([tier.size for tier in tiers]))
     return [InMemory(tier, -(-segment_rows * tier.size // total)) for tier in tiers if tier.size]
@@ -57,7 +57,7 @@ def in_memory(tiers: Sequence[Rows], segment_rows: int) -> list[Source]:
 class _Input:
     """A source being merged: its current piece from row `at` on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RowSource) -> None:
         self.source = source
         self.number = 0
         self.at = 0
@@ -75,8 +75,8 @@ class Merge:
 
     def __init__(
         self,
-        target: Run,
-        sources: Sequence[Source],
+        target: SortedRun,
+        sources: Sequence[RowSource],
         cleaned: Cleaned,
         segment_rows: int,
         by_seq: bool = False,
@@ -86,7 +86,7 @@ class Merge:
         self._by_seq = by_seq
         self._segment_rows = segment_rows
         self._inputs = [_Input(source) for source in sources]
-        self._pending: list[Rows] = []
+        self._pending: list[RowColumns] = []
         self._pending_rows = 0
 
     def step(self, txn: WriteTransaction, database: Database, now_us: int) -> bool:
@@ -129,7 +129,7 @@ class Merge:
             self._pending.append(found)
             self._pending_rows += found.size
 
-    def _upto(self, rows: Rows, key: np.uint64, seq: np.uint64 | int) -> int:
+    def _upto(self, rows: RowColumns, key: np.uint64, seq: np.uint64 | int) -> int:
         """How many of the rows lie at or before the bound."""
         end = int(np.searchsorted(rows.key, key, "right"))
         if not self._by_seq:
@@ -138,7 +138,7 @@ class Merge:
         return start + int(np.searchsorted(rows.seq[start:end], seq, "right"))
 
 
-def in_order(parts: Sequence[Rows], now_us: int) -> Rows:
+def in_order(parts: Sequence[RowColumns], now_us: int) -> RowColumns:
     """The rows of all parts that have not expired, by key and seq."""
     rows = joined(parts).alive(now_us)
     return rows.take(np.lexsort((rows.seq, rows.key)))

@@ -46,7 +46,7 @@ NEVER_US: Final = 2**63 - 1
 EVER_US: Final = -(2**63)
 
 
-class Rows(NamedTuple):
+class RowColumns(NamedTuple):
     """Columns of equal length. `sorted_rows` and everything stored has them in the order of their keys."""
 
     key: U64
@@ -60,19 +60,19 @@ class Rows(NamedTuple):
         """How many rows."""
         return len(self.key)
 
-    def take(self, chosen: Index | NDArray[np.bool_]) -> Rows:
+    def take(self, chosen: Index | NDArray[np.bool_]) -> RowColumns:
         """The rows at these places, or where the mask is true."""
-        return Rows._make([column[chosen] for column in self])
+        return RowColumns._make([column[chosen] for column in self])
 
-    def slice(self, start: int, end: int) -> Rows:
+    def slice(self, start: int, end: int) -> RowColumns:
         """Rows from `start` to before `end`, without a copy."""
-        return Rows._make([column[start:end] for column in self])
+        return RowColumns._make([column[start:end] for column in self])
 
-    def from_row(self, start: int) -> Rows:
+    def from_row(self, start: int) -> RowColumns:
         """Rows from `start` on, without a copy."""
         return self.slice(start, self.size)
 
-    def alive(self, now_us: int) -> Rows:
+    def alive(self, now_us: int) -> RowColumns:
         """The rows that have not expired; itself when that is all."""
         mask = self.high >= now_us
         return self if mask.all() else self.take(mask)
@@ -81,9 +81,9 @@ class Rows(NamedTuple):
 ROW_BYTES: Final = 40
 
 
-def empty() -> Rows:
+def empty() -> RowColumns:
     """No rows."""
-    return Rows(
+    return RowColumns(
         np.empty(0, np.uint64),
         np.empty(0, np.uint64),
         np.empty(0, np.int64),
@@ -92,19 +92,19 @@ def empty() -> Rows:
     )
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[RowColumns]) -> RowColumns:
     """The rows of all parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
-    return Rows._make([np.concatenate(columns) for columns in zip(*parts, strict=True)]) if parts else empty()
+    return RowColumns._make([np.concatenate(columns) for columns in zip(*parts, strict=True)]) if parts else empty()
 
 
-def sorted_rows(rows: Rows) -> Rows:
+def sorted_rows(rows: RowColumns) -> RowColumns:
     """The rows in the order of their keys; the order within a key is no one's concern (`seq` says it)."""
     return rows.take(np.argsort(rows.key))
 
 
-def merged(parts: Sequence[Rows], now_us: int) -> Rows:
+def merged(parts: Sequence[RowColumns], now_us: int) -> RowColumns:
     """The unexpired rows of all parts in one order: expiry is applied before anything is sorted."""
     return sorted_rows(joined([part.alive(now_us) for part in parts]))
 
@@ -182,12 +182,12 @@ class Bounds(NamedTuple):
     high_max: int
 
 
-def bounds_of(rows: Rows) -> Bounds:
+def bounds_of(rows: RowColumns) -> Bounds:
     """The bounds of one row or more."""
     return Bounds(int(rows.seq.max()), int(rows.low.max()), int(rows.high.min()), int(rows.high.max()))
 
 
-class Asked(NamedTuple):
+class BoundedQueries(NamedTuple):
     """Queries, and what all of them have in common; each key once, and how many ask for it."""
 
     queries: Queries
@@ -199,16 +199,16 @@ class Asked(NamedTuple):
     valid_at_max: int
 
 
-def asked(queries: Queries) -> Asked:
+def bounded_queries(queries: Queries) -> BoundedQueries:
     """One query or more, with their bounds."""
     key, valid = queries.key, queries.valid_at
     starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
     askers = np.diff(starts, append=len(key))
     bounds = int(queries.seq.min()), int(queries.low_max.min()), int(valid.min()), int(valid.max())
-    return Asked(queries, key[starts], askers, *bounds)
+    return BoundedQueries(queries, key[starts], askers, *bounds)
 
 
-def probe(rows: Rows, bounds: Bounds, asking: Asked) -> Matches | None:
+def probe(rows: RowColumns, bounds: Bounds, asking: BoundedQueries) -> Matches | None:
     """The answers that sorted `rows` hold, stored before the operation that asks; None when there are none."""
     queries = asking.queries
     if bounds.high_max < asking.valid_at_min:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..file.sealing import DamageError, unpacked
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from .rows import I64, U64, Asked, Bounds, Matches, Rows, asked, bounds_of, probe
+from .rows import I64, U64, BoundedQueries, Bounds, Matches, RowColumns, bounded_queries, bounds_of, probe
 from .segments import encode_segment, segment_rows, verified_segment_head
 
 _KEY: Final = struct.Struct(">II")
@@ -32,7 +32,7 @@ def parse_segment_key(key: bytes | memoryview) -> tuple[int, int]:
     return run, number
 
 
-class Run:
+class SortedRun:
     """A run on disk and, in memory, where its segments begin: 24 bytes a segment of 16,384 rows."""
 
     def __init__(self, number: int, level: int, prefix: bytes = b"") -> None:
@@ -47,7 +47,7 @@ class Run:
         self._verified: set[int] = set()
         self._fences: tuple[U64, U64, I64] | None = None
 
-    def append(self, txn: WriteTransaction, database: Database, rows: Rows) -> None:
+    def append(self, txn: WriteTransaction, database: Database, rows: RowColumns) -> None:
         """Write the next segment."""
         key = self._prefix + segment_key(self.number, self.segments)
         # A run that a younger one has overtaken (a flush during a merge) is no longer last, and MDB_APPEND refuses.
@@ -57,7 +57,7 @@ class Run:
         self._verified.add(self.segments)
         self._note(rows, bounds_of(rows))
 
-    def _note(self, rows: Rows, bounds: Bounds) -> None:
+    def _note(self, rows: RowColumns, bounds: Bounds) -> None:
         self._first.append(int(rows.key[0]))
         self._last.append(int(rows.key[-1]))
         self._bounds.append(bounds)
@@ -77,7 +77,7 @@ class Run:
             raise DamageError("runs", -1, -1, f"segment {number} of run {self.number} is missing")
         return memoryview(value)
 
-    def segment(self, txn: AnyTransaction, database: Database, number: int) -> Rows:
+    def segment(self, txn: AnyTransaction, database: Database, number: int) -> RowColumns:
         """The rows of a segment, in place; its checksum is compared the first time. Raises DamageError."""
         try:
             rows = segment_rows(self._value(txn, database, number), number not in self._verified)
@@ -112,14 +112,14 @@ class Run:
             )
         return self._fences
 
-    def probe(self, txn: AnyTransaction, database: Database, asking: Asked) -> Iterator[Matches]:
+    def probe(self, txn: AnyTransaction, database: Database, asking: BoundedQueries) -> Iterator[Matches]:
         """The answers that this run holds; only segments that may hold one are touched."""
         queries = asking.queries
         first, last, high_max = self.fences()
         start = np.searchsorted(queries.key, first, "left")
         end = np.searchsorted(queries.key, last, "right")
         for number in np.flatnonzero((start < end) & (high_max >= asking.valid_at_min)):
-            own = asked(queries.slice(int(start[number]), int(end[number])))
+            own = bounded_queries(queries.slice(int(start[number]), int(end[number])))
             found = probe(self.segment(txn, database, int(number)), self._bounds[number], own)
             if found is not None:
                 yield found

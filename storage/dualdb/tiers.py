@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from .rows import Asked, Bounds, Matches, Rows, bounds_of, merged, probe
+from .rows import BoundedQueries, Bounds, Matches, RowColumns, bounds_of, merged, probe
 
 FANOUT: Final = 8
 
@@ -38,11 +38,11 @@ _TAKEN_ROWS: Final = 16_384
 class Joining:
     """FANOUT tiers on their way into one, a part of the keys a step; they answer until it is done."""
 
-    def __init__(self, tiers: Sequence[Rows]) -> None:
+    def __init__(self, tiers: Sequence[RowColumns]) -> None:
         self._tiers = tiers
         self._at = [0] * len(tiers)
         self._total = sum([tier.size for tier in tiers])
-        self._made = Rows._make([np.empty(self._total, column.dtype) for column in tiers[0]])
+        self._made = RowColumns._make([np.empty(self._total, column.dtype) for column in tiers[0]])
         self._filled = 0
 
     @property
@@ -76,10 +76,10 @@ class Joining:
         self._filled += found.size
         return sum([part.size for part in parts])
 
-    def result(self) -> Rows:
+    def result(self) -> RowColumns:
         """The one tier; a copy where most of the room for it has stayed empty."""
         rows = self._made.slice(0, self._filled)
-        return rows if 2 * self._filled > self._total else Rows._make([column.copy() for column in rows])
+        return rows if 2 * self._filled > self._total else RowColumns._make([column.copy() for column in rows])
 
 
 class Tiers:
@@ -88,12 +88,12 @@ class Tiers:
     __slots__ = ("_joining", "_levels", "rows")
 
     def __init__(self) -> None:
-        self._levels: list[list[tuple[Rows, Bounds]]] = [[]]
+        self._levels: list[list[tuple[RowColumns, Bounds]]] = [[]]
         # Of each level: its first FANOUT tiers on their way into one of the next.
         self._joining: list[Joining | None] = [None]
         self.rows = 0
 
-    def add(self, rows: Rows, now_us: int) -> None:
+    def add(self, rows: RowColumns, now_us: int) -> None:
         """Take in sorted rows, at least one, and go on with joining tiers of which FANOUT of one size are there."""
         self.rows += rows.size
         self._levels[0].append((rows, bounds_of(rows)))
@@ -107,7 +107,7 @@ class Tiers:
             if joining.step(quota, now_us):
                 self._joined(level, joining.result())
 
-    def _joined(self, level: int, rows: Rows) -> None:
+    def _joined(self, level: int, rows: RowColumns) -> None:
         """The first FANOUT tiers of a level have become one of the next."""
         self._joining[level] = None
         self.rows += rows.size - sum([tier.size for tier, _ in self._levels[level][:FANOUT]])
@@ -118,11 +118,11 @@ class Tiers:
         if rows.size:
             self._levels[level + 1].append((rows, bounds_of(rows)))
 
-    def probe(self, asking: Asked) -> list[Matches]:
+    def probe(self, asking: BoundedQueries) -> list[Matches]:
         """The answers that these tiers hold."""
         found = [probe(tier, bounds, asking) for tiers in self._levels for tier, bounds in tiers]
         return [matches for matches in found if matches is not None]
 
-    def parts(self, now_us: int) -> list[Rows]:
+    def parts(self, now_us: int) -> list[RowColumns]:
         """The tiers; without those that have expired as a whole."""
         return [rows for tiers in self._levels for rows, bounds in tiers if bounds.high_max >= now_us]

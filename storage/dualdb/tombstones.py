@@ -1,19 +1,18 @@
-"""Graves: what unsubscribing and renewing leave, since nothing is read to be written.
+"""Tombstones: what unsubscribing and renewing leave, since nothing is read to be written.
 
-A grave takes away the subscriptions of its (ID, Sid) that were stored before it. It is remembered until everything it
-can lie over has expired (`until`: the greatest T_max that any subscription had when it was dug) or until a merge of all
-runs has applied it to every older row. Merges apply graves on the way.
+A tombstone takes away the subscriptions of its (ID, Sid) that were stored before it. It is remembered until everything
+it can lie over has expired (`until`: the greatest T_max that any subscription had when it was left) or until a merge of
+all runs has applied it to every older row. Merges apply tombstones on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .rows import I64, U64, Matches, Queries, Rows, joined
+from .rows import I64, U64, Matches, Queries, RowColumns, joined
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
@@ -27,39 +26,39 @@ def _names(key: U64, tag: U64) -> U64:
 
 
 class _Covered(NamedTuple):
-    """Pairs of a subscription (its place) and a grave of its (ID, Sid)."""
+    """Pairs of a subscription (its place) and a tombstone of its (ID, Sid)."""
 
     at: NDArray[np.intp]
     seq: U64
 
 
 class _Tier(NamedTuple):
-    """Graves by their names."""
+    """Tombstones by their names."""
 
     names: U64
-    rows: Rows
+    rows: RowColumns
 
 
-def _tier(rows: Rows) -> _Tier:
+def _tier(rows: RowColumns) -> _Tier:
     names = _names(rows.key, rows.tag)
     order = np.argsort(names)
     return _Tier(names[order], rows.take(order))
 
 
-class Graves:
-    """All graves still needed, in memory: 48 bytes each. As rows: `high` is `until`, `low` unused.
+class Tombstones:
+    """All tombstones still needed, in memory: 48 bytes each. As rows: `high` is `until`, `low` unused.
 
-    In tiers, each more than twice as large as the next: a grave is sorted again as often as there are tiers, not
-    whenever another one is dug.
+    In tiers, each more than twice as large as the next: a tombstone is sorted again as often as there are tiers, not
+    whenever another one is added.
     """
 
     __slots__ = ("_tiers",)
 
-    def __init__(self, rows: Rows | None = None) -> None:
+    def __init__(self, rows: RowColumns | None = None) -> None:
         self._tiers = [] if rows is None or not rows.size else [_tier(rows)]
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowColumns:
         """All of them."""
         return joined([tier.rows for tier in self._tiers])
 
@@ -72,7 +71,7 @@ class Graves:
         """How many are numbered before `seq`."""
         return sum([int(np.count_nonzero(tier.rows.seq < seq)) for tier in self._tiers])
 
-    def dig(self, rows: Rows) -> None:
+    def add(self, rows: RowColumns) -> None:
         """Remember more of them."""
         while self._tiers and self._tiers[-1].rows.size <= 2 * rows.size:
             rows = joined([self._tiers.pop().rows, rows])
@@ -94,8 +93,8 @@ class Graves:
         found = [_covered_by(tier, names, key, tag) for tier in self._tiers]
         return _Covered(np.concatenate([each.at for each in found]), np.concatenate([each.seq for each in found]))
 
-    def apply(self, rows: Rows) -> Rows:
-        """`rows` without the subscriptions that lie under a grave."""
+    def apply(self, rows: RowColumns) -> RowColumns:
+        """`rows` without the subscriptions that lie under a tombstone."""
         if not self.size or not rows.size:
             return rows
         covered = self._covered(rows.key, rows.tag)
@@ -107,7 +106,7 @@ class Graves:
         return rows.take(keep)
 
     def apply_to_matches(self, matches: Matches, queries: Queries, first: int) -> Matches:
-        """`matches` without what lay under a grave when its operation (the batch begins with `first`) asked."""
+        """`matches` without what lay under a tombstone when its operation (the batch begins with `first`) asked."""
         if not self.size or not matches.size:
             return matches
         key_of = np.zeros(int(queries.op.max()) + 1, np.uint64)
@@ -126,17 +125,12 @@ def _covered_by(tier: _Tier, names: U64, key: U64, tag: U64) -> _Covered:
     start = np.searchsorted(tier.names, names, "left")
     counts = np.searchsorted(tier.names, names, "right") - start
     at = np.repeat(np.arange(len(key)), counts)
-    grave = np.arange(len(at)) + np.repeat(start - (np.cumsum(counts) - counts), counts)
-    same = (tier.rows.key[grave] == key[at]) & (tier.rows.tag[grave] == tag[at])
-    return _Covered(at[same], tier.rows.seq[grave[same]])
+    tombstone = np.arange(len(at)) + np.repeat(start - (np.cumsum(counts) - counts), counts)
+    same = (tier.rows.key[tombstone] == key[at]) & (tier.rows.tag[tombstone] == tag[at])
+    return _Covered(at[same], tier.rows.seq[tombstone[same]])
 
 
-def grave_rows(key: U64, seq: U64, tag: U64, until_us: int) -> Rows:
-    """Graves as rows."""
+def tombstone_rows(key: U64, seq: U64, tag: U64, until_us: int) -> RowColumns:
+    """Tombstones as rows."""
     low: I64 = np.zeros(len(key), np.int64)
-    return Rows(key, seq, low, np.full(len(key), until_us, np.int64), tag)
-
-
-def without(parts: Sequence[Rows], graves: Graves) -> list[Rows]:
-    """Each part without what lies under a grave."""
-    return [graves.apply(part) for part in parts]
+    return RowColumns(key, seq, low, np.full(len(key), until_us, np.int64), tag)

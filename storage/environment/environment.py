@@ -1,4 +1,4 @@
-"""Opening the LMDB environment: one owner a directory, the right store in it, and nothing that gives up durability.
+"""The LMDB environment of a coordinator's store: one owner a directory, and nothing that gives up durability.
 
 NOSYNC and WRITEMAP stay off: power loss would cost the store, not only its last second. `readahead` is off because
 readers seek. The map is large and sparse, so that a store grows without a restart.
@@ -161,6 +161,6 @@ def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, 
     return Databases(**fields)
 
 
-def open_new(directory: Path, **options: Any) -> lmdb.Environment:
+def new_store_environment(directory: Path, **options: Any) -> lmdb.Environment:
     """An environment in an empty directory, to be filled and moved elsewhere. Raises lmdb.Error."""
     return lmdb.open(str(directory), max_dbs=len(Databases._fields), mode=FILE_MODE, **options)

@@ -1,4 +1,4 @@
-"""What stands between a store and LMDB's errors: poison, a full disk or map, closing under readers.
+"""The guard between a store and LMDB's errors: poison, a full disk or map, closing under readers.
 
 A *full* disk (ENOSPC) or map refuses: LMDB writes over no page that anything refers to, so nothing was half written,
 and publishing resumes when there is room. Any other error of LMDB or the operating system *poisons* the store: what a

@@ -11,17 +11,17 @@ from lexicast.cluster.errors import StoreFormatError
 from lexicast.cluster.files import FILE_MODE
 
 from ..file.damage import Ledger
-from ..file.locks import Reading
+from ..file.locks import ReadOnlyEnvironment
 from ..tables.databases import Databases
 from .environment import DATA_FILE, open_databases
 from .options import StoreOptions
 
 
-class ReadOnly(Reading):
+class ReadOnlyStore(ReadOnlyEnvironment):
     """A store that is open for looking only, also beside its owner."""
 
     def __init__(self, directory: Path, shared: bool = True, damage: Ledger | None = None) -> None:
-        """See `Reading`. Raises StoreFormatError (not a store, damaged), StoreError (no right, no slot, replaced)."""
+        """See `ReadOnlyEnvironment`. Raises StoreFormatError (not a store, damaged), StoreError (no right, no slot)."""
         if not (directory / DATA_FILE).exists():
             raise StoreFormatError(f"{directory} is not a store: there is no {DATA_FILE} in it")
         try:

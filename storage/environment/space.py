@@ -1,4 +1,4 @@
-"""Room: quota, reserve and the disk.
+"""The space that is left: quota, reserve and the disk.
 
 Publications are accepted while the pages in use and the new ones leave `reserve_bytes` free both inside the quota and
 on the disk. LMDB never shrinks its file but reuses freed pages, so pages free inside the file count as free disk,

@@ -1,1 +1,1 @@
-"""The file below a store: LMDB's environment, its owners, its room, its tables and what is damaged."""
+"""The LMDB file below a store: who may open it, how its rows are sealed and keyed, what becomes of damaged ones."""

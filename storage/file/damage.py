@@ -1,7 +1,7 @@
 """The one way for what is damaged: passed over, counted by kind, told once, and never an error of whoever met it.
 
-Rules, which hold because the readers of rows themselves keep them (`table.Table`, `log.Log`, `dual.Index`), so that no
-caller has to remember:
+Rules, which hold because the readers of rows themselves keep them (`table.Table`, `block_log.Log`,
+`log_index.LogIndex`), so that no caller has to remember:
 
 1. A row, block or record whose bytes are not those that were written is as if it were not there.
 2. It is noted in the store's `Ledger`, wherever it was met: once a place, in the log once a kind.

@@ -1,4 +1,4 @@
-"""Who has a store open: one writer, readers beside it, or nobody while its data file is replaced.
+"""The locks of a store: one writer, readers beside it, or nobody while its data file is replaced.
 
 LMDB keeps the number of the last transaction in its lock file for as long as any process has the environment open.
 Were a data file replaced meanwhile, the next one to open it would take that number for the new file's, find the wrong
@@ -177,7 +177,7 @@ def _check_lock_file(environment: lmdb.Environment, directory: Path) -> None:
         )
 
 
-class Reading:
+class ReadOnlyEnvironment:
     """An environment that is open for reading only; its file is not replaced meanwhile. Use `close`."""
 
     def __init__(self, directory: Path, open: Callable[[], lmdb.Environment], shared: bool = True) -> None:

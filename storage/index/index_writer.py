@@ -1,4 +1,4 @@
-"""Writing behind: the index's memory table to disk in bounded steps, and back from the log after a crash."""
+"""The writer of the index: its memory table to disk in bounded steps, and back from the log after a crash."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..log.block_format import block_of
 from ..log.block_log import Log
 from ..log.block_outline import Outline, outline
 from ..tables import groups as group_rows
-from ..tables.groups import Group
-from ..tables.state import subscription_of
+from ..tables.groups import StoredGroup
+from ..tables.state import parse_subscription_row
 from ..tables.topics import TopicIds, wildcard_id
-from .log_index import Entry, Index
+from .log_index import IndexEntry, LogIndex
 
 # How long an opening waits for the index.
 OPEN_S: Final = 1.0
@@ -28,11 +28,11 @@ OPEN_S: Final = 1.0
 _BLOCKS_A_STEP: Final = 256
 
 
-class WriteBehind:
+class IndexWriter:
     """Moves the index between its memory table, its runs on disk and the log. Writer thread only."""
 
     def __init__(
-        self, environment: Environment, log: Log, index: Index, ids: TopicIds, groups: dict[int, Group]
+        self, environment: Environment, log: Log, index: LogIndex, ids: TopicIds, groups: dict[int, StoredGroup]
     ) -> None:
         self._environment = environment
         self._databases = environment.databases
@@ -47,20 +47,20 @@ class WriteBehind:
         self._entering: bytes | None = None
         self._catching: list[int] = []
 
-    def entries(self, txn: WriteTransaction, found: Outline) -> list[tuple[int, Entry]]:
+    def entries(self, txn: WriteTransaction, found: Outline) -> list[tuple[int, IndexEntry]]:
         """What the index will hold of a block, by topic id (new topics get theirs in `txn`)."""
         group, time_us = found.block.group, found.block.time_us
         resolve = self._ids.resolve
         return [
-            (resolve(txn, group, topic), Entry(first, count, time_us, expires_us))
+            (resolve(txn, group, topic), IndexEntry(first, count, time_us, expires_us))
             for topic, first, count, expires_us in found.topics
         ]
 
     def number_topics(self, txn: WriteTransaction) -> None:
         """Store the next topic number of each group in which `txn` has named topics."""
         for group, next_topic in self._ids.numbered().items():
-            known = self._groups.get(group) or Group(group)
-            group_rows.store(self._databases, txn, group, known.row(next_topic))
+            known = self._groups.get(group) or StoredGroup(group)
+            group_rows.put_group_row(self._databases, txn, group, known.row(next_topic))
 
     @property
     def due(self) -> bool:
@@ -160,7 +160,9 @@ class WriteBehind:
 
     def _store_watermark(self, txn: WriteTransaction, group: int, below: int) -> None:
         row = self._groups[group].row(self._ids.next_number(group))
-        group_rows.store(self._databases, txn, group, row._replace(indexed_below=below, records=self._records[group]))
+        group_rows.put_group_row(
+            self._databases, txn, group, row._replace(indexed_below=below, records=self._records[group])
+        )
 
     def discarded(self, group: int, last: int, records: int) -> None:
         """A block that ended at `last` has left the log, with `records`."""
@@ -184,7 +186,7 @@ class WriteBehind:
         self._index.complete = self._entering is None
         return False
 
-    def _enter(self, group: Group) -> bool:
+    def _enter(self, group: StoredGroup) -> bool:
         """Enter the group's next blocks; False when there were none."""
         found = self._next_outlines(group.number, group.entered_below)
         if not found:
@@ -228,7 +230,7 @@ class WriteBehind:
             self._index.clear(txn)
             for group in self._groups.values():
                 row = group.row(self._ids.next_number(group.number))
-                group_rows.store(self._databases, txn, group.number, row._replace(indexed_below=0, records=0))
+                group_rows.put_group_row(self._databases, txn, group.number, row._replace(indexed_below=0, records=0))
         for group in self._groups.values():
             group.indexed_below = group.entered_below = group.records_indexed = group.records = 0
         self._index.broken = self._index.complete = False
@@ -240,7 +242,7 @@ class WriteBehind:
         with self._entered() as txn:
             rows = self._databases.subscriptions.rows(txn, b"", self._entering)
             for key, row in rows:
-                record, offset = subscription_of(row)
+                record, offset = parse_subscription_row(row)
                 group, name = int.from_bytes(key[:2], "big"), record.filter.encode()
                 topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
                 self._index.put_subscription(txn, topic_id, offset, record)

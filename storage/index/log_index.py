@@ -2,7 +2,7 @@
 
     key                                         value
     topic id u64, "S", offset of the cut u64    time_min_us i64, time_max_us i64, broker: sealed
-    0xFFFF, run u32, segment u32                entries of publications, in sorted runs: see `index_runs`
+    0xFFFF, run u32, segment u32                entries of publications, in sorted runs: see `index.runs`
 
 An entry is one topic's publications in one block: first offset u64, records u32, time_us i64 (T_P), expires_us u64
 (T_max of the last to expire, 0 = never). Payloads stay in the log: an entry is their position.
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from lexicast.cluster.records import Subscribed
 
-from ..dualdb.rows import NEVER_US, Rows, empty
+from ..dualdb.rows import NEVER_US, RowColumns, empty
 from ..environment.options import StoreOptions
 from ..file.damage import Ledger
 from ..file.sealing import DamageError, seal, unpacked, unpacked_head, unseal
@@ -53,7 +53,7 @@ _TOPICS_A_STEP: Final = 8_192
 _ENTRIES = np.dtype([("offset", "<u8"), ("records", "<u4"), ("time_us", "<i8"), ("expires_us", "<u8")])
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """The publications of one topic in one block."""
 
     offset: int
@@ -71,14 +71,14 @@ class IndexedSubscription(NamedTuple):
     broker: str
 
 
-class Frozen(NamedTuple):
+class FrozenTable(NamedTuple):
     """A full memory table on its way to disk, and how far the log was when it was frozen."""
 
     runs: dict[int, bytearray]
     below: dict[int, int]
 
 
-class Index:
+class LogIndex:
     """The index of one store. Written by the writer thread; looked up by any."""
 
     def __init__(
@@ -100,13 +100,13 @@ class Index:
         self._entries_max = options.index_entries_max
         self._log_bytes_max = options.index_log_bytes_max
         self._active: dict[int, bytearray] = {}
-        self._frozen: Frozen | None = None
+        self._frozen: FrozenTable | None = None
         self.entries = 0
         self._log_bytes = 0
 
     # memory table
 
-    def add(self, topic_id: int, entry: Entry) -> None:
+    def add(self, topic_id: int, entry: IndexEntry) -> None:
         """Enter publications that are durable in the log."""
         run = self._active.get(topic_id)
         if run is None:
@@ -145,7 +145,7 @@ class Index:
         """Begin to write the memory table; `below`: a watermark a group, all below it entered here or before."""
         runs = self._active
         # In this order: a reader that looks at the active table, then at the frozen one, misses nothing.
-        self._frozen = Frozen(runs, below)
+        self._frozen = FrozenTable(runs, below)
         self._active = {}
         self._runs.begin_flush(segments_of(runs, self._segment_rows))
         self.entries = 0
@@ -199,7 +199,7 @@ class Index:
 
     # look-up
 
-    def recent(self, topic_id: int) -> list[Entry]:
+    def recent(self, topic_id: int) -> list[IndexEntry]:
         """Entries still in memory. Look here before opening the snapshot for `stored`."""
         active = bytes(self._active.get(topic_id, b""))
         frozen = self._frozen
@@ -207,8 +207,8 @@ class Index:
         return list(entries_of(behind + active))
 
     def lookup(
-        self, txn: AnyTransaction, recent: list[Entry], topic_id: int, first: int, last: int, records_max: int
-    ) -> list[Entry] | None:
+        self, txn: AnyTransaction, recent: list[IndexEntry], topic_id: int, first: int, last: int, records_max: int
+    ) -> list[IndexEntry] | None:
         """Entries that begin at or before `last` and may hold offsets from `first` on, each once, in offset order.
 
         None: the index cannot tell (it is damaged, or being made anew).
@@ -306,12 +306,12 @@ def parse_key(key: bytes) -> tuple[int, int]:
     return topic_id, offset
 
 
-def entries_of(run: bytes) -> Iterator[Entry]:
+def entries_of(run: bytes) -> Iterator[IndexEntry]:
     """The entries of a topic in the memory table."""
-    return (Entry(*fields) for fields in _ENTRY.iter_unpack(run))
+    return (IndexEntry(*fields) for fields in _ENTRY.iter_unpack(run))
 
 
-def segments_of(runs: dict[int, bytearray], segment_rows: int) -> Iterator[Rows]:
+def segments_of(runs: dict[int, bytearray], segment_rows: int) -> Iterator[RowColumns]:
     """A frozen memory table by topic and offset, at most `segment_rows` rows a step; at first steps without any.
 
     The work of a step is bounded by `segment_rows` and _TOPICS_A_STEP, whatever the table holds.
@@ -343,17 +343,17 @@ def _one_by_one(topics: list[NDArray[np.uint64]]) -> Iterator[int]:
         yield from ordered[at : at + _TOPICS_A_STEP].tolist()
 
 
-def _slices(rows: Rows, size: int) -> Iterator[Rows]:
+def _slices(rows: RowColumns, size: int) -> Iterator[RowColumns]:
     """`rows` in pieces; more than one only where a single topic has more than `size`."""
     return (rows.slice(at, at + size) for at in range(0, rows.size, size))
 
 
-def _rows_of(runs: dict[int, bytearray], topics: Sequence[int]) -> Rows:
+def _rows_of(runs: dict[int, bytearray], topics: Sequence[int]) -> RowColumns:
     """These topics of a memory table as rows."""
     table = np.frombuffer(b"".join([runs[topic] for topic in topics]), _ENTRIES)
     counts = [len(runs[topic]) // _ENTRY.size for topic in topics]
     expires = table["expires_us"]
-    return Rows(
+    return RowColumns(
         np.repeat(np.array(topics, np.uint64), counts),
         table["offset"].astype(np.uint64),
         table["time_us"].astype(np.int64),
@@ -362,12 +362,12 @@ def _rows_of(runs: dict[int, bytearray], topics: Sequence[int]) -> Rows:
     )
 
 
-def _entries_in(rows: Rows) -> Iterator[Entry]:
+def _entries_in(rows: RowColumns) -> Iterator[IndexEntry]:
     columns = (rows.seq, rows.tag, rows.low, rows.high)
     for offset, records, time_us, expires_us in zip(*[column.tolist() for column in columns], strict=True):
-        yield Entry(offset, records, time_us, 0 if expires_us == NEVER_US else expires_us)
+        yield IndexEntry(offset, records, time_us, 0 if expires_us == NEVER_US else expires_us)
 
 
-def entries_in(rows: Rows) -> Iterator[tuple[int, Entry]]:
+def entries_in(rows: RowColumns) -> Iterator[tuple[int, IndexEntry]]:
     """The entries of a segment, each with its topic's id."""
     return zip(rows.key.tolist(), _entries_in(rows), strict=True)

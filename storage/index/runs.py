@@ -1,7 +1,7 @@
-"""The runs of a coordinator's index: DualDB's sorted runs (`lsm`) in its database, behind the subscriptions.
+"""The runs of a coordinator's index: DualDB's sorted runs (`dualdb.runs`) in its database, behind the subscriptions.
 
     key                                       value
-    0xFFFF, run u32, segment u32              a segment (`lsm.segments`): topic id, offset, T_P, T_max, records
+    0xFFFF, run u32, segment u32              a segment (`dualdb.segments`): topic id, offset, T_P, T_max, records
     0xFFFF, 0, 0                              the manifest: which runs count; sealed msgpack
 
 No topic has these keys: groups end at 65,534. So segments are the last keys of the database, and are appended.
@@ -21,8 +21,8 @@ import msgpack
 import numpy as np
 
 from ..dualdb.merging import Merge
-from ..dualdb.rows import Rows, joined
-from ..dualdb.runs import Run, delete_some
+from ..dualdb.rows import RowColumns, joined
+from ..dualdb.runs import SortedRun, delete_some
 from ..file.sealing import DamageError, seal, unpacked, unseal
 from ..file.table import AnyTransaction, Database, WriteTransaction
 
@@ -35,7 +35,7 @@ MANIFEST_VERSION: Final = 1
 FANOUT: Final = 4
 _SEGMENTS_DELETED_A_STEP: Final = 8
 
-StillWanted = Callable[[Rows], Rows]
+StillWanted = Callable[[RowColumns], RowColumns]
 OldestUs = Callable[[AnyTransaction], int]
 Stored = list[tuple[int, int, int]]  # (run, level, segments)
 
@@ -52,14 +52,14 @@ class IndexRuns:
         self._still_wanted = still_wanted
         self._oldest_us = oldest_us
         # What is known of each run; a run that is complete never changes, so any thread may use and add it.
-        self._known: dict[int, Run] = {}
+        self._known: dict[int, SortedRun] = {}
         self._next = 1
         self._dropped: list[int] = []
-        self._flush: tuple[Run, Iterator[Rows]] | None = None
+        self._flush: tuple[SortedRun, Iterator[RowColumns]] | None = None
         self._merge: tuple[Merge, list[int]] | None = None
-        self._before: tuple[dict[int, Run], list[int], list[int]] | None = None
+        self._before: tuple[dict[int, SortedRun], list[int], list[int]] | None = None
 
-    def _memory(self) -> tuple[dict[int, Run], list[int], list[int]]:
+    def _memory(self) -> tuple[dict[int, SortedRun], list[int], list[int]]:
         """What a step may change: known and dropped runs, and the runs being written."""
         written = [self._flush[0].number] if self._flush is not None else []
         written += [self._merge[0].target.number] if self._merge is not None else []
@@ -117,13 +117,13 @@ class IndexRuns:
         data = msgpack.packb((MANIFEST_VERSION, self._next, stored))
         txn.put(MANIFEST_KEY, seal("dual", MANIFEST_KEY, data), db=self._database)
 
-    def _new_run(self, level: int) -> Run:
+    def _new_run(self, level: int) -> SortedRun:
         self._next += 1
-        return Run(self._next - 1, level, RUNS_PREFIX)
+        return SortedRun(self._next - 1, level, RUNS_PREFIX)
 
     # writing
 
-    def begin_flush(self, segments: Iterator[Rows]) -> None:
+    def begin_flush(self, segments: Iterator[RowColumns]) -> None:
         """Begin a run of level 0 with these segments, all in order; what is without rows is a step that took time."""
         self._flush = (self._new_run(0), segments)
 
@@ -160,7 +160,7 @@ class IndexRuns:
                 self._merge = None
                 self._replace(txn, merge.target, replaced, now_us)
 
-    def _replace(self, txn: WriteTransaction, run: Run, replaced: Sequence[int], now_us: int) -> None:
+    def _replace(self, txn: WriteTransaction, run: SortedRun, replaced: Sequence[int], now_us: int) -> None:
         stored = [row for row in self._manifest(txn)[0] if row[0] not in replaced]
         if run.segments:
             self._known[run.number] = run
@@ -199,23 +199,23 @@ class IndexRuns:
 
     # look-up
 
-    def _run(self, txn: AnyTransaction, row: tuple[int, int, int]) -> Run:
+    def _run(self, txn: AnyTransaction, row: tuple[int, int, int]) -> SortedRun:
         number, level, segments = row
         run = self._known.get(number)
         if run is None:
-            run = Run(number, level, RUNS_PREFIX)
+            run = SortedRun(number, level, RUNS_PREFIX)
             run.load(txn, self._database, segments)
             self._known[number] = run
         return run
 
-    def rows(self, txn: AnyTransaction, topic_id: int, first: int, last: int, most: int) -> Iterator[Rows]:
+    def rows(self, txn: AnyTransaction, topic_id: int, first: int, last: int, most: int) -> Iterator[RowColumns]:
         """From each run, the topic's rows at offsets up to `last`: at most `most` from `first` on, and the one before.
 
         Copies: they outlive the transaction.
         """
         for row in self._manifest(txn)[0]:
             run = self._run(txn, row)
-            found: list[Rows] = []
+            found: list[RowColumns] = []
             wanted = most
             for number in run.segments_of(topic_id):
                 part = run.segment(txn, self._database, number)
@@ -227,7 +227,7 @@ class IndexRuns:
                 end = min(int(np.searchsorted(part.seq, np.uint64(last), "right")), start + wanted)
                 if start:
                     found = []  # what an earlier segment held is no longer the one before
-                found.append(Rows._make([column[max(0, start - 1) : end].copy() for column in part]))
+                found.append(RowColumns._make([column[max(0, start - 1) : end].copy() for column in part]))
                 wanted -= end - start
                 if wanted <= 0 or end < part.size:
                     break

@@ -1,4 +1,4 @@
-"""Cutting blocks: the records of a block between two offsets, of one topic, not expired; columns stay columns.
+"""Cuts of blocks: the records of a block between two offsets, of one topic, not expired; columns stay columns.
 
 What is left out in front of a run is counted in the run's `skip`, so a cut block still gives every record its own
 offset. A cut block speaks for the offsets it was cut to, `first` to `last`, whether records remain there or not.
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
     run: Run
 
 
-def expires_us(time_us: int, expiry_ms: int) -> int:
+def publication_expires_us(time_us: int, expiry_ms: int) -> int:
     """When a publication expires (T_max); 0 = never."""
     return time_us + expiry_ms * 1_000 if expiry_ms else 0
 

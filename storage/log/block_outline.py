@@ -1,7 +1,8 @@
-"""What a commit has to know of a block beyond its bytes, from its meta alone: no look at any single record.
+"""The outline of a block: what a commit has to know of it beyond its bytes, from its meta alone.
 
-One row a topic for the index, the last word a topic for retained publications, the positions of producers' runs and
-of QoS 2 marks, when records expire. Also the place where a block that contradicts itself is refused.
+No single record is looked at. One row a topic for the index, the last word a topic for retained publications, the
+positions of producers' runs and of QoS 2 marks, when records expire. Also the place where a block that contradicts
+itself is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, Run
 from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.records import ControlRecord, unpack_record
 
-from .block_cuts import expires_us
+from .block_cuts import publication_expires_us
 from .block_format import HAS_MARKS, HAS_RETAINED
 
 CLEARED = -1
@@ -102,7 +103,7 @@ def _outline_publications(block: Block) -> Outline:
     offset = block.first
     for run in meta.runs:
         offset += run.skip
-        until = expires_us(block.time_us, run.expiry_ms)
+        until = publication_expires_us(block.time_us, run.expiry_ms)
         _add_row(rows, meta.topics, run, offset, until)
         if until:
             first_us = min(first_us or until, until)
@@ -186,5 +187,5 @@ def _retained(block: Block) -> tuple[RetainedRow, ...]:
         offset += run.count
         if run.flags & RETAIN:
             at = offset - 1 if lengths[index - 1] else CLEARED
-            rows[run.topic] = RetainedRow(topics[run.topic], at, expires_us(block.time_us, run.expiry_ms))
+            rows[run.topic] = RetainedRow(topics[run.topic], at, publication_expires_us(block.time_us, run.expiry_ms))
     return tuple(rows.values())

@@ -1,7 +1,8 @@
-"""Checking a store: walk everything, compare every checksum, order and reference, and name each damage.
+"""The check of a coordinator's store: walk everything, compare every checksum and reference, name each damage.
 
-Reads only, in short transactions, so it may run beside the process that has the store open (`check`), or in it
-(`check_store`). It does not repair: a damaged record costs itself alone, the others of its block are read as before.
+Reads only, in short transactions, so it may run beside the process that has the store open
+(`check_coordinator_store`), or in it (`check_store`). It does not repair: a damaged record costs itself alone, the
+others of its block are read as before.
 
 `python -m lexicast.storage.maintenance.check DIR` prints each damage on a line and exits with 1 when there is any.
 """
@@ -23,13 +24,13 @@ from lexicast.cluster.errors import PeerError, StoreError, UsageError
 from ..dualdb.segments import segment_rows
 from ..environment.environment import DATA_FILE
 from ..environment.identity import IDENTITY, identity_of, refuse_version
-from ..environment.read_only import ReadOnly
+from ..environment.read_only import ReadOnlyStore
 from ..file.damage import Ledger
 from ..file.keys import group_prefix, log_key, name_key, parse_log_key
 from ..file.locks import begin_reading
 from ..file.sealing import DamageError, unseal
 from ..file.table import ReadTransaction, Table
-from ..index.log_index import Entry, entries_in, parse_key
+from ..index.log_index import IndexEntry, entries_in, parse_key
 from ..index.runs import MANIFEST_KEY, RUNS_PREFIX
 from ..log.block_cuts import only_topic, retained_topic_at
 from ..log.block_format import block_of, damaged_records, peek_head, record_offset, verified_head
@@ -37,11 +38,11 @@ from ..log.block_log import Log
 from ..log.block_outline import outline
 from ..store import Store
 from ..tables.databases import Databases, raw_database
-from ..tables.groups import unpack as group_of_row
-from ..tables.row_validation import look_at_form
+from ..tables.groups import parse_group_row as group_of_row
+from ..tables.row_validation import check_row
 from ..tables.sessions import due_key, session_of
-from ..tables.state import retained_fields
-from ..tables.topics import find, group_of, id_key, wildcard_id
+from ..tables.state import parse_retained_row
+from ..tables.topics import find_topic, group_of, id_key, wildcard_id
 
 DAMAGES_MAX: Final = 10_000
 _SNAPSHOT_S: Final = 0.5
@@ -65,7 +66,7 @@ class Damage(NamedTuple):
         return f"{self.table}: {where.removesuffix(', ')}{': ' if where else ''}{self.what}"
 
 
-class Report(NamedTuple):
+class CheckReport(NamedTuple):
     """What was looked at, and what is wrong (the first DAMAGES_MAX)."""
 
     blocks: int
@@ -105,7 +106,7 @@ class Checker:
         self._damages: list[Damage] = []
         self._blocks = self._records = self._rows = 0
 
-    def run(self, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()) -> Report:
+    def run(self, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()) -> CheckReport:
         """Walk everything but the tables `skip`; `begun` is told each before it is walked."""
         walks: list[tuple[str, Callable[..., object], object]] = [
             ("log", self._check_block, _End(-1, 0, -1, 0)),
@@ -120,7 +121,7 @@ class Checker:
             if name not in skip:
                 begun(name)
                 self._walk(name, look, carried)
-        return Report(self._blocks, self._records, self._rows, self._damages)
+        return CheckReport(self._blocks, self._records, self._rows, self._damages)
 
     def _note(self, table: str, group: int, offset: int, what: str) -> None:
         if len(self._damages) < DAMAGES_MAX:
@@ -194,9 +195,9 @@ class Checker:
         block = self._verified(group, offset, value)
         if block.count != 1:
             self._note("kept", group, offset, "a block of one record was expected")
-        topic_id = find(self._databases, txn, only_topic(block))
+        topic_id = find_topic(self._databases, txn, only_topic(block))
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        if row is None or retained_fields(row).offset != offset:
+        if row is None or parse_retained_row(row).offset != offset:
             self._note("kept", group, offset, "this is no topic's retained publication")
 
     # tables
@@ -207,7 +208,7 @@ class Checker:
             group = -1 if table.name in _NOT_BY_GROUP else int.from_bytes(key[:2], "big")
             try:
                 row = unseal(table.name, key, value)
-                look_at_form(table.name, key, row)
+                check_row(table.name, key, row)
             except DamageError as error:
                 raise DamageError(table.name, group, -1, error.what) from None
             self._check_reference(txn, table.name, key, row)
@@ -226,7 +227,7 @@ class Checker:
             if session is None or due_key(key[_EXPIRY_BYTES:], session_of(session)) != key:
                 self._note(name, -1, -1, f"{key!r} is the time of no session")
         elif name == "retained":
-            group, offset = group_of(int.from_bytes(key, "big")), retained_fields(row).offset
+            group, offset = group_of(int.from_bytes(key, "big")), parse_retained_row(row).offset
             topic = self._databases.names.get(txn, key)
             if topic is None:
                 self._note(name, group, offset, "the topic has no name")
@@ -269,7 +270,7 @@ class Checker:
             except DamageError as error:
                 raise DamageError("dual", group_of(topic_id), first, error.what) from None
 
-    def _check_entry(self, txn: ReadTransaction, topic_id: int, entry: Entry) -> None:
+    def _check_entry(self, txn: ReadTransaction, topic_id: int, entry: IndexEntry) -> None:
         """An entry of a block that is still in the log: retention passes others by until a merge meets them."""
         group = group_of(topic_id)
         head = self._log.head_at(txn, group, entry.offset)
@@ -281,23 +282,25 @@ class Checker:
             self._note("dual", group, entry.offset, "the topic has no name")
 
 
-def check(directory: Path, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()) -> Report:
+def check_coordinator_store(
+    directory: Path, begun: Callable[[str], None] = _nobody, skip: Collection[str] = ()
+) -> CheckReport:
     """Walk the store in `directory`, which another process may have open (in this one: `check_store`).
 
-    Damaged pages of LMDB's own may end the process: `care.check` walks in a child. Raises StoreFormatError when the
-    store cannot be opened at all.
+    Damaged pages of LMDB's own may end the process: `directory.check` walks in a child. Raises StoreFormatError when
+    the store cannot be opened at all.
     """
-    with closing(ReadOnly(directory)) as store:
+    with closing(ReadOnlyStore(directory)) as store:
         _refuse_version(directory, store)
         expected = (store.lmdb.info()["last_pgno"] + 1) * store.lmdb.stat()["psize"]
         found = (directory / DATA_FILE).stat().st_size
         if found < expected:
             # Walking on would touch pages that are not there, which the kernel answers with SIGBUS.
-            return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
+            return CheckReport(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
         return Checker(store.databases, store.begin).run(begun, skip)
 
 
-def _refuse_version(directory: Path, store: ReadOnly) -> None:
+def _refuse_version(directory: Path, store: ReadOnlyStore) -> None:
     with store.begin() as txn:
         for key in IDENTITY:
             with suppress(DamageError, lmdb.Error):
@@ -306,7 +309,7 @@ def _refuse_version(directory: Path, store: ReadOnly) -> None:
                     refuse_version(directory, identity_of(key, row).version)
 
 
-def check_store(store: Store) -> Report:
+def check_store(store: Store) -> CheckReport:
     """Walk a store that this process has open."""
     environment = store.environment
     return Checker(environment.databases, lambda: begin_reading(environment.lmdb)).run()
@@ -323,7 +326,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m lexicast.storage.maintenance.check DIR", file=sys.stderr)
         return 2
     try:
-        report = check(Path(arguments[0]))
+        report = check_coordinator_store(Path(arguments[0]))
     except StoreError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Care for the store in a directory, a coordinator's or a stand-alone DualDB: check, repair, compact, back up, count.
+"""The store in a directory, a coordinator's or a stand-alone DualDB: checked, repaired, compacted, backed up, counted.
 
 Checking, backing up and counting only read, in transactions of LMDB's, and may run beside the process that has the
 store open; repairing and compacting lock it, and refuse one in use.
@@ -27,17 +27,17 @@ from lexicast.cluster.files import create_file, make_folder, sync_folder
 
 from ..dualdb.environment import DUAL_FILE, ReadOnlyDual
 from ..environment.environment import DATA_FILE
-from ..environment.read_only import ReadOnly
+from ..environment.read_only import ReadOnlyStore
 from ..file.disk import POISON_FILE
-from ..file.locks import Reading, alone, replace_file
+from ..file.locks import ReadOnlyEnvironment, alone, replace_file
 from ..file.table import Database
 from ..tables.databases import Databases, raw_database
 from . import check as checks
-from .check import Damage, Report
+from .check import CheckReport, Damage
 from .dualdb_check import DUAL_TABLES, check_dual
 from .dualdb_repair import repair_dual
 from .repair import repair_store
-from .salvage import Progress, nobody
+from .salvage import Progress, no_progress
 
 BEFORE_REPAIR: Final = ".before-repair"
 _NEW: Final = ".new"
@@ -80,7 +80,7 @@ def is_dual(directory: Path) -> bool:
 # checking
 
 
-def check(directory: Path) -> Report:
+def check(directory: Path) -> CheckReport:
     """Walk everything in child processes. Raises StoreFormatError when it cannot be opened at all."""
     data_file(directory)
     crashed: list[Damage] = []
@@ -93,7 +93,7 @@ def check(directory: Path) -> Report:
         crashed.append(Damage(last, -1, -1, _CHILD_ENDED.format(how)))
 
 
-def _walk_in_child(directory: Path, skip: Collection[str]) -> tuple[Report | None, str | None, str]:
+def _walk_in_child(directory: Path, skip: Collection[str]) -> tuple[CheckReport | None, str | None, str]:
     """(report or None when the child died, the table it was at, how it ended)."""
     command = [sys.executable, "-m", "lexicast.storage.maintenance.directory", str(directory), ",".join(skip)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
@@ -106,7 +106,7 @@ def _walk_in_child(directory: Path, skip: Collection[str]) -> tuple[Report | Non
             raise (StoreFormatError if told["format"] else StoreError)(told["error"])
         else:
             blocks, records, rows, damages = told["report"]
-            return Report(blocks, records, rows, [Damage(*damage) for damage in damages]), None, ""
+            return CheckReport(blocks, records, rows, [Damage(*damage) for damage in damages]), None, ""
     how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
     return None, last, how
 
@@ -116,11 +116,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
 
 
-def walk(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> Report:
+def walk(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:
     """Walk in this process; see `check`."""
     if is_dual(directory):
         return check_dual(directory, begun, skip)
-    return checks.check(directory, begun, skip)
+    return checks.check_coordinator_store(directory, begun, skip)
 
 
 def _child(directory: Path, skip: Collection[str]) -> None:
@@ -138,8 +138,8 @@ def _child(directory: Path, skip: Collection[str]) -> None:
 # copying
 
 
-def _open(directory: Path, shared: bool = True) -> ReadOnly | ReadOnlyDual:
-    return ReadOnlyDual(directory, shared) if is_dual(directory) else ReadOnly(directory, shared)
+def _open(directory: Path, shared: bool = True) -> ReadOnlyStore | ReadOnlyDual:
+    return ReadOnlyDual(directory, shared) if is_dual(directory) else ReadOnlyStore(directory, shared)
 
 
 def backup(directory: Path, target: Path) -> int:
@@ -163,7 +163,7 @@ def _prepare(target: Path) -> None:
         raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
 
 
-def _copy(directory: Path, store: Reading, target: Path) -> int:
+def _copy(directory: Path, store: ReadOnlyEnvironment, target: Path) -> int:
     """Copy the live pages to the file `target`, and make them durable; the bytes written."""
     try:
         with create_file(target) as file:
@@ -190,7 +190,7 @@ def compact(directory: Path) -> tuple[int, int]:
     return before, after
 
 
-def repair(directory: Path, progress: Progress = nobody) -> Report:
+def repair(directory: Path, progress: Progress = no_progress) -> CheckReport:
     """Rewrite a stopped store with all that is undamaged, and clear its poison; what was lost is in the report.
 
     `progress` is told (bytes looked at, bytes in all). It takes about as much room as the old file has, which stays
@@ -241,7 +241,7 @@ def stats(directory: Path) -> CareStats:
     return CareStats(kind, file_bytes, sum(t.bytes for t in tables), poisoned, tables)
 
 
-def _tables(store: ReadOnly | ReadOnlyDual) -> list[tuple[str, Database]]:
+def _tables(store: ReadOnlyStore | ReadOnlyDual) -> list[tuple[str, Database]]:
     if isinstance(store, ReadOnlyDual):
         return list(zip(DUAL_TABLES, store.tables, strict=True))
     return [(name, raw_database(store.databases, name)) for name in Databases._fields]

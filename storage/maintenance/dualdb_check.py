@@ -1,4 +1,4 @@
-"""Checking a stand-alone DualDB: every batch, every segment, the manifest, and that the runs are what it says."""
+"""The check of a stand-alone DualDB: every batch, every segment, the manifest, and that the runs are what it says."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 from lexicast.cluster.errors import StoreError, StoreFormatError
 
 from ..dualdb.batches import batch_head, decode_batch, undamaged
-from ..dualdb.environment import DUAL_FILE, ReadOnlyDual, read_manifest
+from ..dualdb.environment import DUAL_FILE, ReadOnlyDual
+from ..dualdb.manifest import read_manifest
 from ..dualdb.runs import parse_segment_key
 from ..dualdb.segments import segment_rows
 from ..file.sealing import DamageError
-from .check import DAMAGES_MAX, Damage, Report
+from .check import DAMAGES_MAX, CheckReport, Damage
 
 DUAL_TABLES: Final = ("batches", "runs", "meta")
 
@@ -33,7 +34,7 @@ class DualChecker:
         self._batches = self._operations = self._rows = 0
         self._segments: dict[int, int] = {}
 
-    def run(self, begun: Callable[[str], None], skip: Collection[str]) -> Report:
+    def run(self, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:
         """Walk all tables but `skip`."""
         looks: dict[str, Callable[[bytes, memoryview], None]] = {"batches": self._batch, "runs": self._segment}
         for name, look in looks.items():
@@ -43,7 +44,7 @@ class DualChecker:
         if "meta" not in skip:
             begun("meta")
             self._manifest("runs" not in skip)
-        return Report(self._batches, self._operations, self._rows, self._damages)
+        return CheckReport(self._batches, self._operations, self._rows, self._damages)
 
     def _note(self, table: str, at: int, what: str) -> None:
         if len(self._damages) < DAMAGES_MAX:
@@ -101,11 +102,11 @@ class DualChecker:
                 self._note("runs", -1, f"run {run.number} has {found} segments, the manifest says {run.segments}")
 
 
-def check_dual(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> Report:
+def check_dual(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:
     """Walk the DualDB in `directory`; a report counts batches, operations and rows. Raises StoreFormatError."""
     with closing(ReadOnlyDual(directory)) as store:
         expected = (store.lmdb.info()["last_pgno"] + 1) * store.lmdb.stat()["psize"]
         found = (directory / DUAL_FILE).stat().st_size
         if found < expected:
-            return Report(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
+            return CheckReport(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
         return DualChecker(store, directory).run(begun, skip)

@@ -1,4 +1,4 @@
-"""Repairing a stand-alone DualDB: a new file with every undamaged operation, row and payload of the old one.
+"""The repair of a stand-alone DualDB: a new file with every undamaged operation, row and payload of the old one.
 
 A damaged operation of a batch is LOST: it keeps its number, so the others keep theirs. Damaged rows are left out of
 their segment. Without a manifest the runs cannot be told from remains of merges: all rows are taken once by their
@@ -20,15 +20,16 @@ import numpy as np
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError
 
 from ..dualdb.batches import batch_head, salvaged
-from ..dualdb.environment import DUAL_FILE, GRAVES, MANIFEST, Manifest, RunRow, open_new, pack_manifest, unpack_manifest
+from ..dualdb.environment import DUAL_FILE, new_dual_environment
+from ..dualdb.manifest import MANIFEST, TOMBSTONES, Manifest, RunRow, pack_manifest, unpack_manifest
 from ..dualdb.rows import joined, sorted_rows
 from ..dualdb.runs import parse_segment_key, segment_key
 from ..dualdb.segments import encode_segment, salvaged_rows, segment_rows
 from ..file.disk import disk_is_full
 from ..file.sealing import DamageError, unseal
-from .check import DAMAGES_MAX, Damage, Report
+from .check import DAMAGES_MAX, CheckReport, Damage
 from .dualdb_check import DUAL_TABLES
-from .salvage import Progress, Salvage, Writer, nobody
+from .salvage import Progress, Salvage, Writer, no_progress
 
 _SEGMENT_ROWS = 16_384
 _BATCH_KEY_BYTES = 8
@@ -41,12 +42,12 @@ class DualRepair:
         self._directory = directory
         self._salvage = Salvage(directory / DUAL_FILE, progress)
         size = (directory / DUAL_FILE).stat().st_size
-        self._writer = Writer(new, partial(open_new, new), DUAL_TABLES, size)
+        self._writer = Writer(new, partial(new_dual_environment, new), DUAL_TABLES, size)
         self._damages: list[Damage] = []
         self._named: Counter[str] = Counter()
         self._operations = self._batches = self._rows = 0
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         """Copy everything."""
         whole = False
         try:
@@ -66,7 +67,7 @@ class DualRepair:
         finally:
             self._salvage.close()
             self._writer.close(whole)
-        return Report(self._batches, self._operations, self._rows, self._damages)
+        return CheckReport(self._batches, self._operations, self._rows, self._damages)
 
     def _note(self, table: str, offset: int, what: str) -> None:
         if len(self._damages) < DAMAGES_MAX:
@@ -137,7 +138,7 @@ class DualRepair:
         return True
 
     def _take_meta(self, key: bytes, value: bytes) -> bool:
-        if key not in (MANIFEST, GRAVES):
+        if key not in (MANIFEST, TOMBSTONES):
             return False
         try:
             unseal("meta", key, value)
@@ -207,7 +208,7 @@ class DualRepair:
         self._writer.put("meta", MANIFEST, pack_manifest(manifest))
 
 
-def repair_dual(directory: Path, new: Path, progress: Progress = nobody) -> Report:
+def repair_dual(directory: Path, new: Path, progress: Progress = no_progress) -> CheckReport:
     """Write a repaired DualDB into the directory `new`; what was lost is in the report. Raises StoreError, OSError."""
     try:
         return DualRepair(directory, new, progress).run()

@@ -1,4 +1,4 @@
-"""LMDB's file format, read page by page without LMDB: nothing in a damaged file can end the process.
+"""The pages of an LMDB file, read one by one without LMDB: nothing in a damaged file can end the process.
 
 A file is pages of one size (all numbers little-endian, as on the machines that lexicast runs on):
 
@@ -69,7 +69,7 @@ class Header(NamedTuple):
     transaction: int
 
 
-class Row(NamedTuple):
+class LeafRow(NamedTuple):
     """A row as it lies in a leaf. `tree` instead of a value where it names a table."""
 
     key: bytes
@@ -146,7 +146,7 @@ class PageFile:
                 low, high, flags, _ = _NODE.unpack_from(page, at)
                 yield low | high << 16 | flags << 32
 
-    def rows(self, page: bytes) -> Iterator[tuple[Row, range] | None]:
+    def rows(self, page: bytes) -> Iterator[tuple[LeafRow, range] | None]:
         """Each row of a LEAF page with the pages of its long value; None for one that cannot be read."""
         for at in _places(page):
             try:
@@ -154,7 +154,7 @@ class PageFile:
             except (PageError, struct.error):
                 yield None
 
-    def _row(self, page: bytes, at: int) -> tuple[Row, range]:
+    def _row(self, page: bytes, at: int) -> tuple[LeafRow, range]:
         low, high, flags, key_bytes = _NODE.unpack_from(page, at)
         size, start = low | high << 16, at + _NODE.size + key_bytes
         key = page[at + _NODE.size : start]
@@ -163,12 +163,12 @@ class PageFile:
         if flags & _BIG:
             first = _U64.unpack_from(page, start)[0]
             value, pages = self._long(first, size)
-            return Row(key, value), pages
+            return LeafRow(key, value), pages
         value = page[start : start + size]
         if len(value) < size:
             raise PageError("a value reaches beyond its page")
         tree = tree_of(value) if flags & _SUBTREE else None
-        return Row(key, value, tree), range(0)
+        return LeafRow(key, value, tree), range(0)
 
     def _long(self, first: int, size: int) -> tuple[bytes, range]:
         count = (_HEADER.size - 1 + size) // self.page_bytes + 1
@@ -208,7 +208,7 @@ def _places(page: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}H", page, _HEADER.size)
 
 
-class Walk:
+class PageWalk:
     """Walks trees of one file; remembers which pages were seen, and what could not be followed."""
 
     def __init__(self, file: PageFile) -> None:
@@ -226,7 +226,7 @@ class Walk:
             self.seen[number] = 1
             number = pages.find(1, number + 1)
 
-    def rows(self, tree: Tree) -> Iterator[Row]:
+    def rows(self, tree: Tree) -> Iterator[LeafRow]:
         """Every row that the tree leads to, in the order of the keys where nothing is damaged."""
         waiting = [] if tree.root == NO_PAGE else [(tree.root, 0)]
         while waiting:
@@ -255,7 +255,7 @@ class Walk:
         self.pages_seen += 1
         return page
 
-    def _leaf(self, page: bytes) -> Iterator[Row]:
+    def _leaf(self, page: bytes) -> Iterator[LeafRow]:
         for found in self.file.rows(page):
             if found is None:
                 self.lost_rows += 1
@@ -265,7 +265,7 @@ class Walk:
             self.pages_seen += len(pages)
             yield row
 
-    def unseen(self) -> Iterator[Row]:
+    def unseen(self) -> Iterator[LeafRow]:
         """Rows of leaves to which no tree has led.
 
         Pages behind the first one of a long value are passed over: what lies there is what clients have sent.

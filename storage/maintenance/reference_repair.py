@@ -1,4 +1,4 @@
-"""What a repaired store's rows say about each other, set right: names, positions, what is retained, when what expires.
+"""The references between a repaired store's rows, set right: names, positions, what is retained, when what expires.
 
 Nothing here invents a record. Rows that refer to what is lost go; rows that follow from others are made again:
 
@@ -21,11 +21,17 @@ from ..file.sealing import seal, unseal
 from ..log.block_cuts import only_topic, retained_topic_at
 from ..log.block_format import HAS_RETAINED, IS_KEPT, Head, block_of, encode_block, peek_head
 from ..log.block_outline import CLEARED, RetainedRow, outline
-from ..tables.groups import GroupRow, pack
-from ..tables.groups import unpack as group_of_row
-from ..tables.producers import parse as producer_of_row
-from ..tables.sessions import due_key, session_of, unpack_row
-from ..tables.state import epoch_of, mark_fields, pack_retained, retained_fields, subscription_of
+from ..tables.groups import GroupRow, pack_group_row
+from ..tables.groups import parse_group_row as group_of_row
+from ..tables.producers import parse_producer_row as producer_of_row
+from ..tables.sessions import due_key, parse_session_row, session_of
+from ..tables.state import (
+    pack_retained_row,
+    parse_epoch_row,
+    parse_mark_row,
+    parse_retained_row,
+    parse_subscription_row,
+)
 from ..tables.topics import GROUP_SHIFT, group_of, id_key, topic_id_of, wildcard_id
 from .salvage import Writer
 
@@ -33,7 +39,7 @@ _NUMBERS: Final = (1 << GROUP_SHIFT) - 1
 
 
 @dataclass
-class End:
+class GroupEnd:
     """What the rows of a group say of its end: at least so far it has come."""
 
     epoch: int = 0
@@ -51,15 +57,15 @@ class End:
         self.time_us = max(self.time_us, time_us)
 
 
-class Ends:
+class GroupEnds:
     """The ends of all groups."""
 
     def __init__(self) -> None:
-        self.groups: dict[int, End] = {}
+        self.groups: dict[int, GroupEnd] = {}
 
-    def of(self, group: int) -> End:
+    def of(self, group: int) -> GroupEnd:
         """The end of a group."""
-        return self.groups.setdefault(group, End())
+        return self.groups.setdefault(group, GroupEnd())
 
     def block(self, head: Head, kept: bool) -> None:
         """A block has been found."""
@@ -84,7 +90,7 @@ class Ends:
         if table in ("names", "retained"):
             self.topic(topic_id_of(key, table))
             if table == "retained":
-                self.of(int.from_bytes(key[:2], "big")).reached(retained_fields(row).offset)
+                self.of(int.from_bytes(key[:2], "big")).reached(parse_retained_row(row).offset)
             return
         if table == "ids":
             self.topic(topic_id_of(row, table))
@@ -98,27 +104,27 @@ class Ends:
             end.next_topic = max(end.next_topic, found.next_topic)
             end.first_kept = max(end.first_kept, found.first_kept)
         elif table == "epochs":
-            epoch = epoch_of(key, row)
+            epoch = parse_epoch_row(key, row)
             end.reached(epoch.first, epoch.epoch)
         elif table == "producers":
             producer = producer_of_row(b"", row)
             end.reached(max([run.offset + run.records - 1 for run in producer.runs], default=-1), 0, producer.time_us)
         elif table == "marks":
-            offset, time_us = mark_fields(row)
+            offset, time_us = parse_mark_row(row)
             end.reached(offset, 0, time_us)
         elif table == "subscriptions":
-            end.reached(subscription_of(row)[1])
+            end.reached(parse_subscription_row(row)[1])
         elif table == "sessions":
-            end.reached(max(unpack_row(row)[:3]))
+            end.reached(max(parse_session_row(row)[:3]))
 
 
 _SAY_POSITIONS: Final = ("groups", "epochs", "producers", "marks", "subscriptions", "sessions")
 
 
-class Mending:
+class ReferenceRepair:
     """One pass over the tables of a new file."""
 
-    def __init__(self, writer: Writer, ends: Ends) -> None:
+    def __init__(self, writer: Writer, ends: GroupEnds) -> None:
         self._writer = writer
         self._ends = ends
         self.dangling: dict[str, int] = {}
@@ -196,7 +202,7 @@ class Mending:
     def _retained(self) -> None:
         for key, value in self._writer.rows("retained"):
             row = unseal("retained", key, value)
-            group, offset = int.from_bytes(key[:2], "big"), retained_fields(row).offset
+            group, offset = int.from_bytes(key[:2], "big"), parse_retained_row(row).offset
             topic = self._retained_topic(group, offset)
             if topic is None:
                 self._drop("retained", key)
@@ -214,7 +220,7 @@ class Mending:
         """This publication is the topic's retained one, unless a later one is."""
         key = self._id_of(group, topic)
         known = self._row("retained", key)
-        if known is None or retained_fields(known).offset < retained_fields(row).offset:
+        if known is None or parse_retained_row(known).offset < parse_retained_row(row).offset:
             self._restore("retained", key, row)
 
     def _retained_again(self) -> None:
@@ -227,11 +233,11 @@ class Mending:
 
     def _replay(self, head: Head, found: RetainedRow) -> None:
         if found.offset != CLEARED:
-            self._retain(head.group, found.topic, pack_retained(found.offset, found.expires_us))
+            self._retain(head.group, found.topic, pack_retained_row(found.offset, found.expires_us))
             return
         key = self._row("ids", name_key(found.topic))
         row = None if key is None else self._row("retained", key)
-        if key is not None and row is not None and retained_fields(row).offset <= head.last:
+        if key is not None and row is not None and parse_retained_row(row).offset <= head.last:
             self._writer.delete("retained", key)
 
     def _kept(self) -> None:
@@ -240,7 +246,7 @@ class Mending:
             block = block_of(value, peek_head(value, group, offset))
             topic_id = self._row("ids", name_key(only_topic(block)))
             row = None if topic_id is None else self._row("retained", topic_id)
-            if row is None or retained_fields(row).offset != offset:
+            if row is None or parse_retained_row(row).offset != offset:
                 self._drop("kept", key)
 
     # sessions and groups
@@ -259,7 +265,7 @@ class Mending:
             row = GroupRow(
                 end.epoch, max(end.last, 0), end.time_us, end.last + 1 if kept is None else kept, 0, 0, end.next_topic
             )
-            self._put("groups", group_prefix(group), pack(row))
+            self._put("groups", group_prefix(group), pack_group_row(row))
 
 
 def as_kept(block: Block) -> bytes:

@@ -1,9 +1,9 @@
-"""Repairing a coordinator's store: a new file with every undamaged record and row of the old one.
+"""The repair of a coordinator's store: a new file with every undamaged record and row of the old one.
 
     log, kept     blocks whose payloads are damaged lose those records and keep the others, each at its own offset; a
                   block whose head is damaged is lost, because nobody can say which record is which
     tables        rows that do not match their checksum, or have another form, are left out; what refers to something
-                  that is lost is set right (`mending`)
+                  that is lost is set right (`reference_repair`)
     dual          not copied: it is built again from the log when the store is opened; `expiry`, `session_due` are
                   made again here
 
@@ -25,7 +25,7 @@ import lmdb
 
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError
 
-from ..environment.environment import DATA_FILE, open_new
+from ..environment.environment import DATA_FILE, new_store_environment
 from ..environment.identity import IDENTITY, IDENTITY_COPY, identity_of, refuse_version
 from ..file.disk import disk_is_full
 from ..file.keys import log_key, parse_log_key
@@ -43,11 +43,11 @@ from ..log.block_format import (
 )
 from ..log.block_outline import Outline, outline
 from ..tables.databases import PLAIN, Databases
-from ..tables.row_validation import is_newer, look_at_form
+from ..tables.row_validation import check_row, is_newer
 from ..upkeep.reclaiming import expiry_key
-from .check import DAMAGES_MAX, Damage, Report
-from .reference_repair import Ends, Mending
-from .salvage import Progress, Salvage, Writer, nobody
+from .check import DAMAGES_MAX, CheckReport, Damage
+from .reference_repair import GroupEnds, ReferenceRepair
+from .salvage import Progress, Salvage, Writer, no_progress
 
 _BLOCKS: Final = ("log", "kept")
 # `session_due` follows from the sessions.
@@ -79,16 +79,16 @@ class StoreRepair:
         self._directory = directory
         self._salvage = Salvage(directory / DATA_FILE, progress)
         size = (directory / DATA_FILE).stat().st_size
-        self._writer = Writer(new, partial(open_new, new), Databases._fields, size)
-        self._ends = Ends()
-        self._mending = Mending(self._writer, self._ends)
+        self._writer = Writer(new, partial(new_store_environment, new), Databases._fields, size)
+        self._ends = GroupEnds()
+        self._mending = ReferenceRepair(self._writer, self._ends)
         self._damages: list[Damage] = []
         self._untold = 0
         # Blocks and rows that were found whole, before anything was mended.
         self._found: Counter[str] = Counter()
         self._blocks = self._records = self._rows = 0
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         """Copy everything."""
         whole = False
         try:
@@ -105,7 +105,7 @@ class StoreRepair:
         finally:
             self._salvage.close()
             self._writer.close(whole)
-        return Report(self._blocks, self._records, self._rows, self._damages)
+        return CheckReport(self._blocks, self._records, self._rows, self._damages)
 
     def _note(self, table: str, what: str, group: int = -1, offset: int = -1) -> None:
         if len(self._damages) < DAMAGES_MAX:
@@ -170,7 +170,7 @@ class StoreRepair:
             self._put_block(table, key, value, stray)
             return
         row = unseal(table, key, value)
-        look_at_form(table, key, row)
+        check_row(table, key, row)
         known = self._writer.get(table, key)
         if known is None:
             if stray and self._salvage.rolled_back:
@@ -260,7 +260,7 @@ class StoreRepair:
             before = head
 
 
-def repair_store(directory: Path, new: Path, progress: Progress = nobody) -> Report:
+def repair_store(directory: Path, new: Path, progress: Progress = no_progress) -> CheckReport:
     """Write a repaired store into the directory `new`; what was lost is in the report. Raises StoreError, OSError."""
     try:
         return StoreRepair(directory, new, progress).run()

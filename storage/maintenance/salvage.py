@@ -1,4 +1,4 @@
-"""Reading every row that can be read from an LMDB file whose pages may be damaged, and writing rows to a new one.
+"""The salvage of rows: every one that can be read from an LMDB file with damaged pages, and a writer of a new file.
 
 Rows are found in three steps: along the trees of the tables, as LMDB would; where a page is missing, in all leaves to
 which no tree has led; each row is then taken on its own word (its checksum), wherever it was found. Pages of the free
@@ -18,7 +18,7 @@ import lmdb
 
 from ..environment.options import GIB
 from ..file.disk import map_bytes_possible
-from .lmdb_pages import PageFile, Row, Tree, Walk
+from .lmdb_pages import LeafRow, PageFile, PageWalk, Tree
 
 Progress = Callable[[int, int], None]
 
@@ -30,18 +30,18 @@ _TOLD_EACH_ROWS: Final = 512
 _PAGES = struct.Struct("<Q")
 
 
-def nobody(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """Nobody wants to know how far it is."""
 
 
 class Salvage:
     """The rows of one file."""
 
-    def __init__(self, path: Path, progress: Progress = nobody) -> None:
+    def __init__(self, path: Path, progress: Progress = no_progress) -> None:
         """`progress` is told (bytes looked at, bytes in all). Raises StoreFormatError (no header is left), OSError."""
         self._file = PageFile(path)
         self._progress = progress
-        self._walk = Walk(self._file)
+        self._walk = PageWalk(self._file)
         header = self._file.header
         # The last commit may be missing in the trees: its rows lie in pages that were free before it.
         self.rolled_back = not self._file.both_headers
@@ -104,7 +104,7 @@ class Salvage:
         for row in self._told(self._walk.unseen()):
             yield row.key, row.value
 
-    def _told(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _told(self, rows: Iterator[LeafRow]) -> Iterator[LeafRow]:
         for at, row in enumerate(rows):
             if at % _TOLD_EACH_ROWS == 0:
                 self._progress(self._walk.pages_seen * self._file.page_bytes, self._file.pages * self._file.page_bytes)

@@ -14,7 +14,7 @@ class Databases(NamedTuple):
     log: Database  # (group, last offset) -> block
     kept: Database  # (group, offset) -> single-record block of a retained publication that outlived its log block
     expiry: Database  # (expires_us u64, group, last offset) -> "": blocks that expire as a whole
-    dual: Database  # DualDB, see `dual`
+    dual: Database  # DualDB, see `index.log_index`
     groups: Table  # group -> what of it cannot be read from the log's end
     names: Table  # topic id u64 -> topic name
     ids: Table  # name -> topic id u64

@@ -1,4 +1,4 @@
-"""What a store knows of each group beyond the blocks in its log: how far it was discarded, indexed, numbered.
+"""The table of groups: what a store knows of each beyond its log, how far it was discarded, indexed, numbered.
 
 A row is written when one of these changes, not at each commit: where the log ends, it says itself. `epoch`, `last`
 and `time_us` of a row matter only once retention has taken the group's last block.
@@ -16,7 +16,7 @@ from ..file.sealing import unpacked
 from ..file.table import AnyTransaction, ReadTransaction, WriteTransaction
 from ..log.block_log import Log
 from .databases import Databases
-from .state import epoch_of
+from .state import parse_epoch_row
 from .topics import GROUP_SHIFT
 
 # A group whose row is damaged and of which nothing is left in the log goes on so far beyond the last epoch known of it:
@@ -38,7 +38,7 @@ class GroupRow(NamedTuple):
     next_topic: int
 
 
-class Group:
+class StoredGroup:
     """A group's state in memory. Changed by the writer thread, after the commit that made it so."""
 
     __slots__ = (
@@ -76,25 +76,25 @@ class Group:
         )
 
 
-def load(databases: Databases, txn: AnyTransaction) -> dict[int, GroupRow]:
+def stored_group_rows(databases: Databases, txn: AnyTransaction) -> dict[int, GroupRow]:
     """Every stored row."""
     rows = databases.groups.rows(txn, b"", None, 1 << 16)
-    return {int.from_bytes(key, "big"): unpack(row) for key, row in rows}
+    return {int.from_bytes(key, "big"): parse_group_row(row) for key, row in rows}
 
 
-class Opened(NamedTuple):
+class FoundGroups(NamedTuple):
     """The groups of a store as an opening finds them, and the next topic number of each."""
 
-    groups: dict[int, Group]
+    groups: dict[int, StoredGroup]
     next_topics: dict[int, int]
 
 
-def opened(databases: Databases, log: Log, txn: ReadTransaction) -> Opened:
+def find_groups(databases: Databases, log: Log, txn: ReadTransaction) -> FoundGroups:
     """Every group, from its row and the end of its log. Nothing that is damaged is believed.
 
     A group whose row is lost is put together from what else is known of it.
     """
-    rows = load(databases, txn)
+    rows = stored_group_rows(databases, txn)
     next_topics = {number: row.next_topic for number, row in rows.items()}
     lost: set[int] = set()
     if log.ledger.counts.get("groups"):
@@ -103,21 +103,21 @@ def opened(databases: Databases, log: Log, txn: ReadTransaction) -> Opened:
         lost = {*highest, *_with_epochs(databases, txn)} - rows.keys()
     groups = {}
     for number in sorted({*rows, *log.groups(txn), *lost}):
-        group = groups[number] = Group(number, rows.get(number))
+        group = groups[number] = StoredGroup(number, rows.get(number))
         _read_end(group, log, txn)
         first = log.head_at(txn, number, 0)
         if number in lost and first is None:
             rows_of = databases.epochs.rows(txn, group_prefix(number), None, 1 << 16)
-            starts = [epoch_of(key, row) for key, row in rows_of]
+            starts = [parse_epoch_row(key, row) for key, row in rows_of]
             group.epoch = max([start.epoch for start in starts], default=0)
             group.last = max([start.first for start in starts], default=0) + LOST_ROW_OFFSET_GAP
         group.first = group.last + 1 if first is None else first.first
         if number in lost:
             group.first_kept = group.first
-    return Opened(groups, next_topics)
+    return FoundGroups(groups, next_topics)
 
 
-def _read_end(group: Group, log: Log, txn: ReadTransaction) -> None:
+def _read_end(group: StoredGroup, log: Log, txn: ReadTransaction) -> None:
     """What the end of its log says of a group."""
     head, claimed = log.end(txn, group.number)
     if head is not None and head.last >= group.last:
@@ -152,16 +152,16 @@ def _with_epochs(databases: Databases, txn: ReadTransaction) -> set[int]:
     return found
 
 
-def unpack(data: bytes) -> GroupRow:
+def parse_group_row(data: bytes) -> GroupRow:
     """A row of the groups table. Raises DamageError."""
     return GroupRow(*unpacked(_ROW, data, "groups"))
 
 
-def pack(row: GroupRow) -> bytes:
-    """The inverse of `unpack`."""
+def pack_group_row(row: GroupRow) -> bytes:
+    """The inverse of `parse_group_row`."""
     return _ROW.pack(*row)
 
 
-def store(databases: Databases, txn: WriteTransaction, group: int, row: GroupRow) -> None:
+def put_group_row(databases: Databases, txn: WriteTransaction, group: int, row: GroupRow) -> None:
     """Write a row."""
     databases.groups.put(txn, group_prefix(group), _ROW.pack(*row))

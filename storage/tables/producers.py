@@ -1,4 +1,4 @@
-"""What a group remembers of each producer, so that a repeat is answered with its first position.
+"""The table of producers: what a group remembers of each, so that a repeat is answered with its first position.
 
 Row: incarnation u64, last sequence u64, time_us i64 of the last publication, then up to RECENT_RUNS runs, oldest
 first: sequence u64, records u32, first offset u64. A run grows while both sequence and offset follow on, so a producer
@@ -47,7 +47,7 @@ class ProducerState(NamedTuple):
         return None
 
 
-def parse(producer: bytes, row: bytes) -> ProducerState:
+def parse_producer_row(producer: bytes, row: bytes) -> ProducerState:
     """A row as a ProducerState."""
     incarnation, sequence, time_us = unpacked_head(_HEAD, row, "producers")
     starts = range(_HEAD.size, len(row), _RUN.size)
@@ -55,7 +55,7 @@ def parse(producer: bytes, row: bytes) -> ProducerState:
     return ProducerState(producer, incarnation, sequence, time_us, runs)
 
 
-def check_form(row: bytes) -> None:
+def check_producer_row(row: bytes) -> None:
     """Raise DamageError when a row is no producer's."""
     if len(row) < _HEAD.size or (len(row) - _HEAD.size) % _RUN.size:
         raise DamageError("producers", -1, -1, f"{len(row)} bytes where a head and whole runs were expected")

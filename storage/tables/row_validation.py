@@ -1,5 +1,5 @@
-"""What rows of the tables look like: for whoever reads them (`table`), for check, which names those of another form,
-and for repair, which drops them.
+"""The validation of rows: whether they have the form of their table. For whoever reads them (`table`), for check, which
+names those of another form, and for repair, which drops them.
 
 Also which of two rows under one key is the newer: positions and generations only ascend.
 
@@ -15,11 +15,11 @@ from typing import Final
 
 from ..file.sealing import DamageError, unpacked, unpacked_head
 from ..file.table import Form
-from .groups import unpack as group_of_row
-from .producers import check_form
-from .producers import parse as producer_of_row
-from .sessions import session_of, unpack_row
-from .state import dictionary_of, epoch_of, mark_fields, retained_fields, subscription_of
+from .groups import parse_group_row as group_of_row
+from .producers import check_producer_row
+from .producers import parse_producer_row as producer_of_row
+from .sessions import parse_session_row, session_of
+from .state import parse_dictionary_row, parse_epoch_row, parse_mark_row, parse_retained_row, parse_subscription_row
 from .topics import topic_id_of
 
 _GROUP: Final = struct.Struct(">H")
@@ -35,26 +35,26 @@ def _groups(key: bytes, row: bytes) -> None:
 def _marks(key: bytes, row: bytes) -> None:
     if len(key) < _MARK_KEY_BYTES_MIN:
         raise DamageError("marks", -1, -1, f"the key {key!r} is too short")
-    mark_fields(row)
+    parse_mark_row(row)
 
 
 def _retained(key: bytes, row: bytes) -> None:
     topic_id_of(key, "retained")
-    retained_fields(row)
+    parse_retained_row(row)
 
 
 _FORMS: Final[dict[str, Form]] = {
     "groups": _groups,
     "names": lambda key, row: topic_id_of(key, "names"),
     "ids": lambda key, row: topic_id_of(row, "ids"),
-    "sessions": lambda key, row: unpack_row(row),
+    "sessions": lambda key, row: parse_session_row(row),
     "session_due": lambda key, row: unpacked_head(_DUE, key, "session_due"),
-    "subscriptions": lambda key, row: subscription_of(row),
-    "producers": lambda key, row: check_form(row),
+    "subscriptions": lambda key, row: parse_subscription_row(row),
+    "producers": lambda key, row: check_producer_row(row),
     "marks": _marks,
     "retained": _retained,
-    "dictionaries": lambda key, row: dictionary_of(row),
-    "epochs": epoch_of,
+    "dictionaries": lambda key, row: parse_dictionary_row(row),
+    "epochs": parse_epoch_row,
 }
 
 
@@ -65,11 +65,11 @@ def form_of(table: str) -> Form:
 
 _AGES: Final[dict[str, Callable[[bytes], tuple[int, ...]]]] = {
     "groups": lambda row: group_of_row(row)[:2],
-    "sessions": lambda row: (session_of(row).generation, *unpack_row(row)[:3]),
-    "subscriptions": lambda row: (subscription_of(row)[1],),
+    "sessions": lambda row: (session_of(row).generation, *parse_session_row(row)[:3]),
+    "subscriptions": lambda row: (parse_subscription_row(row)[1],),
     "producers": lambda row: producer_of_row(b"", row)[1:3],
-    "marks": mark_fields,
-    "retained": lambda row: (retained_fields(row).offset,),
+    "marks": parse_mark_row,
+    "retained": lambda row: (parse_retained_row(row).offset,),
 }
 
 
@@ -79,7 +79,7 @@ def is_newer(table: str, row: bytes, than: bytes) -> bool:
     return age is not None and age(row) > age(than)
 
 
-def look_at_form(table: str, key: bytes, row: bytes) -> None:
-    """The same at once; any row is good where a table is none of these."""
+def check_row(table: str, key: bytes, row: bytes) -> None:
+    """Raise DamageError when a row is not of the form of `table`; any row is good where a table is none of these."""
     if table in _FORMS:
         _FORMS[table](key, row)

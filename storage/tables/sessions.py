@@ -112,7 +112,7 @@ class SessionTable:
         due = due_us(row.session)
         if before is not None and (was := due_us(before.session)) not in (0, due):
             self._databases.session_due.delete(txn, _U64.pack(was) + key)
-        self._databases.sessions.put(txn, key, pack_row(row))
+        self._databases.sessions.put(txn, key, pack_session_row(row))
         if due:
             self._databases.session_due.put(txn, _U64.pack(due) + key, b"")
 
@@ -164,13 +164,13 @@ def session_key(group: int, client_id: str) -> bytes:
     return group_prefix(group) + name_key(client_id.encode())
 
 
-def pack_row(row: SessionRow) -> bytes:
+def pack_session_row(row: SessionRow) -> bytes:
     """A row of the sessions table."""
     return _OFFSETS.pack(*row[:3]) + pack_record(row.session)
 
 
-def unpack_row(data: bytes) -> SessionRow:
-    """The inverse of `pack_row`. Raises DamageError."""
+def parse_session_row(data: bytes) -> SessionRow:
+    """The inverse of `pack_session_row`. Raises DamageError."""
     saved, placed, taken = unpacked_head(_OFFSETS, data, "sessions")
     try:
         record = unpack_record(data[_OFFSETS.size :])
@@ -183,4 +183,4 @@ def unpack_row(data: bytes) -> SessionRow:
 
 def session_of(data: bytes) -> SessionSaved:
     """The session in a row of the sessions table. Raises DamageError."""
-    return unpack_row(data).session
+    return parse_session_row(data).session

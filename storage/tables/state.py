@@ -43,7 +43,7 @@ from . import producers
 from .databases import Databases
 from .sessions import SessionTable
 from .superseded_records import supersede
-from .topics import TopicIds, find, id_key, wildcard_id
+from .topics import TopicIds, find_topic, id_key, wildcard_id
 
 # Epoch starts remembered a group: a joiner looks for the last common one, far fewer back.
 EPOCHS_MAX: Final = 1_024
@@ -162,7 +162,7 @@ class State:
     def subscription(self, txn: AnyTransaction, group: int, broker: str, filter: str) -> Subscribed | None:
         """A broker's subscription to a filter."""
         row = self._databases.subscriptions.get(txn, self._subscription_key(group, broker, filter))
-        return None if row is None else subscription_of(row)[0]
+        return None if row is None else parse_subscription_row(row)[0]
 
     @staticmethod
     def _subscription_key(group: int, broker: str, filter: str) -> bytes:
@@ -181,12 +181,12 @@ class State:
     def producer(self, txn: AnyTransaction, group: int, producer: bytes) -> producers.ProducerState | None:
         """What the group remembers of a producer."""
         row = self._databases.producers.get(txn, self._producer_key(group, producer))
-        return None if row is None else producers.parse(producer, row)
+        return None if row is None else producers.parse_producer_row(producer, row)
 
     def mark(self, txn: AnyTransaction, group: int, session_uid: bytes, packet_id: int) -> int | None:
         """The offset of a QoS 2 publication not yet released."""
         row = self._databases.marks.get(txn, self._mark_key(group, session_uid, packet_id))
-        return None if row is None else mark_fields(row)[0]
+        return None if row is None else parse_mark_row(row)[0]
 
     # retained publications
 
@@ -194,24 +194,24 @@ class State:
         key = id_key(self._ids.resolve(txn, group, row.topic))
         before = self._databases.retained.get(txn, key)
         if before is not None:
-            txn.delete(log_key(group, retained_fields(before).offset), db=self._databases.kept)
+            txn.delete(log_key(group, parse_retained_row(before).offset), db=self._databases.kept)
         if row.offset == CLEARED:
             self._databases.retained.delete(txn, key)
         else:
-            self._databases.retained.put(txn, key, pack_retained(row.offset, row.expires_us))
+            self._databases.retained.put(txn, key, pack_retained_row(row.offset, row.expires_us))
 
     def retained(self, txn: AnyTransaction, topic: bytes) -> Retained | None:
         """Where the retained publication of a topic lies."""
-        topic_id = find(self._databases, txn, topic)
+        topic_id = find_topic(self._databases, txn, topic)
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        return None if row is None else retained_fields(row)
+        return None if row is None else parse_retained_row(row)
 
     # dictionaries and epochs
 
     def dictionary(self, txn: AnyTransaction, group: int, dictionary: int) -> DictionaryStored | None:
         """A dictionary that records of the group may refer to."""
         row = self._databases.dictionaries.get(txn, group_prefix(group) + _U64.pack(dictionary))
-        return None if row is None else dictionary_of(row)
+        return None if row is None else parse_dictionary_row(row)
 
     def _start_epoch(self, txn: WriteTransaction, group: int, offset: int, record: EpochStart) -> None:
         table, prefix = self._databases.epochs, group_prefix(group)
@@ -223,7 +223,7 @@ class State:
     def epochs(self, txn: AnyTransaction, group: int) -> list[Epoch]:
         """The group's last EPOCHS_MAX epoch starts, oldest first."""
         rows = self._databases.epochs.rows(txn, group_prefix(group), None, EPOCHS_MAX + 1)
-        return [epoch_of(key, row) for key, row in rows]
+        return [parse_epoch_row(key, row) for key, row in rows]
 
 
 def _record(table: str, row: bytes, kind: type[R]) -> R:
@@ -240,33 +240,33 @@ def _record(table: str, row: bytes, kind: type[R]) -> R:
 # What follows raises DamageError: a row may have its right checksum and yet another form than this lexicast writes.
 
 
-def epoch_of(key: bytes, row: bytes) -> Epoch:
+def parse_epoch_row(key: bytes, row: bytes) -> Epoch:
     """A row of the epochs table."""
     return Epoch(unpacked(_U64, key[2:], "epochs")[0], *unpacked(_EPOCH, row, "epochs"))
 
 
-def dictionary_of(row: bytes) -> DictionaryStored:
+def parse_dictionary_row(row: bytes) -> DictionaryStored:
     """A row of the dictionaries table."""
     return _record("dictionaries", row, DictionaryStored)
 
 
-def subscription_of(row: bytes) -> tuple[Subscribed, int]:
+def parse_subscription_row(row: bytes) -> tuple[Subscribed, int]:
     """A row of the subscriptions table: the record and its offset, the cut."""
     offset = unpacked_head(_U64, row, "subscriptions")[0]
     return _record("subscriptions", row[_U64.size :], Subscribed), offset
 
 
-def mark_fields(row: bytes) -> tuple[int, int]:
+def parse_mark_row(row: bytes) -> tuple[int, int]:
     """A row of the marks table: (offset, time_us)."""
     offset, time_us = unpacked(_MARK, row, "marks")
     return offset, time_us
 
 
-def retained_fields(row: bytes) -> Retained:
+def parse_retained_row(row: bytes) -> Retained:
     """A row of the retained table."""
     return Retained(*unpacked(_POSITION, row, "retained"))
 
 
-def pack_retained(offset: int, expires_us: int) -> bytes:
-    """The inverse of `retained_fields`."""
+def pack_retained_row(offset: int, expires_us: int) -> bytes:
+    """The inverse of `parse_retained_row`."""
     return _POSITION.pack(offset, expires_us)

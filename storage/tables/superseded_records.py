@@ -1,4 +1,4 @@
-"""Naming control records that count no more, so that `compaction` takes them out of the log."""
+"""The table of superseded records: control records that count no more, for `compaction` to take out of the log."""
 
 from __future__ import annotations
 

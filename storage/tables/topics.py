@@ -41,7 +41,7 @@ def group_of(topic_id: int) -> int:
     return topic_id >> GROUP_SHIFT
 
 
-def find(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
+def find_topic(databases: Databases, txn: AnyTransaction, topic: bytes) -> int | None:
     """The id of `topic`, or None when no record names it. Where its row is damaged, the names tell."""
     key = name_key(topic)
     row = databases.ids.get(txn, key)
@@ -83,7 +83,7 @@ class TopicIds:
         known = self._cache.get(topic) or self._added.get(topic)
         if known is not None:
             return known
-        found = find(self._databases, txn, topic)
+        found = find_topic(self._databases, txn, topic)
         if found is None:
             found = self._create(txn, group, topic)
             self._added[topic] = found

@@ -23,11 +23,11 @@ from ..environment.space import Space
 from ..file.keys import log_key, parse_log_key
 from ..file.sealing import DamageError, unseal
 from ..file.table import AnyTransaction, WriteTransaction
-from ..index.index_writer import WriteBehind
+from ..index.index_writer import IndexWriter
 from ..log.block_format import block_of, encode_block, peek_head, verified_head
 from ..log.block_log import Log
 from ..tables import groups as group_rows
-from ..tables.groups import Group
+from ..tables.groups import StoredGroup
 from ..tables.topics import TopicIds
 
 DROPPED: Final = pack_record(Dropped())
@@ -65,8 +65,8 @@ class Compaction:
         environment: Environment,
         log: Log,
         ids: TopicIds,
-        groups: dict[int, Group],
-        behind: WriteBehind,
+        groups: dict[int, StoredGroup],
+        index_writer: IndexWriter,
         space: Space,
         clock: Clock,
     ) -> None:
@@ -75,7 +75,7 @@ class Compaction:
         self._log = log
         self._ids = ids
         self._groups = groups
-        self._behind = behind
+        self._index_writer = index_writer
         self._space = space
         self._clock = clock
         self._last_us = 0
@@ -178,8 +178,8 @@ class Compaction:
             group.records -= sum([block.records for block in own])
             group.records_indexed -= sum([block.records for block in own if block.last < group.indexed_below])
             for block in own:
-                self._behind.discarded(number, block.last, block.records)
-            group_rows.store(self._databases, txn, number, group.row(self._ids.next_number(number)))
+                self._index_writer.discarded(number, block.last, block.records)
+            group_rows.put_group_row(self._databases, txn, number, group.row(self._ids.next_number(number)))
             head = self._log.head_at(txn, number, 0)
             firsts[number] = group.last + 1 if head is None else head.first
         return firsts

@@ -15,14 +15,14 @@ from ..file.keys import log_key, parse_log_key
 from ..file.sealing import DamageError
 from ..file.table import ReadTransaction
 from ..log.block_log import Log
-from ..tables.groups import Group
+from ..tables.groups import StoredGroup
 
 _LOOKED_AT_A_STEP: Final = 512
 # Damaged blocks before a sound one, of which none can say its time: they go with the sound one.
 _DAMAGED_PASSED_MAX: Final = 64
 
 
-class Front(NamedTuple):
+class OldestBlock(NamedTuple):
     """A block to go next, and the time from which it is old."""
 
     time_us: int
@@ -31,22 +31,22 @@ class Front(NamedTuple):
     size_bytes: int
 
 
-class Fronts:
+class OldestBlocks:
     """See the module's docstring. Writer thread only."""
 
-    def __init__(self, log: Log, groups: dict[int, Group]) -> None:
+    def __init__(self, log: Log, groups: dict[int, StoredGroup]) -> None:
         self._log = log
         self._groups = groups
         self._unseen: dict[int, None] = dict.fromkeys(groups)
-        self._heap: list[Front] = []
-        self._current: dict[int, Front] = {}
+        self._heap: list[OldestBlock] = []
+        self._current: dict[int, OldestBlock] = {}
 
     def moved(self, group: int) -> None:
         """The front of a group may be another now."""
         self._current.pop(group, None)
         self._unseen[group] = None
 
-    def oldest(self, txn: ReadTransaction) -> Iterator[Front]:
+    def oldest(self, txn: ReadTransaction) -> Iterator[OldestBlock]:
         """Blocks in the order of their times; none before all groups have been looked at."""
         for group in list(islice(self._unseen, _LOOKED_AT_A_STEP)):
             del self._unseen[group]
@@ -70,12 +70,12 @@ class Fronts:
             for group in taken:
                 self.moved(group)
 
-    def _enter(self, front: Front | None) -> None:
+    def _enter(self, front: OldestBlock | None) -> None:
         if front is not None:
             self._current[front.group] = front
             heapq.heappush(self._heap, front)
 
-    def _look(self, txn: ReadTransaction, group: int, offset: int) -> Front | None:
+    def _look(self, txn: ReadTransaction, group: int, offset: int) -> OldestBlock | None:
         """The group's first block from `offset` on."""
         known = self._groups.get(group)
         first: tuple[int, int] | None = None
@@ -90,9 +90,9 @@ class Fronts:
                     break
                 first = first or _claimed(key, group, len(value))
                 if head is not None and first is not None:
-                    return Front(head.time_us, group, *first)
+                    return OldestBlock(head.time_us, group, *first)
                 there = cursor.next()
-        return None if first is None or known is None else Front(known.time_us, group, *first)
+        return None if first is None or known is None else OldestBlock(known.time_us, group, *first)
 
 
 def _claimed(key: bytes, group: int, size: int) -> tuple[int, int] | None:

@@ -29,20 +29,20 @@ from ..environment.space import Space
 from ..file.keys import log_key, parse_log_key
 from ..file.sealing import DamageError
 from ..file.table import ReadTransaction, Table, WriteTransaction
-from ..index.index_writer import WriteBehind
-from ..index.log_index import Index
+from ..index.index_writer import IndexWriter
+from ..index.log_index import LogIndex
 from ..log.block_cuts import cut, only_topic
 from ..log.block_format import HAS_RETAINED, IS_KEPT, Head, block_of, encode_block
 from ..log.block_log import Log
 from ..log.block_outline import outline
 from ..tables import groups as group_rows
-from ..tables.groups import Group
+from ..tables.groups import StoredGroup
 from ..tables.producers import idle_since
-from ..tables.state import mark_fields, retained_fields
-from ..tables.topics import TopicIds, find, group_of, id_key, topic_id_of
+from ..tables.state import parse_mark_row, parse_retained_row
+from ..tables.topics import TopicIds, find_topic, group_of, id_key, topic_id_of
 from .compaction import Compaction
-from .oldest_blocks import Fronts
-from .row_inspection import Walk
+from .oldest_blocks import OldestBlocks
+from .row_inspection import RowInspection
 
 BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
@@ -88,11 +88,11 @@ class Reclaimer:
         self,
         environment: Environment,
         log: Log,
-        index: Index,
+        index: LogIndex,
         ids: TopicIds,
-        groups: dict[int, Group],
-        behind: WriteBehind,
-        walk: Walk,
+        groups: dict[int, StoredGroup],
+        index_writer: IndexWriter,
+        inspection: RowInspection,
         space: Space,
         options: StoreOptions,
         clock: Clock,
@@ -103,17 +103,17 @@ class Reclaimer:
         self._index = index
         self._ids = ids
         self._groups = groups
-        self._behind = behind
-        self._walk = walk
+        self._index_writer = index_writer
+        self._inspection = inspection
         self._space = space
-        self._fronts = Fronts(log, groups)
+        self._fronts = OldestBlocks(log, groups)
         self._options = options
         self._clock = clock
         self._swept: dict[str, bytes | None] = {}
         # Topics of blocks that have gone: the next steps look whether anything is left of them.
         self._left: dict[int, None] = {}
         self._turn = 0
-        self._compaction = Compaction(environment, log, ids, groups, behind, space, clock)
+        self._compaction = Compaction(environment, log, ids, groups, index_writer, space, clock)
 
     def begun(self, group: int) -> None:
         """A group whose log was empty has got a block."""
@@ -132,14 +132,14 @@ class Reclaimer:
         return Reclaimed(0, 0, 0, False)
 
     def _write_behind(self, now_us: int) -> Reclaimed | None:
-        return Reclaimed(0, 0, 0, True) if self._behind.due and self._behind.step(now_us) else None
+        return Reclaimed(0, 0, 0, True) if self._index_writer.due and self._index_writer.step(now_us) else None
 
     def _merge(self, now_us: int) -> Reclaimed | None:
-        return Reclaimed(0, 0, 0, True) if self._behind.merge_step(now_us) else None
+        return Reclaimed(0, 0, 0, True) if self._index_writer.merge_step(now_us) else None
 
     def _look_through(self, now_us: int) -> Reclaimed | None:
         del now_us
-        return Reclaimed(0, 0, 0, True) if self._walk.step() else None
+        return Reclaimed(0, 0, 0, True) if self._inspection.step() else None
 
     def _compact(self, now_us: int) -> Reclaimed | None:
         done = self._compaction.step(now_us)
@@ -155,7 +155,7 @@ class Reclaimer:
             sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
         if any(v.group >= 0 and v.last >= self._groups[v.group].indexed_below for v in victims):
             # The index must not name what is gone: it is written first, and the blocks go in a later step.
-            return Reclaimed(0, 0, 0, self._behind.step(now_us))
+            return Reclaimed(0, 0, 0, self._index_writer.step(now_us))
         if not (victims or any(sweep)):
             return Reclaimed(0, 0, 0, True) if self._left else None
         return self._discard(victims, sweep, now_us)
@@ -215,7 +215,7 @@ class Reclaimer:
         producers, marks = self._databases.producers, self._databases.marks
         return [
             *[(producers, key) for key, row in self._rows(txn, producers) if idle_since(row) < before_us],
-            *[(marks, key) for key, row in self._rows(txn, marks) if mark_fields(row)[1] < before_us],
+            *[(marks, key) for key, row in self._rows(txn, marks) if parse_mark_row(row)[1] < before_us],
         ]
 
     def _stale_topics(self, txn: ReadTransaction) -> list[int]:
@@ -275,9 +275,9 @@ class Reclaimer:
 
     def _clear_kept(self, txn: WriteTransaction, key: bytes, topic: bytes) -> None:
         txn.delete(key, db=self._databases.kept)
-        topic_id = find(self._databases, txn, topic)
+        topic_id = find_topic(self._databases, txn, topic)
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        if topic_id is not None and row is not None and retained_fields(row).offset == parse_log_key(key, "kept")[1]:
+        if topic_id is not None and row is not None and parse_retained_row(row).offset == parse_log_key(key, "kept")[1]:
             self._databases.retained.delete(txn, id_key(topic_id))
             self._look_later(topic_id)
 
@@ -302,7 +302,7 @@ class Reclaimer:
         """Rescue retained publications of a block that goes; its topics are looked at in a later step."""
         retaining = {r.topic for r in block.meta.runs if r.flags & RETAIN} if head.flags & HAS_RETAINED else set()
         for at, topic in enumerate(block.meta.topics):
-            topic_id = find(self._databases, txn, topic)
+            topic_id = find_topic(self._databases, txn, topic)
             if topic_id is not None:
                 if at in retaining:
                     self._rescue(txn, block, topic_id, now_us)
@@ -321,7 +321,7 @@ class Reclaimer:
         row = self._databases.retained.get(txn, id_key(topic_id))
         if row is None:
             return
-        offset, expires = retained_fields(row)
+        offset, expires = parse_retained_row(row)
         if not block.first <= offset <= block.last:
             return
         if 0 < expires < now_us:
@@ -344,7 +344,7 @@ class Reclaimer:
             kept = max([group.first_kept, *[v.last + 1 for v, _ in own if v.expiry is None]])
             records = group.records_indexed - sum(count for _, count in own)
             row = group.row(self._ids.next_number(number))
-            group_rows.store(self._databases, txn, number, row._replace(first_kept=kept, records=records))
+            group_rows.put_group_row(self._databases, txn, number, row._replace(first_kept=kept, records=records))
             head_left = self._log.head_at(txn, number, 0)
             firsts[number] = group.last + 1 if head_left is None else head_left.first
         return firsts
@@ -356,7 +356,7 @@ class Reclaimer:
             group = self._groups[victim.group]
             group.records -= count
             group.records_indexed -= count
-            self._behind.discarded(victim.group, victim.last, count)
+            self._index_writer.discarded(victim.group, victim.last, count)
             if victim.expiry is None:
                 group.first_kept = max(group.first_kept, victim.last + 1)
         for number, first in firsts.items():

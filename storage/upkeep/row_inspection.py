@@ -1,12 +1,12 @@
-"""The walk over all rows after opening: what a table of LMDB needs to be searched, and what can be made anew.
+"""The inspection of all rows after opening: what LMDB needs to search a table, and what can be made anew.
 
 LMDB finds a row by halving: a damaged key that is out of order hides its sound neighbours. So every table's keys are
 looked through once; a key out of order leaves the tree (it names nothing any more), a sound row that was put in the
 wrong place beside it is put again. Rows of tables are compared with their checksums on the way, and where topics' ids
 or names, or the times at which sessions are due, are damaged, they are made anew from each other.
 
-A million rows take a second (measured 0.3 us a key, 0.9 us a row). At opening the walk takes AT_OPEN_S at most, the
-rest of it is housekeeping's: until it is over, neighbours of a damaged key may be missed.
+A million rows take a second (measured 0.3 us a key, 0.9 us a row). At opening it takes AT_OPEN_S at most, the rest of it
+is housekeeping's: until it is over, neighbours of a damaged key may be missed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..file.damage import Ledger
 from ..file.keys import parse_log_key
 from ..file.sealing import DamageError
 from ..file.table import Table
-from ..index.log_index import Index
+from ..index.log_index import LogIndex
 from ..log.block_format import verified_head
 from ..tables.databases import Databases, raw_database
 from ..tables.state import State
@@ -47,10 +47,10 @@ _ORDER: Final = ("groups", "epochs", "ids", "names", "session_due", "sessions", 
 _THEN: Final = ("retained", "marks", "producers", "kept", "expiry", "superseded", "dual", "log")
 
 
-class Walk:
+class RowInspection:
     """One walk over a store that this process owns. Writer thread only."""
 
-    def __init__(self, environment: Environment, index: Index, ids: TopicIds, state: State, clock: Clock) -> None:
+    def __init__(self, environment: Environment, index: LogIndex, ids: TopicIds, state: State, clock: Clock) -> None:
         self._environment = environment
         self._databases: Databases = environment.databases
         self._ledger: Ledger = environment.damage

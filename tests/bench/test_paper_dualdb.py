@@ -18,7 +18,7 @@ from lexicast.storage.dualdb.engine import NEVER_US, DualDB, DualOptions, Subscr
 from lexicast.storage.dualdb.merge_tree import Lists
 from lexicast.storage.dualdb.segments import segment_rows
 
-C1, C2 = id_of("cell/1"), id_of("cell/2")
+C1, C2 = id_of_name("cell/1"), id_of_name("cell/2")
 S = 1_000_000
 SMALL = DualOptions(map_bytes=1 << 28, memory_rows_max=500, segment_rows=50, runs_fanout=2, reserve_bytes=0)
 
@@ -41,7 +41,7 @@ def test_table_1_publish_returns_valid_subscribers_whose_interval_holds_t_p(tmp_
     db.subscribe(C1, 2 * S, 15 * S, 30 * S, 2)  # begins after T_P
     db.subscribe(C2, 3 * S, 0, 30 * S, 3)  # another ID
     db.subscribe(C1, 4 * S, 0, 30 * S, 4)
-    assert db.publish(C1, 10 * S, 20 * S, 1, b"") == [Subscription(0, 30 * S, 4)]
+    assert db.publish(C1, 10 * S, 20 * S, 1, b"") == [FoundSubscription(0, 30 * S, 4)]
     db.close()
 
 
@@ -50,10 +50,10 @@ def test_renewed_and_unsubscribed_without_a_read(tmp_path: Path, monkeypatch: py
     db.subscribe(C1, 1, 0, 50, 1)
     db.subscribe(C1, 2, 0, 50, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(Lists, "probe", _never)
+        patched.setattr(MergeTree, "probe", _never)
         db.renew(C1, 3, 0, 500, 1)
         db.unsubscribe(C1, 4, 2)
-    assert db.publish(C1, 100, 100, 1, b"") == [Subscription(0, 500, 1)]
+    assert db.publish(C1, 100, 100, 1, b"") == [FoundSubscription(0, 500, 1)]
     db.close()
 
 
@@ -68,7 +68,7 @@ def test_section_4_1_both_lists_of_an_id_lie_side_by_side(tmp_path: Path) -> Non
         db.publish(C1 if at % 2 else C2, at, NEVER_US, at, b"")
         db.subscribe(C1 if at % 2 else C2, at, 0, NEVER_US, at)
     db.flush()
-    with db.home.snapshot() as txn, txn.cursor(db.home.runs) as cursor:
+    with db.environment.snapshot() as txn, txn.cursor(db.environment.runs) as cursor:
         [value] = [bytes(value) for _, value in cursor]
     keys = segment_rows(memoryview(value), verify=True).key
     assert np.array_equal(keys, np.repeat(np.array(sorted([C1 * 2, C1 * 2 + 1, C2 * 2, C2 * 2 + 1]), np.uint64), 10))
@@ -98,7 +98,7 @@ def test_section_4_expired_items_are_removed_by_compaction(tmp_path: Path) -> No
     files = []
     for batch in workload_batches(Workload(city_cells(1, 20_000), 0.5, 100, 100, 3), 20_000):
         db.apply(batch)
-        files.append(db.home.file_bytes())
+        files.append(db.environment.file_bytes())
     stats = db.stats()
     assert stats.memory_rows + stats.run_rows < 2 * 20 * 100 + 3 * SMALL.memory_rows_max  # 200 s of items; 20 s live
     assert stats.batches < 40

@@ -21,7 +21,7 @@ from lexicast.cluster.records import SessionSaved, pack_record, unpack_record
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.disk import POISON_FILE
-from lexicast.storage.maintenance.check import Report, check, check_store, main
+from lexicast.storage.maintenance.check import CheckReport, check_coordinator_store, check_store, main
 from lexicast.storage.store import Store
 
 from ..support.session_rows import saved_session
@@ -151,7 +151,7 @@ def test_whatever_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
                 assert there == [w for b in own if (w := b.to_wire()) in there or b.first not in superseded]
             compare_tables(store, stored)
             assert check_store(store).damages == []
-        assert check(directory).damages == []
+        assert check_coordinator_store(directory).damages == []
         start = newest + 1
 
 
@@ -215,20 +215,20 @@ def test_an_io_error_poisons_the_store_until_somebody_has_looked(tmp_path: Path)
         assert store.stats().poisoned
     with pytest.raises(StorePoisonedError, match="look at the disk"), opened(directory):
         pass
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
     (directory / POISON_FILE).unlink()
     with opened(directory) as store:
         assert [b.body for b in everything(store, 0)] == [b"acknowledged"]
         store.commit([pub(1, b"goes on")])
 
 
-def damaged(directory: Path, payload: bytes, at: int = 0) -> Report:
+def damaged(directory: Path, payload: bytes, at: int = 0) -> CheckReport:
     """Flip a bit of the place in the data file that holds `payload`, and check the store."""
     data = bytearray((directory / DATA_FILE).read_bytes())
     place = data.index(payload)
     data[place + at] ^= 0x10
     (directory / DATA_FILE).write_bytes(data)
-    return check(directory)
+    return check_coordinator_store(directory)
 
 
 def test_a_flipped_bit_is_named_and_costs_one_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +293,7 @@ def test_a_file_cut_short_is_damage_not_a_crash(tmp_path: Path) -> None:
             store.commit([pub(n, bytes(20_000))])
     size = (directory / DATA_FILE).stat().st_size
     os.truncate(directory / DATA_FILE, size // 2)
-    report = check(directory)
+    report = check_coordinator_store(directory)
     assert [d.table for d in report.damages] == ["file"]
     script = (
         "import sys; from pathlib import Path\n"
@@ -318,7 +318,7 @@ def test_a_file_cut_short_is_damage_not_a_crash(tmp_path: Path) -> None:
 
 def test_checking_what_is_no_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError, match="not a store"):
-        check(tmp_path)
+        check_coordinator_store(tmp_path)
     assert main([str(tmp_path)]) == 2
 
 

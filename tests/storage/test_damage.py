@@ -13,18 +13,24 @@ from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError
 from lexicast.cluster.records import ControlRecord, DictionaryStored, EpochStart, Subscribed, pack_record
 from lexicast.storage.dualdb.batches import keep_until
-from lexicast.storage.dualdb.engine import DualDB, DualOptions
+from lexicast.storage.dualdb.engine import DualDB
+from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.runs import parse_segment_key
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.keys import parse_log_key
 from lexicast.storage.file.sealing import DamageError, seal
 from lexicast.storage.maintenance import directory as care
-from lexicast.storage.maintenance.check import check
+from lexicast.storage.maintenance.check import check_coordinator_store
 from lexicast.storage.store import Store
 from lexicast.storage.tables.databases import Databases, raw_database
-from lexicast.storage.tables.producers import parse
+from lexicast.storage.tables.producers import parse_producer_row
 from lexicast.storage.tables.sessions import session_of
-from lexicast.storage.tables.state import dictionary_of, mark_fields, retained_fields, subscription_of
+from lexicast.storage.tables.state import (
+    parse_dictionary_row,
+    parse_mark_row,
+    parse_retained_row,
+    parse_subscription_row,
+)
 
 from ..support.session_rows import saved_session
 
@@ -108,7 +114,7 @@ def test_rows_of_a_wrong_form_stop_no_call_and_are_counted(tmp_path: Path, table
         assert counted > 0
     store.close()
     if table not in ("expiry", "superseded", "dual"):  # which are made anew, or emptied
-        assert [damage.table for damage in check(tmp_path / "s").damages if damage.table == table]
+        assert [damage.table for damage in check_coordinator_store(tmp_path / "s").damages if damage.table == table]
 
 
 def test_repair_drops_rows_of_a_wrong_form_and_keeps_the_others(tmp_path: Path) -> None:
@@ -133,12 +139,12 @@ def test_repair_drops_rows_of_a_wrong_form_and_keeps_the_others(tmp_path: Path) 
     [
         parse_log_key,
         parse_segment_key,
-        mark_fields,
-        retained_fields,
-        subscription_of,
+        parse_mark_row,
+        parse_retained_row,
+        parse_subscription_row,
         session_of,
-        dictionary_of,
-        lambda row: parse(b"p", row),
+        parse_dictionary_row,
+        lambda row: parse_producer_row(b"p", row),
         lambda row: keep_until(memoryview(row)),
     ],
 )
@@ -156,8 +162,8 @@ def test_a_dualdb_with_keys_of_a_wrong_form_says_so_and_is_repaired(tmp_path: Pa
     for number in range(30):
         db.subscribe(number % 3, number, 0, 10**9, number)
     db.flush()
-    with db.home.begin() as txn:
-        for table in (db.home.batches, db.home.runs):
+    with db.environment.begin() as txn:
+        for table in (db.environment.batches, db.environment.runs):
             txn.put(b"\x00\x01\x02", b"short", db=table)
     db.close()
     with pytest.raises(StoreError, match="damaged"):

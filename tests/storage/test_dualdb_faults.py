@@ -15,9 +15,11 @@ import pytest
 from lexicast.bench.dualdb.crash import kills, store_block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError, StorePoisonedError, UsageError
-from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
-from lexicast.storage.dualdb.engine import NEVER_US, Batch, DualDB, DualOptions
+from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, OperationBatch
+from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.rows import NEVER_US
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.environment.space import RAN_OUT_S, Space
 from lexicast.storage.file.disk import POISON_FILE
@@ -55,7 +57,7 @@ def test_whatever_was_acknowledged_survives_sigkill_at_random_moments(name: str)
     assert sum(o.found for o in outcomes) > 6
 
 
-def publications(number: int) -> Batch:
+def publications(number: int) -> OperationBatch:
     now = 1_000 + number
     return batch_of([Operation(PUBLISH, at, now, 0, NEVER_US, number * 10 + at, bytes(5_000)) for at in range(10)])
 
@@ -178,7 +180,7 @@ def test_a_dualdb_cut_short_is_an_error_that_names_it_and_repair_keeps_the_rest(
 def test_an_io_error_other_than_a_full_disk_is_remembered_until_repair(tmp_path: Path) -> None:
     db = DualDB.open(tmp_path, TINY)
     db.apply(publications(0))
-    db.home.lmdb.close()  # what LMDB answers from here on is an error of its own
+    db.environment.lmdb.close()  # what LMDB answers from here on is an error of its own
     with pytest.raises(StoreError, match="refuses everything"):
         db.apply(publications(1))
     with pytest.raises(StorePoisonedError):

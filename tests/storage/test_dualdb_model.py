@@ -13,11 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lexicast.storage.dualdb import tiers
 from lexicast.storage.dualdb.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE
-from lexicast.storage.dualdb.engine import DualDB, DualOptions
+from lexicast.storage.dualdb.engine import DualDB
+from lexicast.storage.dualdb.options import DualOptions
 
 from ..support.dualdb_model import Model, Operation, batch_of
 
-SMALL = DualOptions(map_bytes=1 << 26, memory_rows_max=12, segment_rows=4, runs_fanout=2, graves_max=3, reserve_bytes=0)
+SMALL = DualOptions(
+    map_bytes=1 << 26, memory_rows_max=12, segment_rows=4, runs_fanout=2, tombstones_max=3, reserve_bytes=0
+)
 IDS = st.integers(0, 3)
 TAGS = st.integers(0, 3)
 STEPS = st.integers(-4, 6)
@@ -85,7 +88,7 @@ class DualDBMachine(RuleBasedStateMachine):
 
     @rule()
     def crash_and_open(self) -> None:
-        self.db.home.close()
+        self.db.environment.close()
         self.db = DualDB.open(self.directory, SMALL)
 
     @precondition(lambda self: self.model.stored)

@@ -15,8 +15,9 @@ import pytest
 
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError
-from lexicast.storage.dualdb.engine import DualDB, DualOptions
+from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file import locks

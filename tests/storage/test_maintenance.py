@@ -19,8 +19,10 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
-from lexicast.storage.dualdb.engine import NEVER_US, DualDB, DualOptions, Matches
+from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.rows import NEVER_US, Matches
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.disk import POISON_FILE
@@ -156,7 +158,7 @@ def test_random_bytes_flipped_in_a_dualdb_cost_only_what_they_hit(tmp_path: Path
     origin = tmp_path / "origin"
     db = DualDB.open(origin, SMALL)
     fill_dual(db)
-    db.home.close()  # a crash: runs, a memory table and batches all count
+    db.environment.close()  # a crash: runs, a memory table and batches all count
     copy = tmp_path / "all"
     shutil.copytree(origin, copy)
     db = DualDB.open(copy, SMALL)
@@ -193,9 +195,9 @@ def test_a_dualdb_without_its_manifest_is_put_together_from_rows_and_batches(tmp
     fill_dual(db)
     db.flush()
     wanted = everything(db)
-    with db.home.begin() as txn:
-        txn.put(b"manifest", b"\0\0\0\0nonsense", db=db.home.meta)
-    db.home.close()
+    with db.environment.begin() as txn:
+        txn.put(b"manifest", b"\0\0\0\0nonsense", db=db.environment.meta)
+    db.environment.close()
     with pytest.raises(StoreFormatError, match="manifest"):
         DualDB.open(directory, SMALL)
     report = care.repair(directory)

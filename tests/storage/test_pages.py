@@ -21,17 +21,17 @@ from lexicast.cluster.errors import StoreError, StoreFormatError
 from lexicast.cluster.records import ControlRecord, DictionaryStored, EpochStart, SessionSaved, Subscribed, pack_record
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.environment.read_only import ReadOnly
+from lexicast.storage.environment.read_only import ReadOnlyStore
 from lexicast.storage.file.keys import name_key, parse_log_key
 from lexicast.storage.file.sealing import seal
 from lexicast.storage.log.block_format import HEAD_BYTES, peek_head
 from lexicast.storage.maintenance import directory as care
-from lexicast.storage.maintenance.check import check
+from lexicast.storage.maintenance.check import check_coordinator_store
 from lexicast.storage.maintenance.lmdb_pages import BRANCH, LEAF, NO_PAGE, PageFile
 from lexicast.storage.maintenance.salvage import Salvage
 from lexicast.storage.store import Store
 from lexicast.storage.tables.databases import Databases, raw_database
-from lexicast.storage.tables.sessions import SessionRow, pack_row
+from lexicast.storage.tables.sessions import SessionRow, pack_session_row
 from lexicast.storage.tables.topics import id_key
 
 START_US = 1_700_000_000_000_000
@@ -106,7 +106,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(directory: Path) -> Rows:
     """Every row of every table, blocks as their records."""
     found: Rows = {}
-    store = ReadOnly(directory)
+    store = ReadOnlyStore(directory)
     with store.begin() as txn:
         for name in Databases._fields:
             with txn.cursor(raw_database(store.databases, name)) as cursor:
@@ -157,7 +157,7 @@ def is_running(directory: Path) -> None:
     while store.reclaim(START_US + 2_000_000).more:
         pass
     store.close()
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
 
 
 class Pages:
@@ -217,7 +217,7 @@ def test_a_whole_store_is_repaired_without_any_loss(origin: Path, tmp_path: Path
     shutil.copytree(origin, directory)
     wanted, retained = rows_of(directory), retained_of(directory)
     assert care.repair(directory).damages == []
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
     found = rows_of(directory)
     for (table, key), value in wanted.items():
         if table not in ("dual", "groups"):
@@ -234,7 +234,7 @@ def test_a_lost_branch_page_costs_nothing(origin: Path, tmp_path: Path) -> None:
         directory = damaged_copy(origin, tmp_path / f"{table}-{number}", [number])
         report = care.repair(directory)
         assert report.damages == [], table
-        assert check(directory).sound
+        assert check_coordinator_store(directory).sound
         assert records_of(directory) == wanted
         assert retained_of(directory) == retained
     is_running(directory)
@@ -247,7 +247,7 @@ def test_a_lost_leaf_costs_what_lay_in_it_and_is_told_by_kind_and_number(origin:
     for number, table in sampled(Pages(origin / DATA_FILE).leaves):
         directory = damaged_copy(origin, tmp_path / f"{table}-{number}", [number])
         report = care.repair(directory)
-        assert check(directory).sound, table
+        assert check_coordinator_store(directory).sound, table
         found = rows_of(directory)
         lost = {(name, key) for name, key in wanted if (name, key) not in found and name != "dual"}
         told = {damage.table for damage in report.damages}
@@ -274,7 +274,7 @@ def test_no_topic_id_is_given_out_twice_after_a_lost_groups_row(origin: Path, tm
     with lmdb.open(str(directory), max_dbs=32) as environment, environment.begin(write=True) as txn:
         for group in range(GROUPS):
             txn.delete(group.to_bytes(2, "big"), db=environment.open_db(b"groups", txn=txn))
-    assert not check(directory).sound
+    assert not check_coordinator_store(directory).sound
     care.repair(directory)
     store = open_store(directory)
     for group in range(GROUPS):
@@ -283,7 +283,7 @@ def test_no_topic_id_is_given_out_twice_after_a_lost_groups_row(origin: Path, tm
         assert store.retained_topic(group, b"new/%d" % group) is None
     store.close()
     assert retained_of(directory) == before
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
 
 
 def test_a_retained_row_that_names_another_topics_record_is_found_and_set_right(origin: Path, tmp_path: Path) -> None:
@@ -300,9 +300,9 @@ def test_a_retained_row_that_names_another_topics_record_is_found_and_set_right(
         assert row is not None
         databases.retained.put(txn, one, row)
     store.close()
-    assert [damage.table for damage in check(directory).damages] == ["retained"]
+    assert [damage.table for damage in check_coordinator_store(directory).damages] == ["retained"]
     care.repair(directory)
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
     # The row that was overwritten is gone; which publication it named, only a log without damage could tell.
     found = retained_of(directory)
     assert {topic: found[topic] for topic in found if topic != b"t/0/0"} == {
@@ -319,7 +319,7 @@ def test_a_file_that_was_cut_short_keeps_what_is_left(origin: Path, tmp_path: Pa
         file.truncate(size * 3 // 4)
     report = care.repair(directory)
     assert report.damages
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
     found = records_of(directory)
     assert all(found[group, offset] == payload(group, offset) for group, offset in found)
     assert len(found) > len(wanted) // 4
@@ -393,7 +393,7 @@ def test_random_damage_costs_only_what_it_hits(origin: Path, tmp_path: Path, see
         report = care.repair(directory)
     except StoreFormatError as error:
         pytest.fail(str(error))
-    assert check(directory).sound
+    assert check_coordinator_store(directory).sound
     wanted, found = rows_of(origin), rows_of(directory)
     records = records_of(origin)
     after = records_of(directory)
@@ -430,9 +430,9 @@ def test_one_header_lost_is_enough(origin: Path, tmp_path: Path) -> None:
     for number in (0, 1):
         directory = damaged_copy(origin, tmp_path / f"store{number}", [number])
         with pytest.raises(StoreFormatError, match=r"cannot be opened .* repair it"):
-            check(directory)
+            check_coordinator_store(directory)
         care.repair(directory)
-        assert check(directory).sound
+        assert check_coordinator_store(directory).sound
         assert records_of(directory).items() >= wanted.items()
         is_running(directory)
 
@@ -445,7 +445,7 @@ def test_a_payload_that_looks_like_a_page_gives_no_rows(tmp_path: Path) -> None:
     row = seal(
         "sessions",
         key,
-        pack_row(SessionRow(0, -1, -1, session("victim", b"u", 0))),
+        pack_session_row(SessionRow(0, -1, -1, session("victim", b"u", 0))),
     )
     forged = [leaf(number, key, row) for number in range(2, 60)]
     body = bytes(PAGE - 16 - 400) + b"".join(forged)

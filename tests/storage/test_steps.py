@@ -13,15 +13,16 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import ManualClock
 from lexicast.storage.dualdb import merging as jobs
 from lexicast.storage.dualdb import tiers
-from lexicast.storage.dualdb.batches import SUBSCRIBE
-from lexicast.storage.dualdb.engine import Batch, DualDB, DualOptions
+from lexicast.storage.dualdb.batches import SUBSCRIBE, OperationBatch
+from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.merging import TAKES_A_STEP
-from lexicast.storage.dualdb.rows import Rows, merged
-from lexicast.storage.dualdb.runs import Run as SortedRun
+from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.rows import RowColumns, merged
+from lexicast.storage.dualdb.runs import SortedRun as SortedRun
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.index import log_index as dual
-from lexicast.storage.index.index_writer import WriteBehind
-from lexicast.storage.index.log_index import Entry, segments_of
+from lexicast.storage.index.index_writer import IndexWriter
+from lexicast.storage.index.log_index import IndexEntry, segments_of
 from lexicast.storage.store import Store
 from lexicast.storage.upkeep.reclaiming import BLOCKS_A_STEP, Reclaimer
 
@@ -63,7 +64,9 @@ def table(topics: int, entries: int) -> Counted:
     """A memory table of so many topics, in no order, each with so many entries."""
     made = Counted()
     for topic in np.random.default_rng(1).permutation(topics).tolist():
-        made[topic] = bytearray(b"".join([dual._ENTRY.pack(*Entry(n, 1, START_US + n, 0)) for n in range(entries)]))
+        made[topic] = bytearray(
+            b"".join([dual._ENTRY.pack(*IndexEntry(n, 1, START_US + n, 0)) for n in range(entries)])
+        )
     return made
 
 
@@ -115,14 +118,14 @@ def test_a_commit_that_meets_a_full_memory_table_writes_little_of_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = 0
-    whole = WriteBehind.step
+    whole = IndexWriter.step
 
-    def counted(behind: WriteBehind) -> bool:
+    def counted(behind: IndexWriter) -> bool:
         nonlocal steps
         steps += 1
         return whole(behind)
 
-    monkeypatch.setattr(WriteBehind, "step", counted)
+    monkeypatch.setattr(IndexWriter, "step", counted)
     most = 0
     for number in range(200):
         names = [f"t{number}/{at}".encode() for at in range(20)]
@@ -140,7 +143,7 @@ def test_writing_behind_keeps_neither_merging_nor_retention_from_their_turns(
     store.commit([publications(0, [b"a"])])
     store.flush()
     monkeypatch.setattr(type(store._index), "due", True)
-    monkeypatch.setattr(WriteBehind, "step", lambda *_: True)
+    monkeypatch.setattr(IndexWriter, "step", lambda *_: True)
     clock.advance(200)
     assert sum([store.reclaim(clock.time_us()).blocks for _ in range(4)]) == 1
     monkeypatch.undo()
@@ -179,7 +182,7 @@ def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
     merges: list[int] = []
     whole = merged
 
-    def counted(parts: Sequence[Rows], now_us: int) -> Rows:
+    def counted(parts: Sequence[RowColumns], now_us: int) -> RowColumns:
         merges.append(sum([part.size for part in parts]))
         return whole(parts, now_us)
 
@@ -192,7 +195,7 @@ def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
         time = np.full(100, number, np.int64)
         kind = np.full(100, SUBSCRIBE, np.uint8)
         id, tag = random.integers(0, 50, 100).astype(np.uint64), np.arange(100, dtype=np.uint64)
-        db.append(Batch(kind, id, time, time, np.full(100, 10**9), tag, []))
+        db.append(OperationBatch(kind, id, time, time, np.full(100, 10**9), tag, []))
         assert len(merges) <= TAKES_A_STEP
         assert (
             max(merges, default=0) <= 100 + 4 * 8 * 4
@@ -208,7 +211,7 @@ def test_tiers_of_the_memory_table_are_joined_a_few_rows_a_batch(monkeypatch: py
     moved = 0
     whole = merged
 
-    def counted(parts: Sequence[Rows], now_us: int) -> Rows:
+    def counted(parts: Sequence[RowColumns], now_us: int) -> RowColumns:
         nonlocal moved
         moved += sum([part.size for part in parts])
         return whole(parts, now_us)
@@ -223,7 +226,7 @@ def test_tiers_of_the_memory_table_are_joined_a_few_rows_a_batch(monkeypatch: py
         key = np.sort(random.integers(0, 1_000, 20).astype(np.uint64))
         seq = np.arange(20, dtype=np.uint64) + np.uint64(20 * number)
         times = np.full(20, number, np.int64)
-        table.add(Rows(key, seq, times, times + 10**6, seq), number)
+        table.add(RowColumns(key, seq, times, times + 10**6, seq), number)
         assert moved <= levels * (8 * 20 + 50 + 8)
         moved = 0
     parts = table.parts(0)
@@ -238,6 +241,6 @@ def test_tiers_that_have_expired_leave_nothing_behind() -> None:
     one = np.arange(100, dtype=np.uint64)
     for number in range(64):
         times = np.full(100, number, np.int64)
-        table.add(Rows(one, one, times, times + 8, one), number)
+        table.add(RowColumns(one, one, times, times + 8, one), number)
     assert table.rows <= 100 * (8 + 8)
     assert table.parts(1_000) == []

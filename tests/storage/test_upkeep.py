@@ -10,12 +10,13 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_bloc
 from lexicast.cluster.clock import US_PER_S, ManualClock
 from lexicast.cluster.records import EpochStart, Subscribed, pack_record
 from lexicast.storage.dualdb.batches import BatchHead, payloads_at
-from lexicast.storage.dualdb.engine import DualDB, DualOptions
+from lexicast.storage.dualdb.engine import DualDB
+from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.keys import log_key
 from lexicast.storage.store import Store
 from lexicast.storage.tables.groups import LOST_ROW_OFFSET_GAP
-from lexicast.storage.upkeep.oldest_blocks import Fronts
+from lexicast.storage.upkeep.oldest_blocks import OldestBlocks
 
 START_US = 1_700_000_000 * US_PER_S
 GROUPS = 4
@@ -93,13 +94,13 @@ def test_a_step_looks_only_at_groups_that_have_changed(
     store.flush()
     work_off(store, clock)
     looked: list[int] = []
-    look = Fronts._look
+    look = OldestBlocks._look
 
-    def counted(self: Fronts, txn: object, group: int, offset: int) -> object:
+    def counted(self: OldestBlocks, txn: object, group: int, offset: int) -> object:
         looked.append(group)
         return look(self, txn, group, offset)  # type: ignore[arg-type]  # whatever a transaction is
 
-    monkeypatch.setattr(Fronts, "_look", counted)
+    monkeypatch.setattr(OldestBlocks, "_look", counted)
     for _ in range(20):
         store.reclaim(clock.time_us())
     assert looked == []
@@ -180,15 +181,15 @@ def test_a_crash_while_the_index_is_made_anew_loses_none_of_it(tmp_path: Path, c
     store.commit([control_block(0, 1, 0, START_US, [pack_record(record) for record in records])])
     store.commit([pub(clock, n) for n in range(3, 60)])
     store.flush()
-    store._behind.begin_rebuild()
+    store._index_writer.begin_rebuild()
     for steps in range(8):
         crash(store)
         store = opened(tmp_path, clock)
         assert [s.broker for s in store.subscribers(b"a")] == ["b0", "b1", "b2"]
         assert [b.first for b in store.past(0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
-        store._behind.begin_rebuild()
+        store._index_writer.begin_rebuild()
         for _ in range(steps):
-            store._behind.step()
+            store._index_writer.step()
         # Publications go on meanwhile, and are found.
         assert [b.first for b in store.past(0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
     store.commit([pub(clock, 60)])

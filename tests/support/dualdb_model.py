@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexicast.storage.dualdb.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE
-from lexicast.storage.dualdb.engine import Batch
+from lexicast.storage.dualdb.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE, OperationBatch
 
 
 class Operation(NamedTuple):
@@ -21,11 +20,11 @@ class Operation(NamedTuple):
     payload: bytes = b""
 
 
-def batch_of(operations: list[Operation]) -> Batch:
+def batch_of(operations: list[Operation]) -> OperationBatch:
     """The same operations in columns."""
     columns = [np.array(column) for column in list(zip(*operations, strict=True))[:6]]
     kind, id, time, low, high, tag = columns
-    return Batch(
+    return OperationBatch(
         kind.astype(np.uint8),
         id.astype(np.uint64),
         time.astype(np.int64),

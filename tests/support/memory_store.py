@@ -22,7 +22,7 @@ from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_outline import outline
 from lexicast.storage.reader import ReadResult
 from lexicast.storage.store import StoreStats, Tail
-from lexicast.storage.tables.producers import ProducerState, extended, parse
+from lexicast.storage.tables.producers import ProducerState, extended, parse_producer_row
 from lexicast.storage.tables.sessions import due_us
 from lexicast.storage.tables.state import Epoch
 from lexicast.storage.upkeep.reclaiming import Reclaimed
@@ -207,7 +207,7 @@ class MemoryStore:
     def producer(self, group: int, producer: bytes) -> ProducerState | None:
         """As `Store.producer`."""
         row = self._producers.get((group, producer))
-        return None if row is None else parse(producer, row)
+        return None if row is None else parse_producer_row(producer, row)
 
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
         """As `Store.mark`."""

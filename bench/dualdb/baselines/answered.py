@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lexicast.storage.dualdb.batches import Batch
+from lexicast.storage.dualdb.batches import OperationBatch
 from lexicast.storage.dualdb.rows import Matches
 
 
@@ -25,7 +25,7 @@ def answered(matches: Matches) -> Answered:
 class ComparedEngine(Protocol):
     """A store under comparison: a batch is durable and answered when `apply` returns."""
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """Store and answer a batch."""
         ...
 

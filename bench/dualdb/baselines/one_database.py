@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lexicast.storage.dualdb.batches import Batch
+from lexicast.storage.dualdb.batches import OperationBatch
 from lexicast.storage.dualdb.engine import DualDB
-from lexicast.storage.dualdb.environment import DualOptions
+from lexicast.storage.dualdb.options import DualOptions
 
 from .answered import Answered, answered
 
@@ -17,13 +17,13 @@ class OneDatabase:
     def __init__(self, directory: Path, options: DualOptions | None = None) -> None:
         self.db = DualDB.open(directory, options)
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
         return answered(self.db.apply(batch))
 
     def file_bytes(self) -> int:
         """See `Engine`."""
-        return self.db.home.file_bytes()
+        return self.db.environment.file_bytes()
 
     def close(self) -> None:
         """See `Engine`."""

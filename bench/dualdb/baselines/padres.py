@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import psycopg
 
-from lexicast.storage.dualdb.batches import PUBLISH, Batch
+from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 
 from .answered import Answered
 
@@ -38,7 +38,7 @@ class Padres:
         self._subscriptions: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._batches = 0
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
         answers = tags = 0
         payloads = iter(batch.payloads)

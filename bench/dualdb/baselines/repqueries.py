@@ -23,7 +23,7 @@ from typing import Final
 import lmdb
 import numpy as np
 
-from lexicast.storage.dualdb.batches import PUBLISH, Batch
+from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 from lexicast.storage.environment.options import GIB
 from lexicast.storage.file.disk import map_bytes_possible
 
@@ -53,7 +53,7 @@ class RepQueries:
         self._calendar: dict[int, list[tuple[int, int, int, int, int]]] = defaultdict(list)
         self._calendar_ms = 0
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
         self._now_us = max(self._now_us, int(batch.time.max()))
         if not self._calendar_ms:
@@ -76,7 +76,7 @@ class RepQueries:
             found = self._due(cursor)
         return Answered(sum([each.answers for each in found]), sum([each.tags for each in found]) % 2**64)
 
-    def _store(self, batch: Batch, places: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
+    def _store(self, batch: OperationBatch, places: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
         ids, times, expires, pids = [c[places].tolist() for c in (batch.id, batch.time, batch.high, batch.tag)]
         positions = range(self._next, self._next + len(ids))
         rows = [

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, Batch
+from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, OperationBatch
 from lexicast.storage.dualdb.engine import DualDB
-from lexicast.storage.dualdb.environment import DualOptions
+from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import I64, U64, Queries, joined_matches, ordered
 
 from .answered import Answered, answered
@@ -71,7 +71,7 @@ class RepQueriesJoined:
         self._cohorts: list[_Cohort] = []
         self._now_us = -(2**63)
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
         self._now_us = max(self._now_us, int(batch.time.max()))
         publishing = batch.kind == PUBLISH
@@ -105,7 +105,7 @@ class RepQueriesJoined:
 
     def file_bytes(self) -> int:
         """See `Engine`."""
-        return self._db.home.file_bytes()
+        return self._db.environment.file_bytes()
 
     def close(self) -> None:
         """See `Engine`."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lexicast.storage.dualdb.batches import PUBLISH, Batch
+from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 from lexicast.storage.dualdb.engine import DualDB, queries_of, rows_of
-from lexicast.storage.dualdb.environment import DualOptions
-from lexicast.storage.dualdb.rows import Matches, asked, bounds_of, joined_matches, probe, sorted_rows
+from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.rows import Matches, bounded_queries, bounds_of, joined_matches, probe, sorted_rows
 
 from .answered import Answered, answered
 
@@ -29,7 +29,7 @@ class TwoDatabases:
         self._subscriptions = DualDB.open(directory / "subscriptions", options)
         self._now_us = -(2**63)
 
-    def apply(self, batch: Batch) -> Answered:
+    def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
         times = np.maximum.accumulate(np.maximum(batch.time, self._now_us))
         self._now_us = int(times[-1])
@@ -40,18 +40,18 @@ class TwoDatabases:
         found.append(self._subscriptions.answers(before.where(publishing), 0))
         found.append(self._publications.answers(before.where(~publishing), 0))
         rows = sorted_rows(rows_of(batch, 0))
-        found.append(probe(rows, bounds_of(rows), asked(queries)))
+        found.append(probe(rows, bounds_of(rows), bounded_queries(queries)))
         self._append(self._publications, batch, batch.kind == PUBLISH)
         self._append(self._subscriptions, batch, batch.kind != PUBLISH)
         return answered(joined_matches([matches for matches in found if matches is not None]))
 
-    def _append(self, db: DualDB, batch: Batch, chosen: NDArray[np.bool_]) -> None:
+    def _append(self, db: DualDB, batch: OperationBatch, chosen: NDArray[np.bool_]) -> None:
         if chosen.any():
             db.append(part(batch, chosen))
 
     def file_bytes(self) -> int:
         """See `Engine`."""
-        return self._publications.home.file_bytes() + self._subscriptions.home.file_bytes()
+        return self._publications.environment.file_bytes() + self._subscriptions.environment.file_bytes()
 
     def close(self) -> None:
         """See `Engine`."""
@@ -59,10 +59,10 @@ class TwoDatabases:
         self._subscriptions.close()
 
 
-def part(batch: Batch, chosen: NDArray[np.bool_]) -> Batch:
+def part(batch: OperationBatch, chosen: NDArray[np.bool_]) -> OperationBatch:
     """The chosen operations: all of the publications among them, or none."""
     payloads = batch.payloads if bool((batch.kind[chosen] == PUBLISH).any()) else []
-    return Batch(
+    return OperationBatch(
         batch.kind[chosen],
         batch.id[chosen],
         batch.time[chosen],
