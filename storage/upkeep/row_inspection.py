@@ -5,8 +5,8 @@ looked through once; a key out of order leaves the tree (it names nothing any mo
 wrong place beside it is put again. Rows of tables are compared with their checksums on the way, and where topics' ids
 or names, or the times at which sessions are due, are damaged, they are made anew from each other.
 
-A million rows take a second (measured 0.3 us a key, 0.9 us a row). At opening it takes AT_OPEN_S at most, the rest of it
-is housekeeping's: until it is over, neighbours of a damaged key may be missed.
+A million rows take a second (measured 0.3 us a key, 0.9 us a row). At opening it takes AT_OPEN_S at most, the rest
+of it is housekeeping's: until it is over, neighbours of a damaged key may be missed.
 """
 
 from __future__ import annotations
