@@ -172,7 +172,7 @@ def compare(
     return taking_part
 
 
-def turn(taking_part: Sequence[EngineContender], number: int, work: Sequence[Batch]) -> dict[str, float]:
+def turn(taking_part: Sequence[EngineContender], number: int, work: Sequence[OperationBatch]) -> dict[str, float]:
     """Every engine does `work`, in an order that rotates; seconds by name."""
     first = number % len(taking_part)
     rotated = [*taking_part[first:], *taking_part[:first]]

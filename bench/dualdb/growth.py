@@ -158,7 +158,7 @@ def hold(
         time_us = START_US + number
         cell = places[random.integers(0, len(places), batch)]
         kind = np.full(batch, SUBSCRIBE, np.uint8)
-        db.apply(Batch(kind, cell, time_us, time_us, time_us + YEAR_US, number.astype(np.uint64), []))
+        db.apply(OperationBatch(kind, cell, time_us, time_us, time_us + YEAR_US, number.astype(np.uint64), []))
         most = max(most, rss_anon_kib(os.getpid()) / 1024)
     found = db.publish(int(places[0]), START_US + subscriptions, START_US + subscriptions, 1, b"")
     most = max(most, rss_anon_kib(os.getpid()) / 1024)

@@ -116,7 +116,7 @@ def taxi_cells(folder: Path, box: DegreeBox = CITY) -> NDArray[np.uint64]:
     return cells_of(places[:, 1], places[:, 0], box)
 
 
-def workload_batches(workload: Workload, operations: int) -> Iterator[Batch]:
+def workload_batches(workload: Workload, operations: int) -> Iterator[OperationBatch]:
     """The operations, `workload.batch` at a time; the same ones for the same workload."""
     starts = range(0, operations, workload.batch)
     return batches_of(workload, [min(workload.batch, operations - first) for first in starts])

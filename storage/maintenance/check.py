@@ -287,8 +287,8 @@ def check_coordinator_store(
 ) -> CheckReport:
     """Walk the store in `directory`, which another process may have open (in this one: `check_store`).
 
-    Damaged pages of LMDB's own may end the process: `directory.check` walks in a child. Raises StoreFormatError when
-    the store cannot be opened at all.
+    Damaged pages of LMDB's own may end the process: the check of `directory` walks in a child. Raises StoreFormatError
+    when the store cannot be opened at all.
     """
     with closing(ReadOnlyStore(directory)) as store:
         _refuse_version(directory, store)

@@ -14,8 +14,10 @@ from lexicast.bench.dualdb.baselines.repqueries_joined import RepQueriesJoined
 from lexicast.bench.dualdb.baselines.two_databases import TwoDatabases
 from lexicast.bench.dualdb.stores import LevelDB, ListsOn, RocksDB
 from lexicast.bench.dualdb.workload import LIFE_US, START_US, WINDOW_US, Workload, city_cells, workload_batches
-from lexicast.storage.dualdb.engine import NEVER_US, DualDB, DualOptions, Subscription, id_of
-from lexicast.storage.dualdb.merge_tree import Lists
+from lexicast.storage.dualdb.engine import DualDB, FoundSubscription, id_of_name
+from lexicast.storage.dualdb.merge_tree import MergeTree
+from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.rows import NEVER_US
 from lexicast.storage.dualdb.segments import segment_rows
 
 C1, C2 = id_of_name("cell/1"), id_of_name("cell/2")

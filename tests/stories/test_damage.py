@@ -20,7 +20,7 @@ from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.bench.damage import driver as damage
 from lexicast.bench.damage.rows import FileRows
 from lexicast.bench.damage.store import COORDINATION, COORDINATOR_NAME, GROUPS, fill_store
-from lexicast.storage.environment.environment import Databases
+from lexicast.storage.tables.databases import Databases
 from lexicast.storage.upkeep.row_inspection import out_of_order
 
 
