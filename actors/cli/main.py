@@ -20,7 +20,7 @@ from rich.console import Console
 from lexicast.cluster.config.tables import Config, default_text, load_config
 from lexicast.cluster.errors import LexicastError, UsageError
 
-from ..launch.spark_environment import installed, prepare
+from ..launch.spark_environment import prepare_spark, spark_installed
 from .bus import history, pub, sub
 from .common import ConfigOption, DataDirOption, SetOption, overrides, reported, run_app
 from .spark import add_jobs
@@ -101,9 +101,9 @@ def up(
     """
     from ..launch.cluster import up as launch_up  # loads Ray, which takes a second: only here
 
-    if installed():
+    if spark_installed():
         with suppress(LexicastError):  # without a Java for it there is no Spark, and a cluster all the same
-            prepare()
+            prepare_spark()
     if nodes > 1 and address is None:
         raise UsageError("--nodes needs --address: a Ray of its own has one node")
     given = overrides(data_dir, settings)

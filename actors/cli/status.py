@@ -79,14 +79,14 @@ async def _snapshot(resolve: Resolve, found: dict[str, Any]) -> dict[str, Any]:
 
 def _over_ray(address: str) -> dict[str, Any]:
     """Slowly, without any broker. Raises UnavailableError."""
-    from ..launch.ray import disconnect, join  # loads Ray, which takes a second: only here
+    from ..launch.ray_nodes import connect_ray, disconnect_ray  # loads Ray, which takes a second: only here
     from ..status.over_ray import snapshot
 
-    join(address)
+    connect_ray(address)
     try:
         return asyncio.run(snapshot())
     finally:
-        disconnect()
+        disconnect_ray()
 
 
 async def _once(snapshot: Snapshot, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.membership import Member
 
 from ..ray.address import RAY_CLIENT, check_ray
-from ..ray.errors import one_line
+from ..ray.errors import error_line
 from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, RayCoordination, find_actor
 from .connection import Endpoint
 
@@ -67,7 +67,7 @@ def _join(address: str) -> None:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
-        raise UnavailableError(f"no Ray at {address!r}: {one_line(error)}") from None
+        raise UnavailableError(f"no Ray at {address!r}: {error_line(error)}") from None
 
 
 def _endpoint(member: Member, cluster_id: str, key: bytes) -> Endpoint | None:

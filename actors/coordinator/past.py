@@ -107,7 +107,7 @@ class Past:
         link goes on; "whole": the groups of which no block was left out; "first": group -> first offset kept, where the
         cursor lay before it (something was discarded).
         """
-        wanted = self._interest(peer) if filters is None else matcher(list(filters))
+        wanted = self._interest(peer) if filters is None else filter_matcher(list(filters))
         room = min(bytes_max, FETCH_BYTES_MAX)
         blocks: list[Block] = []
         spans: dict[int, Span] = {}
@@ -228,7 +228,7 @@ def anything(topic: bytes) -> bool:
     return True
 
 
-def matcher(filters: list[bytes]) -> Callable[[bytes], bool]:
+def filter_matcher(filters: list[bytes]) -> Callable[[bytes], bool]:
     """Whether a topic matches one of `filters`."""
     trie: TopicTrie[None, None] = TopicTrie()
     for topic_filter in filters:

@@ -29,12 +29,21 @@ from ..coordination.actor import CoordinationActor
 from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, RayCoordination, end_actors, named_actors, spawn
 from ..status.over_ray import snapshot
 from .files import Run, left_run, lock_data_dir, remove_run, write_run
-from .gcs import RayWatch
-from .places import Places
+from .gcs_watch import GcsWatch
+from .health import Health, keep_watching
+from .node_addresses import NodeAddresses
 from .processes import children, end_leftovers, end_processes, forget_processes, note_processes
-from .ray import ACTOR_CPUS, RayNodes, check_closed, disconnect, find, join, start_embedded, worker_environment
-from .stores import check_stores
-from .watch import Health, keep_watching
+from .ray_nodes import (
+    ACTOR_CPUS,
+    RayNodes,
+    check_closed,
+    connect_ray,
+    disconnect_ray,
+    ray_address,
+    start_embedded,
+    worker_environment,
+)
+from .store_check import check_stores
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
@@ -84,7 +93,7 @@ class ClusterLauncher:
         self._files_are_ours = False
         self._claim: PortClaim | None = None
         self._nodes: RayNodes | None = None
-        self._ray: RayWatch | None = None
+        self._ray: GcsWatch | None = None
         self._coordination: ActorReference | None = None
         self._actors: dict[str, list[ActorReference]] = {"coordinators": [], "brokers": [], "sampling": []}
         self._run: Run | None = None
@@ -114,13 +123,13 @@ class ClusterLauncher:
         self._look_at_ray(self._nodes.address)
         self._look_at_places()
         self._note()
-        self._ray = RayWatch(self._nodes.address, self._progress, self._note)
+        self._ray = GcsWatch(self._nodes.address, self._progress, self._note)
 
     def _join_ray(self, address: str, nodes: int) -> None:
         self._progress(f"joining Ray at {address}")
-        address = find(address)
+        address = ray_address(address)
         self._look_at_ray(address)
-        self._nodes = join(address, nodes)
+        self._nodes = connect_ray(address, nodes)
         self._look_at_places()
         self._check_alone(left_run(self._folder))
         self._take_files()
@@ -233,8 +242,8 @@ class ClusterLauncher:
         plain = self._config.replaced(**hosts).as_dict()
         return spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
 
-    def _places(self) -> Places:
-        return Places(self._config, {} if self._nodes is None else self._nodes.hosts_in_order())
+    def _places(self) -> NodeAddresses:
+        return NodeAddresses(self._config, {} if self._nodes is None else self._nodes.hosts_in_order())
 
     def _make_run(self, ready: dict[str, list[dict[str, Any]]], coordination_pid: int) -> Run:
         assert self._nodes is not None
@@ -329,7 +338,7 @@ class ClusterLauncher:
         if self._nodes is not None:
             started = children() if self._nodes.embedded else []
             with suppress(Exception):  # Ray may have gone before us: then there is nothing to leave
-                disconnect()
+                disconnect_ray()
             if self._ray is not None:
                 self._ray.end()
             end_processes(started, GONE_TIMEOUT_S)

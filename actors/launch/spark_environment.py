@@ -1,4 +1,4 @@
-"""What Spark on Ray needs in the environment before Ray starts, in one place.
+"""The environment that Spark on Ray needs before Ray starts, in one place.
 
 Ray's own processes start Spark's (Java and Python) and hand their environment on, so `lexicast up` sets this before
 it starts Ray, and so must whoever starts a Ray node by hand: `eval "$(python -m
@@ -45,12 +45,12 @@ NO_JAVA: Final = (
 )
 
 
-def installed() -> bool:
+def spark_installed() -> bool:
     """Whether `lexicast[spark]` is installed here."""
     return find_spec("pyspark") is not None and find_spec("raydp") is not None
 
 
-def settings(environment: Mapping[str, str]) -> dict[str, str]:
+def spark_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that `environment` lacks. Raises UnavailableError: no Java that Spark can use."""
     python = environment.get("PYSPARK_PYTHON") or sys.executable
     wanted = {
@@ -68,11 +68,11 @@ def java_options(own: str) -> str:
     return " ".join([*words, *[option for option in JAVA_OPTIONS if option not in words]])
 
 
-def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
+def prepare_spark(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what is lacking. Raises UnavailableError: Spark is not installed, or there is no Java for it."""
-    if not installed():
+    if not spark_installed():
         raise UnavailableError(NO_SPARK)
-    environment.update(settings(environment))
+    environment.update(spark_variables(environment))
 
 
 def _java(environment: Mapping[str, str]) -> dict[str, str]:
@@ -118,5 +118,5 @@ def parse_java_version(text: str) -> int | None:
 
 
 if __name__ == "__main__":
-    for name, value in settings(os.environ).items():
+    for name, value in spark_variables(os.environ).items():
         print(f"export {name}={shlex.quote(value)}")

@@ -104,7 +104,7 @@ def translated(error: BaseException, what: str = "") -> LexicastError:
             return cause
         if isinstance(cause, Exception) and cause is not error and isinstance(cause, ray.exceptions.RayError):
             return translated(cause, what)
-        told = f"{type(cause).__name__}: {one_line(cause)}" if isinstance(cause, Exception) else one_line(error)
+        told = f"{type(cause).__name__}: {error_line(cause)}" if isinstance(cause, Exception) else error_line(error)
         return UnavailableError(f"{_prefix(what)}it failed inside ({told}): {LOG_HINT}")
     if isinstance(error, LexicastError):
         return error
@@ -121,7 +121,7 @@ def ray_errors(what: str = "") -> Iterator[None]:
         raise translated(error, what) from None
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error's first line; its class where it says nothing."""
     return next(iter(_lines(error)), type(error).__name__)
 
@@ -143,4 +143,4 @@ def _told(error: BaseException) -> str:
     if isinstance(error, ray.exceptions.RayActorError) and raised:
         return raised[-1]
     text = meaning(error).text
-    return text if isinstance(error, TimeoutError) else f"{text} ({one_line(error)})"
+    return text if isinstance(error, TimeoutError) else f"{text} ({error_line(error)})"

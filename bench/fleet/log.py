@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lexicast.actors.launch.stores import COORDINATORS
+from lexicast.actors.launch.store_check import COORDINATORS
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import unpack_record

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lexicast.actors.cli.common import find_cluster
 from lexicast.actors.client.address import read_run
-from lexicast.actors.launch.spark_environment import prepare
+from lexicast.actors.launch.spark_environment import prepare_spark
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 FilterOption: TypeAlias = Annotated[str, typer.Option("--filter", "-f", help="Topics: + one level, # all below.")]
@@ -40,7 +40,7 @@ PICTURES: Final = (".pdf", ".png", ".svg")
 
 def needs_spark() -> None:
     """Raises UnavailableError where there is no Spark or no Java for it; what it needs in the environment is set."""
-    prepare()
+    prepare_spark()
     needs_arrow()
 
 

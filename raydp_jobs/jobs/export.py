@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lexicast.actors.launch.ray import disconnect
+from lexicast.actors.launch.ray_nodes import disconnect_ray
 
 from ..history.dataframe import export_parquet
 from ..spark.environment import join_ray
@@ -34,6 +34,6 @@ def export_history(
                 folder, filter, since=since, until=until, columns=columns, expired=expired, progress=progress.read
             )
     finally:
-        disconnect()
+        disconnect_ray()
     size = sum(file.stat().st_size for file in folder.iterdir())
     console.print(f"{rows:,} messages, {size:,} bytes in {folder}", soft_wrap=True)

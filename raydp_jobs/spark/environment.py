@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 import ray
 
 from lexicast.actors.client.address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE, own_ray_address
-from lexicast.actors.launch import ray as launch_ray
-from lexicast.actors.launch.spark_environment import JAVA_OPTIONS, prepare
+from lexicast.actors.launch import ray_nodes
+from lexicast.actors.launch.spark_environment import JAVA_OPTIONS, prepare_spark
 from lexicast.cluster.config.tables import NodeConfig
 from lexicast.cluster.errors import UnavailableError, UsageError
 
@@ -83,7 +83,7 @@ def join_ray(address: str | None, data_dir: str | os.PathLike[str] | None) -> bo
         address = own_ray_address(NodeConfig(data_dir=folder).data_path())
     with quiet():  # Ray's own complaints of a Ray that does not let it in, one a second
         # RayDP gives its actors names of its own: two jobs at a time need two namespaces.
-        launch_ray.join(address, namespace=f"lexicast-job-{uuid.uuid4().hex[:8]}")
+        ray_nodes.connect_ray(address, namespace=f"lexicast-job-{uuid.uuid4().hex[:8]}")
     return True
 
 
@@ -106,7 +106,7 @@ def spark_session(
         raise UsageError("give an address or a data_dir, not both")
     if executors < 1 or executor_cores < 1:
         raise UsageError(f"executors={executors}, executor_cores={executor_cores}: at least 1 each")
-    prepare()
+    prepare_spark()
     joined = join_ray(address, data_dir)
     try:
         # Before Spark: a Ray without a cluster is told at once, and RayDP makes Ray look for the classes of actors that
@@ -130,7 +130,7 @@ def spark_session(
             remove_everywhere(folder)
     finally:
         if joined:
-            launch_ray.disconnect()
+            ray_nodes.disconnect_ray()
 
 
 def _check_room(executors: int, cores: int) -> None:

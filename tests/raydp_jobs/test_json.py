@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.launch.spark_environment import prepare
+from lexicast.actors.launch.spark_environment import prepare_spark
 from lexicast.cluster.errors import UsageError
 from lexicast.raydp_jobs.history.json_fields import (
     DEPTH_MAX,
@@ -90,7 +90,7 @@ def spark() -> Iterator[Any]:
     """Spark without a cluster: what it does with JSON is the same."""
     from pyspark.sql import SparkSession
 
-    prepare()
+    prepare_spark()
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     session = (
         builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()

@@ -24,7 +24,7 @@ from lexicast.actors.cli import main as cli
 from lexicast.actors.client.ray_endpoints import ray_endpoints
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.launch import cluster as launch
-from lexicast.actors.launch import stores as launch_stores
+from lexicast.actors.launch import store_check
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreFormatError, UnavailableError
@@ -181,7 +181,7 @@ def test_a_poisoned_store(fails: Fails, folder: Path) -> None:
 
 
 def test_a_store_in_use(fails: Fails, folder: Path) -> None:
-    cluster_id = launch_stores._registered(folder / "coordination")[0]
+    cluster_id = store_check._registered(folder / "coordination")[0]
     held = store(folder / "coordinator-0", cluster_id)
     try:
         assert "in use by another process" in fails(*up(folder))
@@ -340,9 +340,9 @@ def test_down_without_a_cluster(fails: Fails, tmp_path: Path) -> None:
 def test_the_stores_of_other_nodes_are_not_missed(folder: Path) -> None:
     config: Any = Config().replaced(node__data_dir=str(folder))
     shutil.rmtree(folder / "coordinator-0")
-    launch_stores.check_stores(config, all_here=False)
+    store_check.check_stores(config, all_here=False)
     with pytest.raises(StoreFormatError, match="gone or empty"):
-        launch_stores.check_stores(config, all_here=True)
+        store_check.check_stores(config, all_here=True)
 
 
 async def test_a_member_is_what_makes_a_store_missed(tmp_path: Path) -> None:
@@ -350,8 +350,8 @@ async def test_a_member_is_what_makes_a_store_missed(tmp_path: Path) -> None:
     with LocalCoordination(tmp_path / "coordination", GROUPS) as coordination:
         pass
     config = Config().replaced(node__data_dir=str(tmp_path))
-    launch_stores.check_stores(config, all_here=True)
+    store_check.check_stores(config, all_here=True)
     with LocalCoordination(tmp_path / "coordination", GROUPS) as coordination:
         await coordination.register(COORDINATOR, Member("coordinator-0", 0, (), "node", 1))
     with pytest.raises(StoreFormatError, match="gone or empty"):
-        launch_stores.check_stores(config, all_here=True)
+        store_check.check_stores(config, all_here=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ray.exceptions
 
-from lexicast.actors.launch.watch import Health, keep_watching
+from lexicast.actors.launch.health import Health, keep_watching
 from lexicast.actors.ray import handles
 from lexicast.actors.ray.errors import RAY_ERRORS, may_pass, meaning, ray_errors, translated
 from lexicast.actors.ray.handles import ActorGoneError, ActorReference, find_actor
@@ -153,7 +153,7 @@ async def test_what_lasts_is_told_once() -> None:
 
 
 async def test_health_is_told_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lexicast.actors.launch.watch.HEALTH_PERIOD_S", 0.0)
+    monkeypatch.setattr("lexicast.actors.launch.health.HEALTH_PERIOD_S", 0.0)
     told: list[str] = []
     answers: list[Any] = [["5 sessions lag"], UnavailableError("away"), ["7 sessions lag"], [], []]
 

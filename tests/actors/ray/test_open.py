@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.launch.ray import check_closed
+from lexicast.actors.launch.ray_nodes import check_closed
 from lexicast.actors.ray.address import check_ray, is_open
 from lexicast.actors.ray.token import MODE_VARIABLE, TOKEN_VARIABLES
 from lexicast.cluster.errors import UnavailableError

@@ -1,4 +1,4 @@
-"""Ray's control process (the GCS) of an embedded Ray: watched, and started again when it dies.
+"""The watch over the control process (the GCS) of an embedded Ray, which is started again when it dies.
 
 It keeps names, actors and its key-value store in the data folder (RocksDB), so a new process on the same port goes on
 where the old one stood: calls between actors are not even interrupted (FACTS.md), killed actors are restarted as soon
@@ -37,7 +37,7 @@ WELL_S: Final = 30.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class RayWatch:
+class GcsWatch:
     """The GCS and the raylet below this process."""
 
     def __init__(self, address: str, say: Callable[[str], None], changed: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Ray under `lexicast up`: started inside this process, or joined; and ended without leftovers."""
+"""The Ray of a cluster and its nodes: started inside this process, or joined; and left without leftovers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.cluster.files import make_folder, private_umask
 
 from ..ray.address import RAY_CLIENT, check_ray, is_open
-from ..ray.errors import one_line
+from ..ray.errors import error_line
 from ..ray.handles import NAMESPACE
 from ..ray.token import DISABLED, MODE_VARIABLE, make_own_token
 
@@ -90,12 +90,12 @@ def embedded_cpus(cores: int, actors: int) -> int:
     return cores + math.ceil(actors * ACTOR_CPUS)
 
 
-def join(address: str, nodes: int = 1, namespace: str = NAMESPACE) -> RayNodes:
+def connect_ray(address: str, nodes: int = 1, namespace: str = NAMESPACE) -> RayNodes:
     """Connect to the Ray at `address` ("auto", "HOST:PORT"); wait till it has so many nodes, NODES_TIMEOUT_S at most.
 
     `namespace`: where the names of actors that are named nowhere else belong. Raises UnavailableError, UsageError.
     """
-    address = find(address)
+    address = ray_address(address)
     os.environ.update(QUIET)
     _init(address=address, namespace=namespace)
     until = time.monotonic() + NODES_TIMEOUT_S
@@ -109,7 +109,7 @@ def join(address: str, nodes: int = 1, namespace: str = NAMESPACE) -> RayNodes:
     return found
 
 
-def find(address: str) -> str:
+def ray_address(address: str) -> str:
     """The address HOST:PORT of the Ray at `address` ("auto", "HOST:PORT"). Raises UnavailableError, UsageError."""
     if address.startswith(RAY_CLIENT):
         raise UsageError("run this on a node of the Ray cluster, with --address auto")
@@ -132,7 +132,7 @@ def check_closed(address: str) -> str:
     )
 
 
-def disconnect() -> None:
+def disconnect_ray() -> None:
     """Leave Ray; an embedded one ends."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves its children's log files to the collector
@@ -145,7 +145,7 @@ def _init(**options: Any) -> None:
             warnings.simplefilter("ignore")  # Ray's notices about its own future defaults: nothing a user can act on
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
-        reason = one_line(error)
+        reason = error_line(error)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
         hint = "its files are below RAY_TMPDIR, else /tmp"
         if options["address"] != "local":

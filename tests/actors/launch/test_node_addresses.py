@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lexicast.actors.cli.main import _where
-from lexicast.actors.launch.places import Places
+from lexicast.actors.launch.node_addresses import NodeAddresses
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
 
@@ -15,8 +15,8 @@ ONE = {"a": "192.0.2.10"}
 THREE = {"a": "192.0.2.10", "b": "192.0.2.11", "c": "192.0.2.12"}
 
 
-def places(nodes: dict[str, str], **knobs: str) -> Places:
-    return Places(Config().replaced(**knobs), nodes)
+def places(nodes: dict[str, str], **knobs: str) -> NodeAddresses:
+    return NodeAddresses(Config().replaced(**knobs), nodes)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `lexicast up` watches while it serves; it survives whatever it watches.
+"""The health of a cluster that serves, watched by `lexicast up`; the watch survives whatever it watches.
 
 A node's end, a Ray that cannot be asked, a defect in what is asked: each is told, once, and watched on. Only Ctrl-C,
 `lexicast down` and the end of the Ray that `up` itself started end it: the healthy nodes of a cluster do not go down

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lexicast.actors.launch.ray import ACTOR_CPUS, embedded_cpus
+from lexicast.actors.launch.ray_nodes import ACTOR_CPUS, embedded_cpus
 
 
 def test_our_actors_take_nothing_of_the_machines_cpus() -> None:

@@ -1,4 +1,4 @@
-"""A look at the stores of a data folder before anything starts: what is wrong is told in a second, by its name.
+"""The check of a data folder's stores before anything starts: what is wrong is told in a second, by its name.
 
 It runs in a process of its own. A damaged LMDB file can end the process that opens it (SIGBUS, SIGSEGV): inside an
 actor that would only look like an actor which does not start.
@@ -70,7 +70,7 @@ def _check(config: Config, all_here: bool) -> None:
         raise StoreError(f"cannot look at the stores below {folder}: {ended.stderr.strip().splitlines()[-1]}")
 
 
-def look(config: Config, all_here: bool) -> None:
+def look_at_stores(config: Config, all_here: bool) -> None:
     """What the process does. Raises StoreError."""
     folder = config.node.data_path()
     known, served = _registered(folder / REGISTRY_FOLDER)
@@ -116,7 +116,7 @@ def _check_rights(folder: Path) -> None:
 def main() -> None:
     """The process's entry."""
     try:
-        look(Config.from_dict(json.loads(sys.argv[1])), sys.argv[2] == "all")
+        look_at_stores(Config.from_dict(json.loads(sys.argv[1])), sys.argv[2] == "all")
     except StoreError as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         sys.exit(FOUND if isinstance(error, StoreFormatError | StorePoisonedError) else CANNOT)

@@ -1,4 +1,4 @@
-"""Where the nodes of a cluster listen, and at which addresses they are reached from elsewhere.
+"""The addresses of a cluster's nodes: where they listen, and where they are reached from elsewhere.
 
 Links and MQTT listen where the configuration says (node.host, mqtt.host). Over several nodes one loopback address for
 all would reach nobody, so there each node listens at the address by which Ray knows it; and what listens on every
@@ -16,8 +16,8 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
 
 
-class Places:
-    """The addresses of one cluster."""
+class NodeAddresses:
+    """The addresses of one cluster's nodes."""
 
     def __init__(self, config: Config, nodes: Mapping[str, str]) -> None:
         """`nodes`: {node id: the address by which Ray knows it}, this process's own first; empty: not known yet."""
