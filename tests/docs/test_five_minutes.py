@@ -101,7 +101,7 @@ class Home:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("LEXICAST_", "RAY_", "XDG_")) or name == "RAY_USAGE_STATS_ENABLED"
+            if not name.startswith(("LEXICAST_", "RAY_", "XDG_")) or name in ("RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")
         }
         self._environment = {
             **inherited,
