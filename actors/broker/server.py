@@ -170,7 +170,7 @@ class BrokerServer:
 
     def list_clients(self, count: int) -> list[dict[str, Any]]:
         """The clients that are connected, at most `count` of them."""
-        return [*self.mqtt.clients(count), *self.clients.list(count)][:count]
+        return [*self.mqtt.clients(count), *self.clients.described(count)][:count]
 
     def _room(self) -> None:
         self.mqtt.room()

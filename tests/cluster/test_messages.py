@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.python_clients.port import PythonClientSession
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.link.handshake import DiallerLink
 from lexicast.actors.link.link import Link
@@ -263,9 +262,11 @@ async def test_every_request_that_is_served_has_its_arguments_looked_at(tmp_path
         broker = await cluster.start_broker("broker-0")
         assert requests._now.keys() | requests._later.keys() == COORDINATOR.keys()
         assert broker.mqtt.sessions.requests.keys() == BROKER.keys()
-        assert (
-            PythonClientSession(broker.clients, DiallerLink(b"", "", lambda _: None))._requests.keys() == CLIENT.keys()
-        )
+        link = DiallerLink(b"", "", lambda _: None)
+        link.role = "client"
+        session = broker.clients.opened(link)
+        assert session is not None
+        assert session.requests.keys() == CLIENT.keys()
 
 
 def test_arguments_are_looked_at_one_by_one() -> None:

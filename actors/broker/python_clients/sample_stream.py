@@ -24,8 +24,8 @@ SAMPLE_KIND: Final = Kind(LINK)
 PACK = msgpack.Packer(autoreset=True).pack
 
 
-class Sink(Protocol):
-    """The link that samples go to."""
+class PackedSink(Protocol):
+    """The link that packed messages go to."""
 
     @property
     def writable(self) -> bool:
@@ -44,7 +44,7 @@ class SampleStream(Subscriber):
     __slots__ = ("_opted_out", "_prefix", "_shares", "_sink", "number", "skipped")
 
     def __init__(
-        self, engine: CatchUp, sink: Sink, number: int, records_per_s: float, opted_out: Callable[[bytes], bool]
+        self, engine: CatchUp, sink: PackedSink, number: int, records_per_s: float, opted_out: Callable[[bytes], bool]
     ) -> None:
         super().__init__(engine, SAMPLE_KIND, drops=True)
         self._sink = sink

@@ -1,0 +1,96 @@
+"""The past as Python clients ask for it: where it begins, and its pages, fetched from the coordinators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import UnavailableError, UsageError
+from lexicast.cluster.selection import select_topics
+from lexicast.cluster.topics.names import check_filter, matches
+
+from ...client.subscription_feed import FILTERS_MAX
+from ..coordinators import Coordinators
+
+HISTORY_BYTES_MAX = 4 * 1024 * 1024
+
+# ("cursor", group -> offset), or ("time", microseconds since 1970).
+Since = tuple[str, Any]
+
+
+def check_filters(filters: tuple[bytes, ...]) -> None:
+    """Raises TopicError, UsageError."""
+    if not 1 <= len(filters) <= FILTERS_MAX:
+        raise UsageError(f"{len(filters)} filters: give 1 to {FILTERS_MAX}")
+    for topic_filter in filters:
+        check_filter(topic_filter)
+
+
+async def beginning_of(
+    coordinators: Coordinators, filters: tuple[bytes, ...], since: Since | None
+) -> dict[int, int] | None:
+    """The offset to begin at in each group that the filters concern; None for None. Raises UsageError."""
+    if since is None:
+        return None
+    kind, value = since
+    if kind == "cursor":
+        return {group: value[group] for group in _groups(coordinators, filters) if group in value}
+    if kind != "time":
+        raise UsageError(f"since is of an unknown kind: {kind}")
+    start: dict[int, int] = {}
+    for topic_filter in filters:
+        start |= await coordinators.offsets_at(topic_filter, int(value))
+    return start
+
+
+def _groups(coordinators: Coordinators, filters: tuple[bytes, ...]) -> list[int]:
+    return sorted({group for topic_filter in filters for group in coordinators.groups_of(topic_filter)})
+
+
+async def history_page(
+    coordinators: Coordinators,
+    filters: tuple[bytes, ...],
+    since: Since | None,
+    until_us: int,
+    cursor: dict[int, int] | None,
+    bytes_max: int,
+) -> dict[str, Any]:
+    """One page of the past: blocks before `until_us`, and the cursor to ask the next page with.
+
+    Raises TopicError, UsageError, UnavailableError.
+    """
+    check_filters(filters)
+    if cursor is None:
+        cursor = await beginning_of(coordinators, filters, since) or dict.fromkeys(_groups(coordinators, filters), 0)
+    for group in list(cursor):
+        pipeline = coordinators.pipeline_of(group)
+        if pipeline is None:
+            raise UnavailableError(f"no coordinator leads group {group} now")
+        part = {g: at for g, at in cursor.items() if coordinators.pipeline_of(g) is pipeline}
+        room = min(bytes_max, HISTORY_BYTES_MAX)
+        result = await pipeline.request("fetch", part, list(filters), room)
+        return _page(cursor, result, until_us, filters)
+    return {"blocks": [], "cursor": {}, "done": True}
+
+
+def _page(cursor: dict[int, int], result: dict[str, Any], until_us: int, filters: tuple[bytes, ...]) -> dict[str, Any]:
+    left = dict(cursor)
+    left.update(result["cursor"])
+    blocks = []
+    for wire in result["blocks"]:
+        block = Block.from_wire(wire)
+        if block.time_us >= until_us:
+            left.pop(block.group, None)
+            continue
+        # A fetched block is one that holds something wanted, with its neighbours.
+        part = select_topics(block, lambda topic: _match(filters, topic))
+        if part is not None:
+            blocks.append(part.to_wire())
+    for group in result["live"]:
+        left.pop(group, None)
+    return {"blocks": blocks, "cursor": left, "done": not left}
+
+
+def _match(filters: Iterable[bytes], topic: bytes) -> bool:
+    return any([matches(topic_filter, topic) for topic_filter in filters])

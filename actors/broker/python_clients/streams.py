@@ -1,0 +1,174 @@
+"""The streams of a Python client: its subscriptions, whose blocks come as stored, cut to what each filter wants.
+
+A full socket puts all streams of a link behind; they are brought up when it has drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import msgpack
+
+from lexicast.cluster.errors import UsageError
+from lexicast.cluster.protocol.messages import DELIVER
+from lexicast.cluster.topics.names import matches
+from lexicast.storage.log.block_cuts import only_topic
+
+from ...link.link import Link
+from ..encoding import LINK, Grant, Kind
+from ..engine import BrokerEngine
+from ..retained_feed import RetainedFeed
+from ..subscriber import CatchUp, Subscriber
+from .history import Since, beginning_of, check_filters
+from .sample_stream import PackedSink, SampleStream
+
+STREAMS_MAX = 10_000
+LINK_KIND = Kind(LINK)
+STREAMS_KIND = Kind(LINK, streams=True)
+PACK = msgpack.Packer(autoreset=True).pack
+
+
+class LinkStream(Subscriber):
+    """One subscription of a Python client."""
+
+    __slots__ = ("_client", "_prefix", "number")
+
+    def __init__(self, engine: CatchUp, client: PackedSink, number: int, drops: bool, streams: bool) -> None:
+        super().__init__(engine, STREAMS_KIND if streams else LINK_KIND, drops)
+        self._client = client
+        self.number = number
+        # (DELIVER, number, [block]): everything but the block, which is packed once for all.
+        self._prefix = b"\x93" + PACK(DELIVER) + PACK(number) + b"\x91"
+
+    def write(self, data: bytes) -> None:
+        """Send one packed block."""
+        self._client.send_packed(self._prefix + data)
+
+
+class ClientStreams:
+    """The streams of one client, by the numbers that it gave them."""
+
+    def __init__(self, engine: BrokerEngine, link: Link) -> None:
+        self._engine = engine
+        self._subscriptions = engine.subscriptions
+        self._link = link
+        self._streams: dict[int, LinkStream | SampleStream] = {}
+        self._feeds: dict[int, RetainedFeed] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    # -- the link
+
+    @property
+    def writable(self) -> bool:
+        """Whether the socket takes more."""
+        return self._link.writable and not self._link.closed
+
+    def send_packed(self, data: bytes) -> None:
+        """Send a packed message; a full socket puts all streams behind."""
+        self._link.send_packed(data)
+        if not self._link.writable:
+            for stream in self._streams.values():
+                stream.block()
+
+    def drained(self) -> None:
+        """The socket takes more again."""
+        for stream in list(self._streams.values()):
+            stream.unblock()
+
+    def leave(self) -> None:
+        """The client has gone; its cursors are its own."""
+        for stream in self._streams.values():
+            self._subscriptions.leave(stream)
+
+    # -- what they are
+
+    @property
+    def samples(self) -> bool:
+        """Whether this is a sampling broker's client."""
+        return any(stream.samples for stream in self._streams.values())
+
+    def some_of(self, subscribers: Collection[Subscriber]) -> bool:
+        """Whether one of these is a stream of this client."""
+        return any(stream in subscribers for stream in self._streams.values())
+
+    def lagging(self) -> list[object]:
+        """Those that have something to catch up with."""
+        return [stream for stream in self._streams.values() if stream.lagging]
+
+    # -- requests
+
+    async def subscribe(
+        self, number: int, filters: tuple[bytes, ...], since: Since | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A new stream: its cursor, and the first page of what is retained.
+
+        Raises TopicError, UsageError, UnavailableError.
+        """
+        check_filters(filters)
+        if number in self._streams or len(self._streams) >= STREAMS_MAX:
+            raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
+        stream = self._stream(number, options)
+        # Nothing goes out before the reply; what comes meanwhile is caught up with.
+        stream.block()
+        self._streams[number] = stream
+        subscriptions = self._subscriptions
+        try:
+            # A sample begins now, also after a broken link.
+            start = None if stream.samples else await beginning_of(self._engine.coordinators, filters, since)
+            cuts = await subscriptions.subscribe(stream, dict.fromkeys(filters, Grant(qos=0)), start=start)
+            if since is None and not stream.samples and cuts:
+                self._feeds[number] = subscriptions.retained(cuts)
+            cursor = subscriptions.cursor_of(stream)
+            page = await self.retained(number)
+        except BaseException:
+            subscriptions.leave(stream)
+            self._streams.pop(number, None)
+            self._feeds.pop(number, None)
+            raise
+        if self._link.closed:
+            subscriptions.leave(stream)
+        return {"cursor": cursor, **page}
+
+    def _stream(self, number: int, options: dict[str, Any]) -> LinkStream | SampleStream:
+        records_per_s = options.get("sample_records_per_s")
+        if records_per_s is None:
+            streams = options.get("streams") is True and self._engine.streamer is not None
+            return LinkStream(self._subscriptions, self, number, options.get("slow") == "drop", streams)
+        if not isinstance(records_per_s, int) or records_per_s < 1:
+            raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
+        return SampleStream(self._subscriptions, self, number, records_per_s, self._engine.dictionaries.opted_out)
+
+    async def retained(self, number: int) -> dict[str, Any]:
+        """The next page of what is retained for a stream, each topic once, and whether there are more; what is live
+        follows the last one."""
+        feed = self._feeds.get(number)
+        found = await feed.page() if feed is not None and not feed.done else []
+        if feed is not None and len(feed.filters) > 1:
+            found = [
+                (name, block)
+                for name, block in found
+                if next(each for each in feed.filters if matches(each, only_topic(block))) == name
+            ]
+        more = feed is not None and not feed.done
+        if not more:
+            self._feeds.pop(number, None)
+            stream = self._streams.get(number)
+            if stream is not None:
+                asyncio.get_running_loop().call_soon(self._go, stream)
+        return {"retained": [block.to_wire() for _, block in found], "more": more}
+
+    def _go(self, stream: LinkStream | SampleStream) -> None:
+        """After the reply."""
+        if not stream.closed and self._link.writable:
+            stream.unblock()
+
+    async def unsubscribe(self, number: int) -> None:
+        """End a stream, if there is one of that number."""
+        self._feeds.pop(number, None)
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            self._subscriptions.leave(stream)
