@@ -1,4 +1,4 @@
-"""What coordinators tell a broker and ask of it, beside the blocks that they deliver: handed to whom it concerns."""
+"""The events of the links to coordinators, beside the blocks that come: each handed to whom it concerns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CoordinatorEvents:
         """`requests`: what coordinators may ask, by method name; `resumed` is told when a link stands (again), `room`
         when no pipeline is full any more."""
         self.live = engine.live
-        self.storing = engine.storing
+        self.stored_compression = engine.stored_compression
         self._dictionaries = engine.dictionaries
         self._coordinators = engine.coordinators
         self._filters = engine.subscriptions.filters

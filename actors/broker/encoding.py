@@ -1,4 +1,4 @@
-"""From a block to the bytes that subscribers get: once for each kind of session, however many there are.
+"""The encoding of blocks: the bytes that subscribers get, made once for each kind of session, however many there are.
 
 A *kind* says everything that decides the bytes for subscribers without packet ids: MQTT version, dictionary-aware or
 not, Maximum Packet Size; or a Python client's link. `BlockView` holds what several kinds need of one block, made at
@@ -8,7 +8,7 @@ most once: its payloads as stored, raw, and tagged.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
@@ -27,12 +27,9 @@ from lexicast.compression.wire import Encoded as Stored
 from ..mqtt.codec.encode import encode_qos0_run, publish_size
 from ..mqtt.codec.packets import V5
 from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
+from .dictionaries.keeper import IsOptedOut, NewestDictionary
 
 T = TypeVar("T")
-
-# A topic's newest dictionary; whether a topic is opted out.
-Newest = Callable[[bytes], Dictionary | None]
-OptedOut = Callable[[bytes], bool]
 
 LINK = 0  # `Kind.version` of Python clients on links
 
@@ -184,8 +181,8 @@ class _Tagging(NamedTuple):
 
     recoder: Recoder
     aliases: AliasTable
-    newest: Newest
-    opted_out: OptedOut
+    newest: NewestDictionary
+    opted_out: IsOptedOut
 
     def run(
         self, topic: bytes, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]
@@ -268,7 +265,11 @@ class Encoder:
     """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries."""
 
     def __init__(
-        self, recoder: Recoder, aliases: AliasTable, newest: Newest, opted_out: OptedOut = lambda topic: False
+        self,
+        recoder: Recoder,
+        aliases: AliasTable,
+        newest: NewestDictionary,
+        opted_out: IsOptedOut = lambda topic: False,
     ) -> None:
         self._recoder = recoder
         self._tagging = _Tagging(recoder, aliases, newest, opted_out)

@@ -19,7 +19,7 @@ from .dictionary_fetching import DictionaryFetching
 from .encoding import Encoder
 from .fanout import Fanout
 from .live_delivery import LiveDelivery
-from .pipelines.stored_compression import Storing
+from .pipelines.stored_compression import StoredCompression
 from .streaming import Streamer
 from .subscriptions import Subscriptions
 
@@ -38,7 +38,7 @@ class BrokerEngine:
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
-        self.storing = self._storing()
+        self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()
         self.fanout = Fanout(config.broker.routes_max, self.streamer)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
@@ -49,7 +49,7 @@ class BrokerEngine:
             self.dictionaries,
             self.dictionary_fetching.fetch,
             self.aliases,
-            self.storing,
+            self.stored_compression,
             cache,
             self.fanout,
             self.encoder,
@@ -59,10 +59,10 @@ class BrokerEngine:
             clock, self.coordinators, self.live, cache, self.fanout, self.encoder, past_bytes_max
         )
 
-    def _storing(self) -> Storing:
+    def _stored_compression(self) -> StoredCompression:
         compression = self.config.compression
         cpu_percent = compression.stored_cpu_percent if compression.enabled else 0
-        return Storing(self.recoder, self.dictionaries.newest, cpu_percent)
+        return StoredCompression(self.recoder, self.dictionaries.newest, cpu_percent)
 
     def _streamer(self) -> Streamer | None:
         compression = self.config.compression

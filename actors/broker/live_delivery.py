@@ -19,7 +19,7 @@ from .dictionaries.keeper import DictionaryKeeper
 from .dictionaries.waiting_blocks import WaitingBlocks
 from .encoding import BlockView, Encoder
 from .fanout import Fanout
-from .pipelines.stored_compression import Storing
+from .pipelines.stored_compression import StoredCompression
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class LiveDelivery:
         dictionaries: DictionaryKeeper,
         fetch_dictionary: Callable[[int], Awaitable[object]],
         aliases: AliasTable,
-        storing: Storing,
+        stored_compression: StoredCompression,
         cache: BlockCache,
         fanout: Fanout,
         encoder: Encoder,
@@ -46,7 +46,7 @@ class LiveDelivery:
         self._clock = clock
         self._dictionaries = dictionaries
         self._aliases = aliases
-        self._storing = storing
+        self._stored_compression = stored_compression
         self._cache = cache
         self._fanout = fanout
         self._encoder = encoder
@@ -90,5 +90,5 @@ class LiveDelivery:
         self._deliver(block, self._clock.time_us())
 
     def _live_view(self, block: Block, now_us: int) -> BlockView:
-        raw = self._storing.recall(block) if block.meta.dictionaries else None
+        raw = self._stored_compression.raw_of(block) if block.meta.dictionaries else None
         return BlockView(block, now_us, raw)

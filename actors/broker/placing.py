@@ -1,4 +1,4 @@
-"""One SUBSCRIBE, or a session's return, on its way: filters placed with the coordinators, then in the fan-out, exactly.
+"""The placing of a SUBSCRIBE, or of a session's return: with the coordinators, then in the fan-out, exactly.
 
 What is known at the broker already is live from its heads on. What is new is live from the *cut*: read by each
 coordinator as it takes the interest, and taken over while its answer is taken off the link.

@@ -195,7 +195,7 @@ class BrokerServer:
             "incarnation": engine.incarnation,
             **self._counters(),
             "streamed_records": engine.streamer.records if engine.streamer is not None else 0,
-            "stored": engine.storing.status(),
+            "stored": engine.stored_compression.status(),
             "unanswered_bytes": sum([p.unanswered_bytes for p in engine.coordinators.pipelines.values()]),
             "undeliverable": engine.live.undeliverable,
             "rates": self._meter.rates(),

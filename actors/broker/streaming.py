@@ -20,7 +20,8 @@ from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 from lexicast.compression.topic_stream import TopicStreams
 from lexicast.compression.wire import Recoder
 
-from .encoding import BlockView, EncodedBlock, Encoder, Grants, Kind, Newest, OptedOut
+from .dictionaries.keeper import IsOptedOut, NewestDictionary
+from .encoding import BlockView, EncodedBlock, Encoder, Grants, Kind
 
 if TYPE_CHECKING:
     from .subscriber import Subscriber
@@ -54,7 +55,7 @@ class Pace:
 class Streamer:
     """Makes the frames of one broker."""
 
-    def __init__(self, recoder: Recoder, newest: Newest, opted_out: OptedOut, records_per_s: int) -> None:
+    def __init__(self, recoder: Recoder, newest: NewestDictionary, opted_out: IsOptedOut, records_per_s: int) -> None:
         """`records_per_s`: how many may be made, one of more than 1 KiB counting as several."""
         self._recoder = recoder
         self._newest = newest

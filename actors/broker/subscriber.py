@@ -43,12 +43,11 @@ class StandingPlace(Protocol):
 class Subscriber(GrantedFilters):
     """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
 
-    # Whether it takes a part of each block, which nobody else gets (`sampling_stream`).
+    # Whether it takes a part of each block, which nobody else gets (`python_clients.sample_stream`).
     samples: ClassVar[bool] = False
 
     __slots__ = (
         "blocked",
-        "catching_up",
         "closed",
         "drops",
         "engine",
@@ -69,7 +68,6 @@ class Subscriber(GrantedFilters):
         self.ready = True
         self.blocked = False
         self.closed = False
-        self.catching_up = False
         self.lagging: dict[int, int] = {}
         # Groups that lag since they were live: what is missing was delivered to this broker, so its cache may have it.
         self.missed_live: set[int] = set()
@@ -87,7 +85,7 @@ class Subscriber(GrantedFilters):
 
     @property
     def takes_packets(self) -> bool:
-        """Whether what it gets out of the past is the same for all of its kind but for packet ids (`page_packets`)."""
+        """Whether what it gets out of the past is the same for all of its kind but for packet ids (`packets`)."""
         return False
 
     # -- what a kind of subscriber provides

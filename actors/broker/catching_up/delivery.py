@@ -1,5 +1,7 @@
-"""A page of the past given to its members: as packets to those that take these (`page_packets`), as parts of blocks to
-Python clients, dictionary-aware sessions and subscriptions with a window in time; each distinct part made once.
+"""The delivery of a page of the past to its members: as packets to those that take these (`packets`), else as blocks.
+
+Python clients, dictionary-aware sessions and subscriptions with a window in time get parts of blocks, each distinct
+part made once.
 """
 
 from __future__ import annotations

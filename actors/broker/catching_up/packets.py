@@ -1,4 +1,4 @@
-"""What plain MQTT sessions get of a page of the past: each run as PUBLISH packets that lack nothing but packet ids.
+"""The packets that plain MQTT sessions get of a page of the past: each run encoded, all but packet ids, once for all.
 
 A page is opened block by block and run by run, as far as its members want it: payloads are decompressed once, packets
 encoded once for all members of a version, Maximum Packet Size and grant. One member then costs a look at each run, its

@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 DICTIONARIES_FILTER = b"$sdc/#"
 GIVEN_UP_MAX = 10_000
 
+# A topic's newest dictionary; whether a topic is opted out.
+NewestDictionary = Callable[[bytes], Dictionary | None]
+IsOptedOut = Callable[[bytes], bool]
+
 
 class DictionaryKeeper:
     """Newest dictionaries by family, and who wants to hear of a new one (`listeners`)."""

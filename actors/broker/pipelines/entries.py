@@ -15,7 +15,7 @@ from typing import Any, Final
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, U32, Mark, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.protocol.messages import WireEntry
 
-from .stored_compression import Storing
+from .stored_compression import StoredCompression
 
 # Called with the entry's result: runs of (count, epoch, first offset), or a text that says why it was refused.
 Done = Callable[[Any], None]
@@ -119,13 +119,15 @@ class GroupEntryBuilder:
         """Whether some publisher waits for the commit."""
         return bool(self._done)
 
-    def seal(self, producer: bytes, incarnation: int, sequence: int, storing: Storing | None = None) -> SealedEntry:
-        """The entry as it is sent; its first publication has `sequence`. `storing` compresses what came raw."""
-        if storing is not None and (began_s := storing.begin(self.count)) is not None:
+    def seal(
+        self, producer: bytes, incarnation: int, sequence: int, compression: StoredCompression | None = None
+    ) -> SealedEntry:
+        """The entry as it is sent; its first publication has `sequence`. `compression` compresses what came raw."""
+        if compression is not None and (began_s := compression.begin(self.count)) is not None:
             raw = list(self._payloads)
-            if self._compress(storing):
-                storing.remember(producer, incarnation, self._group, sequence, raw)
-            storing.end(self.count, began_s)
+            if self._compress(compression):
+                compression.remember(producer, incarnation, self._group, sequence, raw)
+            compression.end(self.count, began_s)
         meta = Meta(
             tuple(self._topics),
             tuple([Run(*run) for run in self._runs]),
@@ -139,7 +141,7 @@ class GroupEntryBuilder:
         size = len(wire[1]) + len(lengths) + len(wire[3])
         return SealedEntry(wire, self._done, meta.dictionaries, size, self.awaited)
 
-    def _compress(self, storing: Storing) -> bool:
+    def _compress(self, compression: StoredCompression) -> bool:
         """Raw runs in their family's compression; whether there is one, and all payloads came raw."""
         topics, payloads = list(self._topics), self._payloads
         came_raw, compressed, end = True, False, 0
@@ -148,7 +150,7 @@ class GroupEntryBuilder:
             if run[_ENCODING] != RAW:
                 came_raw = False
                 continue
-            made = storing.run(topics[run[_TOPIC]], payloads[start:end], bool(self._dictionaries))
+            made = compression.run(topics[run[_TOPIC]], payloads[start:end], bool(self._dictionaries))
             if made is not None:
                 compressed = True
                 index = self._dictionaries.setdefault(made.dictionary, len(self._dictionaries))

@@ -25,7 +25,7 @@ from ...link.link import BEATS, Link
 from ...link.sockets import dial
 from ...loop.background import keep_going, stop_loops
 from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, GroupEntryBuilder, PublishBatch, SealedEntry
-from .stored_compression import Storing
+from .stored_compression import StoredCompression
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class PipelineUser(Protocol):
         ...
 
     @property
-    def storing(self) -> Storing:
+    def stored_compression(self) -> StoredCompression:
         """What compresses publications for the log."""
         ...
 
@@ -92,7 +92,7 @@ class Pipeline:
     ) -> None:
         self._user = user
         self._live = user.live
-        self._storing = user.storing
+        self._stored_compression = user.stored_compression
         self.member = member
         self._hello = hello
         self._key, self._cluster_id = credentials
@@ -147,7 +147,7 @@ class Pipeline:
     def _seal(self, group: int, builder: GroupEntryBuilder) -> None:
         sequence = self._sequences.get(group, 1)
         self._sequences[group] = sequence + builder.count
-        entry = builder.seal(self._producer, self._hello[2], sequence, self._storing)
+        entry = builder.seal(self._producer, self._hello[2], sequence, self._stored_compression)
         # Counted as payload bytes until now; from here on as the entry's bytes, until its ACK.
         self._queued_bytes += entry.size_bytes - builder.size_bytes
         self._sealed.append(entry)

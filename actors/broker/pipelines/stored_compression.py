@@ -1,4 +1,4 @@
-"""Payloads of plain clients on their way into the log: in their family's compression, while the broker has time.
+"""The compression of what plain clients publish: stored in its family's compression, while the broker has time.
 
 What plain clients publish comes raw. Where their family has a dictionary, an entry's payloads are compressed when it is
 sealed: the log, the links and the other brokers then carry a third to a fifth of the bytes, and dictionary-aware
@@ -27,7 +27,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.wire import Recoder
 
-from ..encoding import Newest
+from ..dictionaries.keeper import NewestDictionary
 
 PERIOD_S: Final = 1.0
 DEMAND_MAX: Final = 2.0
@@ -43,7 +43,7 @@ REMEMBERED_BYTES: Final = 4 * 1024 * 1024
 ID_BYTES: Final = 9
 
 
-class StoringBudget:
+class CompressionBudget:
     """See the module's docstring. `on`: something may be compressed in this period."""
 
     def __init__(self, cpu_percent: float) -> None:
@@ -97,13 +97,13 @@ class _Sealed(NamedTuple):
     sequence: int
 
 
-class Storing:
+class StoredCompression:
     """See the module's docstring."""
 
     def __init__(
         self,
         recoder: Recoder,
-        newest: Newest,
+        newest: NewestDictionary,
         cpu_percent: float,
         clock_s: Callable[[], float] = time.perf_counter,
         busy_s: Callable[[], float] = time.thread_time,
@@ -112,7 +112,7 @@ class Storing:
         self._newest = newest
         self._clock_s = clock_s
         self._busy_s = busy_s
-        self._budget = StoringBudget(cpu_percent)
+        self._budget = CompressionBudget(cpu_percent)
         self._remembered: OrderedDict[_Sealed, tuple[list[bytes], int]] = OrderedDict()
         self._remembered_bytes = 0
         self.records = self.raw_bytes = self.stored_bytes = self.left_raw = 0
@@ -160,7 +160,7 @@ class Storing:
             _, (_, gone) = self._remembered.popitem(last=False)
             self._remembered_bytes -= gone
 
-    def recall(self, block: Block) -> list[bytes] | None:
+    def raw_of(self, block: Block) -> list[bytes] | None:
         """The raw payloads of a block that came from here, once; None when they are not known (any more)."""
         producers = block.meta.producers
         if not self._remembered or len(producers) != 1:

@@ -1,7 +1,7 @@
-"""The broker's side of sampling: a bounded and fair part of what is published goes to each sampling broker's link.
+"""The sample stream of a sampling broker: a bounded and fair part of what is published goes to its link.
 
 A sample is no subscription with gaps: it is never behind, nothing is fetched for it, and what it leaves out costs the
-broker one look at a clock a block. What may be taken is `sampling_budget.Shares`'; topics that the configuration opts
+broker one look at a clock a block. What may be taken is `sampling.budget.Shares`'; topics that the configuration opts
 out are never taken, so no sampling broker ever sees them.
 """
 

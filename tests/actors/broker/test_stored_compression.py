@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder
-from lexicast.actors.broker.pipelines.stored_compression import PERIOD_S, REMEMBERED_BYTES, Storing, StoringBudget
+from lexicast.actors.broker.pipelines.stored_compression import (
+    PERIOD_S,
+    REMEMBERED_BYTES,
+    CompressionBudget,
+    StoredCompression,
+)
 from lexicast.actors.mqtt.codec.packets import V311
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, RAW, Block
 from lexicast.cluster.positions import topic_group
@@ -46,12 +51,12 @@ class Times:
         return self.busy_s
 
 
-def storing_of(times: Times, cpu_percent: float = 10) -> tuple[Storing, Recoder]:
+def storing_of(times: Times, cpu_percent: float = 10) -> tuple[StoredCompression, Recoder]:
     recoder = Recoder()
-    return Storing(recoder, newest, cpu_percent, times.clock, times.busy), recoder
+    return StoredCompression(recoder, newest, cpu_percent, times.clock, times.busy), recoder
 
 
-def block_of(builder: GroupEntryBuilder, storing: Storing | None, sequence: int = 1) -> Block:
+def block_of(builder: GroupEntryBuilder, storing: StoredCompression | None, sequence: int = 1) -> Block:
     """The entry as it comes back."""
     group, meta, lengths, body = builder.seal(b"producer", 1, sequence, storing).wire
     last = len(lengths) // 4 - 1
@@ -88,11 +93,11 @@ def test_what_is_stored_decompresses_to_what_was_published(added: list[tuple[byt
     for record in block.records():
         assert record.payload or record.encoding == RAW  # an empty one clears a retained publication
         assert record.dictionary in (None, DICTIONARY.id, OTHER.id)
-    recalled = storing.recall(block)
+    recalled = storing.raw_of(block)
     assert recalled in (None, wanted)
     compressed = [encoding for _, _, encoding in added] == [RAW] * len(added) and block.meta.dictionaries
     assert (recalled is not None) == bool(compressed)
-    assert storing.recall(block) is None  # once
+    assert storing.raw_of(block) is None  # once
 
 
 def test_what_does_not_become_shorter_stays_as_it_came() -> None:
@@ -124,8 +129,8 @@ def test_another_producers_block_is_not_taken_for_ones_own() -> None:
         Block(group + 1, 1, 0, 0, 0, PUBLICATIONS, meta, lengths, body),
         Block(group, 1, 0, 0, 0, PUBLICATIONS, meta.replace(b"producer", b"producex"), lengths, body),
     ):
-        assert storing.recall(other) is None
-    assert storing.recall(block) == [MESSAGE]
+        assert storing.raw_of(other) is None
+    assert storing.raw_of(block) == [MESSAGE]
 
 
 def test_time_that_others_take_is_not_charged() -> None:
@@ -149,7 +154,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def spend(times: Times, record_s: float, records_per_s: int, seconds: float, busy: float = 0.0) -> list[float]:
     """A load on a budget of 10%: CPU spent in each period. `busy`: share of time that other work takes."""
-    budget, spent = StoringBudget(10), [0.0]
+    budget, spent = CompressionBudget(10), [0.0]
     entries_per_s = 100
     records = records_per_s // entries_per_s
     for number in range(int(seconds * entries_per_s)):
@@ -189,7 +194,7 @@ def test_a_busy_broker_compresses_nothing() -> None:
 
 
 def test_one_dear_first_use_does_not_end_it() -> None:
-    budget = StoringBudget(10)
+    budget = CompressionBudget(10)
     budget.begin(0.0, 0.0)
     assert budget.allows(1)
     budget.charge(1, 0.05)  # a dictionary is prepared
@@ -239,7 +244,7 @@ async def test_local_plain_subscribers_get_it_without_decompression() -> None:
         for _ in range(3):
             await publisher.publish("pumps/1", MESSAGE, qos=1)
         assert [message.payload for message in await reader.messages(3)] == [MESSAGE] * 3
-        assert engine.storing.status()["records"] == 3
+        assert engine.stored_compression.status()["records"] == 3
         assert decoded() == 0
         await publisher.publish("pumps/1", MESSAGE, qos=1, retain=True)
         late = await Raw.connect(there.port)
