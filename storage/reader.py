@@ -12,7 +12,8 @@ from .environment.environment import Environment
 from .file.keys import MAX_OFFSET, group_prefix
 from .file.sealing import DamageError
 from .file.table import ReadTransaction
-from .index.log_index import IndexEntry, LogIndex
+from .index.log_index import LogIndex
+from .index.memory import IndexEntry
 from .log.block_cuts import cut, only_topic
 from .log.block_format import Head
 from .log.block_log import Log

@@ -36,7 +36,9 @@ from .environment.space import Space
 from .file.keys import MAX_OFFSET, group_prefix
 from .file.table import AnyTransaction, Table, WriteTransaction
 from .index.index_writer import IndexWriter
-from .index.log_index import IndexedSubscription, IndexEntry, LogIndex
+from .index.log_index import LogIndex
+from .index.memory import IndexEntry
+from .index.subscriptions import IndexedSubscription
 from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
@@ -103,8 +105,9 @@ class Store:
         self.damage = environment.damage
         self._log = Log(self._databases.log, self.damage)
         self._index = LogIndex(self._databases.dual, options, self._still_logged, self._oldest_us, self.damage)
+        self._index_memory = self._index.memory
         self._ids = TopicIds(self._databases, environment.begin, options.topic_cache_max)
-        self._state = State(self._databases, self._ids, self._index)
+        self._state = State(self._databases, self._ids, self._index.subscriptions)
         self._space = Space(environment, options, clock)
         self.guard = Guard(environment, self._space)
         self._time_lock = threading.Lock()
@@ -188,7 +191,7 @@ class Store:
         need = sum([self._space.needed_bytes(len(value)) for value in values])
         self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
         with self.guard():
-            for _ in range(self._index.steps_owed(sum([len(found.topics) for found in outlines]))):
+            for _ in range(self._index_memory.steps_owed(sum([len(found.topics) for found in outlines]))):
                 self._index_writer.step()
             try:
                 entries, used = self._write(outlines, values)
@@ -254,7 +257,7 @@ class Store:
         for topic_id, entry in entries:
             group = self._groups.get(group_of(topic_id))
             if group is None or group.entered_below > group.last:
-                self._index.add(topic_id, entry)
+                self._index_memory.add(topic_id, entry)
         for found in outlines:
             block = found.block
             group = self._groups.get(block.group)
@@ -266,7 +269,7 @@ class Store:
             if group.entered_below > group.last:  # else the index has more to catch up with than this
                 group.entered_below = block.last + 1
                 group.records += block.count
-                self._index.logged(block.size_bytes)
+                self._index_memory.logged(block.size_bytes)
             group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
             self._groups[block.group] = group
         self.retained_names.committed(outlines)
@@ -351,7 +354,7 @@ class Store:
                 topic_id = find_topic(self._databases, txn, topic)
             if topic_id is None or group not in self._groups or limit <= 0:
                 return []
-            recent = self._index.recent(topic_id)
+            recent = self._index_memory.recent(topic_id)
             with self.guard(), self.environment.snapshot() as txn:
                 return self._reader.past(txn, recent, group, topic_id, topic, (since_us, until_us), first, limit)
 
@@ -394,7 +397,7 @@ class Store:
         """The exact back-end subscriptions that stand beside the publications of `topic` in DualDB, by cut."""
         with self.guard.reading() as txn:
             topic_id = find_topic(self._databases, txn, topic)
-            return [] if topic_id is None else list(self._index.subscriptions(txn, topic_id))
+            return [] if topic_id is None else list(self._index.subscriptions.of(txn, topic_id))
 
     def producer(self, group: int, producer: bytes) -> ProducerState | None:
         """What `group` remembers of a producer: incarnation, last sequence, where its recent publications lie."""
@@ -478,7 +481,7 @@ class Store:
             topics=topics,
             sessions=sessions,
             retained=retained,
-            index_pending=self._index.entries,
+            index_pending=self._index_memory.entries,
             full=not self._space.room(),
             poisoned=self.guard.poison is not None,
             pinned=self._space.pinned,

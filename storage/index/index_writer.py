@@ -20,7 +20,8 @@ from ..tables import groups as group_rows
 from ..tables.groups import StoredGroup
 from ..tables.state import parse_subscription_row
 from ..tables.topics import TopicIds, wildcard_id
-from .log_index import IndexEntry, LogIndex
+from .log_index import LogIndex
+from .memory import IndexEntry
 
 # How long an opening waits for the index.
 OPEN_S: Final = 1.0
@@ -38,6 +39,7 @@ class IndexWriter:
         self._databases = environment.databases
         self._log = log
         self._index = index
+        self._memory = index.memory
         self._ids = ids
         self._groups = groups
         # As of the last freeze: the records of each group, and up to where they were counted.
@@ -65,7 +67,7 @@ class IndexWriter:
     @property
     def due(self) -> bool:
         """There is something to write or to enter."""
-        return self._index.broken or self._entering is not None or bool(self._catching) or self._index.due
+        return self._index.broken or self._entering is not None or bool(self._catching) or self._memory.due
 
     def step(self, now_us: int = 0) -> bool:
         """One durable step; False when nothing was left to do: entering what the index lacks, writing its memory table.
@@ -76,7 +78,7 @@ class IndexWriter:
             self.begin_rebuild()
         elif self._entering is not None:
             self._enter_subscriptions()
-        elif self._index.due or not self._catch_up_step():
+        elif self._memory.due or not self._catch_up_step():
             return self._write(now_us)
         return True
 
@@ -104,8 +106,8 @@ class IndexWriter:
 
     def _write(self, now_us: int) -> bool:
         """A step of writing the memory table."""
-        if not self._index.writing:
-            if not self._index.entries and not self._behind():
+        if self._memory.frozen is None:
+            if not self._memory.entries and not self._behind():
                 return False
             self._below = {g.number: g.entered_below for g in self._groups.values()}
             self._index.freeze(dict(self._below))
@@ -119,7 +121,7 @@ class IndexWriter:
             self._index.damaged(error)
             return True
         if watermarks is not None:
-            self._index.written()
+            self._memory.written()
             for group, below in watermarks.items():
                 self._groups[group].indexed_below = below
                 self._groups[group].records_indexed = self._records[group]
@@ -151,7 +153,7 @@ class IndexWriter:
         while self._entering is not None and clock.monotonic() < until:
             self._enter_subscriptions()
         while (self._catching or not self._index.complete) and clock.monotonic() < until:
-            while self._index.overdue or self._index.writing:
+            while self._memory.overdue or self._memory.frozen is not None:
                 self._write(0)
             self._catch_up_step()
 
@@ -196,10 +198,10 @@ class IndexWriter:
             entered = [pair for _, item in found if item is not None for pair in self.entries(txn, item)]
             self.number_topics(txn)
         for topic_id, entry in entered:
-            self._index.add(topic_id, entry)
+            self._memory.add(topic_id, entry)
         for _, item in found:
             if item is not None:
-                self._index.logged(item.block.size_bytes)
+                self._memory.logged(item.block.size_bytes)
                 group.records += item.block.count
         group.entered_below = found[-1][0] + 1
         return True
@@ -225,7 +227,7 @@ class IndexWriter:
 
     def begin_rebuild(self) -> None:
         """Empty the index; the steps that follow enter everything again. After a crash they begin again."""
-        self._index.restart()
+        self._memory.clear()
         with self._environment.begin() as txn:
             self._index.clear(txn)
             for group in self._groups.values():
@@ -245,7 +247,7 @@ class IndexWriter:
                 record, offset = parse_subscription_row(row)
                 group, name = int.from_bytes(key[:2], "big"), record.filter.encode()
                 topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
-                self._index.put_subscription(txn, topic_id, offset, record)
+                self._index.subscriptions.put(txn, topic_id, offset, record)
             self.number_topics(txn)
             if not rows:
                 self._index.begin(txn)

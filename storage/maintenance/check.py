@@ -30,8 +30,10 @@ from ..file.keys import group_prefix, log_key, name_key, parse_log_key
 from ..file.locks import begin_reading
 from ..file.sealing import DamageError, unseal
 from ..file.table import ReadTransaction, Table
-from ..index.log_index import IndexEntry, entries_in, parse_key
+from ..index.log_index import entries_in
+from ..index.memory import IndexEntry
 from ..index.runs import MANIFEST_KEY, RUNS_PREFIX
+from ..index.subscriptions import parse_subscription_key
 from ..log.block_cuts import only_topic, retained_topic_at
 from ..log.block_format import block_of, damaged_records, peek_head, record_offset, verified_head
 from ..log.block_log import Log
@@ -264,7 +266,7 @@ class Checker:
             for topic_id, entry in entries_in(segment_rows(value, verify=True)):
                 self._check_entry(txn, topic_id, entry)
         else:
-            topic_id, first = parse_key(key)
+            topic_id, first = parse_subscription_key(key)
             try:
                 unseal("dual", key, value)
             except DamageError as error:

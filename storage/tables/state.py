@@ -74,11 +74,11 @@ class Retained(NamedTuple):
 class SubscriptionIndex(Protocol):
     """Where subscriptions stand a second time, beside the publications of their topics: DualDB, in a coordinator."""
 
-    def put_subscription(self, txn: WriteTransaction, topic_id: int, offset: int, record: Subscribed) -> None:
+    def put(self, txn: WriteTransaction, topic_id: int, offset: int, record: Subscribed) -> None:
         """Enter a subscription under the id of its topic."""
         ...
 
-    def delete_subscription(self, txn: WriteTransaction, topic_id: int, offset: int) -> None:
+    def delete(self, txn: WriteTransaction, topic_id: int, offset: int) -> None:
         """Take it out again."""
         ...
 
@@ -145,7 +145,7 @@ class State:
         topic_id = wildcard_id(group) if is_wildcard(filter) else self._ids.resolve(txn, group, filter)
         key = self._subscription_key(group, record.broker, record.filter)
         self._databases.subscriptions.put(txn, key, _U64.pack(offset) + pack_record(record))
-        self._index.put_subscription(txn, topic_id, offset, record)
+        self._index.put(txn, topic_id, offset, record)
 
     def _unsubscribe(self, txn: WriteTransaction, group: int, broker: str, filter: str) -> None:
         key = self._subscription_key(group, broker, filter)
@@ -156,7 +156,7 @@ class State:
         name = filter.encode()
         topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
         (offset,) = unpacked_head(_U64, row, "subscriptions")
-        self._index.delete_subscription(txn, topic_id, offset)
+        self._index.delete(txn, topic_id, offset)
         supersede(self._databases, txn, group, (offset,))
 
     def subscription(self, txn: AnyTransaction, group: int, broker: str, filter: str) -> Subscribed | None:

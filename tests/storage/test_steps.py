@@ -20,9 +20,9 @@ from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import RowColumns, merged
 from lexicast.storage.dualdb.runs import SortedRun as SortedRun
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.index import log_index as dual
+from lexicast.storage.index import memory
 from lexicast.storage.index.index_writer import IndexWriter
-from lexicast.storage.index.log_index import IndexEntry, segments_of
+from lexicast.storage.index.memory import IndexEntry, segments_of
 from lexicast.storage.store import Store
 from lexicast.storage.upkeep.reclaiming import BLOCKS_A_STEP, Reclaimer
 
@@ -65,7 +65,7 @@ def table(topics: int, entries: int) -> Counted:
     made = Counted()
     for topic in np.random.default_rng(1).permutation(topics).tolist():
         made[topic] = bytearray(
-            b"".join([dual._ENTRY.pack(*IndexEntry(n, 1, START_US + n, 0)) for n in range(entries)])
+            b"".join([memory._ENTRY.pack(*IndexEntry(n, 1, START_US + n, 0)) for n in range(entries)])
         )
     return made
 
@@ -142,7 +142,7 @@ def test_writing_behind_keeps_neither_merging_nor_retention_from_their_turns(
 ) -> None:
     store.commit([publications(0, [b"a"])])
     store.flush()
-    monkeypatch.setattr(type(store._index), "due", True)
+    monkeypatch.setattr(type(store._index.memory), "due", True)
     monkeypatch.setattr(IndexWriter, "step", lambda *_: True)
     clock.advance(200)
     assert sum([store.reclaim(clock.time_us()).blocks for _ in range(4)]) == 1
