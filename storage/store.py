@@ -33,7 +33,7 @@ from .environment.guard import Guard
 from .environment.identity import Identity, identify
 from .environment.options import StoreOptions
 from .environment.space import Space
-from .file.keys import MAX_OFFSET, group_prefix
+from .file.keys import MAX_OFFSET, expiry_key, group_prefix
 from .file.table import AnyTransaction, Table, WriteTransaction
 from .index.index_writer import IndexWriter
 from .index.log_index import LogIndex
@@ -50,7 +50,8 @@ from .tables.retained_names import RetainedNames
 from .tables.sessions import session_of
 from .tables.state import Epoch, State, parse_dictionary_row, parse_subscription_row
 from .tables.topics import GROUP_SHIFT, TopicIds, find_topic, group_of
-from .upkeep.reclaiming import Reclaimed, Reclaimer, expiry_key
+from .upkeep.housekeeping import Housekeeping
+from .upkeep.reclaiming import Reclaimed
 from .upkeep.row_inspection import RowInspection
 
 
@@ -118,7 +119,7 @@ class Store:
         self.retained_names = RetainedNames(self._databases.retained)
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
         parts = (self._log, self._index, self._ids, self._groups, self._index_writer, self._inspection, self._space)
-        self._reclaimer = Reclaimer(environment, *parts, options, clock)
+        self._housekeeping = Housekeeping(environment, *parts, options, clock)
         self._index_writer.open(clock)
         newest_us = max([group.time_us for group in self._groups.values()], default=0)
         self._time = TrustedTime(clock.time_us(), clock.monotonic(), newest_us, confirm_s=options.clock_confirm_s)
@@ -265,7 +266,7 @@ class Store:
                 group = StoredGroup(block.group)
             if group.first > group.last:
                 group.first = block.first
-                self._reclaimer.begun(block.group)
+                self._housekeeping.begun(block.group)
             if group.entered_below > group.last:  # else the index has more to catch up with than this
                 group.entered_below = block.last + 1
                 group.records += block.count
@@ -282,7 +283,7 @@ class Store:
         done), StoreError on an I/O error, which poisons the store.
         """
         with self.guard():
-            return self._reclaimer.step(self._believed_us(now_us))
+            return self._housekeeping.step(self._believed_us(now_us))
 
     def discard_us(self) -> int:
         """The time by which things may be discarded: the wall clock's, unless that has jumped."""

@@ -9,6 +9,7 @@ from typing import Final
 from .sealing import Value, unpacked
 
 _KEY = struct.Struct(">HQ")
+_EXPIRY_BYTES: Final = 8
 
 # LMDB keys end at 511 bytes, MQTT names at 65,535: a longer name is known by its digest.
 _NAME_BYTES_MAX: Final = 480
@@ -43,3 +44,13 @@ def name_key(name: bytes) -> bytes:
 def key_name(key: bytes) -> bytes | None:
     """The inverse of `name_key`; None for a digest."""
     return key[1:] if key[:1] == b"\0" else None
+
+
+def expiry_key(group: int, last: int, expire_all_us: int) -> bytes:
+    """The key of a block in `expiry`: when all of it has expired, then its own."""
+    return expire_all_us.to_bytes(_EXPIRY_BYTES, "big") + log_key(group, last)
+
+
+def parse_expiry_key(key: bytes) -> tuple[int, bytes]:
+    """(when all of a block has expired, its own key) of a key of `expiry`, unverified."""
+    return int.from_bytes(key[:_EXPIRY_BYTES], "big"), key[_EXPIRY_BYTES:]

@@ -28,7 +28,7 @@ from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError
 from ..environment.environment import DATA_FILE, new_store_environment
 from ..environment.identity import IDENTITY, IDENTITY_COPY, identity_of, refuse_version
 from ..file.disk import disk_is_full
-from ..file.keys import log_key, parse_log_key
+from ..file.keys import expiry_key, log_key, parse_log_key
 from ..file.sealing import DamageError, seal, unseal
 from ..log.block_cuts import cut
 from ..log.block_format import (
@@ -44,7 +44,6 @@ from ..log.block_format import (
 from ..log.block_outline import Outline, outline
 from ..tables.databases import PLAIN, Databases
 from ..tables.row_validation import check_row, is_newer
-from ..upkeep.reclaiming import expiry_key
 from .check import DAMAGES_MAX, CheckReport, Damage
 from .reference_repair import GroupEnds, ReferenceRepair
 from .salvage import Progress, Salvage, Writer, no_progress

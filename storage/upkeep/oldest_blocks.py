@@ -46,7 +46,7 @@ class OldestBlocks:
         self._current.pop(group, None)
         self._unseen[group] = None
 
-    def oldest(self, txn: ReadTransaction) -> Iterator[OldestBlock]:
+    def in_order(self, txn: ReadTransaction) -> Iterator[OldestBlock]:
         """Blocks in the order of their times; none before all groups have been looked at."""
         for group in list(islice(self._unseen, _LOOKED_AT_A_STEP)):
             del self._unseen[group]

@@ -17,7 +17,6 @@ Dictionaries stay: blocks refer to them, and counting which still do costs more 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
@@ -26,30 +25,23 @@ from lexicast.cluster.clock import US_PER_S, Clock
 from ..environment.environment import Environment
 from ..environment.options import StoreOptions
 from ..environment.space import Space
-from ..file.keys import log_key, parse_log_key
+from ..file.keys import expiry_key, log_key, parse_expiry_key
 from ..file.sealing import DamageError
-from ..file.table import ReadTransaction, Table, WriteTransaction
+from ..file.table import ReadTransaction, WriteTransaction
 from ..index.index_writer import IndexWriter
-from ..index.log_index import LogIndex
-from ..log.block_cuts import cut, only_topic
+from ..log.block_cuts import cut
 from ..log.block_format import HAS_RETAINED, IS_KEPT, Head, block_of, encode_block
 from ..log.block_log import Log
 from ..log.block_outline import outline
 from ..tables import groups as group_rows
 from ..tables.groups import StoredGroup
-from ..tables.producers import idle_since
-from ..tables.state import parse_mark_row, parse_retained_row
-from ..tables.topics import TopicIds, find_topic, group_of, id_key, topic_id_of
-from .compaction import Compaction
+from ..tables.state import parse_retained_row
+from ..tables.topics import TopicIds, find_topic, id_key
 from .oldest_blocks import OldestBlocks
-from .row_inspection import RowInspection
+from .sweeping import Sweep, Sweeper
 
 BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
-_ROWS_A_STEP: Final = 128
-# Topics remembered because a block of theirs has gone; those beyond it are found when all topics are looked through.
-_LEFT_MAX: Final = 65_536
-_EXPIRY_KEY_BYTES: Final = 8
 
 
 class Reclaimed(NamedTuple):
@@ -73,14 +65,6 @@ class Victim(NamedTuple):
     expiry: bytes | None
 
 
-class Sweep(NamedTuple):
-    """Rows to go besides blocks: (table, key); (key in `kept`, topic) of expired ones; ids of topics to look at."""
-
-    idle: list[tuple[Table, bytes]]
-    kept: list[tuple[bytes, bytes]]
-    topics: list[int]
-
-
 class Reclaimer:
     """See the module's docstring. Writer thread only."""
 
@@ -88,11 +72,11 @@ class Reclaimer:
         self,
         environment: Environment,
         log: Log,
-        index: LogIndex,
         ids: TopicIds,
         groups: dict[int, StoredGroup],
         index_writer: IndexWriter,
-        inspection: RowInspection,
+        oldest: OldestBlocks,
+        sweeper: Sweeper,
         space: Space,
         options: StoreOptions,
         clock: Clock,
@@ -100,64 +84,25 @@ class Reclaimer:
         self._environment = environment
         self._databases = environment.databases
         self._log = log
-        self._index = index
         self._ids = ids
         self._groups = groups
         self._index_writer = index_writer
-        self._inspection = inspection
+        self._oldest_blocks = oldest
+        self._sweeper = sweeper
         self._space = space
-        self._fronts = OldestBlocks(log, groups)
         self._options = options
         self._clock = clock
-        self._swept: dict[str, bytes | None] = {}
-        # Topics of blocks that have gone: the next steps look whether anything is left of them.
-        self._left: dict[int, None] = {}
-        self._turn = 0
-        self._compaction = Compaction(environment, log, ids, groups, index_writer, space, clock)
 
-    def begun(self, group: int) -> None:
-        """A group whose log was empty has got a block."""
-        self._fronts.moved(group)
-
-    def step(self, now_us: int) -> Reclaimed:
-        """One bounded step of writing behind, merging, reclaiming or looking through rows after opening: each in its
-        turn, so that none waits for ever."""
-        self._space.look_at_readers()
-        kinds = (self._write_behind, self._merge, self._reclaim, self._compact, self._look_through)
-        for _ in kinds:
-            self._turn = (self._turn + 1) % len(kinds)
-            done = kinds[self._turn](now_us)
-            if done is not None:
-                return done
-        return Reclaimed(0, 0, 0, False)
-
-    def _write_behind(self, now_us: int) -> Reclaimed | None:
-        return Reclaimed(0, 0, 0, True) if self._index_writer.due and self._index_writer.step(now_us) else None
-
-    def _merge(self, now_us: int) -> Reclaimed | None:
-        return Reclaimed(0, 0, 0, True) if self._index_writer.merge_step(now_us) else None
-
-    def _look_through(self, now_us: int) -> Reclaimed | None:
-        del now_us
-        return Reclaimed(0, 0, 0, True) if self._inspection.step() else None
-
-    def _compact(self, now_us: int) -> Reclaimed | None:
-        done = self._compaction.step(now_us)
-        if done is None:
-            return None
-        for group in done.groups:
-            self._fronts.moved(group)
-        return Reclaimed(done.blocks, done.records, done.bytes, done.more)
-
-    def _reclaim(self, now_us: int) -> Reclaimed | None:
+    def step(self, now_us: int) -> Reclaimed | None:
+        """One durable step; None when nothing is to go."""
         with self._environment.snapshot() as txn:
             victims = self._victims(txn, now_us)
-            sweep = Sweep(self._idle(txn, now_us), self._expired_kept(txn, now_us), self._stale_topics(txn))
+            sweep = self._sweeper.choose(txn, now_us)
         if any(v.group >= 0 and v.last >= self._groups[v.group].indexed_below for v in victims):
             # The index must not name what is gone: it is written first, and the blocks go in a later step.
             return Reclaimed(0, 0, 0, self._index_writer.step(now_us))
         if not (victims or any(sweep)):
-            return Reclaimed(0, 0, 0, True) if self._left else None
+            return Reclaimed(0, 0, 0, True) if self._sweeper.waiting else None
         return self._discard(victims, sweep, now_us)
 
     # choosing
@@ -177,14 +122,14 @@ class Reclaimer:
                 if not there:
                     return
                 key = bytes(cursor.key())
-                if int.from_bytes(key[:_EXPIRY_KEY_BYTES], "big") >= now_us:
+                if parse_expiry_key(key)[0] >= now_us:
                     return
                 yield self._expired_block(txn, key)
                 there = cursor.next()
 
     def _expired_block(self, txn: ReadTransaction, key: bytes) -> Victim:
         """What a row of `expiry` says is to go: the block, where its own head says so too; else the row alone."""
-        position = key[_EXPIRY_KEY_BYTES:]
+        position = parse_expiry_key(key)[1]
         value = txn.get(position, None, self._log.database) if position else None
         head = None if value is None else self._log.sound_head(value, position)
         if value is None or head is None or expiry_key(head.group, head.last, head.expire_all_us) != key:
@@ -196,59 +141,11 @@ class Reclaimer:
         before_us = now_us - int(self._options.retention_s * US_PER_S) if self._options.retention_s else 0
         limit = self._options.log_bytes_max
         too_much = self._environment.log_bytes(txn) - limit if limit else 0
-        for front in self._fronts.oldest(txn):
+        for front in self._oldest_blocks.in_order(txn):
             if front.time_us >= before_us and too_much <= 0:
                 return
             yield Victim(front.group, front.last, front.size_bytes, None)
             too_much -= self._space.value_bytes(front.size_bytes)
-
-    # sweeping tables
-
-    def _rows(self, txn: ReadTransaction, table: Table) -> list[tuple[bytes, bytes]]:
-        """The next rows of a table, from where the last step stopped, over and over."""
-        rows = table.rows(txn, b"", self._swept.get(table.name), _ROWS_A_STEP)
-        self._swept[table.name] = rows[-1][0] if len(rows) == _ROWS_A_STEP else None
-        return rows
-
-    def _idle(self, txn: ReadTransaction, now_us: int) -> list[tuple[Table, bytes]]:
-        before_us = now_us - int(self._options.producer_retention_s * US_PER_S)
-        producers, marks = self._databases.producers, self._databases.marks
-        return [
-            *[(producers, key) for key, row in self._rows(txn, producers) if idle_since(row) < before_us],
-            *[(marks, key) for key, row in self._rows(txn, marks) if parse_mark_row(row)[1] < before_us],
-        ]
-
-    def _stale_topics(self, txn: ReadTransaction) -> list[int]:
-        """Of the topics left bare by blocks that went, else of all topics in turn: those of which nothing is left."""
-        topic_ids = list(islice(self._left, _ROWS_A_STEP))
-        if not topic_ids:
-            topic_ids = [topic_id_of(key, "names") for key, _ in self._rows(txn, self._databases.names)]
-        for topic_id in topic_ids:
-            self._left.pop(topic_id, None)
-        bare = self._index.bare(txn, topic_ids, [self._log_first(group_of(i)) - 1 for i in topic_ids])
-        return [topic_id for topic_id, gone in zip(topic_ids, bare, strict=True) if gone]
-
-    def _log_first(self, group: int) -> int:
-        known = self._groups.get(group)
-        return known.first if known is not None else 0
-
-    def _expired_kept(self, txn: ReadTransaction, now_us: int) -> list[tuple[bytes, bytes]]:
-        """(key in `kept`, topic) of rescued publications that have expired since."""
-        found: list[tuple[bytes, bytes]] = []
-        after = self._swept.get("kept")
-        with txn.cursor(self._databases.kept) as cursor:
-            there = cursor.first() if after is None else cursor.set_range(after + b"\0")
-            self._swept["kept"] = None
-            for _ in range(_ROWS_A_STEP):
-                if not there:
-                    return found
-                key, value = bytes(cursor.key()), cursor.value()
-                head = self._log.sound_head(value, key, "kept")
-                if head is not None and 0 < head.expire_all_us < now_us:
-                    found.append((key, only_topic(block_of(value, head))))
-                there = cursor.next()
-            self._swept["kept"] = key
-        return found
 
     # discarding
 
@@ -256,12 +153,7 @@ class Reclaimer:
         until = self._clock.monotonic() + STEP_S
         gone: list[tuple[Victim, int]] = []
         with self._environment.begin() as txn:
-            for table, key in sweep.idle:
-                table.delete(txn, key)
-            for key, topic in sweep.kept:
-                self._clear_kept(txn, key, topic)
-            for topic_id in sweep.topics:
-                self._forget(txn, topic_id)
+            self._sweeper.delete(txn, sweep)
             for victim in victims:
                 gone.append((victim, self._discard_block(txn, victim, now_us)))
                 if self._clock.monotonic() >= until:
@@ -270,16 +162,8 @@ class Reclaimer:
             used = self._environment.used_bytes(txn)
         self._discarded(gone, firsts)
         self._space.measured(used)
-        more = len(gone) < len(victims) or len(victims) >= BLOCKS_A_STEP or bool(self._left)
+        more = len(gone) < len(victims) or len(victims) >= BLOCKS_A_STEP or self._sweeper.waiting
         return Reclaimed(len(gone), sum(n for _, n in gone), sum(v.size_bytes for v, _ in gone), more)
-
-    def _clear_kept(self, txn: WriteTransaction, key: bytes, topic: bytes) -> None:
-        txn.delete(key, db=self._databases.kept)
-        topic_id = find_topic(self._databases, txn, topic)
-        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        if topic_id is not None and row is not None and parse_retained_row(row).offset == parse_log_key(key, "kept")[1]:
-            self._databases.retained.delete(txn, id_key(topic_id))
-            self._look_later(topic_id)
 
     def _discard_block(self, txn: WriteTransaction, victim: Victim, now_us: int) -> int:
         """Delete a block; how many records it held (0 when it was damaged)."""
@@ -306,16 +190,7 @@ class Reclaimer:
             if topic_id is not None:
                 if at in retaining:
                     self._rescue(txn, block, topic_id, now_us)
-                self._look_later(topic_id)
-
-    def _look_later(self, topic_id: int) -> None:
-        if len(self._left) < _LEFT_MAX:
-            self._left[topic_id] = None
-
-    def _forget(self, txn: WriteTransaction, topic_id: int) -> None:
-        """Forget a topic of which no block is left; its entries in runs go when a merge meets them."""
-        if self._databases.retained.get(txn, id_key(topic_id)) is None:
-            self._ids.forget(txn, topic_id)
+                self._sweeper.look_later(topic_id)
 
     def _rescue(self, txn: WriteTransaction, block: Block, topic_id: int, now_us: int) -> None:
         row = self._databases.retained.get(txn, id_key(topic_id))
@@ -361,9 +236,4 @@ class Reclaimer:
                 group.first_kept = max(group.first_kept, victim.last + 1)
         for number, first in firsts.items():
             self._groups[number].first = first
-            self._fronts.moved(number)
-
-
-def expiry_key(group: int, last: int, expire_all_us: int) -> bytes:
-    """The row of a block in the `expiry` table."""
-    return expire_all_us.to_bytes(_EXPIRY_KEY_BYTES, "big") + log_key(group, last)
+            self._oldest_blocks.moved(number)

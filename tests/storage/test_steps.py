@@ -24,7 +24,8 @@ from lexicast.storage.index import memory
 from lexicast.storage.index.index_writer import IndexWriter
 from lexicast.storage.index.memory import IndexEntry, segments_of
 from lexicast.storage.store import Store
-from lexicast.storage.upkeep.reclaiming import BLOCKS_A_STEP, Reclaimer
+from lexicast.storage.upkeep.reclaiming import BLOCKS_A_STEP
+from lexicast.storage.upkeep.sweeping import Sweeper
 
 START_US = 1_700_000_000_000_000
 SMALL = StoreOptions(index_entries_max=64, index_step_topics=16, retention_s=100)
@@ -153,19 +154,19 @@ def test_a_block_with_many_topics_leaves_them_to_later_steps(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgotten = 0
-    whole = Reclaimer._forget
+    whole = Sweeper._forget
 
-    def counted(reclaimer: Reclaimer, *arguments: Any) -> None:
+    def counted(sweeper: Sweeper, *arguments: Any) -> None:
         nonlocal forgotten
         forgotten += 1
-        whole(reclaimer, *arguments)
+        whole(sweeper, *arguments)
 
     names = [f"t{number}".encode() for number in range(1_000)]
     for at in range(2):
         store.commit([publications(at * 1_000, names)])
     store.flush()
     clock.advance(200)
-    monkeypatch.setattr(Reclaimer, "_forget", counted)
+    monkeypatch.setattr(Sweeper, "_forget", counted)
     blocks = steps = 0
     while (done := store.reclaim(clock.time_us())).more:
         assert done.blocks <= BLOCKS_A_STEP
