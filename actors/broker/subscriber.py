@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .catching_up.run_packets import RunPackets
 
 
-class CatchUp(Protocol):
-    """Who brings lagging subscribers up."""
+class SubscriberBroker(Protocol):
+    """The broker, as its subscribers need it."""
 
     encoder: Encoder
 
@@ -48,9 +48,9 @@ class Subscriber(GrantedFilters):
 
     __slots__ = (
         "blocked",
+        "broker",
         "closed",
         "drops",
-        "engine",
         "kind",
         "lagging",
         "missed_live",
@@ -60,9 +60,9 @@ class Subscriber(GrantedFilters):
         "steps",
     )
 
-    def __init__(self, engine: CatchUp, kind: Kind, drops: bool = False) -> None:
+    def __init__(self, broker: SubscriberBroker, kind: Kind, drops: bool = False) -> None:
         super().__init__()
-        self.engine = engine
+        self.broker = broker
         self.kind = kind
         self.drops = drops
         self.ready = True
@@ -153,8 +153,8 @@ class Subscriber(GrantedFilters):
         if part is None or not any(grants):
             self.lagging[block.group] = block.last + 1
             return True
-        view = self.engine.view(part)
-        encoded = None if needs_ids(view.highest_qos, grants) else self.engine.encoder.shared(self.kind, view, grants)
+        view = self.broker.view(part)
+        encoded = None if needs_ids(view.highest_qos, grants) else self.broker.encoder.shared(self.kind, view, grants)
         return self.take_view(view, grants, encoded)
 
     def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
@@ -195,7 +195,7 @@ class Subscriber(GrantedFilters):
         self.blocked = False
         self.refresh()
         if self.lagging:
-            self.engine.lagged(self)
+            self.broker.lagged(self)
 
     def block(self) -> None:
         """The socket is full, or the window used up."""

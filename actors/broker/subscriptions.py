@@ -51,7 +51,7 @@ class Subscriptions:
         self._fanout = fanout
         self._leaving: set[asyncio.Task[None]] = set()
 
-    # -- what subscribers that lag need (`CatchUp`), and who brings them up (`CatchUpBroker`)
+    # -- what subscribers that lag need (`SubscriberBroker`), and who brings them up
 
     @property
     def version(self) -> int:

@@ -341,7 +341,7 @@ class MqttSubscriber(Subscriber):
 
     def _send_retained(self, block: Block, granted: Grant) -> bool:
         """One retained publication; False when the window is used up."""
-        view = self.engine.view(block)
+        view = self.broker.view(block)
         run = block.meta.runs[0]
         grant = self.granting(view, run, granted)
         if grant is not None and not view.expired(run):
@@ -365,7 +365,7 @@ class MqttSubscriber(Subscriber):
             if block is None:
                 self.session.abandon([resend.packet_id])
                 continue
-            view, run = self.engine.view(block), block.meta.runs[0]
+            view, run = self.broker.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
             grant = self.granting(view, run, self.grant(topic)) or Grant(resend.qos)
             payloads, tags = self._engine.encoder.payloads(self.kind, view)

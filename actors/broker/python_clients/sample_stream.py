@@ -18,7 +18,7 @@ from lexicast.cluster.protocol.messages import DELIVER
 
 from ...sampling.budget import Shares
 from ..encoding import LINK, BlockView, EncodedBlock, Grants, Kind
-from ..subscriber import CatchUp, Subscriber
+from ..subscriber import Subscriber, SubscriberBroker
 
 SAMPLE_KIND: Final = Kind(LINK)
 PACK = msgpack.Packer(autoreset=True).pack
@@ -44,9 +44,14 @@ class SampleStream(Subscriber):
     __slots__ = ("_opted_out", "_prefix", "_shares", "_sink", "number", "skipped")
 
     def __init__(
-        self, engine: CatchUp, sink: PackedSink, number: int, records_per_s: float, opted_out: Callable[[bytes], bool]
+        self,
+        broker: SubscriberBroker,
+        sink: PackedSink,
+        number: int,
+        records_per_s: float,
+        opted_out: Callable[[bytes], bool],
     ) -> None:
-        super().__init__(engine, SAMPLE_KIND, drops=True)
+        super().__init__(broker, SAMPLE_KIND, drops=True)
         self._sink = sink
         self._shares = Shares(records_per_s)
         self._opted_out = opted_out

@@ -20,7 +20,7 @@ from ...link.link import Link
 from ..encoding import LINK, Grant, Kind
 from ..engine import BrokerEngine
 from ..retained_feed import RetainedFeed
-from ..subscriber import CatchUp, Subscriber
+from ..subscriber import Subscriber, SubscriberBroker
 from .history import Since, beginning_of, check_filters
 from .sample_stream import PackedSink, SampleStream
 
@@ -35,8 +35,8 @@ class LinkStream(Subscriber):
 
     __slots__ = ("_client", "_prefix", "number")
 
-    def __init__(self, engine: CatchUp, client: PackedSink, number: int, drops: bool, streams: bool) -> None:
-        super().__init__(engine, STREAMS_KIND if streams else LINK_KIND, drops)
+    def __init__(self, broker: SubscriberBroker, client: PackedSink, number: int, drops: bool, streams: bool) -> None:
+        super().__init__(broker, STREAMS_KIND if streams else LINK_KIND, drops)
         self._client = client
         self.number = number
         # (DELIVER, number, [block]): everything but the block, which is packed once for all.

@@ -131,7 +131,7 @@ class Member:
 
     def take(self, page: Page, packets: PagePackets, start: int) -> None:
         """All of a page from an offset on."""
-        subscriber, broker = self.subscriber, cast(Any, self.subscriber.engine)
+        subscriber, broker = self.subscriber, cast(Any, self.subscriber.broker)
         subscriber.lagging[GROUP] = start
         wanted: Wanted = {topic: None for topic in page.index if subscriber.grant(topic) is not None}
         while not PageDelivery(broker, page, packets).give(subscriber, wanted):
