@@ -1,1 +1,1 @@
-"""Drivers that measure lexicast beside its peers: `python -m lexicast.bench.<driver> --help`."""
+"""Drivers that measure lexicast beside its peers, and the demo: `python -m lexicast.bench.<driver> --help`."""

@@ -1,4 +1,4 @@
-"""What all drivers share: options, progress, ratios, the table, the JSON file, the exit code.
+"""The form that all drivers share: options, progress, ratios, the table, the JSON file, the exit code.
 
 A ratio is the median, over at least `ROUNDS` rounds, of ratios computed *within* a round: the targets take turns in
 each round (in a rotating order), so a slow spell of the machine hits both sides of a ratio.

@@ -1,1 +1,1 @@
-"""Messages over narrow links: `python -m lexicast.bench.bandwidth --help`."""
+"""The bandwidth driver, messages over narrow links: `python -m lexicast.bench.bandwidth --help`."""

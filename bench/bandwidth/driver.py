@@ -1,4 +1,4 @@
-"""How long moving messages over narrow links takes, with PREDICT, with DEFLATE, with nothing (thesis section 5.5.2).
+"""The time that messages take over narrow links, with PREDICT, with DEFLATE, with nothing (thesis section 5.5.2).
 
 A real cluster, real clients in processes of their own, each connection limited to 1 or 4 Mbit/s in each direction by
 the proxy. All publishers begin at once and share the messages; the time is that from the start until the last

@@ -1,1 +1,1 @@
-"""All ways of maintaining dictionaries on all corpora: `python -m lexicast.bench.compression --help`."""
+"""The compression driver, all maintenance algorithms on all corpora: `python -m lexicast.bench.compression --help`."""

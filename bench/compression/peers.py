@@ -1,4 +1,4 @@
-"""What compresses without a shared dictionary: DEFLATE, a deflate stream a subscriber, VCDIFF.
+"""The peers that need no shared dictionary: DEFLATE, a deflate stream a subscriber, VCDIFF.
 
 All count as the thesis does (section 5.4.3): no dictionary, one tag byte where a receiver has to tell forms apart.
 """

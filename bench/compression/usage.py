@@ -1,4 +1,4 @@
-"""How much of a dictionary is used, by its size (thesis table 5.2.1), and what FemtoZip's way makes of it."""
+"""The share of a dictionary that is used, by its size (thesis table 5.2.1), and what FemtoZip's way makes of it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Damaged stores, served: `python -m lexicast.bench.damage --help`."""
+"""The damage driver, damaged stores that are served: `python -m lexicast.bench.damage --help`."""

@@ -2,7 +2,7 @@
 and has to serve everything else.
 
 What is damaged are *rows*: bits of the keys and values that lie in the leaves of LMDB's tree, overflow pages included,
-of every table (`damage_rows`). LMDB's own structure (headers, branch pages, the list of free pages, lengths of nodes)
+of every table (`rows`). LMDB's own structure (headers, branch pages, the list of free pages, lengths of nodes)
 is not: there `lexicast store repair` helps, since LMDB gives up the whole file.
 
 Each run flips one to eight bits in as many rows of a copy, then checks that

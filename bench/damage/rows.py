@@ -1,4 +1,4 @@
-"""Where the rows of an LMDB file lie: the bytes of every key and value in the leaves that the newest header reaches.
+"""The rows of an LMDB file, where they lie: the bytes of every key and value in the leaves below the newest header.
 
 LMDB's layout (lmdb 0.9, its mdb.c), little-endian, pages of `psize` bytes:
 

@@ -1,4 +1,4 @@
-"""For the damage driver: a small store that holds every kind of row, and a whole cluster served from a folder."""
+"""The store that the damage driver damages, which holds every kind of row, and a whole cluster served from a folder."""
 
 from __future__ import annotations
 

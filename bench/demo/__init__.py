@@ -1,1 +1,1 @@
-"""The main job on real data: `lexicast demo`."""
+"""The demo, the main job on real data: `lexicast demo`."""

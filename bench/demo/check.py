@@ -1,4 +1,4 @@
-"""What arrived, compared with what was published: complete, each once, unaltered, in order within each topic.
+"""The demo's verdicts, what arrived beside what was published: complete, each once, unaltered, in order in each topic.
 
 A subscriber (`keep_arrivals`) turns what it got into the numbers of the events (-1: none of ours) with their times, and
 into a hash for each topic over the sequence of payloads there. `judge` counts from the numbers; the hashes, which know

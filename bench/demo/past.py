@@ -1,4 +1,4 @@
-"""What the demo asks the past, through the Python client: the last hour's flights, and the dictionaries learned."""
+"""The demo's questions to the past, by the Python client: the last hour's flights, and the dictionaries learned."""
 
 from __future__ import annotations
 

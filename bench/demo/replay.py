@@ -1,4 +1,4 @@
-"""Runs the demo's parts against a cluster: opens the links, subscribes, replays, waits for everything to arrive."""
+"""The demo's run against a cluster: links are opened, clients subscribe, the flights are replayed, all arrives."""
 
 from __future__ import annotations
 

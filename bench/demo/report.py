@@ -1,4 +1,4 @@
-"""What the demo prints and writes: tables for people, JSON for programs."""
+"""The demo's report: tables for people, JSON for programs."""
 
 from __future__ import annotations
 

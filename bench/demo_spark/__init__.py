@@ -1,1 +1,1 @@
-"""The Spark jobs on real data: `python -m lexicast.bench.demo_spark --help`."""
+"""The Spark demo, the jobs on real data: `python -m lexicast.bench.demo_spark --help`."""

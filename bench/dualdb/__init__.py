@@ -1,1 +1,1 @@
-"""DualDB beside the paper's baselines and other engines: `python -m lexicast.bench.dualdb --help`."""
+"""The drivers of DualDB beside baselines and other engines: `python -m lexicast.bench.dualdb --help`, `.crash`."""

@@ -1,4 +1,4 @@
-"""Killing the process that writes a store, at random moments, a hundred times and more; then looking for what is lost.
+"""The crash driver: the process that writes a store is killed at random moments, a hundred times; then, what is lost?
 
 A child commits what a seed says and acknowledges each commit on a pipe; the parent kills it with SIGKILL after a random
 time, opens the store and compares: everything acknowledged is there, what is there beyond it is whole (at most the one

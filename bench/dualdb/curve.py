@@ -1,4 +1,4 @@
-"""What an operation costs by how many come at once: from one at a time, which is instant notification, to 10,000.
+"""The cost of an operation by how many come at once: from one at a time, which is instant notification, to 10,000.
 
 DualDB, its lists on LevelDB, and RepQueries get the same operations after the same warm-up, engine after engine within
 each size. CPU is that of this process, the engines' own threads included; a batch is durable before the next, so the

@@ -9,7 +9,7 @@ code 1.
     vs_repqueries_joined_3_1, ..._1_3        beyond the paper: all queries of a batch asked together, on our engine
     vs_padres, vs_leveldb, vs_rocksdb, vs_two_databases      at 3:1, the subscription-heavy workload
 
-Then DualDB alone (see `dualdb_growth`): `growth_15m`, the time an operation in the last million of 15 over that in the
+Then DualDB alone (see `growth`): `growth_15m`, the time an operation in the last million of 15 over that in the
 second one, taken in turns (`growth_15m_cpu`: CPU time alone); `file_growth`, the greatest file in the second half of
 that run over the greatest in the first; `rss_10m_mib`, anonymous memory of a process that holds 10 million live
 subscriptions. --quick does each with a tenth or less.

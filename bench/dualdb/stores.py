@@ -1,4 +1,4 @@
-"""The same DualDB on LevelDB and on RocksDB: lists in their key space, their memtables and compaction.
+"""DualDB's lists on LevelDB and on RocksDB: in their key space, with their memtables and compaction.
 
 As section 5 has it, nothing is read to be written: each batch puts one fragment a list, under (ID, kind, first
 operation of the batch), and a look-up walks the fragments of its list. A fragment holds the rows of that ID, payloads

@@ -1,1 +1,1 @@
-"""A fleet's hour, compressed: `python -m lexicast.bench.fleet --help`."""
+"""The fleet driver, an hour of devices, compressed: `python -m lexicast.bench.fleet --help`."""

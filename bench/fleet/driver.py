@@ -1,4 +1,4 @@
-"""A fleet's hour, compressed: what a message of a device costs in the log, and whether everybody gets everything.
+"""The fleet's hour, compressed: what a message of a device costs in the log, and whether everybody gets everything.
 
 Devices (2,000; quick 300) with persistent MQTT 3.1.1 sessions publish JSON telemetry of about 278 B every few seconds
 with QoS 1. Each disconnects about once a minute, half of them by breaking the connection, and comes back some seconds

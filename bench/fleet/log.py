@@ -1,4 +1,4 @@
-"""What a coordinator's log holds, by kind, in bytes: where the bytes of a telemetry message's price go.
+"""The bytes of a coordinator's log by kind: where the price of a telemetry message goes.
 
 Measured beside the owner, from the store itself: the pages that the log's tree takes on disk, and every block in them.
 A block's fixed costs (key, head, lengths and checksums, meta) are shared by its records.

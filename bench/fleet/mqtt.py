@@ -1,4 +1,4 @@
-"""A bare asyncio MQTT 3.1.1 client: what thousands of devices in one process can afford, and no more.
+"""The devices' connections, a bare asyncio MQTT 3.1.1 client: what thousands in one process can afford, and no more.
 
 It acknowledges what it gets in the same turn, counts its own unacknowledged publications, and knows no timers.
 """

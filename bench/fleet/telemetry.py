@@ -1,4 +1,4 @@
-"""What a fleet's devices say, generated from a seed, and the account of it that a reader keeps.
+"""The messages of a fleet's devices, generated from a seed, and the account of them that a reader keeps.
 
 A message is JSON of about 278 B, as small devices send it: who and when, counters, sensor values that walk, battery,
 signal, position, firmware. A device is known by its number; numbers of messages ascend from 0.

@@ -1,4 +1,4 @@
-"""How fast the stored history becomes a counted Spark DataFrame, in how much memory, and at what cost to publishing.
+"""The stored history as a counted Spark DataFrame: how fast, in how much memory, at what cost to publishing.
 
 Starts a cluster, stores flights as JSON (most of them compressed with the dictionaries that the cluster learns
 meanwhile), starts Spark in the cluster's Ray, and reads. `history_1m_s`: seconds from the call to the counted

@@ -1,4 +1,4 @@
-"""What learning from the history brings over learning online: dictionaries, and PREDICT's regression. Without Spark.
+"""The gain of learning from the history over learning online: dictionaries, and PREDICT's regression. Without Spark.
 
 `br_gain`: each corpus is cut in half. PREDICT runs through all of it, online; a dictionary is chosen from the first
 half, as `lexicast spark train-dictionaries` chooses, and serves the second half. Compared on the second half, the

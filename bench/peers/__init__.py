@@ -1,1 +1,1 @@
-"""The brokers that are measured, and what loads them."""
+"""The brokers that are measured, and the load generator."""

@@ -1,4 +1,4 @@
-"""Opens many sessions at once, at a bounded rate, over non-blocking sockets and one epoll.
+"""The opening of many sessions at once, at a bounded rate, over non-blocking sockets and one epoll.
 
 A session counts as open when the broker confirmed each step of its handshake (CONNACK and SUBACK; PONG after SUB).
 Bounds: at most `in_flight` handshakes at a time and `rate_per_s` new ones a second, so that a listen queue is never

@@ -1,1 +1,1 @@
-"""Sessions that all return at once: `python -m lexicast.bench.resume --help`."""
+"""The resume driver, sessions that all return at once: `python -m lexicast.bench.resume --help`."""

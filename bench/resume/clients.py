@@ -1,5 +1,5 @@
-"""Clients of `bench.resume.driver`: sessions that outlive their connections, counted and checked; and one that asks how
-others fare meanwhile, in a process of its own."""
+"""The resume driver's clients: sessions that outlive their connections, counted and checked; and a probe of how others
+fare meanwhile, in a process of its own."""
 
 from __future__ import annotations
 

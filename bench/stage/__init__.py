@@ -1,1 +1,1 @@
-"""What drivers stand on: parts in processes of their own, links through proxies, brokers as child processes."""
+"""The stage that drivers stand on: parts in processes of their own, links through proxies, brokers as children."""

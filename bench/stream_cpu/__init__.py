@@ -1,1 +1,1 @@
-"""What compressing once for all costs: `python -m lexicast.bench.stream_cpu --help`."""
+"""The CPU driver of compressing once for all subscribers: `python -m lexicast.bench.stream_cpu --help`."""

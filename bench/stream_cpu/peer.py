@@ -1,4 +1,4 @@
-"""A real peer that keeps one deflate stream a subscriber: aiohttp's WebSocket server with permessage-deflate.
+"""The real peer, which keeps one deflate stream a subscriber: aiohttp's WebSocket server with permessage-deflate.
 
 Run as a module it is the server: it waits for its subscribers, sends them every message of a file when told to, and
 ends with its input. `WebSocketPeer` is the driver's side: the server as a process, its subscribers as raw sockets that

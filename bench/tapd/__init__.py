@@ -1,1 +1,1 @@
-"""TAPD in an overlay: `python -m lexicast.bench.tapd --help`."""
+"""The TAPD driver, links of publishers in an overlay: `python -m lexicast.bench.tapd --help`."""

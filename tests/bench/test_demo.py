@@ -197,7 +197,7 @@ def test_a_short_demo(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     process = start(tmp_path, "--messages", "50000", "--rate", "1000")
     deadline = time.monotonic() + 60
-    while not any("demo_clients" in " ".join(one.info["cmdline"]) for one in of_this_demo(tmp_path)):
+    while not any("demo.clients" in " ".join(one.info["cmdline"]) for one in of_this_demo(tmp_path)):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)

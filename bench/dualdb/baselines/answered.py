@@ -1,4 +1,4 @@
-"""What every engine under comparison gives back for a batch, so that all can be checked against each other."""
+"""The interface of every engine under comparison, and its answer to a batch: so all are checked against each other."""
 
 from __future__ import annotations
 
