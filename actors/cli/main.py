@@ -99,7 +99,7 @@ def up(
 
         lexicast up --data-dir ./data --mqtt-port 0 --brokers 2
     """
-    from ..launch.cluster import up as launch_up  # loads Ray, which takes a second: only here
+    from ..launch.cluster import run_cluster  # loads Ray, which takes a second: only here
 
     if spark_installed():
         with suppress(LexicastError):  # without a Java for it there is no Spark, and a cluster all the same
@@ -116,7 +116,7 @@ def up(
         if value is not None:
             given[key] = value
     with _Screen() as screen:
-        launch_up(
+        run_cluster(
             load_config(config, overrides=given),
             address,
             screen.progress,

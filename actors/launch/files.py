@@ -1,7 +1,7 @@
 """The files by which `lexicast up` is found: its lock, `run.json` and the cluster's key, all in the data folder.
 
 up.lock       held (flock) as long as an `up` uses the folder; holds its process id
-run.json      where the cluster is: `Run` as JSON; written when everything serves, removed when it stops
+run.json      where the cluster is: `ClusterRun` as JSON; written when everything serves, removed when it stops
 cluster.key   the key of the links (`client_address` reads both); removed with run.json
 processes.json  the processes below `up`, for who cleans up after it was killed
 """
@@ -30,7 +30,7 @@ DOWN_PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True)
-class Run:
+class ClusterRun:
     """A running cluster, as run.json and --ready-file tell it."""
 
     data_dir: str
@@ -46,7 +46,7 @@ class Run:
     pids: dict[str, Any] = field(default_factory=dict)  # brokers, coordinators, sampling: lists; coordination: one
 
 
-def write_run(run: Run, key: bytes, ready_file: Path | None) -> None:
+def write_run(run: ClusterRun, key: bytes, ready_file: Path | None) -> None:
     """Write the files, each at once and readable by the owner alone. Raises StoreError."""
     text = json.dumps(dataclasses.asdict(run), indent=1).encode() + b"\n"
     folder = Path(run.data_dir)

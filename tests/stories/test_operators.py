@@ -23,8 +23,7 @@ from lexicast.actors.broker.port_claim import claim_port
 from lexicast.actors.cli import main as cli
 from lexicast.actors.client.ray_endpoints import ray_endpoints
 from lexicast.actors.coordination.server import LocalCoordination
-from lexicast.actors.launch import cluster as launch
-from lexicast.actors.launch import store_check
+from lexicast.actors.launch import ray_connection, store_check
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreFormatError, UnavailableError
@@ -51,7 +50,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray was to be started: nothing was wrong before")
 
-    monkeypatch.setattr(launch, "start_embedded", no_ray)
+    monkeypatch.setattr(ray_connection, "start_embedded", no_ray)
 
     def run(*arguments: str, code: int = 1) -> str:
         monkeypatch.setattr(sys, "argv", ["lexicast", *arguments])
