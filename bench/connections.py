@@ -23,7 +23,7 @@ from lexicast.cluster.errors import PeerError, UsageError
 
 from . import report as reports
 from .peers.loadgen import LOST_AFTER_S, READ_BYTES, DeliveryError, sequence_payload
-from .peers.opening import SessionSpec, close_all, open_sessions, raise_open_files
+from .peers.session_opening import SessionSpec, close_all, open_sessions, raise_open_files
 from .peers.targets import running
 from .peers.wire import Wire, wire_of
 from .report import DriverReport

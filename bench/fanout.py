@@ -23,7 +23,7 @@ from lexicast.cluster.errors import PeerError, UsageError
 
 from . import report as reports
 from .peers.loadgen import Load, OpenLoad, RunResult, best_window
-from .peers.opening import raise_open_files
+from .peers.session_opening import raise_open_files
 from .peers.targets import running
 from .peers.wire import wire_of
 from .report import DriverReport

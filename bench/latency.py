@@ -26,7 +26,7 @@ from lexicast.cluster.errors import PeerError
 
 from . import report as reports
 from .peers.loadgen import LOST_AFTER_S, DeliveryError, Load, OpenLoad
-from .peers.opening import raise_open_files
+from .peers.session_opening import raise_open_files
 from .peers.targets import running
 from .peers.wire import wire_of
 from .report import DriverReport

@@ -39,8 +39,7 @@ from lexicast.compression.predict import Base, FormulaReading, Predict
 from .. import report as reports
 from ..data.corpora import FLIGHTS, Corpus, of_folder, of_packages
 from ..report import DriverReport
-from . import pictures as pictures
-from . import usage as usage
+from . import dictionary_usage, pictures
 from .baselines import (
     HISTORIES,
     IMPROVEMENTS,
@@ -52,8 +51,8 @@ from .baselines import (
     SingleDict,
 )
 from .batching import join_batch
-from .peers import deflate_reduction, stream_reduction, vcdiff_reduction
-from .runs import OfflineRun, SharedTrainer, simulate
+from .offline_runs import OfflineRun, SharedTrainer, simulate
+from .without_dictionary import deflate_reduction, stream_reduction, vcdiff_reduction
 
 PUBLISHERS: Final = {"1": 1, "1k": 1_000, "10k": 10_000}
 LARGE: Final = 9_000
@@ -121,7 +120,7 @@ def measure(report: DriverReport) -> None:
         progress.step("MC.base and the reading of 5.3.8")
         _variants(report, corpora)
         progress.step("how much of a dictionary is used")
-        usage.measure(report, [corpus for corpus, _ in corpora])
+        dictionary_usage.measure(report, [corpus for corpus, _ in corpora])
         progress.step("batches")
         _batches(report, [corpus for corpus, _ in corpora])
     _figures(report, measured)

@@ -2,7 +2,7 @@
 and has to serve everything else.
 
 What is damaged are *rows*: bits of the keys and values that lie in the leaves of LMDB's tree, overflow pages included,
-of every table (`rows`). LMDB's own structure (headers, branch pages, the list of free pages, lengths of nodes)
+of every table (`file_rows`). LMDB's own structure (headers, branch pages, the list of free pages, lengths of nodes)
 is not: there `lexicast store repair` helps, since LMDB gives up the whole file.
 
 Each run flips one to eight bits in as many rows of a copy, then checks that
@@ -48,8 +48,18 @@ from lexicast.storage.tables.state import parse_retained_row
 
 from .. import report as reports
 from ..report import DriverReport
-from .rows import FileRow, FileRows
-from .store import COORDINATION, COORDINATOR_NAME, GROUPS, OPTIONS, SESSIONS, Served, SilentClient, fill_store, served
+from .file_rows import FileRow, FileRows
+from .served_store import (
+    COORDINATION,
+    COORDINATOR_NAME,
+    GROUPS,
+    OPTIONS,
+    SESSIONS,
+    Served,
+    SilentClient,
+    fill_store,
+    served,
+)
 
 FLIPS_MAX: Final = 8
 RUNS_A_TASK: Final = 10

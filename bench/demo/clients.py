@@ -28,7 +28,7 @@ from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError
 from ..data.flights import Event, read_events
 from ..stage.clients import CONNECT_TIMEOUT_S, HOST, close_client, connect_client, make_client, send_at_once
 from ..stage.parts import Orders, tell_driver
-from .check import Received, keep_arrivals
+from .verdicts import Received, keep_arrivals
 
 IN_FLIGHT: Final = 200
 """Publications of one publisher that are not acknowledged yet; more would only wait in paho."""

@@ -32,10 +32,10 @@ from ..data.flights import FLIGHTS_MAX, Replay, Sizes, prepare_flights, sizes
 from ..stage.clusters import DATA, running_cluster
 from ..stage.links import Carried
 from ..stage.parts import Stage
-from .check import Verdict, digests, judge, topic_numbers
-from .past import ask_past
+from .history_questions import ask_past
 from .replay import SUBSCRIBERS, ReplayOutcome, ReplayRun
 from .report import DemoReport, show_report, title
+from .verdicts import Verdict, digests, judge, topic_numbers
 
 PICTURE: Final = "lexicast-demo.png"
 WIDTH: Final = 130

@@ -14,7 +14,7 @@ import numpy as np
 from ..data.flights import WEATHER, Replay
 from ..stage.links import Carried, Links
 from ..stage.parts import END_TIMEOUT_S, Part, Stage
-from .check import Arrivals, Ints, read_arrivals
+from .verdicts import Arrivals, Ints, read_arrivals
 
 CLIENTS: Final = "lexicast.bench.demo.clients"
 PLAIN: Final = "plain"

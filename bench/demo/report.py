@@ -14,9 +14,9 @@ from rich.table import Table
 
 from ..data.flights import WEATHER, Replay, Sizes
 from ..report import machine
-from .check import Verdict
-from .past import Answer, Learned
+from .history_questions import Answer, Learned
 from .replay import AWARE, PLAIN, PYTHON, SUBSCRIBERS, ReplayOutcome
+from .verdicts import Verdict
 
 TITLES: Final = {
     PLAIN: "plain MQTT subscriber",

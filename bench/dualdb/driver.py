@@ -45,8 +45,9 @@ from lexicast.storage.dualdb.batches import OperationBatch
 
 from .. import report as reports
 from ..report import DriverReport
-from . import curve as dualdb_curve
-from .baselines.answered import Answered, ComparedEngine
+from . import batch_sizes
+from .baselines.compared_engine import Answered, ComparedEngine
+from .baselines.key_value import KeyValue, LevelDB, ListsOn, RocksDB
 from .baselines.one_database import OneDatabase
 from .baselines.padres import Padres
 from .baselines.repqueries import RepQueries
@@ -56,7 +57,6 @@ from .growth import PARTS, grow, subscriptions_mib
 from .growth import ROUNDS as GROWTH_ROUNDS
 from .picture import Curve, draw
 from .postgres import server
-from .stores import KeyValue, LevelDB, ListsOn, RocksDB
 from .workload import BOXES, LIFE_US, Workload, city_cells, taxi_cells, workload_batches
 
 SUBSCRIPTION_HEAVY = 0.75
@@ -237,10 +237,10 @@ def by_batch(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> 
     steps.step("operations one at a time to 10,000 at once")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb")))
-        taking_part = contenders(stack, folder, report, dualdb_curve.NAMES)
+        taking_part = contenders(stack, folder, report, batch_sizes.NAMES)
         engines = {each.name: each.engine for each in taking_part}
-        points = dualdb_curve.measure(engines, workload, warm_batches(size))
-    dualdb_curve.tell(report, points)
+        points = batch_sizes.measure(engines, workload, warm_batches(size))
+    batch_sizes.tell(report, points)
     report.samples["curve"] = {
         name: {str(many): [point.cpu_s, *point.batch_s] for many, point in curve.items()}
         for name, curve in points.items()

@@ -22,7 +22,7 @@ import uvloop
 from lexicast.cluster.errors import LexicastError
 
 from ..stage.parts import Orders, tell_driver
-from .mqtt import DeviceConnection, DeviceWill, FleetDelivery, dial_broker
+from .device_connection import DeviceConnection, DeviceWill, FleetDelivery, dial_broker
 from .telemetry import NumberedAccount, Sensors, client_id, device_and_number, device_topic, numbered
 
 HOST: Final = "127.0.0.1"

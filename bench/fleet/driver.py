@@ -28,13 +28,13 @@ from lexicast.cluster.errors import PeerError, UsageError
 
 from .. import report as reports
 from ..peers import targets
-from ..peers.opening import raise_open_files
+from ..peers.session_opening import raise_open_files
 from ..report import DriverReport
 from ..stage.clusters import data_dir, lexicast_command
 from ..stage.parts import Part, Stage
 from ..stage.servers import Target, cpu_s
-from .log import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
-from .mqtt import DeviceConnection, FleetDelivery, dial_broker
+from .device_connection import DeviceConnection, FleetDelivery, dial_broker
+from .log_bytes import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
 from .telemetry import FILTER, NumberedAccount, device_and_number, device_topic, numbered
 
 OPEN_TIMEOUT_S: Final = 300.0

@@ -28,7 +28,7 @@ from lexicast.raydp_jobs.jobs.dictionary_choice import choose
 from lexicast.raydp_jobs.jobs.regression_observations import Observation, error_doublings, fitted_plane, replay
 
 from .. import report as reports
-from ..compression.runs import FAMILY, OfflineRun, simulate
+from ..compression.offline_runs import FAMILY, OfflineRun, simulate
 from ..data.corpora import Corpus, of_folder, of_packages
 from ..report import DriverReport
 

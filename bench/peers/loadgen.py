@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from lexicast.cluster.errors import PeerError, UsageError
 
 from ..stage.servers import Address
-from .opening import SessionSpec, close_all, open_sessions
+from .session_opening import SessionSpec, close_all, open_sessions
 from .wire import SEQUENCE_BYTES, Layout, Wire
 
 BLOCK = 4_096

@@ -32,7 +32,7 @@ from lexicast.cluster.errors import PeerError
 
 from .. import report as reports
 from ..peers.loadgen import DeliveryError
-from ..peers.opening import raise_open_files
+from ..peers.session_opening import raise_open_files
 from ..peers.targets import running
 from ..report import DriverReport
 from ..stage.clusters import cluster_status

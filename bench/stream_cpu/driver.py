@@ -38,7 +38,7 @@ from lexicast.compression.session import ClientSession, Deliver, Fail
 from .. import report as reports
 from ..data.message_files import corpus_file, flights_file, read_lines
 from ..peers import targets
-from ..peers.opening import SessionSpec, close_all, open_sessions, raise_open_files
+from ..peers.session_opening import SessionSpec, close_all, open_sessions, raise_open_files
 from ..peers.wire import HandshakeStep, MqttWire
 from ..stage.clients import close_client, connect_client, make_client
 from ..stage.servers import Target, cpu_s

@@ -29,7 +29,7 @@ from lexicast.compression.predict import Predict
 from lexicast.compression.training import mean_bytes
 
 from .. import report as reports
-from ..compression.runs import simulate
+from ..compression.offline_runs import simulate
 from ..data.corpora import Corpus, of_folder, of_packages
 from ..report import DriverReport
 from .overlay import DISTRIBUTIONS, Overlay, overlay, senders

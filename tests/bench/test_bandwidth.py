@@ -22,7 +22,7 @@ from lexicast.bench.bandwidth import driver as bandwidth
 from lexicast.bench.bandwidth.cells import Moved, Setting
 from lexicast.bench.bandwidth.driver import middle, speedup
 from lexicast.bench.peers import targets
-from lexicast.bench.peers.opening import SessionSpec, close_all, open_sessions
+from lexicast.bench.peers.session_opening import SessionSpec, close_all, open_sessions
 from lexicast.bench.stage.proxy import Proxy
 from lexicast.bench.stage.servers import Address
 from lexicast.bench.stream_cpu import driver as stream_cpu

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from lexicast.bench.compression.baselines import FixedRate
 from lexicast.bench.compression.femtozip import FemtoZip, Match, tokens, usage
-from lexicast.bench.compression.peers import deflate_reduction, stream_reduction, vcdiff_bytes, vcdiff_reduction
-from lexicast.bench.compression.runs import SharedTrainer, simulate, train_now
+from lexicast.bench.compression.offline_runs import SharedTrainer, simulate, train_now
+from lexicast.bench.compression.without_dictionary import (
+    deflate_reduction,
+    stream_reduction,
+    vcdiff_bytes,
+    vcdiff_reduction,
+)
 from lexicast.bench.data.corpora import Corpus, of_folder
 from lexicast.bench.tapd import driver as tapd
 from lexicast.bench.tapd.overlay import DISTRIBUTIONS, overlay, senders

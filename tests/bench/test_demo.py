@@ -17,8 +17,8 @@ import pytest
 
 from lexicast.bench.data.flights import PUBACK_BYTES, WEATHER, Event, Replay, prepare_flights, read_events, sizes
 from lexicast.bench.demo import driver as demo
-from lexicast.bench.demo.check import Received, Verdict, digests, judge, keep_arrivals, read_arrivals, topic_numbers
 from lexicast.bench.demo.report import LinkBytes
+from lexicast.bench.demo.verdicts import Received, Verdict, digests, judge, keep_arrivals, read_arrivals, topic_numbers
 from lexicast.cluster.errors import UsageError
 
 EVENTS = [

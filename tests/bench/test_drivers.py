@@ -19,7 +19,7 @@ from rich.console import Console
 
 from lexicast.bench import connections, fanout, latency, report
 from lexicast.bench.peers import targets
-from lexicast.bench.peers.opening import raise_open_files
+from lexicast.bench.peers.session_opening import raise_open_files
 from lexicast.bench.peers.targets import TargetMissingError
 from lexicast.bench.report import DriverReport
 from lexicast.cluster.errors import UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.bench.dualdb import curve as dualdb_curve
+from lexicast.bench.dualdb import batch_sizes
 from lexicast.bench.dualdb import driver as dualdb
 from lexicast.bench.dualdb.growth import PARTS, ROUNDS, Took, grow, took_ratio
 from lexicast.bench.dualdb.workload import CITY, STATE, Workload, city_cells, taxi_cells
@@ -59,7 +59,7 @@ def test_pieces_of_a_run_come_together_in_one_file(tmp_path: Path, monkeypatch: 
 
 def test_the_curve_has_every_engine_at_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dualdb, "QUICK", TINY)
-    monkeypatch.setattr(dualdb_curve, "SIZES", {1: 2, 10: 2})
+    monkeypatch.setattr(batch_sizes, "SIZES", {1: 2, 10: 2})
     file = tmp_path / "figures.json"
     options = ["--quick", "--json", str(file), "--picture", str(tmp_path / "curves.png")]
     assert dualdb.main([*options, "--only", "curve"]) == 0

@@ -16,7 +16,7 @@ import pytest
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.connection import Endpoint
 from lexicast.bench.fleet import driver as fleet
-from lexicast.bench.fleet.log import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
+from lexicast.bench.fleet.log_bytes import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
 from lexicast.bench.fleet.telemetry import NumberedAccount, Sensors, device_and_number, device_topic, numbered
 from lexicast.bench.peers import targets
 from lexicast.bench.stage.servers import Address

@@ -24,7 +24,7 @@ from lexicast.bench.peers.loadgen import (
     best_window,
     sequence_payload,
 )
-from lexicast.bench.peers.opening import SessionSpec, close_all, open_sessions
+from lexicast.bench.peers.session_opening import SessionSpec, close_all, open_sessions
 from lexicast.bench.peers.wire import Layout, MqttWire, NatsWire, RefusedError, Wire
 from lexicast.bench.stage.servers import Address
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError

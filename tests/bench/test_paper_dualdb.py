@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexicast.bench.dualdb.baselines.answered import ComparedEngine
+from lexicast.bench.dualdb.baselines.compared_engine import ComparedEngine
+from lexicast.bench.dualdb.baselines.key_value import LevelDB, ListsOn, RocksDB
 from lexicast.bench.dualdb.baselines.one_database import OneDatabase
 from lexicast.bench.dualdb.baselines.repqueries import INTERVALS, RepQueries
 from lexicast.bench.dualdb.baselines.repqueries_joined import RepQueriesJoined
 from lexicast.bench.dualdb.baselines.two_databases import TwoDatabases
-from lexicast.bench.dualdb.stores import LevelDB, ListsOn, RocksDB
 from lexicast.bench.dualdb.workload import LIFE_US, START_US, WINDOW_US, Workload, city_cells, workload_batches
 from lexicast.storage.dualdb.engine import DualDB, FoundSubscription, id_of_name
 from lexicast.storage.dualdb.merge_tree import MergeTree

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.bench.compression.network_bytes import compressed_bytes, uncompressed_bytes
-from lexicast.bench.compression.runs import OfflineRun
+from lexicast.bench.compression.offline_runs import OfflineRun
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression import accounting
 from lexicast.compression.accounting import REST, Traffic, TrafficCounters

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.bench.damage import driver as damage
-from lexicast.bench.damage.rows import FileRows
-from lexicast.bench.damage.store import COORDINATION, COORDINATOR_NAME, GROUPS, fill_store
+from lexicast.bench.damage.file_rows import FileRows
+from lexicast.bench.damage.served_store import COORDINATION, COORDINATOR_NAME, GROUPS, fill_store
 from lexicast.storage.tables.databases import Databases
 from lexicast.storage.upkeep.row_inspection import out_of_order
 

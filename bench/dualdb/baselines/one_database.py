@@ -8,7 +8,7 @@ from lexicast.storage.dualdb.batches import OperationBatch
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
 
-from .answered import Answered, answered
+from .compared_engine import Answered, answered
 
 
 class OneDatabase:

@@ -17,7 +17,7 @@ import psycopg
 
 from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 
-from .answered import Answered
+from .compared_engine import Answered
 
 EXPIRE_BATCHES: Final = 20
 

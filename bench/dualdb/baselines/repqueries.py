@@ -27,7 +27,7 @@ from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 from lexicast.storage.environment.options import GIB
 from lexicast.storage.file.disk import map_bytes_possible
 
-from .answered import Answered
+from .compared_engine import Answered
 
 INTERVALS: Final = 10
 

@@ -17,7 +17,7 @@ from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import I64, U64, Queries, joined_matches, ordered
 
-from .answered import Answered, answered
+from .compared_engine import Answered, answered
 from .repqueries import INTERVALS
 from .two_databases import part
 

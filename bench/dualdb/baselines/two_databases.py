@@ -16,7 +16,7 @@ from lexicast.storage.dualdb.engine import DualDB, queries_of, rows_of
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import Matches, bounded_queries, bounds_of, joined_matches, probe, sorted_rows
 
-from .answered import Answered, answered
+from .compared_engine import Answered, answered
 
 _LATER = np.uint64(2**64 - 1)
 

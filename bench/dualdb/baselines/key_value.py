@@ -25,7 +25,7 @@ from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 from lexicast.storage.dualdb.engine import queries_of, rows_of
 from lexicast.storage.dualdb.rows import Matches, Queries, RowColumns, bounded_queries, bounds_of, probe, sorted_rows
 
-from .baselines.answered import Answered, answered
+from .compared_engine import Answered, answered
 
 MIB = 1 << 20
 CACHE_BYTES = 256 * MIB

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .. import report as reports
-from .baselines.answered import ComparedEngine
+from .baselines.compared_engine import ComparedEngine
 from .workload import Workload, batches_of
 
 # Operations at once, and how many batches of them are measured.
