@@ -26,8 +26,8 @@ def connect(
     `client_id` names the publisher in messages (None: a random name). `compress`: publish with the dictionaries that
     the cluster has learned (received messages are decompressed in any case). `give_up_s`: after so many seconds
     without a broker, or without an acknowledgement or an answer, what waits fails with UnavailableError; None: wait for
-    ever. The first connection is
-    not waited for: entering raises UnavailableError, AuthenticationError or PeerError at once.
+    ever. The first connection is not waited for: entering raises UnavailableError, AuthenticationError or PeerError at
+    once.
 
     Raises UsageError for an address that is none.
     """

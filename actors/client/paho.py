@@ -1,4 +1,4 @@
-"""`lexicast.mqtt`: paho-mqtt's Client that speaks dictionaries with a lexicast broker.
+"""The Client of `lexicast.mqtt`: paho-mqtt's, speaking dictionaries with a lexicast broker.
 
 A program changes one import, `import lexicast.mqtt as mqtt` for `import paho.mqtt.client as mqtt`, and everything else
 stays. MQTT 5 is the default here; the client asks with the user property `sdc` and, when the broker does not answer
@@ -10,11 +10,6 @@ keeps publications of QoS 1 and 2 across connections, and a payload encoded when
 with the aliases of a connection that is gone, or tagged to a broker that knows no tags. At `_send_publish` every
 transmission is encoded for the connection that carries it. (paho-mqtt is pinned, and tests fail where the hooks are
 not called.)
-
-What differs from paho, when the broker is dictionary-aware: publications made between connect() and CONNACK are held
-until CONNACK (at most `held_max`, then MQTT_ERR_QUEUE_SIZE); messages on topics below `$sdc/` are not shown to the
-program; a message whose dictionary is missing waits for it, later ones behind it; one that cannot be decompressed goes
-to `on_sdc_error`, or to the log. A message that waits has already been acknowledged, unless `manual_ack` is set.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ _PUBLISH: Final = 0x30
 # paho calls on_publish for what it queued as a PUBLISH of QoS 0; a binding is not the program's, so it is queued as 1.
 _SILENT: Final = 1
 
-OnSdcError: TypeAlias = Callable[["Client", Any, MQTTMessage | None, DictionaryError], None]
+OnSdcError: TypeAlias = Callable[["PahoClient", Any, MQTTMessage | None, DictionaryError], None]
 
 
 class SdcStats(NamedTuple):
@@ -69,8 +64,14 @@ class _Held(NamedTuple):
     properties: Properties | None
 
 
-class Client(paho.Client):
-    """paho's Client with shared dictionaries; see the module's docstring for what differs.
+class PahoClient(paho.Client):
+    """paho's Client with shared dictionaries.
+
+    What differs from paho, when the broker is dictionary-aware: publications made between connect() and CONNACK are
+    held until CONNACK (at most `held_max`, then MQTT_ERR_QUEUE_SIZE); messages on topics below `$sdc/` are not shown to
+    the program; a message whose dictionary is missing waits for it, later ones behind it; one that cannot be
+    decompressed goes to `on_sdc_error`, or to the log. A message that waits has already been acknowledged, unless
+    `manual_ack` is set.
 
     `sdc=False` never asks for them, `sdc_streams=False` not for topic streams (they need 42 KiB for each topic that is
     received, 11 MiB at the most). `on_sdc_error(client, userdata, message, error)` is called where a message is lost

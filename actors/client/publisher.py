@@ -153,15 +153,15 @@ class Publisher:
 
     def _put_chunk(self, chunk: list[tuple[str, bytes | str]], kind: Kind, awaited: AwaitedPositions) -> None:
         """Queue a chunk whole, or raise and queue nothing of it."""
+        if isinstance(chunk[0], str):  # topics alone: one of two letters would be taken for a topic and a payload
+            raise _no_pair(chunk[0])
         queued: list[Queued] = []
         topics, most, size = self._topics, self._payload_bytes_max, 0
         for index, pair in enumerate(chunk):
             try:
                 topic, payload = pair
             except (TypeError, ValueError):
-                raise UsageError(
-                    f"{pair!r:.80} is no (topic, payload) pair: publish_many([('a/b', 'hello'), ...])"
-                ) from None
+                raise _no_pair(pair) from None
             name, group = topics.get(topic) or self.topic(topic)
             if type(payload) is not bytes:
                 payload = _bytes_of(payload)
@@ -326,3 +326,7 @@ def _bytes_of(payload: object) -> bytes:
 
 def _too_long(topic: str, payload: bytes, most: int) -> UsageError:
     return UsageError(f"the payload for {topic!r} has {len(payload)} bytes: this cluster takes {most}")
+
+
+def _no_pair(given: object) -> UsageError:
+    return UsageError(f"{given!r:.80} is no (topic, payload) pair: publish_many([('a/b', 'hello'), ...])")

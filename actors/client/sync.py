@@ -95,7 +95,10 @@ class _LoopThread:
 
 
 class SyncClient:
-    """The blocking client; see `Client` for what each method does, raises and guarantees."""
+    """The blocking client, made by `connect`; see `lexicast.Client` for what each method does, raises and guarantees.
+
+    Several threads may use it. Ctrl-C cancels what is waited for and leaves the client usable.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -216,7 +219,10 @@ class SyncClient:
 
 
 class SyncSubscription:
-    """As `Subscription`: iterate it, or enter it and iterate it."""
+    """As `lexicast.Subscription`, made by `SyncClient.subscribe`: iterate it, or enter it and iterate it.
+
+    By one thread at a time.
+    """
 
     def __init__(self, thread: _LoopThread, subscription: Subscription) -> None:
         self._thread = thread
@@ -275,7 +281,7 @@ class SyncSubscription:
             return []
 
     def close(self) -> None:
-        """End the subscription."""
+        """As `Subscription.close`."""
         self._messages = iter(())
         try:
             self._thread.call(self._subscription.close())

@@ -1,13 +1,4 @@
-"""A broker in memory: the client protocol's other side, without Ray, storage or other brokers.
-
-For the tests of programs that use lexicast (and of the client itself): real links, real positions, nothing durable.
-
-    broker = lexicast.testing.MemoryBroker()
-    await broker.listen("unix:/tmp/test.sock")
-    async with lexicast.connect("link:unix:/tmp/test.sock", key=broker.key) as bus: ...
-
-Not bounded: it keeps everything that was published.
-"""
+"""A broker in memory: the client protocol's other side, without Ray, storage or other brokers."""
 
 from __future__ import annotations
 
@@ -36,7 +27,14 @@ Result = tuple[tuple[int, int, int], ...] | str
 
 
 class MemoryBroker:
-    """See the module's docstring. `refuse` may give a reason to refuse an entry of a group."""
+    """A broker with real links and real positions, and nothing durable.
+
+        broker = lexicast.testing.MemoryBroker()
+        await broker.listen("unix:/tmp/test.sock")
+        async with lexicast.connect("link:unix:/tmp/test.sock", key=broker.key) as bus: ...
+
+    Not bounded: it keeps everything that was published. `refuse` may give a reason to refuse an entry of a group.
+    """
 
     def __init__(self, groups: int = DEFAULT_GROUPS, *, clock: Clock | None = None, name: str = "memory") -> None:
         self.groups = groups
@@ -90,7 +88,7 @@ class MemoryBroker:
     # -- LinkUser
 
     def opened(self, link: Link) -> MemoryBroker:
-        """A client has come."""
+        """See link.LinkUser: a client has come."""
         self.links.append(link)
         for packed in self.dictionaries.values():
             link.send((DICTIONARY, packed))
@@ -182,7 +180,7 @@ class MemoryBroker:
     def on_subscribe(
         self, link: Link, stream: int, filters: tuple[bytes, ...], since: Any, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Register a stream; the past follows the reply."""
+        """See `on_message`: register a stream; the past follows the reply."""
         self.streams[link, stream] = filters
         retained = [b.to_wire() for t, b in self._retained.items() if _match(filters, t)] if since is None else []
         return {"cursor": self._start(since), "retained": retained}
@@ -207,21 +205,21 @@ class MemoryBroker:
                     yield kept
 
     def on_unsubscribe(self, link: Link, stream: int) -> None:
-        """End a stream."""
+        """See `on_message`: end a stream."""
         self.streams.pop((link, stream), None)
 
     def on_dictionary(self, link: Link, identifier: int) -> bytes | None:
-        """A dictionary by id."""
+        """See `on_message`: a dictionary by id."""
         return self.dictionaries.get(identifier)
 
     def on_status(self, link: Link) -> dict[str, Any]:
-        """A few counts."""
+        """See `on_message`: a few counts."""
         return {"broker": self.name, "links": len(self.links), "streams": len(self.streams)}
 
     def on_history(
         self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, cursor: Cursor | None, bytes_max: int
     ) -> dict[str, Any]:
-        """A page of the past."""
+        """See `on_message`: a page of the past."""
         reached = dict(cursor) if cursor is not None else self._start(since)
         page: list[Any] = []
         size = 0

@@ -52,18 +52,20 @@ def history(
     """What was published to topics that match `filter`, as long as retention has kept it, as a Spark DataFrame.
 
     `since`, `until`: as in `Client.history`: from there on, to before then. `columns`: only these (see
-    `raydp_jobs.history.columns`; all by default); without `payload` and `raw_bytes` nothing is decompressed. `schema`:
-    payloads are JSON objects, and their fields become columns behind the others: "json" looks at all of them for
-    names and types, else a StructType or text such as "carrier STRING, delay INT"; a field that is called as a column
-    is already, but for upper and lower case, gets the prefix `payload_`. A payload that is no such object has nulls
-    (see `json_fields` for those that "json" leaves out). One that cannot be decompressed
-    is null itself; a warning in the log (`lexicast.history`) says how many are. `expired`: also those whose
-    expiry has passed. `progress` is called with slices read, slices in all, and rows.
+    `lexicast.raydp_jobs.history.columns`; all by default); without `payload` and `raw_bytes` nothing is decompressed.
+    `schema`: payloads are JSON objects, and their fields become columns behind the others: "json" looks at all of them
+    for names and types, else a StructType or text such as "carrier STRING, delay INT"; a field that is called as a
+    column is already, but for upper and lower case, gets the prefix `payload_`. A payload that is no such object has
+    nulls (see `lexicast.raydp_jobs.history.json_fields` for those that "json" leaves out). One that cannot be
+    decompressed is null itself; a warning in the log (`lexicast.history`) says how many are. `expired`: also those
+    whose expiry has passed. `progress` is called with slices read, slices in all, and rows.
 
-    The rows stay in Ray's object store until `release(df)` or the process ends. Each row is one publication, named by
-    (group, epoch, offset); rows are in order within a group, groups in no order.
+    The rows stay in Ray's object store until `release(df)` (of `lexicast.raydp_jobs.history.dataframe`) or the process
+    ends. Each row is one publication, named by (group, epoch, offset); rows are in order within a group, groups in no
+    order.
 
-    Raises UsageError, TopicError, UnavailableError (no cluster, a node is gone), DamageError.
+    Raises UsageError, TopicError, UnavailableError (no cluster, a node is gone), StoreError (a store cannot
+    be read).
     """
     if schema is not None and columns is not None and "payload" not in columns:
         raise UsageError("schema= reads the payload: put 'payload' among the columns")

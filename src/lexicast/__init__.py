@@ -5,7 +5,8 @@
         async for message in bus.subscribe("flights/+", since="10m"):
             print(message.topic, message.payload)
 
-`lexicast.sync` has the same, blocking. Everything here is loaded when first used.
+`lexicast.sync` has the same, blocking; `lexicast.mqtt` is paho-mqtt with dictionaries; `lexicast.testing` has a broker
+in memory for tests. `history` and `spark_session` need `lexicast[spark]`. Everything here is loaded when first used.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    """What there is for users, and what every module has."""
+    return sorted({*__all__, *_OF_SPARK, *(name for name in globals() if name.startswith("__"))})
 
 
 if not TYPE_CHECKING:  # a checker that saw it would take any name for one of ours

@@ -1,6 +1,6 @@
 """`import lexicast.mqtt as mqtt`: paho-mqtt's module with a Client that speaks dictionaries.
 
-Every other name of `paho.mqtt.client` is found here too. See `lexicast.actors.client.paho`.
+Every other name of `paho.mqtt.client` is found here too, so a program changes one import and no more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from paho.mqtt.client import (
 )
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-from lexicast.actors.client.paho import Client, OnSdcError, SdcStats
+from lexicast.actors.client.paho import OnSdcError, SdcStats
+from lexicast.actors.client.paho import PahoClient as Client
 from lexicast.cluster.errors import DictionaryError
 
 if TYPE_CHECKING:

@@ -1,4 +1,10 @@
-"""The blocking client: `with lexicast.sync.connect() as bus:` (see `lexicast.actors.client.sync`)."""
+"""The client for programs without an event loop, and for notebooks: the names of `lexicast`, blocking.
+
+with lexicast.sync.connect() as bus:
+    bus.publish("flights/JFK", "...")
+    for message in bus.subscribe("flights/+", since="10m"):
+        print(message.topic, message.payload)
+"""
 
 from __future__ import annotations
 

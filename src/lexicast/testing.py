@@ -1,4 +1,4 @@
-"""For the tests of programs that use lexicast: a broker in memory (see `lexicast.actors.testing.memory_broker`)."""
+"""A broker in memory, for the tests of programs that use lexicast."""
 
 from __future__ import annotations
 
