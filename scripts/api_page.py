@@ -23,7 +23,7 @@ FOREIGN = "paho."
 INTRODUCTION = """# The Python API
 
 Every public name with its signature and docstring. Programs to begin with are in [python.md](python.md). This page is
-made from the code by `python scripts/api_page.py`.
+made from the code by `scripts/api_page.py`.
 """
 
 
@@ -111,7 +111,7 @@ def code(text: str) -> str:
         head, _, rest = text.partition("(")
         inner, _, tail = rest.rpartition(")")
         text = f"{head}(\n    " + ",\n    ".join(split(inner)) + f",\n){tail}"
-    return f"```python\n{text}\n```\n"
+    return f"```py\n{text}\n```\n"
 
 
 def split(parameters: str) -> list[str]:

@@ -113,7 +113,7 @@ def test_help_shows_what_users_use() -> None:
         kind = getattr(lexicast, name)
         members = {each: value for each, value in vars(kind).items() if not each.startswith("_")}
         assert len(members) <= most, sorted(members)
-        text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+        text = pydoc.plain(pydoc.render_doc(kind))
         assert "Made by" in text or "made by" in text or name in ("Message", "Properties")
         for each, value in members.items():
             assert each in text
