@@ -1,4 +1,4 @@
-"""The reader of the log: by position, by ID and time, what is retained; in short read transactions, on any thread."""
+"""The reader of the log, by position, and by ID and time; in short read transactions, on any thread."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
 
 from .environment.environment import Environment
-from .file.keys import MAX_OFFSET, group_prefix
-from .file.sealing import DamageError
+from .file.keys import MAX_OFFSET
 from .file.table import ReadTransaction
 from .index.log_index import LogIndex
 from .index.memory import IndexEntry
-from .log.block_cuts import cut, only_topic
+from .log.block_cuts import cut
 from .log.block_format import Head
 from .log.block_log import Log
 from .tables.groups import StoredGroup
-from .tables.state import parse_retained_row
-from .tables.topics import find_topic, group_of, id_key, topic_id_of
 
 # A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
 READ_S: Final = 0.25
-_RETAINED_A_STEP: Final = 256
 # Entries of the index that one look of `past` takes at least; each further look takes twice as many.
 _ENTRIES_A_LOOK: Final = 256
 
@@ -170,48 +166,6 @@ class Reader:
                 blocks.append(first_records(found, left))
                 left -= blocks[-1].count
         return blocks
-
-    def retained_step(
-        self, group: int, matches: Callable[[bytes], bool], after: bytes | None
-    ) -> tuple[list[Block], bytes | None]:
-        """Retained publications of the next topics, and where to go on; None at the end."""
-        now_us = self._clock.time_us()
-        found: list[Block] = []
-        with self._environment.snapshot() as txn:
-            rows = self._databases.retained.rows(txn, group_prefix(group), after, _RETAINED_A_STEP)
-            for key, row in rows:
-                topic = self._databases.names.get(txn, key)
-                if topic is not None and not matches(topic):
-                    continue
-                block = self._retained_record(txn, group, row, now_us)
-                # A topic whose name is damaged is told by its record.
-                if block is not None and (topic is not None or matches(only_topic(block))):
-                    found.append(block)
-        return found, rows[-1][0] if len(rows) == _RETAINED_A_STEP else None
-
-    def retained_name(self, txn: ReadTransaction, key: bytes, row: bytes) -> bytes | None:
-        """The topic of a row of the retained table; None when neither its name nor its record can be read."""
-        topic = self._databases.names.get(txn, key)
-        if topic is not None:
-            return topic
-        block = self._retained_record(txn, group_of(topic_id_of(key, "retained")), row, 0)
-        return None if block is None else only_topic(block)
-
-    def retained_topic(self, txn: ReadTransaction, group: int, topic: bytes) -> Block | None:
-        """The retained publication of one topic."""
-        topic_id = find_topic(self._databases, txn, topic)
-        row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
-        return None if row is None else self._retained_record(txn, group, row, self._clock.time_us())
-
-    def _retained_record(self, txn: ReadTransaction, group: int, row: bytes, now_us: int) -> Block | None:
-        offset, expires_us = parse_retained_row(row)
-        if 0 < expires_us < now_us:
-            return None
-        block = self._log.record(txn, self._databases.kept, group, offset)
-        if block is None:
-            # Most often the record itself is damaged.
-            self._log.ledger.note(DamageError("retained", group, offset, "the retained publication cannot be read"))
-        return block
 
 
 def first_records(block: Block, limit: int) -> Block:

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,6 @@ import numpy as np
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, UsageError
-from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
 from .dualdb.rows import RowColumns
 from .environment.environment import Environment
@@ -33,22 +31,20 @@ from .environment.guard import Guard
 from .environment.identity import Identity, identify
 from .environment.options import StoreOptions
 from .environment.space import Space
-from .file.keys import MAX_OFFSET, expiry_key, group_prefix
-from .file.table import AnyTransaction, Table, WriteTransaction
+from .file.keys import MAX_OFFSET, expiry_key
+from .file.table import AnyTransaction, WriteTransaction
 from .index.index_writer import IndexWriter
 from .index.log_index import LogIndex
 from .index.memory import IndexEntry
-from .index.subscriptions import IndexedSubscription
 from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
 from .reader import READ_S, Reader, ReadResult
+from .retained_reader import RetainedReader
+from .table_reader import TableReader
 from .tables import groups as group_rows
 from .tables.groups import StoredGroup
-from .tables.producers import ProducerState
-from .tables.retained_names import RetainedNames
-from .tables.sessions import session_of
-from .tables.state import Epoch, State, parse_dictionary_row, parse_subscription_row
+from .tables.state import State
 from .tables.topics import GROUP_SHIFT, TopicIds, find_topic, group_of
 from .upkeep.housekeeping import Housekeeping
 from .upkeep.reclaiming import Reclaimed
@@ -91,7 +87,10 @@ class StoreStats(NamedTuple):
 
 
 class Store:
-    """See the module's docstring; made by `Store.open`."""
+    """See the module's docstring; made by `Store.open`.
+
+    `tables` and `retained` are its readers of what follows from the log, `environment` and `damage` what lies below.
+    """
 
     def __init__(self, environment: Environment, identity: Identity, options: StoreOptions, clock: Clock) -> None:
         self.cluster_id = identity.cluster_id
@@ -116,8 +115,10 @@ class Store:
         self._inspection.at_open()
         self._load_groups()
         self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
-        self.retained_names = RetainedNames(self._databases.retained)
         self._reader = Reader(environment, self._log, self._index, self._groups, clock)
+        self.tables = TableReader(self.guard, self._databases, self._state, self._index.subscriptions)
+        self.retained = RetainedReader(self.guard, self._databases, self._log, clock)
+        self._retained_names = self.retained.names
         parts = (self._log, self._index, self._ids, self._groups, self._index_writer, self._inspection, self._space)
         self._housekeeping = Housekeeping(environment, *parts, options, clock)
         self._index_writer.open(clock)
@@ -273,7 +274,7 @@ class Store:
                 self._index_memory.logged(block.size_bytes)
             group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
             self._groups[block.group] = group
-        self.retained_names.committed(outlines)
+        self._retained_names.committed(outlines)
         self._space.measured(used)
 
     def reclaim(self, now_us: int) -> Reclaimed:
@@ -364,99 +365,6 @@ class Store:
         with self.guard.reading() as txn:
             known = self._groups.get(group)
             return 0 if known is None else self._log.offset_at(txn, group, time_us, known.first, known.last)
-
-    def topics(self, group: int) -> Iterator[bytes]:
-        """The names of the topics that stored records of `group` name."""
-        return (name for _, name in self._rows(self._databases.names, group_prefix(group)))
-
-    def session(self, group: int, client_id: str) -> SessionSaved | None:
-        """The session of a client id, in its home group."""
-        with self.guard.reading() as txn:
-            return self._state.sessions.session(txn, group, client_id)
-
-    def sessions(self, group: int) -> Iterator[SessionSaved]:
-        """All sessions whose home is `group`."""
-        return (session_of(row) for _, row in self._rows(self._databases.sessions, group_prefix(group)))
-
-    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
-        """Up to `limit` sessions whose will is due, or whose time is over, by `now_us`; each with its group."""
-        with self.guard.reading() as txn:
-            return list(self._state.sessions.due(txn, now_us, limit))
-
-    def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
-        """All back-end subscriptions of `group`, each with its offset, the cut."""
-        return (
-            parse_subscription_row(row) for _, row in self._rows(self._databases.subscriptions, group_prefix(group))
-        )
-
-    def subscription(self, group: int, broker: str, topic: str) -> Subscribed | None:
-        """A broker's back-end subscription to exactly `topic`."""
-        with self.guard.reading() as txn:
-            return self._state.subscription(txn, group, broker, topic)
-
-    def subscribers(self, topic: bytes) -> list[IndexedSubscription]:
-        """The exact back-end subscriptions that stand beside the publications of `topic` in DualDB, by cut."""
-        with self.guard.reading() as txn:
-            topic_id = find_topic(self._databases, txn, topic)
-            return [] if topic_id is None else list(self._index.subscriptions.of(txn, topic_id))
-
-    def producer(self, group: int, producer: bytes) -> ProducerState | None:
-        """What `group` remembers of a producer: incarnation, last sequence, where its recent publications lie."""
-        with self.guard.reading() as txn:
-            return self._state.producer(txn, group, producer)
-
-    def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
-        """The offset of a QoS 2 publication that its publisher has not released."""
-        with self.guard.reading() as txn:
-            return self._state.mark(txn, group, session_uid, packet_id)
-
-    def retained(self, group: int, matches: Callable[[bytes], bool]) -> list[Block]:
-        """The retained publications of topics that `matches` accepts, each a block of one record."""
-        found: list[Block] = []
-        after: bytes | None = None
-        while True:
-            with self.guard.counted(), self.guard():
-                blocks, after = self._reader.retained_step(group, matches, after)
-            found += blocks
-            if after is None:
-                return found
-
-    def load_retained_names(self) -> bool:
-        """Read some more of `retained_names`, 1 to 2 ms; True when all are there."""
-        if not self.retained_names.complete:
-            with self.guard.reading() as txn:
-                self.retained_names.load_step(txn, partial(self._reader.retained_name, txn))
-        return self.retained_names.complete
-
-    def retained_topic(self, group: int, topic: bytes) -> Block | None:
-        """The retained publication of `topic`, a block of one record."""
-        with self.guard.reading() as txn:
-            return self._reader.retained_topic(txn, group, topic)
-
-    def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
-        """A dictionary that records of `group` may refer to."""
-        with self.guard.reading() as txn:
-            return self._state.dictionary(txn, group, dictionary)
-
-    def dictionaries(self, group: int) -> Iterator[DictionaryStored]:
-        """All dictionaries of `group`."""
-        return (parse_dictionary_row(row) for _, row in self._rows(self._databases.dictionaries, group_prefix(group)))
-
-    def epochs(self, group: int) -> list[Epoch]:
-        """The group's epoch starts, oldest first (the last 1,024)."""
-        with self.guard.reading() as txn:
-            return self._state.epochs(txn, group)
-
-    def _rows(self, table: Table, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows under a prefix, a short transaction a thousand: changes meanwhile may be seen or not."""
-        after: bytes | None = None
-        while True:
-            with self.guard.reading() as txn:
-                rows = table.rows(txn, prefix, after)
-            yield from rows
-            if not rows:
-                return
-            after = rows[-1][0]
 
     def stats(self) -> StoreStats:
         """What the store holds. Also answers when the store is poisoned, with what was last known."""

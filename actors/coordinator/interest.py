@@ -78,7 +78,7 @@ class Interest:
         if before is not None and before.incarnation == peer.incarnation and topic_filter in before.filters:
             return True  # or is about to be
         group = topic_group(topic_filter, self._led.store.groups)
-        stored = self._led.store.subscription(group, peer.name, topic_filter.decode())
+        stored = self._led.store.tables.subscription(group, peer.name, topic_filter.decode())
         return stored is not None and stored.incarnation == peer.incarnation
 
     def serve(self, peer: BrokerPeer) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Interest:
                 await turns.give_way()
             return
         for group in list(self._led.sequencer.groups):
-            for record, _ in self._led.store.subscriptions(group):
+            for record, _ in self._led.store.tables.subscriptions(group):
                 if record.broker == peer.name:
                     self._end_records(peer, [record.filter.encode()])
                 await turns.give_way()

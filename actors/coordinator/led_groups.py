@@ -59,7 +59,7 @@ class LedGroups:
         self.name = name
         self.store = store
         self.clock = clock
-        self.memory = StoreMemory(store)
+        self.memory = StoreMemory(store.tables)
         self.sequencer = Sequencer(name, self.memory)
         self.routing = Routing()
         self.failure: StoreError | None = None

@@ -103,7 +103,7 @@ class CoordinatorRequests:
     def _remembers(self, group: int, uid: bytes, packet_ids: tuple[int, ...]) -> bool:
         """Whether a group remembers one of these: a client that releases what nobody knows costs no record."""
         marks, store = self._led.sequencer.groups[group].marks, self._led.store
-        return any([(uid, i) in marks or store.mark(group, uid, i) is not None for i in packet_ids])
+        return any([(uid, i) in marks or store.tables.mark(group, uid, i) is not None for i in packet_ids])
 
     def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
         """Have a dictionary in the group's log; what is published after this on the link may refer to it."""
@@ -122,7 +122,7 @@ class CoordinatorRequests:
         """The content of a dictionary that any group led here holds; None when none does."""
         for group in self._led.sequencer.groups:
             if dictionary in self._led.memory.dictionaries(group):
-                stored = self._led.store.dictionary(group, dictionary)
+                stored = self._led.store.tables.dictionary(group, dictionary)
                 if stored is not None:
                     return stored.content
         return None

@@ -50,7 +50,7 @@ class RetainedRequests:
         async with self._making:
             turns = Turns()
             if any(map(is_wildcard, filters)):
-                while not self._led.store.load_retained_names():
+                while not self._led.store.retained.load_names():
                     await turns.give_way()
             page = _Page(min(bytes_max, PAGE_BYTES_MAX))
             place: Place | None = after or (0, None)
@@ -93,7 +93,7 @@ class RetainedRequests:
             if block is not None:
                 page.add(number, block)
             return (number + 1, None)
-        names, store = self._led.store.retained_names, self._led.store
+        names, store = self._led.store.retained.names, self._led.store
         topics, after, token = names.scan(topic_filter, None if path is None else tuple(path), STEPS)
         gone: list[bytes] = []
         for at, topic in enumerate(topics):
@@ -112,7 +112,7 @@ class RetainedRequests:
         group = topic_group(topic, self._led.store.groups)
         if group not in self._led.sequencer.groups:
             return None
-        return self._led.store.retained_topic(group, topic)
+        return self._led.store.retained.record(group, topic)
 
 
 class _Page:

@@ -9,36 +9,36 @@ from itertools import pairwise
 
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.sequencer import RUNS_REMEMBERED, Placed, Producer, RememberedRun
-from lexicast.storage.store import Store
+from lexicast.storage.table_reader import TableReader
 from lexicast.storage.tables.state import Epoch
 
 
 class StoreMemory:
     """`cluster.sequencer.Memory` over the store; and the dictionaries that each group holds or is about to hold."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, tables: TableReader) -> None:
+        self._tables = tables
         self._dictionaries: dict[int, set[int]] = {}
 
     def producer(self, group: int, producer: bytes) -> Producer | None:
         """The producer's durable state."""
-        state = self._store.producer(group, producer)
+        state = self._tables.producer(group, producer)
         if state is None:
             return None
-        starts = self._store.epochs(group)
+        starts = self._tables.epochs(group)
         runs = [RememberedRun(r.sequence, r.records, epoch_at(starts, r.offset), r.offset) for r in state.runs]
         return Producer(state.incarnation, state.sequence, deque(runs), forgotten(state.sequence, runs))
 
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
         """Where an unreleased QoS 2 publication stands durably."""
-        offset = self._store.mark(group, session_uid, packet_id)
-        return None if offset is None else Placed(1, epoch_at(self._store.epochs(group), offset), offset)
+        offset = self._tables.mark(group, session_uid, packet_id)
+        return None if offset is None else Placed(1, epoch_at(self._tables.epochs(group), offset), offset)
 
     def dictionaries(self, group: int) -> set[int]:
         """Ids of the dictionaries that the group's log holds or is about to hold."""
         known = self._dictionaries.get(group)
         if known is None:
-            known = self._dictionaries[group] = {d.dictionary for d in self._store.dictionaries(group)}
+            known = self._dictionaries[group] = {d.dictionary for d in self._tables.dictionaries(group)}
         return known
 
     def check_dictionaries(self, group: int, dictionaries: Sequence[int]) -> None:

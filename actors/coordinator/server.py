@@ -56,7 +56,7 @@ class CoordinatorServer:
         self.name = name
         self.led = led = LedGroups(name, store, clock, self._cut_links)
         self.store, self.routing, self.sequencer = store, led.routing, led.sequencer
-        self.sessions = SessionHome(store, led.append_control, led.routing.peers, BelievedClock(store, clock))
+        self.sessions = SessionHome(store.tables, led.append_control, led.routing.peers, BelievedClock(store, clock))
         self.requests = CoordinatorRequests(led, self.sessions, self.status)
         self._publish = led.publish
         self._watch = LoopWatch()

@@ -134,8 +134,9 @@ def known_content(folder: Path) -> Known:
         }
         retained = {}
         for group in range(GROUPS):
-            for block in store.retained(group, lambda _: True):
-                retained[next(block.records()).topic.decode()] = (group, block.first)
+            for topic in store.tables.topics(group):
+                if (block := store.retained.record(group, topic)) is not None:
+                    retained[topic.decode()] = (group, block.first)
     finally:
         store.close()
     return Known(content, rows, records, retained)

@@ -166,7 +166,7 @@ def judge_store(directory: Path, acknowledged: int) -> KillOutcome:
     torn = ""
     if [block.to_wire() for block in blocks] != [store_block(step).to_wire() for step in range(len(blocks))]:
         torn = "the log holds other blocks than were committed"
-    indexed = sum([b.count for t in store.topics(0) for b in store.past(0, t, 0, 2**62, limit=10**9)])
+    indexed = sum([b.count for t in store.tables.topics(0) for b in store.past(0, t, 0, 2**62, limit=10**9)])
     if indexed != 5 * len(blocks):
         torn = torn or f"the index knows {indexed} of {5 * len(blocks)} records"
     store.close()

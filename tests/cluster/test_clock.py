@@ -36,7 +36,7 @@ def left(store: Store, clock: ManualClock) -> tuple[list[int], bool]:
     """The offsets still stored, and whether the session is, after housekeeping."""
     for _ in range(30):
         store.reclaim(clock.time_us())
-    expired = [session.client_id for _, session in store.due_sessions(store.discard_us(), 10)]
+    expired = [session.client_id for _, session in store.tables.due_sessions(store.discard_us(), 10)]
     return [block.first for block in store.read(0, 0, expired=True).blocks], "away" not in expired
 
 

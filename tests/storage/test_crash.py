@@ -175,17 +175,17 @@ def compare_tables(store: Store, stored: dict[int, list[Block]]) -> None:
         by_topic: dict[bytes, list[tuple[int, bytes]]] = {}
         for record in (r for b in blocks if b.kind == PUBLICATIONS for r in b.records()):
             by_topic.setdefault(record.topic, []).append((record.offset, record.payload))
-        assert set(store.topics(group)) == set(by_topic)
+        assert set(store.tables.topics(group)) == set(by_topic)
         for topic, rows in by_topic.items():
             past = store.past(group, topic, 0, 2**62, limit=10**6)
             assert [(r.offset, r.payload) for b in past for r in b.records()] == rows
-            kept = store.retained_topic(group, topic)
+            kept = store.retained.record(group, topic)
             assert kept is not None
             assert (kept.first, kept.body) == rows[-1]
-        sessions = [pack_record(s) for s in store.sessions(group)]
+        sessions = [pack_record(s) for s in store.tables.sessions(group)]
         assert set(sessions) <= {p for b in blocks if b.kind != PUBLICATIONS for p in b.payloads()}
         for block in [b for b in blocks if b.kind == PUBLICATIONS][-10:]:
-            producer = store.producer(group, b"p%d" % group)
+            producer = store.tables.producer(group, b"p%d" % group)
             assert producer is not None
             assert producer.offset_of(block.first) == block.first
 
@@ -282,7 +282,7 @@ def test_a_damaged_row_of_a_table_is_named(tmp_path: Path) -> None:
             [(key, row)] = table.rows(txn, b"")
             txn.put(key, b"\0\0\0\0" + row, db=table.database)
         assert [(d.table, d.group) for d in check_store(store).damages] == [("sessions", 2)]
-        assert store.session(2, "client") is None
+        assert store.tables.session(2, "client") is None
         assert store.damage.counts == {"sessions": 1}
 
 

@@ -32,6 +32,7 @@ from lexicast.storage.tables.state import (
     parse_subscription_row,
 )
 
+from ..support.retained import retained_records
 from ..support.session_rows import saved_session
 
 START_US = 1_700_000_000_000_000
@@ -66,17 +67,17 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "read": lambda s: [block.to_wire() for block in s.read(0, 0).blocks],
     "past": lambda s: [block.to_wire() for block in s.past(0, b"a/topic", 0, 2**62, limit=9)],
     "offset_at": lambda s: s.offset_at(0, START_US),
-    "topics": lambda s: list(s.topics(0)),
-    "session": lambda s: s.session(0, "client"),
-    "sessions": lambda s: list(s.sessions(0)),
-    "due_sessions": lambda s: s.due_sessions(2**62, 9),
-    "subscriptions": lambda s: list(s.subscriptions(0)),
-    "subscribers": lambda s: s.subscribers(b"a/topic"),
-    "producer": lambda s: s.producer(0, b"p"),
-    "mark": lambda s: s.mark(0, b"u", 3),
-    "retained": lambda s: [block.to_wire() for block in s.retained(0, lambda _: True)],
-    "dictionaries": lambda s: list(s.dictionaries(0)),
-    "epochs": lambda s: s.epochs(0),
+    "topics": lambda s: list(s.tables.topics(0)),
+    "session": lambda s: s.tables.session(0, "client"),
+    "sessions": lambda s: list(s.tables.sessions(0)),
+    "due_sessions": lambda s: s.tables.due_sessions(2**62, 9),
+    "subscriptions": lambda s: list(s.tables.subscriptions(0)),
+    "subscribers": lambda s: s.tables.subscribers(b"a/topic"),
+    "producer": lambda s: s.tables.producer(0, b"p"),
+    "mark": lambda s: s.tables.mark(0, b"u", 3),
+    "retained": lambda s: [block.to_wire() for block in retained_records(s, 0)],
+    "dictionaries": lambda s: list(s.tables.dictionaries(0)),
+    "epochs": lambda s: s.tables.epochs(0),
     "stats": lambda s: s.stats(),
     "reclaim": lambda s: [s.reclaim(START_US) for _ in range(6)],
     "flush": lambda s: s.flush(),
@@ -127,10 +128,10 @@ def test_repair_drops_rows_of_a_wrong_form_and_keeps_the_others(tmp_path: Path) 
     assert care.check(tmp_path / "s").sound
     store = opened(tmp_path / "s", clock)
     assert [block.first for block in store.read(0, 4, expired=True).blocks] == list(range(4, 12))
-    assert store.session(0, "client") is not None
-    assert [record.filter for record, _ in store.subscriptions(0)] == ["a/topic"]
-    assert store.producer(0, b"p") is not None
-    assert list(store.topics(0)) == [b"a/topic"]
+    assert store.tables.session(0, "client") is not None
+    assert [record.filter for record, _ in store.tables.subscriptions(0)] == ["a/topic"]
+    assert store.tables.producer(0, b"p") is not None
+    assert list(store.tables.topics(0)) == [b"a/topic"]
     store.close()
 
 

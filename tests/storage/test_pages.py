@@ -34,6 +34,8 @@ from lexicast.storage.tables.databases import Databases, raw_database
 from lexicast.storage.tables.sessions import SessionRow, pack_session_row
 from lexicast.storage.tables.topics import id_key
 
+from ..support.retained import retained_records
+
 START_US = 1_700_000_000_000_000
 PAGE = 4096
 GROUPS = 3
@@ -135,7 +137,7 @@ def retained_of(directory: Path) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     store = open_store(directory)
     for group in range(GROUPS):
-        for block in store.retained(group, lambda _: True):
+        for block in retained_records(store, group):
             (record,) = block.records()
             found[record.topic] = record.payload
     store.close()
@@ -149,11 +151,11 @@ def is_running(directory: Path) -> None:
     for group in range(GROUPS):
         last = tails[group].last if group in tails else -1
         store.commit([publications(group, last + 1, START_US + 10**6, [b"new/%d" % group, b"t/%d/1" % group], True)])
-        list(store.sessions(group))
-        list(store.subscriptions(group))
-        list(store.dictionaries(group))
-        store.epochs(group)
-        assert store.retained_topic(group, b"new/%d" % group) is not None
+        list(store.tables.sessions(group))
+        list(store.tables.subscriptions(group))
+        list(store.tables.dictionaries(group))
+        store.tables.epochs(group)
+        assert store.retained.record(group, b"new/%d" % group) is not None
     while store.reclaim(START_US + 2_000_000).more:
         pass
     store.close()
@@ -280,7 +282,7 @@ def test_no_topic_id_is_given_out_twice_after_a_lost_groups_row(origin: Path, tm
     for group in range(GROUPS):
         last = store.tails()[group].last
         store.commit([publications(group, last + 1, START_US + 10**6, [b"new/%d" % group], retain=False)])
-        assert store.retained_topic(group, b"new/%d" % group) is None
+        assert store.retained.record(group, b"new/%d" % group) is None
     store.close()
     assert retained_of(directory) == before
     assert check_coordinator_store(directory).sound
@@ -463,7 +465,7 @@ def test_a_payload_that_looks_like_a_page_gives_no_rows(tmp_path: Path) -> None:
         overwrite(path, number, bytes(PAGE))
     care.repair(directory)
     store = open_store(directory)
-    assert store.session(0, "victim") is None
+    assert store.tables.session(0, "victim") is None
     store.close()
 
 

@@ -30,6 +30,7 @@ from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.maintenance.check import check_store
 from lexicast.storage.store import Store
 
+from ..support.retained import retained_records
 from ..support.session_rows import saved_session
 
 GROUPS = 3
@@ -340,17 +341,17 @@ class World:
     def compare_retained(self, group: int) -> None:
         now = self.clock.time_us()
         expected = {s.topic: s for (g, _), s in self.model.retained.items() if g == group and s.alive(now)}
-        blocks = self.store.retained(group, lambda _: True)
+        blocks = retained_records(self.store, group)
         got = {r.topic: (r.offset, r.payload, b.time_us) for b in blocks for r in b.records()}
         assert got == {topic: (s.offset, s.payload, s.time_us) for topic, s in expected.items()}
         for number in range(4):
             topic = self.model.topic(group, number)
-            one = self.store.retained_topic(group, topic)
+            one = self.store.retained.record(group, topic)
             assert (one is not None) == (topic in expected)
 
     def compare_producers(self, group: int) -> None:
         for producer in (b"p", b"q"):
-            found = self.store.producer(group, producer)
+            found = self.store.tables.producer(group, producer)
             assert (found is None) == ((group, producer) not in self.model.incarnations)
             if found is not None:
                 sequences = self.model.sequences[group, producer]
@@ -361,16 +362,16 @@ class World:
 
     def compare_tables(self) -> None:
         store, model = self.store, self.model
-        assert {(g, s.client_id): s for g in range(GROUPS) for s in store.sessions(g)} == model.sessions
+        assert {(g, s.client_id): s for g in range(GROUPS) for s in store.tables.sessions(g)} == model.sessions
         due = {k: s for k, s in model.sessions.items() if 0 < s.expires_us <= 9 or 0 < s.will_us <= 9}
-        assert {(g, s.client_id): s for g, s in store.due_sessions(9, 1_000)} == due
-        subscriptions = [(g, *pair) for g in range(GROUPS) for pair in store.subscriptions(g)]
+        assert {(g, s.client_id): s for g, s in store.tables.due_sessions(9, 1_000)} == due
+        subscriptions = [(g, *pair) for g in range(GROUPS) for pair in store.tables.subscriptions(g)]
         assert {(g, s.broker, s.filter): (s, o) for g, s, o in subscriptions} == model.subscriptions
-        beside = {(s.broker, s.offset) for s in store.subscribers(b"t0")}
+        beside = {(s.broker, s.offset) for s in store.tables.subscribers(b"t0")}
         assert beside <= {(k[1], o) for k, (_, o) in model.subscriptions.items() if k[2] == "t0"}
-        marks = {(g, b"u1", p): store.mark(g, b"u1", p) for g in range(GROUPS) for p in range(4)}
+        marks = {(g, b"u1", p): store.tables.mark(g, b"u1", p) for g in range(GROUPS) for p in range(4)}
         assert {k: o for k, o in marks.items() if o is not None} == model.marks
-        dictionaries = {(g, d.dictionary): d for g in range(GROUPS) for d in store.dictionaries(g)}
+        dictionaries = {(g, d.dictionary): d for g in range(GROUPS) for d in store.tables.dictionaries(g)}
         assert dictionaries == model.dictionaries
 
 

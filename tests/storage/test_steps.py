@@ -112,7 +112,7 @@ def test_a_merge_of_what_retention_has_passed_by_reads_few_segments_a_step(
         reads = 0
         steps += 1
     assert steps > 10
-    assert list(store.topics(0)) == []
+    assert list(store.tables.topics(0)) == []
 
 
 def test_a_commit_that_meets_a_full_memory_table_writes_little_of_it(
@@ -174,7 +174,7 @@ def test_a_block_with_many_topics_leaves_them_to_later_steps(
         blocks, steps, forgotten = blocks + done.blocks, steps + 1, 0
     assert blocks == 2
     assert steps >= 1_000 // 128
-    assert list(store.topics(0)) == []
+    assert list(store.tables.topics(0)) == []
 
 
 def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(

@@ -39,6 +39,7 @@ from lexicast.storage.log.block_format import FORMAT_VERSION
 from lexicast.storage.maintenance.check import check_store, rebuild_index
 from lexicast.storage.store import Store
 
+from ..support.retained import retained_records
 from ..support.session_rows import saved_session
 
 MIB = 1 << 20
@@ -225,7 +226,7 @@ def test_the_past_of_a_topic_in_a_span_of_time(bench: Bench) -> None:
         assert store.offset_at(0, START_US) == 0
         assert store.offset_at(0, START_US + 7) == 21
         assert store.offset_at(0, START_US + 99) == 60
-        assert list(store.topics(0)) == [b"a", b"b"]
+        assert list(store.tables.topics(0)) == [b"a", b"b"]
 
 
 def test_sessions_are_replaced_ended_and_expire(bench: Bench) -> None:
@@ -237,15 +238,15 @@ def test_sessions_are_replaced_ended_and_expire(bench: Bench) -> None:
         store.commit([control(2, saved._replace(generation=2, expires_us=START_US + 1))])
         store.commit([control(3, SessionEnded("c1", b"u1", 1), SessionEnded("c1", b"other", 9))])
     with bench.open() as store:
-        assert store.session(0, "c1") == saved._replace(generation=2, expires_us=START_US + 1)
-        assert store.session(0, long_id) == away
-        assert sorted(s.client_id for s in store.sessions(0)) == ["c1", long_id]
-        assert store.due_sessions(START_US, 9) == []
-        assert [(g, s.client_id) for g, s in store.due_sessions(START_US + 5, 9)] == [(0, "c1"), (0, long_id)]
-        assert len(store.due_sessions(START_US + 5, 1)) == 1
+        assert store.tables.session(0, "c1") == saved._replace(generation=2, expires_us=START_US + 1)
+        assert store.tables.session(0, long_id) == away
+        assert sorted(s.client_id for s in store.tables.sessions(0)) == ["c1", long_id]
+        assert store.tables.due_sessions(START_US, 9) == []
+        assert [(g, s.client_id) for g, s in store.tables.due_sessions(START_US + 5, 9)] == [(0, "c1"), (0, long_id)]
+        assert len(store.tables.due_sessions(START_US + 5, 1)) == 1
         store.commit([control(5, SessionEnded("c1", b"u1", 2))])
-        assert store.session(0, "c1") is None
-        assert [s.client_id for _, s in store.due_sessions(START_US + 5, 9)] == [long_id]
+        assert store.tables.session(0, "c1") is None
+        assert [s.client_id for _, s in store.tables.due_sessions(START_US + 5, 9)] == [long_id]
 
 
 def test_subscriptions_keep_their_cut_and_stand_beside_their_topic(bench: Bench) -> None:
@@ -254,15 +255,15 @@ def test_subscriptions_keep_their_cut_and_stand_beside_their_topic(bench: Bench)
         store.commit([control(0, exact, wild, exact._replace(broker="b2"))])
         store.commit([control(3, exact._replace(incarnation=2))])
     with bench.open() as store:
-        assert sorted(store.subscriptions(0), key=lambda pair: pair[1]) == [
+        assert sorted(store.tables.subscriptions(0), key=lambda pair: pair[1]) == [
             (wild, 1),
             (exact._replace(broker="b2"), 2),
             (exact._replace(incarnation=2), 3),
         ]
-        assert [(s.offset, s.broker) for s in store.subscribers(b"a/b")] == [(2, "b2"), (3, "b1")]
+        assert [(s.offset, s.broker) for s in store.tables.subscribers(b"a/b")] == [(2, "b2"), (3, "b1")]
         store.commit([control(4, Unsubscribed("b1", "a/b"), Unsubscribed("b1", "a/+"), Unsubscribed("b9", "a/b"))])
-        assert list(store.subscriptions(0)) == [(exact._replace(broker="b2"), 2)]
-        assert [s.broker for s in store.subscribers(b"a/b")] == ["b2"]
+        assert list(store.tables.subscriptions(0)) == [(exact._replace(broker="b2"), 2)]
+        assert [s.broker for s in store.tables.subscribers(b"a/b")] == ["b2"]
 
 
 def test_a_repeat_finds_its_first_position(bench: Bench) -> None:
@@ -271,18 +272,18 @@ def test_a_repeat_finds_its_first_position(bench: Bench) -> None:
         store.commit([publications(10, rows, producers=(ProducerRun(b"p", 7, 100, 3), ProducerRun(b"q", 1, 5, 1)))])
         store.commit([publications(14, rows, producers=(ProducerRun(b"p", 7, 103, 4),))])
     with bench.open() as store:
-        p, q = store.producer(0, b"p"), store.producer(0, b"q")
+        p, q = store.tables.producer(0, b"p"), store.tables.producer(0, b"q")
         assert p is not None
         assert q is not None
         assert [p.offset_of(s) for s in (99, 100, 102, 103, 106, 107)] == [None, 10, 12, 14, 17, None]
         assert (p.incarnation, p.sequence) == (7, 106)
         assert q.offset_of(5) == 13
-        assert store.producer(0, b"r") is None
-        assert store.producer(1, b"p") is None
+        assert store.tables.producer(0, b"r") is None
+        assert store.tables.producer(1, b"p") is None
         store.commit([publications(18, rows[:1], producers=(ProducerRun(b"p", 6, 1, 1),))])
-        assert store.producer(0, b"p") == p  # an older incarnation changes nothing
+        assert store.tables.producer(0, b"p") == p  # an older incarnation changes nothing
         store.commit([control(19, ProducerSeen(b"p", 8, 50))])
-        p = store.producer(0, b"p")
+        p = store.tables.producer(0, b"p")
         assert p is not None
         assert (p.incarnation, p.sequence, p.runs) == (8, 50, ())
 
@@ -291,7 +292,7 @@ def test_a_producer_keeps_a_bounded_number_of_runs(bench: Bench) -> None:
     with bench.open() as store:
         for n in range(100):
             store.commit([publications(n, [Pub(b"a", b"")], producers=(ProducerRun(b"p", 1, 2 * n, 1),))])
-        p = store.producer(0, b"p")
+        p = store.tables.producer(0, b"p")
         assert p is not None
         assert len(p.runs) == 64
         assert p.offset_of(198) == 99
@@ -303,9 +304,13 @@ def test_marks_last_until_released(bench: Bench) -> None:
     with bench.open() as store:
         store.commit([publications(0, [Pub(b"a", b"")] * 3, marks=(Mark(1, b"u", 8), Mark(2, b"u", 9)))])
     with bench.open() as store:
-        assert (store.mark(0, b"u", 8), store.mark(0, b"u", 9), store.mark(0, b"v", 8)) == (1, 2, None)
+        assert (store.tables.mark(0, b"u", 8), store.tables.mark(0, b"u", 9), store.tables.mark(0, b"v", 8)) == (
+            1,
+            2,
+            None,
+        )
         store.commit([control(3, Released(b"u", (8, 77)))])
-        assert (store.mark(0, b"u", 8), store.mark(0, b"u", 9)) == (None, 2)
+        assert (store.tables.mark(0, b"u", 8), store.tables.mark(0, b"u", 9)) == (None, 2)
 
 
 def test_retained_publications_are_replaced_and_cleared(bench: Bench) -> None:
@@ -313,13 +318,13 @@ def test_retained_publications_are_replaced_and_cleared(bench: Bench) -> None:
         store.commit([publications(0, [Pub(b"a", b"1", RETAIN), Pub(b"a", b"2", RETAIN), Pub(b"b", b"3", RETAIN)])])
         store.commit([publications(3, [Pub(b"b", b"4"), Pub(b"c", b"5", RETAIN), Pub(b"c", b"", RETAIN)])])
     with bench.open() as store:
-        assert sorted(found(store.retained(0, lambda _: True))) == [(1, b"a", b"2"), (2, b"b", b"3")]
-        assert found(store.retained(0, lambda t: t == b"b")) == [(2, b"b", b"3")]
-        one = store.retained_topic(0, b"a")
+        assert sorted(found(retained_records(store, 0))) == [(1, b"a", b"2"), (2, b"b", b"3")]
+        assert found(retained_records(store, 0, b"b")) == [(2, b"b", b"3")]
+        one = store.retained.record(0, b"a")
         assert one is not None
         assert found([one]) == [(1, b"a", b"2")]
-        assert store.retained_topic(0, b"c") is None
-        assert store.retained_topic(0, b"d") is None
+        assert store.retained.record(0, b"c") is None
+        assert store.retained.record(0, b"d") is None
 
 
 def test_dictionaries_and_epochs(bench: Bench) -> None:
@@ -327,10 +332,10 @@ def test_dictionaries_and_epochs(bench: Bench) -> None:
     with bench.open() as store:
         store.commit([control(0, EpochStart(1, 0, "m1"), stored), control(9, EpochStart(4, 1, "m1"), epoch=4)])
     with bench.open() as store:
-        assert store.dictionary(0, 2**63) == stored
-        assert store.dictionary(0, 1) is None
-        assert list(store.dictionaries(0)) == [stored]
-        assert store.epochs(0) == [(1, 0, 0), (4, 9, 1)]
+        assert store.tables.dictionary(0, 2**63) == stored
+        assert store.tables.dictionary(0, 1) is None
+        assert list(store.tables.dictionaries(0)) == [stored]
+        assert store.tables.epochs(0) == [(1, 0, 0), (4, 9, 1)]
 
 
 def test_retention_by_age_rescues_retained_publications_and_tells_what_went(bench: Bench) -> None:
@@ -343,19 +348,19 @@ def test_retention_by_age_rescues_retained_publications_and_tells_what_went(benc
         assert bench.reclaim(store) == 1
         assert store.read(0, 0).first_kept == 2
         assert found(store.read(0, 0).blocks) == [(2, b"b", b"go")]
-        assert store.producer(0, b"p") is None
-        assert store.mark(0, b"u", 1) == 2
+        assert store.tables.producer(0, b"p") is None
+        assert store.tables.mark(0, b"u", 1) == 2
     with bench.open(StoreOptions(retention_s=100)) as store:
-        one = store.retained_topic(0, b"a")
+        one = store.retained.record(0, b"a")
         assert one is not None
         assert (one.epoch, one.first, one.time_us) == (2, 0, now)
-        assert found(store.retained(0, lambda _: True)) == [(0, b"a", b"keep")]
+        assert found(retained_records(store, 0)) == [(0, b"a", b"keep")]
         bench.clock.advance(1_000)
         bench.reclaim(store)
-        assert list(store.topics(0)) == [b"a"]  # nothing refers to b any more
+        assert list(store.tables.topics(0)) == [b"a"]  # nothing refers to b any more
         assert store.tails()[0] == (3, 3, 2, now + 90_000_000)
         store.commit([publications(3, [Pub(b"a", b"", RETAIN)], time_us=now, epoch=3)])
-        assert store.retained_topic(0, b"a") is None
+        assert store.retained.record(0, b"a") is None
         assert check_store(store).damages == []
     with bench.open(StoreOptions(retention_s=100)) as store:
         assert store.read(0, 0).first_kept == 3
@@ -369,12 +374,12 @@ def test_a_rescued_publication_goes_when_it_expires(bench: Bench) -> None:
         store.commit([publications(0, [Pub(b"b", b"y"), Pub(b"a", b"x", RETAIN, 200_000)], time_us=now)])
         bench.clock.advance(150)
         assert bench.reclaim(store) == 1
-        assert store.retained_topic(0, b"a") is not None
+        assert store.retained.record(0, b"a") is not None
         bench.clock.advance(100)
-        assert store.retained_topic(0, b"a") is None
+        assert store.retained.record(0, b"a") is None
         bench.reclaim(store)
         assert store.stats().retained == 0
-        assert list(store.topics(0)) == []
+        assert list(store.tables.topics(0)) == []
 
 
 def test_a_rescued_publication_goes_when_it_is_replaced(bench: Bench) -> None:
@@ -384,7 +389,7 @@ def test_a_rescued_publication_goes_when_it_is_replaced(bench: Bench) -> None:
         bench.clock.advance(150)
         assert bench.reclaim(store) == 1
         store.commit([publications(1, [Pub(b"a", b"y", RETAIN)], time_us=bench.clock.time_us())])
-        assert found(store.retained(0, lambda _: True)) == [(1, b"a", b"y")]
+        assert found(retained_records(store, 0)) == [(1, b"a", b"y")]
         assert store.environment.lmdb.begin().stat(store.environment.databases.kept)["entries"] == 0
 
 
@@ -397,11 +402,11 @@ def test_expiry_in_the_middle_of_the_log_leaves_the_past_before_it(bench: Bench)
         bench.clock.advance(5)
         assert bench.reclaim(store) == 1
         assert found(store.past(0, b"a", 0, now, limit=9)) == [(0, b"a", b"stays")]
-        assert list(store.topics(0)) == [b"a", b"b"]  # b's run still stands: retention has not come this far
+        assert list(store.tables.topics(0)) == [b"a", b"b"]  # b's run still stands: retention has not come this far
         bench.clock.advance(30 * 86_400)
         assert bench.reclaim(store) == 1
         bench.reclaim(store)
-        assert list(store.topics(0)) == []
+        assert list(store.tables.topics(0)) == []
         assert store.stats().used_bytes <= 4 * 4_096
 
 
@@ -426,7 +431,7 @@ def test_a_full_store_refuses_publications_takes_control_records_and_accepts_aga
         assert 25 <= stored < 40
         assert store.tails()[0].last == stored - 1
         store.commit([control(stored, saved_session())])
-        assert store.session(0, "c") is not None
+        assert store.tables.session(0, "c") is not None
         assert not store.room() or store.stats().free_bytes < MIB + 200_000
         bench.clock.advance(100)
         assert bench.reclaim(store) == stored + 1
@@ -435,7 +440,7 @@ def test_a_full_store_refuses_publications_takes_control_records_and_accepts_aga
         for n in range(1, 16):
             store.commit([publications(stored + n, [Pub(b"a", bytes(100_000))], time_us=now + 100)])
         assert store.stats().file_bytes <= before + 3 * 100_000  # 1.5 MB went into pages that were freed
-        assert store.session(0, "c") is not None
+        assert store.tables.session(0, "c") is not None
 
 
 def test_control_records_do_not_pass_the_quota_itself(bench: Bench) -> None:
@@ -477,10 +482,10 @@ def test_topics_longer_than_an_lmdb_key_are_told_apart(bench: Bench) -> None:
         store.commit([publications(0, [Pub(one, b"1", RETAIN), Pub(two, b"2", RETAIN)])])
     with bench.open() as store:
         assert [p for _, _, p in found(store.past(0, two, 0, START_US, limit=9))] == [b"2"]
-        kept = store.retained_topic(0, one)
+        kept = store.retained.record(0, one)
         assert kept is not None
         assert kept.payloads() == [b"1"]
-        assert set(store.topics(0)) == {one, two}
+        assert set(store.tables.topics(0)) == {one, two}
 
 
 def test_another_clusters_store_is_refused(bench: Bench) -> None:
@@ -574,13 +579,13 @@ def test_the_index_is_rebuilt_from_the_log(bench: Bench) -> None:
             store.commit([publications(n, [Pub(b"t%d" % (n % 3), b"%d" % n)], time_us=START_US + n)])
         store.commit([control(12, Subscribed("b", 1, "t1", 0, 9), Subscribed("b", 1, "t/#", 0, 9))])
         before = [store.past(0, b"t%d" % t, 0, START_US + 99, limit=99) for t in range(3)]
-        subscribers, stats = store.subscribers(b"t1"), store.stats()
+        subscribers, stats = store.tables.subscribers(b"t1"), store.stats()
         with store.environment.begin() as txn:
             txn.drop(store.environment.databases.dual, delete=False)
         rebuild_index(store)
         after = [store.past(0, b"t%d" % t, 0, START_US + 99, limit=99) for t in range(3)]
         assert [found(b) for b in after] == [found(b) for b in before]
-        assert store.subscribers(b"t1") == subscribers
+        assert store.tables.subscribers(b"t1") == subscribers
         assert len(subscribers) == 1
         assert store.stats().records == stats.records == 14
 
@@ -624,10 +629,10 @@ def test_a_topic_named_in_a_refused_commit_gets_its_id_later(bench: Bench) -> No
                     publications(1, [Pub(b"a", b"")], marks=(Mark(0, b"u", 1 << 16),)),
                 ]
             )
-        assert list(store.topics(0)) == []
+        assert list(store.tables.topics(0)) == []
         store.commit([publications(0, [Pub(b"new", b"1"), Pub(b"other", b"2")])])
     with bench.open() as store:
-        assert list(store.topics(0)) == [b"new", b"other"]
+        assert list(store.tables.topics(0)) == [b"new", b"other"]
         assert found(store.past(0, b"new", 0, START_US, limit=9)) == [(0, b"new", b"1")]
 
 
@@ -705,7 +710,7 @@ def test_superseded_records_of_sessions_leave_the_log_and_give_their_space_back(
         assert after.log_bytes < before.log_bytes / 5
         assert store.first_kept(0) == 0
         assert store.tails()[0].last == offset + 4
-        assert sorted(s.client_id for s in store.sessions(0)) == [f"c{name}" for name in range(5, 10)]
+        assert sorted(s.client_id for s in store.tables.sessions(0)) == [f"c{name}" for name in range(5, 10)]
         kept = [record for block in store.read(0, 0).blocks for record in block.payloads()]
         assert [type(unpack_record(packed)) for packed in kept].count(Dropped) == 5  # the takings, in their blocks
         assert check_store(store).damages == []

@@ -185,7 +185,7 @@ def test_a_crash_while_the_index_is_made_anew_loses_none_of_it(tmp_path: Path, c
     for steps in range(8):
         crash(store)
         store = opened(tmp_path, clock)
-        assert [s.broker for s in store.subscribers(b"a")] == ["b0", "b1", "b2"]
+        assert [s.broker for s in store.tables.subscribers(b"a")] == ["b0", "b1", "b2"]
         assert [b.first for b in store.past(0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
         store._index_writer.begin_rebuild()
         for _ in range(steps):

@@ -307,7 +307,9 @@ async def test_a_broker_that_dials_again_records_only_what_has_changed(tmp_path:
 
         def cuts() -> dict[tuple[int, str], int]:
             store = coordinator.server.store
-            return {(group, record.filter): cut for group in groups for record, cut in store.subscriptions(group)}
+            return {
+                (group, record.filter): cut for group in groups for record, cut in store.tables.subscriptions(group)
+            }
 
         before = cuts()
         assert {filter for _, filter in before} == {"a/b"}  # wildcards are interest alone
@@ -333,7 +335,7 @@ async def test_what_a_broker_was_subscribed_to_before_a_crash_of_both_is_ended(t
         group = topic_group(b"a", GROUPS)
 
         def recorded() -> list[tuple[str, int]]:
-            found = coordinator.server.store.subscriptions(group)
+            found = coordinator.server.store.tables.subscriptions(group)
             return [(record.filter, record.incarnation) for record, _ in found if record.filter == "a"]
 
         await eventually(lambda: recorded() == [("a", broker.engine.incarnation)], "the subscription's record")
@@ -755,4 +757,4 @@ async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_t
             await plain
         assert isinstance(await broker.publish(b"a", [words], dictionary=held.id), tuple)
         await stream.arrived(1)
-        assert coordinator.server.store.dictionary(topic_group(b"a", GROUPS), held.id) is not None
+        assert coordinator.server.store.tables.dictionary(topic_group(b"a", GROUPS), held.id) is not None

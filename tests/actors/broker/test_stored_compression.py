@@ -223,7 +223,7 @@ async def test_plain_publications_lie_compressed_and_arrive_as_they_were(tmp_pat
         assert [(r.encoding, r.dictionary) for r in stored] == [(FIRST_DICTIONARY, DICTIONARY.id)] * 2
         assert max(len(r.payload) for r in stored) < len(MESSAGE) // 3
         # The reader's broker fetches the dictionary, which is in the log of the records' group.
-        assert [d.dictionary for d in store.dictionaries(group)] == [DICTIONARY.id]
+        assert [d.dictionary for d in store.tables.dictionaries(group)] == [DICTIONARY.id]
         stream = await reader.subscribe(b"pumps/1", start={group: 0})
         await stream.arrived(2)
         recoder = reader.engine.recoder
