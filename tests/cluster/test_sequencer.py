@@ -45,7 +45,7 @@ def entry(
 def sequencer(store: MemoryStore | None = None, in_sync: Sequence[str] = ("a",), epoch: int = 1) -> Sequencer:
     """A sequencer that leads GROUP, its epoch record durable everywhere."""
     store = store or MemoryStore(8)
-    made = Sequencer("a", StoreMemory(cast(Any, store)))
+    made = Sequencer("a", StoreMemory(cast(Any, store.tables)))
     tail = store.tails().get(GROUP)
     start = made.open(GROUP, epoch, -1 if tail is None else tail.last, 0, in_sync)
     store.commit([start])
@@ -298,7 +298,7 @@ class Cluster(RuleBasedStateMachine):
         self.in_sync = in_sync
         self.pending: dict[str, list[Block]] = {member: [] for member in in_sync}
         self.waiting: list[tuple[int, list[tuple[tuple[bytes, int], int]]]] = []
-        self.sequencer = Sequencer(leader, StoreMemory(cast(Any, log)))
+        self.sequencer = Sequencer(leader, StoreMemory(cast(Any, log.tables)))
         self.place(self.sequencer.open(GROUP, self.epoch, tails.get(GROUP, -1), 0, in_sync))
         for member in in_sync:  # before anything is served
             start = self.pending[member].pop()
