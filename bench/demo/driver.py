@@ -105,8 +105,7 @@ class ReplayDemo:
         self, folder: Path, run: Mapping[str, Any], replay: Replay, measured: Sizes, begun: Callable[[], None]
     ) -> DemoReport:
         async with Stage(folder) as stage:
-            replaying = ReplayRun(stage, replay, run, folder, self._options.rate)
-            await replaying.open()
+            replaying = await ReplayRun.open(stage, replay, run, folder, self._options.rate)
             begun()
             with Bars(self._console, len(replay.events)) as bars:
                 outcome = await replaying.run(bars.update)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -49,52 +49,43 @@ Progress = Callable[[Mapping[str, int], Carried], None]
 
 
 class ReplayRun:
-    """The parts of one replay."""
+    """One replay whose parts are ready: subscriptions are confirmed, publishers connected."""
 
-    def __init__(self, stage: Stage, replay: Replay, run: Mapping[str, Any], folder: Path, rate: float) -> None:
-        """`run`: what the cluster wrote about itself (run.json); `folder`: where the parts' accounts go."""
-        self._stage = stage
+    def __init__(
+        self, replay: Replay, folder: Path, links: Links, subscribers: dict[str, Part], publishers: dict[str, Part]
+    ) -> None:
+        """`folder`: where the parts leave their accounts."""
         self._replay = replay
-        self._run = run
         self._folder = folder
-        self._rate = rate
-        self._start_us = 0
-        self._publishers: dict[str, Part] = {}
-        self._subscribers: dict[str, Part] = {}
+        self._links = links
+        self._subscribers = subscribers
+        self._publishers = publishers
 
-    async def open(self) -> None:
-        """Starts all parts; returns when all subscriptions are confirmed and all publishers connected.
+    @classmethod
+    async def open(cls, stage: Stage, replay: Replay, run: Mapping[str, Any], folder: Path, rate: float) -> Self:
+        """Starts all parts on `stage`; returns when all are ready. `run`: what the cluster wrote of itself (run.json).
 
         Raises `PeerError` when one does not start.
         """
-        links = self._links = await self._open_links()
-        common = ["--events", str(self._replay.file), "--folder", str(self._folder)]
+        links = await _open_links(stage, run, replay.publishers)
+        common = ["--events", str(replay.file), "--folder", str(folder)]
+        subscribers, publishers = dict[str, Part](), dict[str, Part]()
         for name in SUBSCRIBERS:
             role = "subscribe-python" if name == PYTHON else "subscribe-mqtt"
-            more = ["--ray", str(self._run["ray_address"])] if name == PYTHON else []
+            more = ["--ray", str(run["ray_address"])] if name == PYTHON else []
             more += ["--aware"] if name == AWARE else []
-            self._subscribers[name] = self._part(name, role, links.ports[name], common, more)
-        for name in self._replay.publishers:
-            more = ["--rate", str(self._rate), "--last-hour", str(self._replay.last_hour)]
+            subscribers[name] = _client(stage, name, role, links.ports[name], [*common, *more])
+        for name in replay.publishers:
+            more = ["--rate", str(rate), "--last-hour", str(replay.last_hour)]
             more += [] if name == WEATHER else ["--aware"]
-            self._publishers[name] = self._part(name, "publish", links.ports[name], common, more)
-        parts = self._parts()
+            publishers[name] = _client(stage, name, "publish", links.ports[name], [*common, *more])
+        parts = [*subscribers.values(), *publishers.values()]
         await asyncio.gather(*[part.start() for part in parts])
         await asyncio.gather(*[part.wait_for("ready") for part in parts])
-
-    def _part(self, name: str, role: str, port: int, common: list[str], more: list[str]) -> Part:
-        return self._stage.part(name, CLIENTS, [role, "--name", name, "--port", str(port), *common, *more])
+        return cls(replay, folder, links, subscribers, publishers)
 
     def _parts(self) -> list[Part]:
         return [*self._subscribers.values(), *self._publishers.values()]
-
-    async def _open_links(self) -> Links:
-        run = self._run
-        mqtt = f"{run['mqtt_host']}:{run['mqtt_port']}"
-        addresses = [address for broker in run["brokers"].values() for address in broker]
-        link = next(address.removeprefix("tcp:") for address in addresses if address.startswith("tcp:"))
-        mqtt_links = dict.fromkeys((PLAIN, AWARE, *self._replay.publishers), mqtt)
-        return await Links.open(self._stage, {**mqtt_links, PYTHON: link})
 
     async def run(self, progress: Progress) -> ReplayOutcome:
         """Replays everything; returns when all has arrived, or nothing moves any more.
@@ -102,7 +93,7 @@ class ReplayRun:
         Raises `PeerError` when a part dies.
         """
         start_ns = time.monotonic_ns() + START_IN_NS
-        self._start_us = (time.time_ns() + START_IN_NS) // 1000
+        start_us = (time.time_ns() + START_IN_NS) // 1000
         for part in self._publishers.values():
             part.order(f"go {start_ns}")
         await self._arrive(progress)
@@ -110,7 +101,7 @@ class ReplayRun:
         for part in self._parts():
             part.order("finish")
         await asyncio.gather(*[part.wait_for("done", END_TIMEOUT_S) for part in self._parts()])
-        return self._outcome(start_ns, end_ns)
+        return self._outcome(start_ns, start_us, end_ns)
 
     async def _arrive(self, progress: Progress) -> None:
         total = len(self._replay.events)
@@ -132,7 +123,7 @@ class ReplayRun:
         received = {name: int(part.state.get("received", 0)) for name, part in self._subscribers.items()}
         return {"published": _sum(self._publishers.values(), "acknowledged"), **received}
 
-    def _outcome(self, start_ns: int, end_ns: int) -> ReplayOutcome:
+    def _outcome(self, start_ns: int, start_us: int, end_ns: int) -> ReplayOutcome:
         sent_ns = np.full(len(self._replay.events), start_ns, dtype=np.int64)
         for name in self._publishers:
             sent = np.load(self._folder / f"sent-{name}.npy")
@@ -140,7 +131,7 @@ class ReplayRun:
         begun = [part.state["last_hour_us"] for part in self._publishers.values()]
         return ReplayOutcome(
             start_ns,
-            self._start_us,
+            start_us,
             end_ns,
             self.counts()["published"],
             sent_ns,
@@ -148,6 +139,17 @@ class ReplayRun:
             {name: read_arrivals(self._folder, name) for name in SUBSCRIBERS},
             self._links.carried,
         )
+
+
+def _client(stage: Stage, name: str, role: str, port: int, more: Sequence[str]) -> Part:
+    return stage.part(name, CLIENTS, [role, "--name", name, "--port", str(port), *more])
+
+
+async def _open_links(stage: Stage, run: Mapping[str, Any], publishers: Sequence[str]) -> Links:
+    mqtt = f"{run['mqtt_host']}:{run['mqtt_port']}"
+    addresses = [address for broker in run["brokers"].values() for address in broker]
+    link = next(address.removeprefix("tcp:") for address in addresses if address.startswith("tcp:"))
+    return await Links.open(stage, {**dict.fromkeys((PLAIN, AWARE, *publishers), mqtt), PYTHON: link})
 
 
 def _sum(parts: Iterable[Part], key: str) -> int:
