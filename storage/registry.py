@@ -3,7 +3,8 @@
 An LMDB environment of its own (`registry.mdb`, mode 0600: it holds the cluster's key). Keys are texts, values
 msgpack behind a CRC-32. LMDB syncs each commit; NOSYNC and WRITEMAP are forbidden (DESIGN.md section 3). After an
 I/O error the registry refuses everything. An exclusive lock keeps a second server out, so that compare-and-set is
-decided in one place.
+decided in one place. A damaged row is as if it were not there, and noted (`file.damage`); whoever must not take it for
+one that never was asks `is_damaged`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import msgpack
 from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError, StorePoisonedError, UsageError
 from lexicast.cluster.files import FILE_MODE, make_folder, open_lock
 
+from .file.damage import Ledger
 from .file.locks import begin_reading, open_environment
+from .file.sealing import DamageError
 
 FORMAT: Final = 1
 FORMAT_KEY: Final = "format"
@@ -42,6 +45,7 @@ class Registry:
     def __init__(self, folder: Path) -> None:
         """Open or create it. Raises StoreError (no permission, in use), StoreFormatError (damaged, newer)."""
         self._path = folder / FILE
+        self.damage = Ledger(f"the registry {self._path}:")
         self._poison: str | None = None
         self._environment: lmdb.Environment | None = None
         self._lock = _lock(folder)
@@ -55,7 +59,7 @@ class Registry:
     def _check_format(self) -> None:
         stored = self.get(FORMAT_KEY)
         if stored is None:
-            if self.items(""):
+            if self.items("") and not self.is_damaged(FORMAT_KEY):
                 raise StoreFormatError(f"{self._path} is not a lexicast registry: move it away")
             self.commit({FORMAT_KEY: FORMAT})
         elif stored != FORMAT:
@@ -64,20 +68,29 @@ class Registry:
             )
 
     def get(self, key: str) -> Any:
-        """The value, None where there is none. Raises StoreFormatError when it is damaged."""
+        """The value; None where there is none, or a damaged one."""
         with begin_reading(self._healthy()) as transaction:
             packed = transaction.get(key.encode())
-        return None if packed is None else self._unpack(key, packed)
+            return None if packed is None else self._unpacked(key, packed)
+
+    def is_damaged(self, key: str) -> bool:
+        """There is a row under `key`, and it is damaged."""
+        with begin_reading(self._healthy()) as transaction:
+            packed = transaction.get(key.encode())
+            return packed is not None and _body(packed) is None
 
     def items(self, prefix: str) -> dict[str, Any]:
-        """All keys that start with `prefix`, in order, with their values. Raises StoreFormatError."""
+        """All sound rows whose key starts with `prefix`, in order of their keys."""
         found: dict[str, Any] = {}
         start = prefix.encode()
         with begin_reading(self._healthy()) as transaction, transaction.cursor() as cursor:
             for key, packed in cursor.iternext() if cursor.set_range(start) else ():
                 if not bytes(key).startswith(start):
                     break
-                found[bytes(key).decode()] = self._unpack(bytes(key).decode(), packed)
+                name = bytes(key).decode(errors="replace")
+                value = self._unpacked(name, packed)
+                if value is not None:
+                    found[name] = value
         return found
 
     def commit(self, changes: Mapping[str, Any]) -> None:
@@ -116,17 +129,15 @@ class Registry:
             raise StoreError(f"{self._path} is closed")
         return self._environment
 
-    def _unpack(self, key: str, packed: bytes | memoryview) -> Any:
-        data = bytes(packed)
-        body = data[CRC_BYTES:]
+    def _unpacked(self, key: str, packed: bytes | memoryview) -> Any:
+        body = _body(packed)
         try:
-            if crc32(body).to_bytes(CRC_BYTES, "big") != data[:CRC_BYTES]:
-                raise ValueError("checksum")
-            return msgpack.unpackb(body, strict_map_key=False)
+            if body is not None:
+                return msgpack.unpackb(body, strict_map_key=False)
         except (ValueError, msgpack.UnpackException):
-            raise StoreFormatError(
-                f"{self._path} is damaged at {key!r}: restore it, or move its folder away (the stores know the rest)"
-            ) from None
+            pass
+        self.damage.note(DamageError("registry", -1, -1, f"the row {key!r} does not match its checksum"))
+        return None
 
 
 def _key(key: str) -> bytes:
@@ -134,6 +145,13 @@ def _key(key: str) -> bytes:
     if not 1 <= len(name) <= KEY_BYTES_MAX:
         raise UsageError(f"a registry key has 1 to {KEY_BYTES_MAX} bytes, not {len(name)}")
     return name
+
+
+def _body(packed: bytes | memoryview) -> bytes | None:
+    """What a row says; None when it does not match its checksum."""
+    data = bytes(packed)
+    body = data[CRC_BYTES:]
+    return body if crc32(body).to_bytes(CRC_BYTES, "big") == data[:CRC_BYTES] else None
 
 
 def _pack(key: str, value: Any) -> bytes:

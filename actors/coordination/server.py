@@ -79,20 +79,26 @@ class CoordinationServer:
         self._cluster: dict[str, Any] = cluster
         self._version = self._registry.get("version") or 0
         if cluster["id"]:
-            rows = self._registry.items("group/")
-            states = {int(key[6:]): GroupState(e, leader, tuple(members)) for key, (e, leader, members) in rows.items()}
-            if sorted(states) != list(range(cluster["groups"])):
-                raise StoreFormatError("the registry has lost rows of its topic groups: move its folder away")
-            self._leadership = Leadership(states)
+            self._leadership = Leadership(self._load_groups(cluster))
             self._founded.set()
         self._load_members(run)
+
+    def _load_groups(self, cluster: Mapping[str, Any]) -> dict[int, GroupState]:
+        """The stored states. Where one is lost, the group's home leads it, and its store knows the last epoch."""
+        rows = self._registry.items("group/")
+        states = {}
+        for group, home in assign(cluster["groups"], cluster["coordinators"]).items():
+            epoch, leader, members = rows.get(_group_key(group), (0, home, (home,)))
+            states[group] = GroupState(epoch, leader, tuple(members))
+        return states
 
     def _load_members(self, run: str) -> None:
         rows = self._registry.items("member/")
         if self._registry.get("run") == run:
             for key, row in rows.items():
                 _, kind, name = key.split("/", 2)
-                self._members[kind][name] = _member(name, row)
+                if kind in self._members:  # else a bit of the key has flipped
+                    self._members[kind][name] = _member(name, row)
         else:
             self._commit_version({"run": run, **dict.fromkeys(rows)})
 
@@ -126,11 +132,16 @@ class CoordinationServer:
     async def register(self, kind: str, member: Member) -> int:
         self._check_member(kind, member)
         key = f"{kind}/{member.name}"
-        incarnation = (self._registry.get(f"incarnation/{key}") or 0) + 1
+        incarnation = self._next_incarnation(f"incarnation/{key}")
         row = [incarnation, member.addresses, member.node, member.pid, member.groups]
         self._commit_version({f"incarnation/{key}": incarnation, f"member/{key}": row})
         self._members[kind][member.name] = _member(member.name, row)
         return incarnation
+
+    def _next_incarnation(self, key: str) -> int:
+        """One more than the last; where that is lost, a number beyond any that was counted up to."""
+        lost = self._registry.is_damaged(key)
+        return time.time_ns() // 1_000 if lost else (self._registry.get(key) or 0) + 1
 
     async def leave(self, kind: str, name: str) -> None:
         if self._members.get(kind, {}).get(name) is not None:
@@ -180,6 +191,7 @@ class CoordinationServer:
             "members": members,
             "version": self._version,
             "started_us": self._started_us,
+            "damage": self._registry.damage.status(),
         }
 
     def close(self) -> None:
@@ -225,7 +237,8 @@ class CoordinationServer:
         ours = self._cluster["id"]
         if cluster_id and cluster_id != ours:
             raise StoreFormatError(f"the store of {member} belongs to cluster {cluster_id}, this is {ours}")
-        if not cluster_id and self._registry.get(f"incarnation/{COORDINATOR}/{member}"):
+        served = f"incarnation/{COORDINATOR}/{member}"
+        if not cluster_id and (self._registry.get(served) or self._registry.is_damaged(served)):
             raise StoreFormatError(
                 f"the store of {member} is empty, but it has served this cluster before: put its store back, or move "
                 "the coordination server's folder away as well to start without what it held"
@@ -253,7 +266,11 @@ def _member(name: str, row: Sequence[Any]) -> Member:
 
 
 def _group_rows(states: Mapping[int, GroupState]) -> dict[str, Any]:
-    return {f"group/{group:05d}": list(state) for group, state in states.items()}
+    return {_group_key(group): list(state) for group, state in states.items()}
+
+
+def _group_key(group: int) -> str:
+    return f"group/{group:05d}"
 
 
 class LocalCoordination(CoordinationServer):

@@ -145,7 +145,7 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
     if actor.get("failure") or store.get("poisoned"):
         yield (
             f"{name} has given up after an I/O error ({actor.get('failure')}): look at the disk, stop the cluster, "
-            "check the store (`python -m lexicast.storage.maintenance.check`), start again"
+            "check the store (`lexicast store check`), start again"
         )
     elif store.get("full"):
         yield (

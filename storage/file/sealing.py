@@ -27,10 +27,7 @@ class DamageError(StoreError):
     """Bytes on disk are not those that were written. Names the table, the group and the offset (-1: not known)."""
 
     def __init__(self, table: str, group: int, offset: int, what: str) -> None:
-        super().__init__(
-            f"damaged: {table}, group {group}, offset {offset}: {what}; "
-            "run `python -m lexicast.storage.maintenance.check` on this store"
-        )
+        super().__init__(f"damaged: {table}, group {group}, offset {offset}: {what}")
         self.table = table
         self.group = group
         self.offset = offset

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from binascii import crc32
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgpack
 import pytest
 
 from lexicast.actors.coordination.actor import CoordinationActor
@@ -225,16 +227,80 @@ def _damage(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def test_flipped_bytes_are_named(tmp_path: Path) -> None:
+def _flip(folder: Path, row: bytes) -> None:
+    """Flip a bit of a row wherever it lies, older copies in pages that nobody looks at any more included."""
+    content = (folder / FILE).read_bytes()[: 1 << 20]
+    at = content.find(row)
+    assert at >= 0
+    while at >= 0:
+        _damage(folder / FILE, at, bytes([content[at] ^ 1]))
+        at = content.find(row, at + 1)
+
+
+def test_a_damaged_row_is_passed_over_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(tmp_path)
-    registry.commit({"needle": b"in the haystack"})
+    registry.commit({"hay/1": b"straw", "hay/needle": b"in the haystack", "hay/zzz": 3})
     registry.close()
-    content = (tmp_path / FILE).read_bytes()[: 1 << 20]
-    _damage(tmp_path / FILE, content.rindex(b"in the haystack"), b"IN")
+    _flip(tmp_path, b"in the haystack")
     registry = Registry(tmp_path)
-    with pytest.raises(StoreFormatError, match="damaged at 'needle'"):
-        registry.get("needle")
+    assert registry.get("hay/needle") is None
+    assert registry.items("hay/") == {"hay/1": b"straw", "hay/zzz": 3}
+    assert [registry.is_damaged(key) for key in ("hay/needle", "hay/1", "hay/none")] == [True, False, False]
+    assert registry.damage.counts == {"registry": 1}
+    assert "hay/needle" in caplog.text
+    registry.commit({"hay/needle": b"found"})
+    assert registry.get("hay/needle") == b"found"
+    assert not registry.is_damaged("hay/needle")
     registry.close()
+
+
+def test_a_registry_whose_format_is_damaged_opens(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.commit({"key": "value"})
+    registry.close()
+    body = b"\x01"
+    _flip(tmp_path, crc32(body).to_bytes(4, "big") + body)
+    for _ in range(2):  # it was written anew
+        registry = Registry(tmp_path)
+        assert registry.get("key") == "value"
+        registry.close()
+
+
+def _row(value: object) -> bytes:
+    body: bytes = msgpack.packb(value)
+    return crc32(body).to_bytes(4, "big") + body
+
+
+async def test_a_server_whose_rows_are_damaged_starts_and_hands_out_nothing_twice(tmp_path: Path) -> None:
+    with server(tmp_path, BOTH) as first:
+        await asyncio.gather(*[first.open_groups(name, {}, None) for name in BOTH])
+        cluster_id = first.status()["cluster_id"]
+        opened = await first.open_groups(BOTH[0], {}, cluster_id)
+        for _ in range(3):
+            incarnation = await first.register(COORDINATOR, broker(BOTH[0]))
+    _flip(tmp_path, _row([opened[0], BOTH[0], [BOTH[0]]]))
+    _flip(tmp_path, _row(incarnation))
+    with server(tmp_path, BOTH) as again:
+        status = again.status()
+        assert status["damage"]["counts"]["registry"] >= 2
+        assert sorted(status["group_states"]) == [0, 1, 2, 3]
+        with pytest.raises(StoreFormatError, match="has served this cluster before"):
+            await again.open_groups(BOTH[0], {}, None)
+        anew = await again.open_groups(BOTH[0], opened, cluster_id)
+        assert all(anew[group] > epoch for group, epoch in opened.items())
+        assert await again.register(COORDINATOR, broker(BOTH[0])) > incarnation
+
+
+async def test_a_server_that_has_lost_the_cluster_asks_the_stores(tmp_path: Path) -> None:
+    with server(tmp_path) as first:
+        opened = await first.open_groups("coordinator-0", {}, None)
+        info = await first.cluster()
+    names = {"id": info.cluster_id, "key": info.key, "groups": 4, "coordinators": list(BOTH[:1])}
+    _flip(tmp_path, _row(names))
+    with server(tmp_path) as again:
+        anew = await again.open_groups("coordinator-0", opened, info.cluster_id)
+        assert (await again.cluster()).cluster_id == info.cluster_id
+        assert all(anew[group] > epoch for group, epoch in opened.items())
 
 
 @pytest.mark.parametrize("size", [100, 12_288, MAP_BYTES // 2])
