@@ -1,4 +1,4 @@
-"""`lexicast store check | repair | compact | backup | stats DIR`: care for the files of a store.
+"""`lexicast store check | repair | compact | backup | stats DIR`: the maintenance of the files of a store.
 
 DIR is the directory with the store's data file in it: a coordinator's, below the cluster's data folder, or that of a
 stand-alone DualDB. Checking, backing up and counting may run while it is in use.
@@ -57,10 +57,10 @@ def _tell(report: CheckReport, what: str, as_json: bool) -> None:
 def check(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Walk everything and compare every checksum. Also while the store is in use. Exit code 1: something is damaged."""
     from lexicast.storage.maintenance import (
-        directory as care,  # loads the store and NumPy: only where one is looked after
+        directory as maintenance,  # loads the store and NumPy: only where one is looked after
     )
 
-    report = care.check(directory)
+    report = maintenance.check(directory)
     _tell(report, "checked", as_json)
     if not report.sound:
         raise typer.Exit(ERROR)
@@ -74,24 +74,26 @@ def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     What is lost is told, by kind and number. It takes as much room as the old file has, which stays beside the new one
     (*.before-repair): delete it when you are content.
     """
-    from lexicast.storage.maintenance import directory as care
+    from lexicast.storage.maintenance import directory as maintenance
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("repairing")
-        report = care.repair(directory, lambda done, total: progress.update(task, completed=done, total=total))
+        report = maintenance.repair(directory, lambda done, total: progress.update(task, completed=done, total=total))
     _tell(report, "kept", as_json)
     if not as_json:
-        typer.echo(f"the old file is {care.data_file(directory)}{care.BEFORE_REPAIR}: delete it when you are content")
+        typer.echo(
+            f"the old file is {maintenance.data_file(directory)}{maintenance.BEFORE_REPAIR}: delete it when you are content"
+        )
 
 
 @store.command()
 @reported
 def compact(directory: DirectoryArgument) -> None:
     """Rewrite a stopped store without its free pages, so that its file is as small as what it holds."""
-    from lexicast.storage.maintenance import directory as care
+    from lexicast.storage.maintenance import directory as maintenance
 
-    before, after = care.compact(directory)
+    before, after = maintenance.compact(directory)
     typer.echo(f"{decimal(before)} before, {decimal(after)} now")
 
 
@@ -102,18 +104,18 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="An empty or new directory for the copy.")],
 ) -> None:
     """Copy the store as it is at one moment. Also while it is in use; its file may grow meanwhile."""
-    from lexicast.storage.maintenance import directory as care
+    from lexicast.storage.maintenance import directory as maintenance
 
-    typer.echo(f"{decimal(care.backup(directory, target))} in {target}")
+    typer.echo(f"{decimal(maintenance.backup(directory, target))} in {target}")
 
 
 @store.command()
 @reported
 def stats(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Count rows and bytes of each table. Also while the store is in use."""
-    from lexicast.storage.maintenance import directory as care
+    from lexicast.storage.maintenance import directory as maintenance
 
-    found = care.stats(directory)
+    found = maintenance.stats(directory)
     if as_json:
         typer.echo(json.dumps({**found._asdict(), "tables": [table._asdict() for table in found.tables]}))
         return

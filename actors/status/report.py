@@ -119,6 +119,11 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
     """One sentence for everything that is not as it should be: what it is, and what to do where that can be said."""
     if "error" in now["coordination"]:
         yield f"coordination does not serve ({now['coordination']['error']}); data flows on, nothing can change places"
+    if damage := now["coordination"].get("damage"):
+        yield (
+            f"coordination: {sum(damage['counts'].values()):,} damaged rows of its registry are passed over (first: "
+            f"{damage['first'][0]}): members and leaders are known from those who call; nothing need be done"
+        )
     for role in ROLES:
         for name, actor in now[role].items():
             if "error" in actor:

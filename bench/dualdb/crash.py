@@ -33,7 +33,7 @@ from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import NEVER_US
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.store import Store
 
 from .. import report as reports
@@ -95,7 +95,7 @@ def answers(directory: Path, payloads: bool = False) -> tuple[int, list[list[int
     """(operations, the numbers that answer each of `questions`) of a copy, so that the questions are not stored."""
     with tempfile.TemporaryDirectory(prefix="lexicast-crash") as folder:
         copy = Path(folder) / "copy"
-        care.backup(directory, copy)
+        maintenance.backup(directory, copy)
         db = DualDB.open(copy, DUAL)
         operations = db.stats().operations
         found = db.apply(questions())
@@ -214,7 +214,7 @@ def kills(name: str, count: int, seed: int, tell: Callable[[str], None] | None =
                     tell(f"{name}: kill {number + 1}")
                 outcomes.append(kill_once(name, directory, step, dice.random() ** 2 * 0.15))
                 step = outcomes[-1].found
-            report = care.check(directory)
+            report = maintenance.check(directory)
             if not report.sound:
                 outcomes[-1] = outcomes[-1]._replace(torn=f"check: {report.damages[0]}")
     return outcomes

@@ -19,7 +19,7 @@ from lexicast.cluster.records import unpack_record
 from lexicast.storage.environment.read_only import ReadOnlyStore
 from lexicast.storage.file.keys import log_key, parse_log_key
 from lexicast.storage.log.block_format import block_of, verified_head
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 
 TELEMETRY: Final = b"/telemetry"
 PAYLOAD, META, SESSIONS, OTHER = "telemetry payload", "telemetry meta", "session control", "other"
@@ -59,7 +59,7 @@ def measure_log(data_dir: Path) -> LogBytes:
     kinds: Counter[str] = Counter()
     records: Counter[str] = Counter()
     for directory in directories:
-        tables = {table.name: table.bytes for table in care.stats(directory).tables}
+        tables = {table.name: table.bytes for table in maintenance.stats(directory).tables}
         log += tables["log"]
         store += sum(tables.values())
         for row_bytes, block in _blocks(directory):

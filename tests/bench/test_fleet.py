@@ -25,7 +25,7 @@ from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.records import pack_record
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.store import Store
 
 from ..support.mqtt_harness import Served, served
@@ -77,7 +77,7 @@ def test_log_bytes_are_told_by_kind_and_add_up(tmp_path: Path) -> None:
     assert found.kinds["SessionSaved"] > len(saved)
     parts = found.parts()
     assert set(parts) == {PAYLOAD, META, SESSIONS, OTHER}
-    assert sum(parts.values()) == found.log <= found.store == care.stats(folder).used_bytes
+    assert sum(parts.values()) == found.log <= found.store == maintenance.stats(folder).used_bytes
     assert all(size > 0 for size in parts.values())
     assert found.since(found) == LogBytes(0, 0, dict.fromkeys(found.kinds, 0), dict.fromkeys(found.records, 0))
 

@@ -19,7 +19,7 @@ from lexicast.storage.dualdb.runs import parse_segment_key
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.keys import parse_log_key
 from lexicast.storage.file.sealing import DamageError, seal
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.maintenance.check import check_coordinator_store
 from lexicast.storage.store import Store
 from lexicast.storage.tables.databases import Databases, raw_database
@@ -124,8 +124,8 @@ def test_repair_drops_rows_of_a_wrong_form_and_keeps_the_others(tmp_path: Path) 
     fill(store)
     spoil(store, TABLES)
     store.close()
-    care.repair(tmp_path / "s")
-    assert care.check(tmp_path / "s").sound
+    maintenance.repair(tmp_path / "s")
+    assert maintenance.check(tmp_path / "s").sound
     store = opened(tmp_path / "s", clock)
     assert [block.first for block in store.read(0, 4, expired=True).blocks] == list(range(4, 12))
     assert store.tables.session(0, "client") is not None
@@ -169,8 +169,8 @@ def test_a_dualdb_with_keys_of_a_wrong_form_says_so_and_is_repaired(tmp_path: Pa
     db.close()
     with pytest.raises(StoreError, match="damaged"):
         DualDB.open(tmp_path / "d", options)
-    assert {damage.table for damage in care.check(tmp_path / "d").damages} >= {"batches", "runs"}
-    care.repair(tmp_path / "d")
+    assert {damage.table for damage in maintenance.check(tmp_path / "d").damages} >= {"batches", "runs"}
+    maintenance.repair(tmp_path / "d")
     db = DualDB.open(tmp_path / "d", options)
     assert sorted([each.sid for each in db.publish(1, 40, 10**9, 1, b"")]) == list(range(1, 30, 3))
     db.close()

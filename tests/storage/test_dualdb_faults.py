@@ -23,7 +23,7 @@ from lexicast.storage.dualdb.rows import NEVER_US
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.environment.space import RAN_OUT_S, Space
 from lexicast.storage.file.disk import POISON_FILE
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.store import Store
 
 from ..support.dualdb_model import Operation, batch_of
@@ -95,7 +95,7 @@ def test_dualdb_on_a_full_disk_says_so_and_goes_on_when_there_is_space(
         assert [p.pid for p in past] == [number * 10 + id for number in range(acknowledged)]
     assert db.payloads([0, 10 * acknowledged - 1]) == [bytes(5_000)] * 2
     db.close()
-    assert care.check(small_disk / "db").sound
+    assert maintenance.check(small_disk / "db").sound
 
 
 def test_the_reserve_refuses_batches_before_the_disk_is_full_and_lets_unsubscribing_pass(small_disk: Path) -> None:
@@ -162,14 +162,14 @@ def test_a_dualdb_cut_short_is_an_error_that_names_it_and_repair_keeps_the_rest(
         directory = tmp_path / str(part)
         shutil.copytree(origin, directory)
         os.truncate(directory / DUAL_FILE, int(size * part))
-        report = care.check(directory)
+        report = maintenance.check(directory)
         assert [d.table for d in report.damages] == ["file"]
         assert "cut off" in report.damages[0].what
         try:
-            care.repair(directory)
+            maintenance.repair(directory)
         except StoreFormatError:
             continue  # not even the list of tables is left
-        assert care.check(directory).sound
+        assert maintenance.check(directory).sound
         db = DualDB.open(directory, TINY)
         for id in range(10):
             pids = [p.pid for p in db.subscribe(id, 10**6, 0, NEVER_US, 1)]
@@ -188,7 +188,7 @@ def test_an_io_error_other_than_a_full_disk_is_remembered_until_repair(tmp_path:
     db.close()
     with pytest.raises(StorePoisonedError, match="look at the disk"):
         DualDB.open(tmp_path, TINY)
-    assert care.repair(tmp_path).sound
+    assert maintenance.repair(tmp_path).sound
     db = DualDB.open(tmp_path, TINY)
     assert db.stats().operations == 10
     db.close()

@@ -22,7 +22,7 @@ from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file import locks
 from lexicast.storage.file.disk import POISON_FILE
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.scan import LogScanner
 from lexicast.storage.store import Store
 
@@ -58,13 +58,13 @@ def filled(tmp_path: Path) -> tuple[Path, dict[int, bytes]]:
 
 
 def is_whole(directory: Path, wanted: dict[int, bytes]) -> None:
-    assert care.check(directory).sound
+    assert maintenance.check(directory).sound
     store = open_store(directory)
     assert found_in(store) == wanted
     store.close()
 
 
-@pytest.mark.parametrize("replace", [care.compact, care.repair])
+@pytest.mark.parametrize("replace", [maintenance.compact, maintenance.repair])
 @pytest.mark.parametrize("reader", [READ, SHARE])
 def test_no_file_is_replaced_under_a_reader(
     filled: tuple[Path, dict[int, bytes]], replace: Callable[[Path], object], reader: str
@@ -90,15 +90,15 @@ def test_no_dualdb_is_replaced_under_a_reader(tmp_path: Path) -> None:
         process(READ, tmp_path / "dual" / DUAL_FILE, subdir=False) as started,
         pytest.raises(StoreError, match=f"is being read by process {started.pid}"),
     ):
-        care.compact(tmp_path / "dual")
-    care.compact(tmp_path / "dual")
-    assert care.check(tmp_path / "dual").sound
+        maintenance.compact(tmp_path / "dual")
+    maintenance.compact(tmp_path / "dual")
+    assert maintenance.check(tmp_path / "dual").sound
 
 
 def test_a_reader_in_the_same_process_is_seen_as_well(filled: tuple[Path, dict[int, bytes]]) -> None:
     directory, wanted = filled
     with LogScanner(directory), pytest.raises(StoreError, match="is being read by"):
-        care.compact(directory)
+        maintenance.compact(directory)
     is_whole(directory, wanted)
 
 
@@ -117,7 +117,7 @@ def test_a_backup_copied_over_a_file_that_is_being_read_is_refused_not_overwritt
     filled: tuple[Path, dict[int, bytes]], tmp_path: Path, reader: str
 ) -> None:
     directory, wanted = filled
-    care.backup(directory, tmp_path / "backup")
+    maintenance.backup(directory, tmp_path / "backup")
     store = open_store(directory)
     store.close()
     with process(reader, directory) as started:
@@ -158,7 +158,7 @@ def crash_before(step: int, work: Callable[[], object]) -> int:
         os._exit(1)
 
 
-@pytest.mark.parametrize("replace", [care.compact, care.repair])
+@pytest.mark.parametrize("replace", [maintenance.compact, maintenance.repair])
 def test_a_crash_between_any_two_steps_leaves_a_whole_store(
     filled: tuple[Path, dict[int, bytes]], tmp_path: Path, replace: Callable[[Path], object]
 ) -> None:
@@ -173,7 +173,7 @@ def test_a_crash_between_any_two_steps_leaves_a_whole_store(
         assert ended in (DONE, CRASHED)
         if ended == DONE:
             break
-        care.compact(directory)
+        maintenance.compact(directory)
         is_whole(directory, wanted)
         assert not list(directory.glob("*.new"))
     assert step > 5
@@ -213,7 +213,7 @@ def test_slots_of_killed_readers_are_cleared_by_whoever_needs_one(tmp_path: Path
     store.close()
 
 
-@pytest.mark.parametrize("look", [care.check, care.stats, LogScanner])
+@pytest.mark.parametrize("look", [maintenance.check, maintenance.stats, LogScanner])
 def test_a_store_whose_slots_were_used_up_by_killed_readers_is_read(
     filled: tuple[Path, dict[int, bytes]], look: Callable[[Path], object]
 ) -> None:
@@ -239,5 +239,5 @@ def test_slots_taken_by_living_readers_are_no_damage(
         for _ in range(4):
             stack.enter_context(process(READ, filled[0]))
         with pytest.raises(StoreError, match=r"all reader slots of the store .* are taken: wait") as caught:
-            care.stats(filled[0])
+            maintenance.stats(filled[0])
     assert not isinstance(caught.value, StoreFormatError)

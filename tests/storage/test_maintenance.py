@@ -26,7 +26,7 @@ from lexicast.storage.dualdb.rows import NEVER_US, Matches
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.disk import POISON_FILE
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.store import Store
 
 from ..support.dualdb_model import Operation, batch_of
@@ -111,14 +111,14 @@ def test_repair_keeps_every_undamaged_record_and_clears_poison(tmp_path: Path) -
     data = (directory / DATA_FILE).read_bytes()
     for number, at in ((7, 3), (7, 4), (30, 9)):
         flip(directory / DATA_FILE, data.index(payload(number, at)) + 20)
-    assert [d.offset for d in care.check(directory).damages] == [73, 74, 309]
+    assert [d.offset for d in maintenance.check(directory).damages] == [73, 74, 309]
     with pytest.raises(StorePoisonedError):
         open_store(directory)
-    report = care.repair(directory)
+    report = maintenance.repair(directory)
     assert [d.offset for d in report.damages] == [73, 74, 309]
     assert report.records == 397
-    assert care.check(directory).sound
-    assert (directory / (DATA_FILE + care.BEFORE_REPAIR)).exists()
+    assert maintenance.check(directory).sound
+    assert (directory / (DATA_FILE + maintenance.BEFORE_REPAIR)).exists()
     store = open_store(directory)
     for offset in (73, 74, 309):
         del wanted[offset]
@@ -141,12 +141,12 @@ def test_pages_of_lmdb_that_end_the_process_are_survived_and_named(tmp_path: Pat
                 file.seek(dice.randrange(2, path.stat().st_size // PAGE) * PAGE)
                 file.write(dice.randbytes(PAGE))
         try:
-            damaged = not care.check(directory).sound
+            damaged = not maintenance.check(directory).sound
         except StoreFormatError:
             continue  # not even the list of tables can be read: a backup is what helps
-        report = care.repair(directory)
+        report = maintenance.repair(directory)
         assert damaged or report.sound
-        assert care.check(directory).sound
+        assert maintenance.check(directory).sound
         store = open_store(directory)
         found = found_in(store)
         store.close()
@@ -173,19 +173,19 @@ def test_random_bytes_flipped_in_a_dualdb_cost_only_what_they_hit(tmp_path: Path
         for _ in range(3):
             flip(directory / DUAL_FILE, dice.randrange(2 * PAGE, size))
         try:
-            noticed += not care.check(directory).sound
-            care.repair(directory)
+            noticed += not maintenance.check(directory).sound
+            maintenance.repair(directory)
         except StoreFormatError:
             noticed += 1
             continue
-        assert care.check(directory).sound
+        assert maintenance.check(directory).sound
         db = DualDB.open(directory, SMALL)
         found = everything(db)
         db.close()
         for op, seqs in found.items():
             assert set(seqs) <= set(wanted[op])
         missing = sum(len(seqs) for seqs in wanted.values()) - sum(len(seqs) for seqs in found.values())
-        assert missing <= 3 * 64 or not care.check(directory).sound
+        assert missing <= 3 * 64 or not maintenance.check(directory).sound
     assert noticed >= 2  # the others fell on free pages
 
 
@@ -200,7 +200,7 @@ def test_a_dualdb_without_its_manifest_is_put_together_from_rows_and_batches(tmp
     db.environment.close()
     with pytest.raises(StoreFormatError, match="manifest"):
         DualDB.open(directory, SMALL)
-    report = care.repair(directory)
+    report = maintenance.repair(directory)
     assert [d.table for d in report.damages] == ["meta"]
     db = DualDB.open(directory, SMALL)
     assert everything(db) == wanted
@@ -224,7 +224,7 @@ def test_a_backup_of_what_is_no_store_leaves_no_folder(tmp_path: Path, content: 
     if content is not None:
         (wrong / DATA_FILE).write_bytes(content)
     with pytest.raises(StoreError):
-        care.backup(wrong, target)
+        maintenance.backup(wrong, target)
     assert not target.exists()
 
 
@@ -235,7 +235,7 @@ def test_a_backup_of_a_store_in_use_opens_by_itself(tmp_path: Path, kind: str) -
         store = open_store(directory)
         wanted = fill_store(store)
         elsewhere("backup", str(directory), str(target))
-        assert care.check(directory).sound
+        assert maintenance.check(directory).sound
         assert "coordinator" in elsewhere("stats", str(directory))
         store.commit([block(400, [b"later"])])
         store.close()
@@ -246,7 +246,7 @@ def test_a_backup_of_a_store_in_use_opens_by_itself(tmp_path: Path, kind: str) -
         db = DualDB.open(directory, SMALL)
         fill_dual(db)
         elsewhere("backup", str(directory), str(target))
-        assert care.check(directory).sound
+        assert maintenance.check(directory).sound
         assert "DualDB" in elsewhere("stats", str(directory))
         wanted_lists = everything(db)
         db.close()
@@ -254,7 +254,7 @@ def test_a_backup_of_a_store_in_use_opens_by_itself(tmp_path: Path, kind: str) -
         assert everything(other) == wanted_lists
         other.close()
     with pytest.raises(StoreError, match="not empty"):
-        care.backup(directory, target)
+        maintenance.backup(directory, target)
 
 
 def test_compacting_gives_free_pages_back_and_needs_a_stopped_store(tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_compacting_gives_free_pages_back_and_needs_a_stopped_store(tmp_path: Pa
         time = START_US + number * 1_000_000
         db.apply(batch_of([Operation(PUBLISH, at, time, 0, time + 1, at, bytes(2_000)) for at in range(60)]))
     with pytest.raises(StoreError, match="in use"):
-        care.compact(directory)
+        maintenance.compact(directory)
     with pytest.raises(StoreError, match="in use"):
-        care.repair(directory)
+        maintenance.repair(directory)
     db.close()
-    before, after = care.compact(directory)
+    before, after = maintenance.compact(directory)
     assert after < before / 2
     db = DualDB.open(directory, SMALL)
     assert db.stats().operations == 2_400

@@ -25,7 +25,7 @@ from lexicast.storage.environment.read_only import ReadOnlyStore
 from lexicast.storage.file.keys import name_key, parse_log_key
 from lexicast.storage.file.sealing import seal
 from lexicast.storage.log.block_format import HEAD_BYTES, peek_head
-from lexicast.storage.maintenance import directory as care
+from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.maintenance.check import check_coordinator_store
 from lexicast.storage.maintenance.lmdb_pages import BRANCH, LEAF, NO_PAGE, PageFile
 from lexicast.storage.maintenance.salvage import Salvage
@@ -218,7 +218,7 @@ def test_a_whole_store_is_repaired_without_any_loss(origin: Path, tmp_path: Path
     directory = tmp_path / "store"
     shutil.copytree(origin, directory)
     wanted, retained = rows_of(directory), retained_of(directory)
-    assert care.repair(directory).damages == []
+    assert maintenance.repair(directory).damages == []
     assert check_coordinator_store(directory).sound
     found = rows_of(directory)
     for (table, key), value in wanted.items():
@@ -234,7 +234,7 @@ def test_a_lost_branch_page_costs_nothing(origin: Path, tmp_path: Path) -> None:
     wanted, retained = records_of(origin), retained_of(origin)
     for number, table in branches.items():
         directory = damaged_copy(origin, tmp_path / f"{table}-{number}", [number])
-        report = care.repair(directory)
+        report = maintenance.repair(directory)
         assert report.damages == [], table
         assert check_coordinator_store(directory).sound
         assert records_of(directory) == wanted
@@ -248,7 +248,7 @@ def test_a_lost_leaf_costs_what_lay_in_it_and_is_told_by_kind_and_number(origin:
     records = records_of(origin)
     for number, table in sampled(Pages(origin / DATA_FILE).leaves):
         directory = damaged_copy(origin, tmp_path / f"{table}-{number}", [number])
-        report = care.repair(directory)
+        report = maintenance.repair(directory)
         assert check_coordinator_store(directory).sound, table
         found = rows_of(directory)
         lost = {(name, key) for name, key in wanted if (name, key) not in found and name != "dual"}
@@ -277,7 +277,7 @@ def test_no_topic_id_is_given_out_twice_after_a_lost_groups_row(origin: Path, tm
         for group in range(GROUPS):
             txn.delete(group.to_bytes(2, "big"), db=environment.open_db(b"groups", txn=txn))
     assert not check_coordinator_store(directory).sound
-    care.repair(directory)
+    maintenance.repair(directory)
     store = open_store(directory)
     for group in range(GROUPS):
         last = store.tails()[group].last
@@ -303,7 +303,7 @@ def test_a_retained_row_that_names_another_topics_record_is_found_and_set_right(
         databases.retained.put(txn, one, row)
     store.close()
     assert [damage.table for damage in check_coordinator_store(directory).damages] == ["retained"]
-    care.repair(directory)
+    maintenance.repair(directory)
     assert check_coordinator_store(directory).sound
     # The row that was overwritten is gone; which publication it named, only a log without damage could tell.
     found = retained_of(directory)
@@ -319,7 +319,7 @@ def test_a_file_that_was_cut_short_keeps_what_is_left(origin: Path, tmp_path: Pa
     size = (directory / DATA_FILE).stat().st_size
     with (directory / DATA_FILE).open("r+b") as file:
         file.truncate(size * 3 // 4)
-    report = care.repair(directory)
+    report = maintenance.repair(directory)
     assert report.damages
     assert check_coordinator_store(directory).sound
     found = records_of(directory)
@@ -341,7 +341,7 @@ def test_deleted_rows_do_not_come_back(origin: Path, tmp_path: Path) -> None:
     left = {key for table, key in rows_of(directory) if table == "sessions"}
     branch = next(n for n, table in Pages(directory / DATA_FILE).branches.items() if table == "log")
     overwrite(directory / DATA_FILE, branch, bytes(PAGE))
-    care.repair(directory)
+    maintenance.repair(directory)
     assert {key for table, key in rows_of(directory) if table == "sessions"} == left
 
 
@@ -392,7 +392,7 @@ def test_random_damage_costs_only_what_it_hits(origin: Path, tmp_path: Path, see
     directory = tmp_path / "store"
     _, struck = spoiled(origin, directory, seed)
     try:
-        report = care.repair(directory)
+        report = maintenance.repair(directory)
     except StoreFormatError as error:
         pytest.fail(str(error))
     assert check_coordinator_store(directory).sound
@@ -418,7 +418,7 @@ def test_random_damage_costs_only_what_it_hits(origin: Path, tmp_path: Path, see
 def test_both_headers_lost_is_said(origin: Path, tmp_path: Path) -> None:
     directory = damaged_copy(origin, tmp_path / "store", [0, 1])
     with pytest.raises(StoreFormatError, match="both headers"):
-        care.repair(directory)
+        maintenance.repair(directory)
     assert (directory / DATA_FILE).exists()
 
 
@@ -433,7 +433,7 @@ def test_one_header_lost_is_enough(origin: Path, tmp_path: Path) -> None:
         directory = damaged_copy(origin, tmp_path / f"store{number}", [number])
         with pytest.raises(StoreFormatError, match=r"cannot be opened .* repair it"):
             check_coordinator_store(directory)
-        care.repair(directory)
+        maintenance.repair(directory)
         assert check_coordinator_store(directory).sound
         assert records_of(directory).items() >= wanted.items()
         is_running(directory)
@@ -463,7 +463,7 @@ def test_a_payload_that_looks_like_a_page_gives_no_rows(tmp_path: Path) -> None:
     assert HEAD_BYTES < 400
     for number in (branch or leaves)[:1]:
         overwrite(path, number, bytes(PAGE))
-    care.repair(directory)
+    maintenance.repair(directory)
     store = open_store(directory)
     assert store.tables.session(0, "victim") is None
     store.close()
@@ -490,7 +490,7 @@ def test_a_tree_that_leads_in_circles_ends(origin: Path, tmp_path: Path) -> None
         file.seek(number * PAGE)
         file.write(page)
     wanted = records_of(origin)
-    assert care.repair(directory).damages == []
+    assert maintenance.repair(directory).damages == []
     assert records_of(directory) == wanted
 
 
@@ -516,5 +516,5 @@ def test_a_store_that_is_in_use_is_not_repaired(origin: Path, tmp_path: Path) ->
     shutil.copytree(origin, directory)
     store = open_store(directory)
     with pytest.raises(StoreError, match="in use"):
-        care.repair(directory)
+        maintenance.repair(directory)
     store.close()
