@@ -82,9 +82,8 @@ def repair(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
         report = maintenance.repair(directory, lambda done, total: progress.update(task, completed=done, total=total))
     _tell(report, "kept", as_json)
     if not as_json:
-        typer.echo(
-            f"the old file is {maintenance.data_file(directory)}{maintenance.BEFORE_REPAIR}: delete it when you are content"
-        )
+        old = f"{maintenance.data_file(directory)}{maintenance.BEFORE_REPAIR}"
+        typer.echo(f"the old file is {old}: delete it when you are content")
 
 
 @store.command()
