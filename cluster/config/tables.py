@@ -15,7 +15,6 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -260,6 +259,8 @@ def load_config(
 
 def default_text() -> str:
     """The text of the documented `lexicast.toml` that comes with this version."""
+    from importlib import resources  # loads what opens archives: only where the text is asked for
+
     return (resources.files("lexicast") / FILE_NAME).read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import lexicast
-from lexicast.actors.cli.main import app
+from lexicast.actors.cli.main import command_line
 from lexicast.cluster.config.tables import ENVIRONMENT_PREFIX, TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def command_of(line: str) -> list[str]:
 
 @cache
 def commands() -> Any:
-    return typer.main.get_command(app)
+    return typer.main.get_command(command_line())
 
 
 def check_lexicast(words: list[str]) -> None:

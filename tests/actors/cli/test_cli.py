@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from lexicast.actors.cli.main import app
+from lexicast.actors.cli.main import command_line
 from lexicast.actors.cli.status import render
 from lexicast.actors.status.report import GONE, size, span, warnings
 from lexicast.cluster.config.tables import Config
@@ -150,7 +150,7 @@ def test_a_reader_that_has_gone_is_nobodys_error(arguments: tuple[str, ...]) -> 
 def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
     program = """
 import os, signal, typer
-from lexicast.actors.cli_common import reported, run_app
+from lexicast.actors.cli.common import reported, run_app
 app = typer.Typer()
 @app.command()
 @reported
@@ -168,7 +168,7 @@ raise SystemExit(run_app(app, []))
 
 
 def test_every_command_explains_itself() -> None:
-    runner = CliRunner()
+    runner, app = CliRunner(), command_line()
     everything = runner.invoke(app, ["--help"]).stdout
     for command in ("up", "down", "status", "pub", "sub", "history", "config", "demo"):
         assert command in everything

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lexicast.actors.cli.main import _where
+from lexicast.actors.cli.cluster import _where
 from lexicast.actors.launch.node_addresses import NodeAddresses
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError

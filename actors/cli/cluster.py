@@ -1,0 +1,143 @@
+"""`lexicast up` and `lexicast down`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from lexicast.cluster.config.tables import Config, load_config
+from lexicast.cluster.errors import LexicastError, UsageError
+
+from ..launch.spark_environment import prepare_spark, spark_installed
+from .common import ConfigOption, DataDirOption, SetOption, installed_version, overrides, reported
+
+DOWN_TIMEOUT_S: Final = 60.0
+
+
+@reported
+def up(
+    data_dir: DataDirOption = None,
+    mqtt_port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port for MQTT; 0: any free one.")] = None,
+    brokers: Annotated[int | None, typer.Option(min=1, help="Brokers on each node.")] = None,
+    coordinators: Annotated[
+        int | None, typer.Option(min=1, help="Coordinators on each node; fixed when the cluster is created.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on for MQTT; 0.0.0.0: all.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Join this Ray (auto, or HOST:PORT) instead of starting one.")
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="With --address: wait till that Ray has so many nodes; each gets its share.")
+    ] = 1,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write where the cluster is (JSON) to this file when it serves.")
+    ] = None,
+) -> None:
+    """Start a cluster here and serve until Ctrl-C (or `lexicast down`).
+
+    Everything runs on this machine, in a Ray of its own, unless --address names another one. A second Ctrl-C kills.
+
+        lexicast up
+
+        lexicast up --data-dir ./data --mqtt-port 0 --brokers 2
+    """
+    from ..launch.cluster import run_cluster  # loads Ray, which takes a second: only here
+
+    if spark_installed():
+        with suppress(LexicastError):  # without a Java for it there is no Spark, and a cluster all the same
+            prepare_spark()
+    if nodes > 1 and address is None:
+        raise UsageError("--nodes needs --address: a Ray of its own has one node")
+    given = overrides(data_dir, settings)
+    for key, value in (
+        ("mqtt.port", mqtt_port),
+        ("node.brokers", brokers),
+        ("node.coordinators", coordinators),
+        ("mqtt.host", host),
+    ):
+        if value is not None:
+            given[key] = value
+    with _Screen() as screen:
+        run_cluster(
+            load_config(config, overrides=given),
+            address,
+            screen.progress,
+            screen.serving,
+            ready_file,
+            nodes=nodes,
+            warn=screen.warning,
+        )
+
+
+class _Screen:
+    """What `up` shows: a spinner while it starts, then where to connect, then a line with its time for each event."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._spinner = self._console.status("")
+        self._serves = False
+
+    def __enter__(self) -> _Screen:
+        self._spinner.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spinner.stop()
+
+    def progress(self, text: str) -> None:
+        """One step of the start, or one event."""
+        if self._serves:
+            self._console.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True, markup=False)
+        else:
+            self._spinner.update(text)
+
+    def warning(self, text: str) -> None:
+        """What is dangerous: it stays to be seen."""
+        self._console.print(f"! {text}", soft_wrap=True, markup=False)
+
+    def serving(self, run: Any) -> None:
+        """Everything serves."""
+        self._serves = True
+        self._spinner.stop()
+        self._console.print(_where(run), soft_wrap=True, markup=False)
+
+
+def _where(run: Any) -> str:
+    """What `up` prints when everything serves."""
+    default = Config().node.data_path() == Path(run.data_dir)
+    mqtt = [f"mqtt://{_bracketed(host)}:{run.mqtt_port}" for host in run.mqtt_hosts]
+    return "\n".join(
+        [
+            f"lexicast {installed_version()} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
+            f"  MQTT     {' '.join(mqtt)}",
+            f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
+            f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",
+            f"  data     {run.data_dir}",
+            f"  Ray      {run.ray_address}, namespace {run.namespace}",
+        ]
+    )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host  # RFC 3986, section 3.2.2
+
+
+@reported
+def down(
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait.")] = DOWN_TIMEOUT_S,
+) -> None:
+    """Stop the cluster that `lexicast up` runs on a data folder; returns when it has stopped."""
+    from ..launch.files import stop_up
+
+    folder = load_config(config, overrides=overrides(data_dir, None)).node.data_path()
+    pid = stop_up(folder, timeout_s)
+    typer.echo(f"stopped (process {pid})")
