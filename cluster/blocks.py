@@ -143,14 +143,14 @@ def unpack_meta(data: bytes) -> Meta:
             data, use_list=False, strict_map_key=False
         )
         if len(flat) == RUN_FIELDS:
-            runs: tuple[Run, ...] = (Run(*flat),)
+            runs: tuple[Run, ...] = (Run._make(flat),)
         else:
-            runs = tuple(Run(*flat[i : i + RUN_FIELDS]) for i in range(0, len(flat), RUN_FIELDS))
+            runs = tuple([Run._make(flat[i : i + RUN_FIELDS]) for i in range(0, len(flat), RUN_FIELDS)])
         meta = Meta(
             topics,
             runs,
-            tuple([ProducerRun(*p) for p in producers]),
-            tuple([Mark(*m) for m in marks]),
+            tuple([ProducerRun._make(p) for p in producers]) if producers else (),
+            tuple([Mark._make(m) for m in marks]) if marks else (),
             origins_of(topics, origins),
             dictionaries,
         )
@@ -165,15 +165,24 @@ def unpack_meta(data: bytes) -> Meta:
 def _good_columns(meta: Meta) -> bool:
     """Whether the texts, numbers and lists beside the runs are what they should be."""
     topics, _, producers, marks, origins, dictionaries = meta
-    if not ({tuple}.issuperset(map(type, (topics, origins, dictionaries))) and {bytes}.issuperset(map(type, topics))):
+    if type(topics) is not tuple or type(origins) is not tuple or type(dictionaries) is not tuple:
         return False
+    for topic in topics:
+        if type(topic) is not bytes:
+            return False
+    for origin in origins:
+        if type(origin) is not str:
+            return False
+    for dictionary in dictionaries:
+        if type(dictionary) is not int:
+            return False
     for producer, incarnation, sequence, count in producers:
         if not (type(producer) is bytes and type(incarnation) is type(sequence) is type(count) is int and count > 0):
             return False
     for index, session_uid, packet_id in marks:
         if not (type(index) is type(packet_id) is int and index >= 0 and type(session_uid) is bytes):
             return False
-    return {str}.issuperset(map(type, origins)) and {int}.issuperset(map(type, dictionaries))
+    return True
 
 
 def _good_runs(meta: Meta) -> bool:
@@ -231,7 +240,8 @@ class Block:
         if self._meta is not None:
             return self._meta
         meta = unpack_meta(self.meta_bytes)
-        if sum([run.count for run in meta.runs]) != self.count:
+        runs = meta.runs
+        if (runs[0].count if len(runs) == 1 else sum([run.count for run in runs])) != len(self.lengths) // U32:
             raise PeerError(f"group {self.group} offset {self.first}: runs and lengths of the block disagree")
         return meta
 
@@ -261,13 +271,13 @@ class Block:
 
     def payloads(self) -> list[bytes]:
         """The payloads in record order. Raises PeerError when lengths and body disagree."""
+        body = self.body
+        if len(self.lengths) == U32 and int.from_bytes(self.lengths, "little") == len(body):
+            return [body]
         lengths = memoryview(self.lengths).cast("I")
         ends = list(accumulate(lengths))
-        body = self.body
         if not ends or ends[-1] != len(body):
             raise PeerError(f"group {self.group} offset {self.first}: lengths and body of the block disagree")
-        if len(ends) == 1:
-            return [body]
         return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
     def records(self) -> Iterator[Record]:
@@ -304,9 +314,13 @@ class Block:
         try:
             group, epoch, first, last, time_us, kind, meta_bytes, lengths, body = fields
             good = (
-                {int}.issuperset(map(type, (group, epoch, first, last, time_us, kind)))
+                type(group) is type(epoch) is type(first) is type(last) is type(time_us) is type(kind) is int
                 and type(meta_bytes) is type(lengths) is type(body) is bytes
-                and min(group, epoch, first, time_us, kind) >= 0
+                and group >= 0
+                and epoch >= 0
+                and first >= 0
+                and time_us >= 0
+                and kind >= 0
                 and len(lengths) % U32 == 0
                 and last - first + 1 >= len(lengths) // U32
             )

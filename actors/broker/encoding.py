@@ -167,10 +167,17 @@ def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: 
     if run.encoding == RAW:
         return list(stored)
     dictionary = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
+    return _decompressed(recoder, run.encoding, dictionary, stored)
+
+
+def _decompressed(
+    recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None]
+) -> list[bytes | None]:
     raw: list[bytes | None] = []
+    encoding = min(encoding, FIRST_DICTIONARY)
     for payload in stored:
         try:
-            raw.append(recoder.to_raw(min(run.encoding, FIRST_DICTIONARY), dictionary, payload))
+            raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload))
         except DictionaryError:
             raw.append(None)
     return raw
@@ -223,15 +230,18 @@ def _with_tag(tag: int, stored: list[bytes]) -> tuple[list[bytes | None], list[i
     return [head + payload for payload in stored], [tag] * len(stored)
 
 
-def run_properties(kind: Kind, view: BlockView, run: Run, grant: Grant) -> bytes:
-    """A run's MQTT 5 properties as sent: carried through, expiry counted down, subscription identifiers added."""
+def run_properties(kind: Kind, run: Run, grant: Grant, time_us: int, now_us: int) -> bytes:
+    """A run's MQTT 5 properties as sent: carried through, expiry counted down, subscription identifiers added.
+
+    `time_us`: its block's.
+    """
     if kind.version != V5 or not (run.properties or run.expiry_ms or grant.ids):
         return b""
     properties = dict(run.properties or {})
     if USER_PROPERTY in properties:
         properties[USER_PROPERTY] = list(properties[USER_PROPERTY])
     if run.expiry_ms:
-        left_us = view.block.time_us + run.expiry_ms * 1000 - view.now_us
+        left_us = time_us + run.expiry_ms * 1000 - now_us
         # [MQTT-3.3.2-6]; 0 for what has less than a second in all, and for what is sent again after its time.
         properties[MESSAGE_EXPIRY_S] = max(0, -(-left_us // 1_000_000)) if run.expiry_ms >= 1000 else 0
     if grant.ids:
@@ -281,10 +291,9 @@ class Encoder:
             return view.tagged(self._tagging)
         return view.raw(self._recoder), []
 
-    def raw_run(self, view: BlockView, index: int, start: int) -> list[bytes | None]:
-        """What plain sessions get as payloads of one run, whose first record is the block's `start`th."""
-        run = view.block.meta.runs[index]
-        return _raw_run(self._recoder, run, view.block.meta.dictionaries, view.stored()[start : start + run.count])
+    def decompressed(self, encoding: int, dictionary: int | None, stored: list[bytes | None]) -> list[bytes | None]:
+        """Payloads as plain sessions get them; None for one whose dictionary is missing or that is damaged."""
+        return _decompressed(self._recoder, encoding, dictionary, stored)
 
     def tagged(self, view: BlockView) -> list[bytes | None]:
         """What dictionary-aware subscribers get as payloads."""
@@ -320,7 +329,7 @@ class Encoder:
         self, kind: Kind, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None]
     ) -> tuple[bytes, int]:
         topic = view.block.meta.topics[run.topic]
-        properties = run_properties(kind, view, run, grant)
+        properties = run_properties(kind, run, grant, view.block.time_us, view.now_us)
         fit = self.fitting(kind, topic, payloads, 0, properties)
         retain = grant.retain_as_published and bool(run.flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
         return encode_qos0_run(kind.version, topic, fit, retain, properties), len(fit)

@@ -12,7 +12,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.compression.codecs import payload_bytes_max
 from lexicast.compression.wire import AliasTable, Recoder
 
-from .catching_up.readers import BlockCache
+from .catching_up.block_cache import BlockCache
 from .coordinators import Coordinators
 from .dictionaries.keeper import DictionaryKeeper
 from .dictionary_fetching import DictionaryFetching

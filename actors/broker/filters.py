@@ -8,7 +8,7 @@ some version serves subscribers whose filters were all there by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from lexicast.cluster.errors import UnavailableError
@@ -86,13 +86,13 @@ class Filters:
         for future in futures:
             future.set_result(None)
 
-    async def place(self, filters: Iterable[bytes], everywhere: bool, take: Take) -> None:
+    async def place(self, filters: Collection[bytes], everywhere: bool, take: Take) -> None:
         """Register filters with every coordinator concerned, in bounded parts; `take(part, answer)` for each answer.
 
         `everywhere`: each coordinator is asked for its cuts, also where no filter concerns it; those that do so in one
         turn share a request.
         """
-        self.version += 1
+        self.version += bool(filters)
         self._versions.update(dict.fromkeys(filters, self.version))
         by_pipeline: dict[Pipeline, list[bytes]] = {}
         if everywhere:

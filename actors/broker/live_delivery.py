@@ -14,7 +14,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 from lexicast.compression.wire import AliasTable
 
-from .catching_up.readers import BlockCache
+from .catching_up.block_cache import BlockCache
 from .dictionaries.keeper import DictionaryKeeper
 from .dictionaries.waiting_blocks import WaitingBlocks
 from .encoding import BlockView, Encoder

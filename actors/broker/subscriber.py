@@ -8,7 +8,7 @@ unacknowledged publications is used up. `ready` sums it up for the hot path: liv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lexicast.cluster.blocks import Block, Run
@@ -174,6 +174,10 @@ class Subscriber(GrantedFilters):
         """The grant that counts for this run: another, or none, where its publisher matters [MQTT-3.8.3-3]."""
         return grant
 
+    def granted(self, origin: str | None, grant: Grant) -> Grant | None:
+        """`granting` of what `origin` published."""
+        return grant
+
     def discarded(self, group: int, first: int) -> None:
         """Retention has left nothing of `group` before `first`, and this subscriber's cursor was before it."""
 
@@ -187,6 +191,16 @@ class Subscriber(GrantedFilters):
         self.lagging.pop(group, None)
         self.missed_live.discard(group)
         self.past.pop(group, None)
+        if not self.lagging:
+            self.refresh()
+
+    def caught_up_but(self, groups: Mapping[int, object]) -> None:
+        """All groups but these are live again."""
+        lagging = self.lagging
+        self.lagging = {group: lagging[group] for group in groups}
+        self.missed_live.intersection_update(groups)
+        past = self.past
+        self.past = {group: past[group] for group in groups if group in past}
         if not self.lagging:
             self.refresh()
 

@@ -12,7 +12,8 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 
 from ..loop.turns import Turns
-from .catching_up.readers import BlockCache, CatchingUp
+from .catching_up.block_cache import BlockCache
+from .catching_up.readers import CatchingUp
 from .coordinators import Coordinators
 from .dictionaries.keeper import DICTIONARIES_FILTER
 from .encoding import BlockView, Encoder, Grant
@@ -69,6 +70,11 @@ class Subscriptions:
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
         return BlockView(block, self._clock.time_us())
+
+    @property
+    def now_us(self) -> int:
+        """The wall clock's time."""
+        return self._clock.time_us()
 
     def lagged(self, subscriber: Subscriber) -> None:
         """Bring a subscriber up."""

@@ -101,13 +101,14 @@ class Past:
         self, peer: BrokerPeer, cursor: dict[int, int], filters: Iterable[bytes] | None, bytes_max: int
     ) -> dict[str, Any]:
         """Blocks that hold records at or after `cursor` in its groups, about `bytes_max` bytes of them: those that one
-        of `filters` matches (None: of which the broker is subscribed to something), and perhaps others.
+        of `filters` matches (None: of which the broker is subscribed to something; no filter: all), and perhaps others.
 
         Returns "blocks"; "cursor": where each group was left; "live": the groups read to where live delivery on this
         link goes on; "whole": the groups of which no block was left out; "first": group -> first offset kept, where the
         cursor lay before it (something was discarded).
         """
-        wanted = self._interest(peer) if filters is None else filter_matcher(list(filters))
+        names = None if filters is None else list(filters)
+        wanted = self._interest(peer) if names is None else filter_matcher(names) if names else anything
         room = min(bytes_max, FETCH_BYTES_MAX)
         blocks: list[Block] = []
         spans: dict[int, Span] = {}

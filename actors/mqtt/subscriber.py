@@ -302,14 +302,18 @@ class MqttSubscriber(Subscriber):
         """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""
         if grant is None or not grant.no_local or run.origin < 0:
             return grant
-        return grant.own if view.block.meta.origins[run.origin] == self.session.client_id else grant
+        return self.granted(view.block.meta.origins[run.origin], grant)
+
+    def granted(self, origin: str | None, grant: Grant) -> Grant | None:
+        """`granting` of what `origin` published."""
+        return grant.own if grant.no_local and origin == self.session.client_id else grant
 
     def _run(
         self, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None], offset: int, retained: bool
     ) -> tuple[bytes, int]:
         """(bytes, how many of the run's publications are dealt with)."""
         topic = view.block.meta.topics[run.topic]
-        properties = run_properties(self.kind, view, run, grant)
+        properties = run_properties(self.kind, run, grant, view.block.time_us, view.now_us)
         # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
         retain = bool(run.flags & RETAIN) and (retained or grant.retain_as_published)
         qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
@@ -369,7 +373,7 @@ class MqttSubscriber(Subscriber):
             topic = block.meta.topics[run.topic]
             grant = self.granting(view, run, self.grant(topic)) or Grant(resend.qos)
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
-            properties = run_properties(self.kind, view, run, grant)
+            properties = run_properties(self.kind, run, grant, view.block.time_us, view.now_us)
             fit = self._engine.encoder.fitting(self.kind, topic, payloads, resend.qos, properties)
             if not fit:
                 self.session.abandon([resend.packet_id])

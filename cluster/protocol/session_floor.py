@@ -26,7 +26,7 @@ import msgpack
 from ..records import SessionSaved
 from .shapes import CURSOR
 
-EXCEPTION_OFFSETS_MAX = 20_000
+EXCEPTION_OFFSETS_MAX = 4_000
 
 
 class SessionFloor:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexicast.actors.broker.catching_up.readers import BlockCache
+from lexicast.actors.broker.catching_up.block_cache import BlockCache
 from lexicast.cluster.blocks import (
     CONTROL,
     DEFLATE,

@@ -6,12 +6,16 @@ part made once.
 
 from __future__ import annotations
 
+import logging
+
 from lexicast.cluster.selection import select_from
 
 from ..encoding import BlockView, EncodedBlock, Grants, Kind
 from ..subscriber import Subscriber, needs_ids
 from .packets import PagePackets, ViewMaker
 from .pages import Page
+
+log = logging.getLogger(__name__)
 
 # The topics of a page that a member wants.
 Wanted = dict[bytes, None]
@@ -24,7 +28,7 @@ class PageDelivery:
         self._broker = broker
         self._page = page
         self._packets = packets
-        self._views: dict[tuple[int, tuple[int, ...]], BlockView] = {}
+        self._views: dict[tuple[int, ...], list[BlockView]] = {}
         self._encoded: dict[tuple[BlockView, Kind, Grants], EncodedBlock] = {}
 
     def give(self, subscriber: Subscriber, wanted: Wanted) -> bool:
@@ -32,11 +36,7 @@ class PageDelivery:
         if subscriber.takes_packets:
             return subscriber.take_packets(self._page.group, self._packets.runs(subscriber, wanted))
         group = self._page.group
-        places = self._page.places(wanted)
-        for number in sorted(places):
-            if self._page.blocks[number].last < subscriber.lagging[group]:
-                continue
-            view = self._view(number, tuple(sorted(places[number])))
+        for view in self._of(tuple(self._page.numbers(wanted, subscriber.lagging[group]))):
             start = subscriber.lagging[group]
             if view.block.first < start:
                 part = select_from(view.block, start)
@@ -51,11 +51,11 @@ class PageDelivery:
                 return False
         return True
 
-    def _view(self, number: int, topics: tuple[int, ...]) -> BlockView:
-        view = self._views.get((number, topics))
-        if view is None:
-            view = self._views[number, topics] = self._broker.view(self._page.part(number, topics))
-        return view
+    def _of(self, numbers: tuple[int, ...]) -> list[BlockView]:
+        views = self._views.get(numbers)
+        if views is None:
+            views = self._views[numbers] = [self._broker.view(block) for block in self._page.blocks_of(numbers)]
+        return views
 
     def _shared(self, kind: Kind, view: BlockView, grants: Grants) -> EncodedBlock:
         key = (view, kind, grants)
@@ -63,3 +63,14 @@ class PageDelivery:
         if encoded is None:
             encoded = self._encoded[key] = self._broker.encoder.shared(kind, view, grants)
         return encoded
+
+
+def given(making: PageDelivery, page: Page, subscriber: Subscriber, wanted: Wanted) -> bool:
+    """`PageDelivery.give`. What cannot be delivered costs itself, as it does live: else nobody would pass it."""
+    try:
+        return making.give(subscriber, wanted)
+    except Exception:
+        log.exception(
+            "group %d: offsets %d to %d cannot be delivered to %r", page.group, page.start, page.end, subscriber
+        )
+        return True

@@ -1,6 +1,6 @@
 """The packets that plain MQTT sessions get of a page of the past: each run encoded, all but packet ids, once for all.
 
-A page is opened block by block and run by run, as far as its members want it: payloads are decompressed once, packets
+A page is opened row by row, as far as its members want it: payloads are decompressed once, packets
 encoded once for all members of a version, Maximum Packet Size and grant. One member then costs a look at each run, its
 packet ids and one joined write (`MqttSubscriber.take_packets`).
 
@@ -12,14 +12,14 @@ identifiers): that serves one visit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block
+from lexicast.cluster.blocks import QOS_MASK, RAW, RETAIN, Block
 
-from ...mqtt.codec.encode import encode_qos0_run, split_qos_run
+from ...mqtt.codec.encode import encode_qos0_run, split_qos_packet, split_qos_run
 from ...mqtt.session import InFlight
 from ..encoding import BlockView, Encoder, Grant, Kind, run_properties
-from .pages import Page
+from .pages import Page, PageRow
 from .run_packets import RunPackets
 
 if TYPE_CHECKING:
@@ -38,17 +38,13 @@ class ViewMaker(Protocol):
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
 
-
-class _Place(NamedTuple):
-    """Where a run is in its block: which one, its first record, that record's offset."""
-
-    run: int
-    record: int
-    offset: int
+    @property
+    def now_us(self) -> int:
+        """The wall clock's time."""
 
 
-# Version, Maximum Packet Size and grant of members; block and run by number; records of the run left out.
-_Key = tuple[int, int, Grant, int, int, int]
+# Version, Maximum Packet Size and grant of members; row by number; records of it left out.
+_Key = tuple[int, int, Grant, int, int]
 
 
 class _Made:
@@ -83,13 +79,11 @@ class PagePackets:
         self._broker = broker
         self._page = page
         self._opened_bytes = page.size_bytes
-        self._views: dict[int, BlockView] = {}
-        self._places: dict[int, dict[int, list[_Place]]] = {}
-        self._raw: dict[tuple[int, int], list[bytes | None]] = {}
+        self._raw: dict[int, list[bytes | None]] = {}
         self._kept = _Made()
         # Of this visit.
         self._passing = _Made()
-        self._views_now: dict[int, BlockView] = {}
+        self._now_us = 0
 
     @property
     def size_bytes(self) -> int:
@@ -98,86 +92,55 @@ class PagePackets:
 
     def visit(self) -> None:
         """Time has passed since the last visit."""
-        self._passing.clear()
-        self._views_now.clear()
+        if self._now_us:
+            self._passing.clear()
+            self._now_us = 0
 
     def runs(self, subscriber: Subscriber, topics: Iterable[bytes]) -> Iterator[RunPackets]:
         """What a member gets of these topics from its cursor on, in order of offsets."""
         start = subscriber.lagging[self._page.group]
-        places = self._page.places(topics)
-        for number in sorted(places):
-            if self._page.blocks[number].last >= start:
-                yield from self._of_block(subscriber, number, places[number], start)
-
-    def _of_block(self, subscriber: Subscriber, number: int, topics: list[int], start: int) -> Iterator[RunPackets]:
-        view = self._view(number)
-        meta, of_topic = view.block.meta, self._places[number]
-        places = of_topic.get(topics[0], [])
-        if len(topics) > 1:
-            places = sorted([place for topic in topics for place in of_topic.get(topic, ())])
-        for place in places:
-            run = meta.runs[place.run]
-            left_out = max(0, start - place.offset)
-            if left_out >= run.count:
-                continue
-            grant = subscriber.grant(meta.topics[run.topic])
+        rows, kind = self._page.rows, subscriber.kind
+        for number in self._page.numbers(topics, start):
+            row = rows[number]
+            grant = subscriber.grant(row.topic)
             if grant is not None and grant.no_local:
-                grant = subscriber.granting(view, run, grant)
+                grant = subscriber.granted(row.origin, grant)
             if grant is not None:
-                packets = self._packets(subscriber.kind, grant, number, place, left_out)
+                packets = self._packets(kind, grant, number, row, max(0, start - row.offset))
                 if packets is not None:
                     yield packets
 
-    def _view(self, number: int) -> BlockView:
-        """The block, its runs found by topic."""
-        view = self._views.get(number)
-        if view is None:
-            block = self._page.blocks[number]
-            view = self._views[number] = self._broker.view(block)
-            places = self._places[number] = {}
-            record, offset = 0, block.first
-            for index, run in enumerate(block.meta.runs):
-                offset += run.skip
-                places.setdefault(run.topic, []).append(_Place(index, record, offset))
-                record, offset = record + run.count, offset + run.count
-            self._opened_bytes += RECORD_BYTES * (1 + len(block.meta.runs))
-        return view
-
-    def _packets(self, kind: Kind, grant: Grant, number: int, place: _Place, left_out: int) -> RunPackets | None:
+    def _packets(self, kind: Kind, grant: Grant, number: int, row: PageRow, left_out: int) -> RunPackets | None:
         """None when the run has expired."""
-        key = (kind.version, kind.packet_bytes_max, grant, number, place.run, left_out)
+        key = (kind.version, kind.packet_bytes_max, grant, number, left_out)
         packets = self._kept.get(key) or self._passing.get(key)
         if packets is not None:
             return packets
-        view, payloads = self._views[number], self._payloads(number, place)
-        run = view.block.meta.runs[place.run]
+        payloads, run = self._payloads(number, row), row.run
+        now_us = 0
         passing = run.expiry_ms > 0 or bool(grant.ids) or None in payloads
         if passing:
-            view = self._view_now(number)
-            if view.expired(run):
+            now_us = self._now_us = self._now_us or self._broker.now_us
+            if run.expiry_ms > 0 and row.time_us + run.expiry_ms * 1000 <= now_us:
                 return None
-        packets = self._encode(kind, grant, view, place, payloads[left_out:])
+        packets = self._encode(kind, grant, row, payloads[left_out:] if left_out else payloads, now_us)
         (self._passing if passing else self._kept).add(key, packets)
         return packets
 
-    def _view_now(self, number: int) -> BlockView:
-        view = self._views_now.get(number)
-        if view is None:
-            view = self._views_now[number] = self._broker.view(self._page.blocks[number])
-        return view
-
-    def _encode(
-        self, kind: Kind, grant: Grant, view: BlockView, place: _Place, payloads: list[bytes | None]
-    ) -> RunPackets:
+    def _encode(self, kind: Kind, grant: Grant, row: PageRow, payloads: list[bytes | None], now_us: int) -> RunPackets:
         """Of the last records of a run."""
-        run, group = view.block.meta.runs[place.run], self._page.group
-        topic = view.block.meta.topics[run.topic]
-        properties = run_properties(kind, view, run, grant)
+        run, group, topic = row.run, self._page.group, row.topic
+        properties = run_properties(kind, run, grant, row.time_us, now_us)
         qos = min(grant.qos, run.flags & QOS_MASK)
         retain = grant.retain_as_published and bool(run.flags & RETAIN)
+        if qos and len(payloads) == 1 and payloads[0] is not None and not kind.packet_bytes_max:
+            # What most devices' blocks are.
+            head, tail = split_qos_packet(kind.version, topic, payloads[0], qos, retain, properties)
+            offset = row.offset + run.count - 1
+            return RunPackets([head], [(group, offset, qos, False)], [tail], len(head) + len(tail) + 2, offset + 1)
         fitting = self._broker.encoder.fitting
         fit = fitting(kind, topic, payloads, qos, properties)
-        end = place.offset + run.count
+        end = row.offset + run.count
         if not fit:
             return RunPackets([], [], [], 0, end)
         if qos == 0:
@@ -190,13 +153,16 @@ class PagePackets:
         sent: list[InFlight | None] = [(group, offset, qos, False) for offset in offsets]
         return RunPackets(heads, sent, tails, sum(map(len, heads)) + sum(map(len, tails)) + 2 * len(heads), end)
 
-    def _payloads(self, number: int, place: _Place) -> list[bytes | None]:
-        raw = self._raw.get((number, place.run))
+    def _payloads(self, number: int, row: PageRow) -> list[bytes | None]:
+        raw = self._raw.get(number)
         if raw is None:
-            raw = self._broker.encoder.raw_run(self._views[number], place.run, place.record)
+            stored: list[bytes | None] = [*row.payloads()]
+            if row.run.encoding == RAW:
+                return stored
+            raw = self._broker.encoder.decompressed(row.run.encoding, row.dictionary, stored)
             if None in raw:
                 return raw  # a dictionary may come yet
-            self._raw[number, place.run] = raw
+            self._raw[number] = raw
             self._opened_bytes += sum([len(payload or b"") for payload in raw]) + RECORD_BYTES
         return raw
 

@@ -1,32 +1,144 @@
 """Pages of the past: parts of groups' logs that a broker has fetched, kept a while for whoever comes by the same place.
 
-A page holds the blocks of one group between two offsets. What it leaves out decides whom it serves: one that leaves
-nothing out serves everybody; one of what the broker was interested in, those whose filters were all registered by then;
-one of some filters, those who have no others.
+A page holds the publications of one group between two offsets. What it leaves out decides whom it serves: one that
+leaves nothing out serves everybody; one of what the broker was interested in, those whose filters were all registered
+by then; one of some filters, those who have no others.
+
+Devices' blocks hold a message each, and a block takes 2 KB of memory however small it is: a page keeps the runs of its
+blocks as rows, some 400 bytes each, and makes blocks of some of them again for those who take blocks (`blocks_of`).
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, NamedTuple
 
-from lexicast.cluster.blocks import Block
-from lexicast.cluster.selection import Parts
+from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.topics.names import TopicIndex
 
 if TYPE_CHECKING:
     from ..subscriber import Subscriber
 
 PAGE_BYTES = 400
+# What a row takes beside its payloads, and a topic beside its name.
+ROW_BYTES = 450
+TOPIC_BYTES = 150
+# The version of a page of what came live: it serves those alone for whom the broker's cache does (`at_hand`).
+FROM_CACHE = -1
 
-Places = list[tuple[int, int]]
+
+class PageRow(NamedTuple):
+    """A run of a block out of the past: where it stands, and what the block's columns say of it. `run` names neither
+    its topic nor its publisher nor its dictionary: the numbers were the block's."""
+
+    offset: int
+    run: Run
+    topic: bytes
+    time_us: int
+    epoch: int
+    dictionary: int | None
+    origin: str | None
+    lengths: bytes
+    body: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.offset + self.run.count
+
+    def payloads(self) -> list[bytes]:
+        """As stored."""
+        if self.run.count == 1:
+            return [self.body]
+        ends = list(accumulate(memoryview(self.lengths).cast("I"), initial=0))
+        return [self.body[ends[at] : ends[at + 1]] for at in range(self.run.count)]
+
+
+def page_rows(block: Block, topics: dict[bytes, bytes]) -> list[PageRow]:
+    """The runs of a block. `topics`: names met before, of which one object is enough. Raises PeerError."""
+    meta = block.meta
+    offset, rows = block.first, list[PageRow]()
+    payloads = block.payloads()
+    at = 0
+    for run in meta.runs:
+        offset += run.skip
+        count = run.count
+        some = payloads[at : at + count]
+        topic = meta.topics[run.topic]
+        rows.append(
+            PageRow(
+                offset,
+                run,
+                topics.setdefault(topic, topic),
+                block.time_us,
+                block.epoch,
+                meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None,
+                meta.origins[run.origin] if run.origin >= 0 else None,
+                array("I", map(len, some)).tobytes() if count > 1 else b"",
+                some[0] if count == 1 else b"".join(some),
+            )
+        )
+        offset += count
+        at += count
+    return rows
+
+
+def block_of_rows(group: int, rows: Sequence[PageRow]) -> Block:
+    """Rows of one block, or some of them, as a block."""
+    topics: dict[bytes, int] = {}
+    origins: dict[str, int] = {}
+    dictionaries: dict[int, int] = {}
+    runs: list[Run] = []
+    offset = rows[0].offset
+    for row in rows:
+        run = row.run
+        runs.append(
+            Run(
+                row.offset - offset,
+                topics.setdefault(row.topic, len(topics)),
+                run.flags,
+                run.encoding
+                if row.dictionary is None
+                else FIRST_DICTIONARY + dictionaries.setdefault(row.dictionary, len(dictionaries)),
+                run.expiry_ms,
+                run.properties,
+                -1 if row.origin is None else origins.setdefault(row.origin, len(origins)),
+                run.count,
+            )
+        )
+        offset = row.end
+    meta = Meta(tuple(topics), tuple(runs), (), (), tuple(origins), tuple(dictionaries))
+    lengths = b"".join([row.lengths or len(row.body).to_bytes(4, "little") for row in rows])
+    body = b"".join([row.body for row in rows])
+    first = rows[0]
+    fields = (group, first.epoch, first.offset, offset - 1, first.time_us, PUBLICATIONS, pack_meta(meta))
+    return Block(*fields, lengths, body, meta)
+
+
+class Stand:
+    """Laggards that stand at one offset of a group.
+
+    `past`: from where on the cache will do for all of them; `version`: by which all their filters were registered;
+    `everything`: what is fetched for them leaves nothing out.
+    """
+
+    __slots__ = ("everything", "members", "offset", "past", "version")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.members: set[Subscriber] = set()
+        self.past = 0
+        self.version = 0
+        self.everything = False
 
 
 class Page:
     """See the module's docstring. `filters`: None when it was made for the broker's interest as of `version`."""
 
-    __slots__ = ("_index", "_parts", "blocks", "end", "filters", "first_kept", "group", "start", "version", "whole")
+    __slots__ = ("_blocks", "_index", "_rows", "end", "filters", "first_kept", "group", "start", "version", "whole")
 
     def __init__(
         self,
@@ -43,18 +155,13 @@ class Page:
         self.group = group
         self.start = start
         self.end = end
-        self.blocks = blocks
         self.whole = whole
         self.version = version
         self.filters = filters
         self.first_kept = first_kept
-        self._index: TopicIndex[Places] | None = None
-        self._parts: dict[int, Parts] = {}
-
-    @property
-    def size_bytes(self) -> int:
-        """About what it takes in memory."""
-        return PAGE_BYTES + sum([block.memory_bytes for block in self.blocks])
+        self._blocks: list[Block] | None = blocks
+        self._rows: list[PageRow] = []
+        self._index: TopicIndex[list[int]] = TopicIndex()
 
     def serves(self, version: int, members: Iterable[Subscriber]) -> bool:
         """Whether it lacks nothing that these want, whose filters were all registered as of `version`."""
@@ -66,41 +173,62 @@ class Page:
         return all([member.subscriptions.keys() <= filters for member in members])
 
     @property
-    def index(self) -> TopicIndex[Places]:
-        """Topic -> where its records are: (block, topic), both by number."""
-        if self._index is None:
-            self._index = TopicIndex()
-            for number, block in enumerate(self.blocks):
-                # A part of a block may name topics of which it holds nothing.
-                for at in sorted({run.topic for run in block.meta.runs}):
-                    self._index.setdefault(block.meta.topics[at], []).append((number, at))
+    def rows(self) -> list[PageRow]:
+        """What it holds, in the order of offsets. Raises PeerError when a block has not what it says."""
+        if self._blocks is not None:
+            topics: dict[bytes, bytes] = {}
+            rows, setdefault = self._rows, self._index.setdefault
+            for block in self._blocks:
+                for row in page_rows(block, topics):
+                    setdefault(row.topic, []).append(len(rows))
+                    rows.append(row)
+            self._blocks = None
+        return self._rows
+
+    @property
+    def index(self) -> TopicIndex[list[int]]:
+        """Topic -> its rows, by number in ascending order."""
+        if self._blocks is not None:
+            assert self.rows is not None
         return self._index
 
-    def places(self, topics: Iterable[bytes]) -> dict[int, list[int]]:
-        """Block -> which of its topics these are, both by number; in ascending order for a single topic."""
-        found: dict[int, list[int]] = {}
-        index = self.index
-        for topic in topics:
-            for number, at in index[topic]:
-                found.setdefault(number, []).append(at)
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        rows = self.rows
+        payloads = sum([len(row.body) + len(row.lengths) for row in rows])
+        return PAGE_BYTES + ROW_BYTES * len(rows) + TOPIC_BYTES * len(self._index) + payloads
+
+    def numbers(self, topics: Iterable[bytes], start: int) -> list[int]:
+        """The rows of these topics that hold something at or after `start`, in order."""
+        index, rows = self.index, self.rows
+        found = [number for topic in topics for number in index[topic]]
+        found.sort()  # costs little where it is one topic's
+        if found and rows[found[0]].end <= start:
+            found = [number for number in found if rows[number].end > start]
         return found
 
-    def part(self, number: int, topics: tuple[int, ...]) -> Block:
-        """The records of a block's topics, given by number in ascending order."""
-        block = self.blocks[number]
-        if len(topics) == len(block.meta.topics):
-            return block
-        parts = self._parts.get(number)
-        if parts is None:
-            parts = self._parts[number] = Parts(block)
-        return parts.of(topics)
+    def reaches(self, topic: bytes, offset: int) -> bool:
+        """Whether it holds something of a topic, of which it holds something, at or after an offset."""
+        return self.rows[self.index[topic][-1]].end > offset
+
+    def blocks_of(self, numbers: Iterable[int]) -> list[Block]:
+        """Rows, by number in ascending order, as the parts of blocks that they were."""
+        rows = self.rows
+        chosen = [rows[number] for number in numbers]
+        return [block_of_rows(self.group, list(part)) for _, part in groupby(chosen, _of_block)]
+
+
+def _of_block(row: PageRow) -> tuple[int, int]:
+    return row.epoch, row.time_us
 
 
 class PageCache:
-    """The pages fetched most recently, at most `bytes_max` of them."""
+    """The pages fetched most recently, at most `bytes_max` of them. `gone`: told of each that it lets go."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self.gone: Callable[[Page], None] = lambda page: None
         self._bytes = 0
         self._order: deque[tuple[Page, int]] = deque()
         self._pages: dict[int, deque[Page]] = {}
@@ -115,6 +243,7 @@ class PageCache:
             oldest, size = self._order.popleft()
             self._pages[oldest.group].popleft()
             self._bytes -= size
+            self.gone(oldest)
 
     def find(self, group: int, offset: int, version: int, members: Iterable[Subscriber]) -> Page | None:
         """A page that holds `offset` and serves these."""

@@ -3,14 +3,15 @@
 The cache holds what was delivered to this broker most recently, so a subscriber that only paused (a full socket, a
 used-up window) is brought up within one turn and without asking anybody.
 
-A longer absence is fetched, once for all. In each group the laggards stand at offsets (`Stand`); whoever comes joins
-those that stand where it left. One reader a group takes the lowest stand, finds or fetches the page of the past that
-begins there (`pages`), gives each member what it wants of it, and moves the whole stand to the page's end, where it
-meets others. A member whose socket or window is full stays where it is, with a cursor of its own, and joins again
-later. So a page costs by the messages that members get and by its topics, never members times topics; a group in which
-nothing was missed costs a member nothing but its place.
+A longer absence is fetched, once for all. What is not too long is had at hand, indexed by topic, and given at once to
+each that returns (`returning`). What is too long for that is read page by page. In each group the laggards stand at
+offsets (`Stand`); whoever comes joins those that stand where it left. One reader a group takes the lowest stand, finds
+or fetches the page of the past that begins there (`pages`), gives each member what it wants of it, and moves the whole
+stand to the page's end, where it meets others. A member whose socket or window is full stays where it is, with a cursor
+of its own, and joins again later. So a page costs by the messages that members get and by its topics, never members
+times topics.
 
-Both ways end with the group live again in the very turn in which its last missing block was taken, so nothing falls
+All ways end with the group live again in the very turn in which its last missing block was taken, so nothing falls
 between. Nothing takes longer than a few ms: the event loop goes on after each TURN_S.
 """
 
@@ -18,97 +19,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from ...loop.turns import Turns
 from ..dictionaries.waiting_blocks import WaitingBlocks
 from ..encoding import BlockView, Encoder
 from ..pipelines.pipeline import Pipeline
 from ..subscriber import Subscriber
-from .delivery import PageDelivery, Wanted
+from .at_hand import AtHand
+from .block_cache import BlockCache
+from .delivery import PageDelivery, Wanted, given
+from .fetching import PageFetching
 from .packets import PacketsCache
-from .pages import Page, PageCache
+from .pages import Page, PageCache, Stand
+from .returning import ReturningSubscribers
 
 if TYPE_CHECKING:
     from ..fanout import Fan
 
 log = logging.getLogger(__name__)
 
-FETCH_BYTES = 256 * 1024
 RETRY_S = 0.05
-# With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
-NARROW_FILTERS = 64
 LIVE_AT_ONCE = 1_000
-
-
-class BlockCache:
-    """The blocks delivered most recently, of all groups together at most `bytes_max` of memory."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._order: deque[Block] = deque()
-        self._blocks: dict[int, deque[Block]] = {}
-        self._complete_from: dict[int, int] = {}
-        self._complete_to: dict[int, int] = {}
-
-    def add(self, block: Block, head_before: int) -> None:
-        """A block was delivered; until now the group's head was `head_before`."""
-        self._complete_from.setdefault(block.group, head_before)
-        self._complete_to[block.group] = block.last + 1
-        self._blocks.setdefault(block.group, deque()).append(block)
-        self._order.append(block)
-        self._bytes += block.memory_bytes
-        while self._bytes > self._bytes_max:
-            oldest = self._order.popleft()
-            self._blocks[oldest.group].popleft()
-            self._complete_from[oldest.group] = oldest.last + 1
-            self._bytes -= oldest.memory_bytes
-
-    def reached(self, group: int, head: int) -> None:
-        """Everything of the group before `head` that concerns this broker has been delivered."""
-        self._complete_from.setdefault(group, head)
-        self._complete_to[group] = max(head, self._complete_to.get(group, head))
-
-    def end(self, group: int) -> int:
-        """Up to where `since` is complete."""
-        return self._complete_to.get(group, 0)
-
-    def since(self, group: int, offset: int) -> list[Block] | None:
-        """All blocks delivered that hold something at or after `offset`.
-
-        None when older ones are gone, and when none was delivered up to there: a subscriber that was brought up from
-        the store may be ahead of a broker that is itself being brought up, and would get again what still comes.
-        """
-        if not self._complete_from.get(group, 1 << 63) <= offset <= self._complete_to.get(group, -1):
-            return None
-        found: list[Block] = []
-        for block in reversed(self._blocks.get(group, ())):
-            if block.last < offset:
-                break
-            found.append(block)
-        found.reverse()
-        return found
-
-
-class Stand:
-    """Laggards that stand at one offset of a group.
-
-    `past`: from where on the cache will do for all of them; `version`: by which all their filters were registered.
-    """
-
-    __slots__ = ("members", "offset", "past", "version")
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.members: set[Subscriber] = set()
-        self.past = 0
-        self.version = 0
+# What is fetched for those that are given all at once is at most this part of the pages that may be kept.
+AT_ONCE_SHARE = 2
 
 
 class CatchUpBroker(Protocol):
@@ -135,6 +72,10 @@ class CatchUpBroker(Protocol):
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
 
+    @property
+    def now_us(self) -> int:
+        """The wall clock's time."""
+
 
 class CatchingUp:
     """All subscribers of a broker that lag."""
@@ -143,22 +84,25 @@ class CatchingUp:
         """`bytes_max`: of the pages kept, and as much of what was made of them."""
         self._broker = broker
         self._cache = cache
-        self._stalled = stalled
         self._pages = PageCache(bytes_max)
         self._packets = PacketsCache(broker, bytes_max)
         self._stands: dict[int, dict[int, Stand]] = {}
-        # Groups whose reader can go on; those whose page has to be fetched, by coordinator.
+        # Groups whose reader can go on.
         self._due: dict[int, None] = {}
-        self._needed: dict[Pipeline, dict[int, Stand]] = {}
         self._reading: asyncio.Task[None] | None = None
-        self._fetching: dict[Pipeline, asyncio.Task[None]] = {}
         self._closed = False
+        self._fetching = PageFetching(broker, stalled, self._took, self._go_on, self._not_now)
+        self._at_hand = at_hand = AtHand(cache, self._pages)
+        self._pages.gone = at_hand.gone
+        self._returning = ReturningSubscribers(
+            broker, at_hand, self._packets, self._fetching.need, self._join_all, bytes_max // AT_ONCE_SHARE
+        )
 
     @property
     def running(self) -> int:
         """Subscribers that are being brought up from the store."""
         stands = [stand for of_group in self._stands.values() for stand in of_group.values()]
-        return len(set().union(*[stand.members for stand in stands]))
+        return len(self._returning.waiting.union(*[stand.members for stand in stands]))
 
     # -- laggards come and go
 
@@ -166,12 +110,22 @@ class CatchingUp:
         """The subscriber lags and nothing is in its way: bring it up."""
         if subscriber.closed or self._closed:
             return
-        self._from_cache(subscriber)
+        if subscriber.missed_live:
+            self._from_cache(subscriber)
         if subscriber.lagging and not subscriber.blocked:
-            version = self._broker.version_of(subscriber)
-            for group in subscriber.lagging:
-                if group not in subscriber.riding:
-                    self._join(subscriber, group, version)
+            if subscriber.riding:
+                self._join_all(subscriber)
+            else:
+                self._returning.add(subscriber)
+                self._wake_reader()
+
+    def _join_all(self, subscriber: Subscriber) -> None:
+        if subscriber.closed or subscriber.blocked:
+            return
+        version = self._broker.version_of(subscriber)
+        for group in subscriber.lagging:
+            if group not in subscriber.riding:
+                self._join(subscriber, group, version)
 
     def _from_cache(self, subscriber: Subscriber) -> None:
         for group in [g for g in subscriber.lagging if g in subscriber.missed_live and g not in subscriber.riding]:
@@ -198,6 +152,7 @@ class CatchingUp:
 
     def leave(self, subscriber: Subscriber) -> None:
         """The subscriber is gone, or wants something else: it stands nowhere, with cursors of its own."""
+        self._returning.leave(subscriber)
         for group, stand in subscriber.riding.items():
             subscriber.lagging[group] = max(stand.offset, subscriber.lagging.get(group, 0))
             stand.members.discard(subscriber)
@@ -206,32 +161,39 @@ class CatchingUp:
     def close(self) -> None:
         """Bring nobody up any more."""
         self._closed = True
-        for task in [self._reading, *self._fetching.values()]:
-            if task is not None:
-                task.cancel()
+        self._fetching.close()
+        if self._reading is not None:
+            self._reading.cancel()
 
     # -- one reader a group
 
     def _wake(self, group: int) -> None:
         self._due[group] = None
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
         if self._reading is None and not self._closed:
             self._reading = asyncio.get_running_loop().create_task(self._read())
 
     async def _read(self) -> None:
         turns = Turns()
         try:
-            while self._due:
-                group = next(iter(self._due))
-                del self._due[group]
-                try:
-                    if await self._step(group, turns):
-                        self._due[group] = None
-                except Exception:  # the other groups go on, and this one is tried again
-                    log.exception("group %d: who lags there cannot be brought up now", group)
-                    self._wake_later(group)
+            while self._due or self._returning.due:
+                self._returning.step(turns)
+                if self._due:
+                    await self._go_on_with(next(iter(self._due)), turns)
                 await turns.give_way()
         finally:
             self._reading = None
+
+    async def _go_on_with(self, group: int, turns: Turns) -> None:
+        del self._due[group]
+        try:
+            if await self._step(group, turns):
+                self._due[group] = None
+        except Exception:  # the other groups go on, and this one is tried again
+            log.exception("group %d: who lags there cannot be brought up now", group)
+            self._wake_later(group)
 
     async def _step(self, group: int, turns: Turns) -> bool:
         """One page for the lowest stand that can have one. False when there is none now."""
@@ -251,7 +213,7 @@ class CatchingUp:
                 return True
             lacking = lacking or stand
         if lacking is not None:
-            self._need(group, lacking)
+            self._fetching.need(group, lacking)
         return False
 
     def _page(self, group: int, stand: Stand) -> Page | None:
@@ -296,23 +258,12 @@ class CatchingUp:
                 del subscriber.riding[group]
                 if subscriber.blocked:
                     continue
-                if self._given(making, page, subscriber, wanted):
+                if given(making, page, subscriber, wanted):
                     subscriber.lagging[group] = page.end
                     self._join(subscriber, group, version)
                 else:
                     subscriber.yield_turn(group)
                 await turns.give_way()
-
-    @staticmethod
-    def _given(making: PageDelivery, page: Page, subscriber: Subscriber, wanted: Wanted) -> bool:
-        """`PageDelivery.give`. What cannot be delivered costs itself, as it does live: else nobody would pass it."""
-        try:
-            return making.give(subscriber, wanted)
-        except Exception:
-            log.exception(
-                "group %d: offsets %d to %d cannot be delivered to %r", page.group, page.start, page.end, subscriber
-            )
-            return True
 
     @staticmethod
     def _advance(stand: Stand, stands: dict[int, Stand], end: int, group: int) -> None:
@@ -333,14 +284,13 @@ class CatchingUp:
 
     def _wanting(self, page: Page, stand: Stand) -> dict[Subscriber, Wanted]:
         """Who wants something of the page: looked up by filter or by topic, whichever there are fewer of."""
-        index, members, blocks, offset = page.index, stand.members, page.blocks, stand.offset
+        index, members, offset = page.index, stand.members, stand.offset
         found: dict[Subscriber, Wanted] = {}
         if not len(index):
             return found
 
         def add(subscriber: Subscriber, topic: bytes) -> None:
-            number, _ = index[topic][-1]
-            if blocks[number].last >= offset:
+            if page.reaches(topic, offset):
                 found.setdefault(subscriber, {})[topic] = None
 
         filters = 0
@@ -360,105 +310,22 @@ class CatchingUp:
                         add(subscriber, topic)
         return found
 
-    # -- fetching pages
+    # -- pages come
 
-    def _need(self, group: int, stand: Stand) -> None:
-        pipeline = self._broker.pipeline_of(group)
-        if pipeline is None:
-            self._wake_later(group)
-            return
-        self._needed.setdefault(pipeline, {})[group] = stand
-        if pipeline not in self._fetching:
-            self._fetching[pipeline] = asyncio.get_running_loop().create_task(self._fetch_all(pipeline))
+    def _took(self, page: Page) -> None:
+        if page.end > page.start:
+            self._pages.add(page)
+        self._at_hand.add(page)
+        self._returning.took(page)
+
+    def _go_on(self, group: int) -> None:
+        self._returning.go_on(group)
+        self._wake(group)
+
+    def _not_now(self, group: int) -> None:
+        self._returning.failed(group)
+        self._wake_later(group)
 
     def _wake_later(self, group: int) -> None:
         if not self._closed:
             asyncio.get_running_loop().call_later(RETRY_S, self._wake, group)
-
-    async def _fetch_all(self, pipeline: Pipeline) -> None:
-        try:
-            await asyncio.sleep(0)  # the other groups of this turn
-            while needed := self._needed.pop(pipeline, None):
-                try:
-                    await self._fetch(pipeline, needed)
-                except Exception as error:
-                    if not isinstance(error, LexicastError):
-                        log.exception("a page of %s could not be taken", pipeline.member.name)
-                    for group in needed:
-                        self._wake_later(group)
-                if not self._closed:
-                    await asyncio.sleep(0)
-        finally:
-            del self._fetching[pipeline]
-
-    async def _fetch(self, pipeline: Pipeline, needed: dict[int, Stand]) -> None:
-        """One page of each group, as far as they fit into one answer."""
-        cursor = {group: stand.offset for group, stand in needed.items() if stand.members}
-        filters, version = self._narrow(needed), self._broker.version
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None, result: Any) -> None:
-            try:
-                if error is None:
-                    self._take(cursor, filters, version, result)
-            except LexicastError as bad:
-                error = bad
-            except Exception as bad:
-                error = UnavailableError(f"an answer could not be taken: {bad!r}")
-                raise
-            finally:
-                # Whatever happens: nobody else would ever go on with these groups.
-                if not answered.done():
-                    answered.set_result(None) if error is None else answered.set_exception(error)
-
-        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), FETCH_BYTES)
-        await answered
-
-    @staticmethod
-    def _narrow(needed: dict[int, Stand]) -> frozenset[bytes] | None:
-        """The filters of all that wait, where these are few."""
-        filters: set[bytes] = set()
-        seen: set[Subscriber] = set()
-        for stand in needed.values():
-            for subscriber in stand.members:
-                if subscriber not in seen:
-                    seen.add(subscriber)
-                    filters.update(subscriber.subscriptions)
-                    if len(filters) > NARROW_FILTERS:
-                        return None
-        return frozenset(filters)
-
-    def _take(
-        self, cursor: dict[int, int], filters: frozenset[bytes] | None, version: int, result: dict[str, Any]
-    ) -> None:
-        """An answer to `fetch`, while it is taken off the link. Raises UnavailableError when it must be asked again."""
-        blocks: dict[int, list[Block]] = {}
-        for wire in result["blocks"]:
-            block = Block.from_wire(wire)
-            blocks.setdefault(block.group, []).append(block)
-        if self._stalled.missing([block for found in blocks.values() for block in found]):
-            raise UnavailableError("a dictionary has to be fetched first")
-        whole, live, first = set(result["whole"]), set(result["live"]), result["first"]
-        for group, start in cursor.items():
-            end = result["cursor"].get(group)
-            if end is None:
-                self._wake(group)  # it did not fit in
-                continue
-            if end > start:
-                page = Page(
-                    group,
-                    start,
-                    end,
-                    blocks.get(group, []),
-                    whole=group in whole,
-                    version=version,
-                    filters=filters,
-                    first_kept=first.get(group, 0),
-                )
-                self._pages.add(page)
-            if group in live and group not in self._stalled:
-                self._broker.reached(group, end)
-            if end > start or (group in live and group not in self._stalled):
-                self._wake(group)
-            else:
-                self._wake_later(group)  # the broker itself is being brought up there, or waits for a dictionary

@@ -125,6 +125,16 @@ def split_qos_run(
     return heads, [after + payload for payload in payloads] if after else list(payloads)
 
 
+def split_qos_packet(
+    version: int, topic: bytes, payload: bytes, qos: int, retain: bool = False, properties: bytes = b""
+) -> tuple[bytes, bytes]:
+    """`split_qos_run` of one packet."""
+    after = (properties or b"\0") if version == V5 else b""
+    size = len(topic)
+    head = _header(PUBLISH | qos << 1 | retain, 4 + size + len(after) + len(payload)) + pack_u16(size) + topic
+    return head, after + payload if after else payload
+
+
 def _qos_heads(topic: bytes, payloads: Sequence[bytes], first: int, after: bytes) -> list[bytes]:
     fixed = pack_u16(len(topic)) + topic
     fixed_size = len(fixed) + 2 + len(after)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lexicast.actors.broker import fanout as fanout_module
-from lexicast.actors.broker.catching_up.readers import BlockCache, CatchingUp
+from lexicast.actors.broker.catching_up.block_cache import BlockCache
+from lexicast.actors.broker.catching_up.readers import CatchingUp
 from lexicast.actors.broker.dictionaries.waiting_blocks import WaitingBlocks
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.fanout import Fanout

@@ -1,0 +1,63 @@
+"""The blocks that were delivered to a broker most recently: who only paused is brought up from them at once."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from lexicast.cluster.blocks import Block
+
+
+class BlockCache:
+    """The blocks delivered most recently, of all groups together at most `bytes_max` of memory.
+
+    `moved`: groups whose end has moved since somebody emptied it.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._order: deque[Block] = deque()
+        self._blocks: dict[int, deque[Block]] = {}
+        self._complete_from: dict[int, int] = {}
+        self._complete_to: dict[int, int] = {}
+        self.moved: set[int] = set()
+
+    def add(self, block: Block, head_before: int) -> None:
+        """A block was delivered; until now the group's head was `head_before`."""
+        self._complete_from.setdefault(block.group, head_before)
+        self._complete_to[block.group] = block.last + 1
+        self.moved.add(block.group)
+        self._blocks.setdefault(block.group, deque()).append(block)
+        self._order.append(block)
+        self._bytes += block.memory_bytes
+        while self._bytes > self._bytes_max:
+            oldest = self._order.popleft()
+            self._blocks[oldest.group].popleft()
+            self._complete_from[oldest.group] = oldest.last + 1
+            self._bytes -= oldest.memory_bytes
+
+    def reached(self, group: int, head: int) -> None:
+        """Everything of the group before `head` that concerns this broker has been delivered."""
+        self._complete_from.setdefault(group, head)
+        self._complete_to[group] = max(head, self._complete_to.get(group, head))
+        self.moved.add(group)
+
+    def end(self, group: int) -> int:
+        """Up to where `since` is complete."""
+        return self._complete_to.get(group, 0)
+
+    def since(self, group: int, offset: int) -> list[Block] | None:
+        """All blocks delivered that hold something at or after `offset`.
+
+        None when older ones are gone, and when none was delivered up to there: a subscriber that was brought up from
+        the store may be ahead of a broker that is itself being brought up, and would get again what still comes.
+        """
+        if not self._complete_from.get(group, 1 << 63) <= offset <= self._complete_to.get(group, -1):
+            return None
+        found: list[Block] = []
+        for block in reversed(self._blocks.get(group, ())):
+            if block.last < offset:
+                break
+            found.append(block)
+        found.reverse()
+        return found

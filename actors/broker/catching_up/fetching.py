@@ -1,0 +1,177 @@
+"""Pages of the past fetched from the coordinators: those that many groups wait for in one request each.
+
+A wait is a `Stand`: an offset of a group, and who stands there. With few filters among all that wait they are fetched
+for by these; with more, by all that the broker is subscribed to, which serves whoever comes next and had his filter
+here by then; or everything is, which serves whoever comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import LexicastError, UnavailableError
+
+from ..dictionaries.waiting_blocks import WaitingBlocks
+from ..pipelines.pipeline import Pipeline
+from .pages import Page, Stand
+
+if TYPE_CHECKING:
+    from ..subscriber import Subscriber
+
+log = logging.getLogger(__name__)
+
+FETCH_BYTES = 256 * 1024
+# With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
+NARROW_FILTERS = 64
+
+
+class FetchingBroker(Protocol):
+    """What is needed of the engine."""
+
+    def pipeline_of(self, group: int) -> Pipeline | None:
+        """The pipeline to the leader of `group`."""
+
+    @property
+    def version(self) -> int:
+        """The version of the broker's interest."""
+
+    def reached(self, group: int, offset: int) -> None:
+        """What the group holds from `offset` on comes live."""
+
+
+class PageFetching:
+    """See the module's docstring.
+
+    `take(page)`: a page has come. `go_on(group)`: a group's page has come, or should be asked for again;
+    `later(group)`: again after a while, for nothing is to be had now.
+    """
+
+    def __init__(
+        self,
+        broker: FetchingBroker,
+        stalled: WaitingBlocks,
+        take: Callable[[Page], None],
+        go_on: Callable[[int], None],
+        later: Callable[[int], None],
+    ) -> None:
+        self._broker = broker
+        self._stalled = stalled
+        self._take_page = take
+        self._go_on = go_on
+        self._later = later
+        self._needed: dict[Pipeline, dict[int, Stand]] = {}
+        self._fetching: dict[Pipeline, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def need(self, group: int, stand: Stand) -> None:
+        """The page that begins where these stand."""
+        pipeline = self._broker.pipeline_of(group)
+        if pipeline is None or self._closed:
+            self._later(group)
+            return
+        self._needed.setdefault(pipeline, {})[group] = stand
+        if pipeline not in self._fetching:
+            self._fetching[pipeline] = asyncio.get_running_loop().create_task(self._fetch_all(pipeline))
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        self._closed = True
+        for task in self._fetching.values():
+            task.cancel()
+
+    async def _fetch_all(self, pipeline: Pipeline) -> None:
+        try:
+            await asyncio.sleep(0)  # the other groups of this turn
+            while needed := self._needed.pop(pipeline, None):
+                try:
+                    await self._fetch(pipeline, needed)
+                except Exception as error:
+                    if not isinstance(error, LexicastError):
+                        log.exception("a page of %s could not be taken", pipeline.member.name)
+                    for group in needed:
+                        self._later(group)
+                if not self._closed:
+                    await asyncio.sleep(0)
+        finally:
+            del self._fetching[pipeline]
+
+    async def _fetch(self, pipeline: Pipeline, needed: dict[int, Stand]) -> None:
+        """One page of each group, as far as they fit into one answer."""
+        cursor = {group: stand.offset for group, stand in needed.items() if stand.members}
+        for group in needed.keys() - cursor.keys():
+            self._go_on(group)
+        if not cursor:
+            return
+        filters = frozenset() if any([stand.everything for stand in needed.values()]) else self._narrow(needed)
+        version = self._broker.version
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None, result: Any) -> None:
+            try:
+                if error is None:
+                    self._take(cursor, filters, version, result)
+            except LexicastError as bad:
+                error = bad
+            except Exception as bad:
+                error = UnavailableError(f"an answer could not be taken: {bad!r}")
+                raise
+            finally:
+                # Whatever happens: nobody else would ever go on with these groups.
+                if not answered.done():
+                    answered.set_result(None) if error is None else answered.set_exception(error)
+
+        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), FETCH_BYTES)
+        await answered
+
+    @staticmethod
+    def _narrow(needed: dict[int, Stand]) -> frozenset[bytes] | None:
+        """The filters of all that wait, where these are few."""
+        filters: set[bytes] = set()
+        seen: set[Subscriber] = set()
+        for members in {id(stand.members): stand.members for stand in needed.values()}.values():
+            for subscriber in members:
+                if subscriber not in seen:
+                    seen.add(subscriber)
+                    filters.update(subscriber.subscriptions)
+                    if len(filters) > NARROW_FILTERS:
+                        return None
+        return frozenset(filters)
+
+    def _take(
+        self, cursor: dict[int, int], filters: frozenset[bytes] | None, version: int, result: dict[str, Any]
+    ) -> None:
+        """An answer to `fetch`, while it is taken off the link. Raises UnavailableError when it must be asked again."""
+        blocks: dict[int, list[Block]] = {}
+        for wire in result["blocks"]:
+            block = Block.from_wire(wire)
+            blocks.setdefault(block.group, []).append(block)
+        if self._stalled.missing([block for found in blocks.values() for block in found]):
+            raise UnavailableError("a dictionary has to be fetched first")
+        whole, live, first = set(result["whole"]), set(result["live"]), result["first"]
+        for group, start in cursor.items():
+            end = result["cursor"].get(group)
+            if end is None:
+                self._go_on(group)  # it did not fit in
+                continue
+            comes_live = group in live and group not in self._stalled
+            if end > start or comes_live:
+                page = Page(
+                    group,
+                    start,
+                    end,
+                    blocks.get(group, []),
+                    whole=group in whole,
+                    version=version,
+                    filters=filters or None,
+                    first_kept=first.get(group, 0),
+                )
+                self._take_page(page)
+                if comes_live:
+                    self._broker.reached(group, end)
+                self._go_on(group)
+            else:
+                self._later(group)  # the broker itself is being brought up there, or waits for a dictionary
