@@ -15,6 +15,9 @@ from .filters import Filters, concerns_all
 from .live_delivery import LiveDelivery
 from .subscriber import Subscriber
 
+# In an answer that many take: what was seen in it.
+LOOKED_AT = "looked at"
+
 # filter -> group -> the first offset that comes live.
 Cuts = dict[bytes, dict[int, int]]
 
@@ -136,24 +139,43 @@ class Placing:
 
     # -- from an earlier cursor on
 
+    def _answered_to_many(self, answer: dict[str, Any]) -> None:
+        """Take a coordinator's cuts, which others take too: what they say is looked at once."""
+        if self._cut or self._behind:
+            self._answered(answer)
+            return
+        known = answer.get(LOOKED_AT)
+        if known is None:
+            self._answered(answer)
+            answer[LOOKED_AT] = self._cut, self._ends, self._behind, self.first_kept
+        else:
+            # Each is the taker's own, should another coordinator's answer follow.
+            self._cut, self._ends, self._behind, self.first_kept = (
+                known[0].copy(),
+                known[1].copy(),
+                known[2].copy(),
+                known[3].copy(),
+            )
+
     async def _from(self, start: dict[int, int]) -> Cuts:
         broker = self._broker
 
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
-            self._answered(answer)
+            self._answered_to_many(answer)
 
         await broker.filters.place(self._fresh, True, take)
         begin: dict[int, int] = {}
-        groups = self._cut if concerns_all(self._wanted) else broker.coordinators.groups_of_all(self._wanted)
+        cuts, ends, behind = self._cut, self._ends, self._behind
+        groups = cuts if concerns_all(self._wanted) else broker.coordinators.groups_of_all(self._wanted)
         for group in groups:
-            at, cut = start.get(group), self._cut.get(group)
+            at, cut = start.get(group), cuts.get(group)
             if cut is None:
                 continue
-            if at is None or (at >= self._ends[group] and group not in self._behind):
+            if at is None or (at >= ends[group] and group not in behind):
                 at = max(cut, at or 0)  # nothing was published since
             begin[group] = at
-        past = {group: cut if group in self._behind else self._ends[group] for group, cut in self._cut.items()}
-        self._insert(self._wanted, begin, past, self._behind)
+        past = {**ends, **{group: cuts[group] for group in behind}} if behind else ends
+        self._insert(self._wanted, begin, past, behind)
         for group, first in self.first_kept.items():
             if self._subscriber.lagging.get(group, first) < first:
                 self._subscriber.discarded(group, first)

@@ -134,16 +134,19 @@ class Subscriptions:
         self._catching_up.leave(subscriber)
         if not subscriber.samples:
             heads = self.live.heads
+            lagging, pasts, missed_live = subscriber.lagging, subscriber.past, subscriber.missed_live
             for group, offset in begin.items():
-                at = min(offset, subscriber.lagging.get(group, offset))
+                at = lagging.get(group, offset)
+                if at > offset:
+                    at = offset
                 if at != heads.get(group, 0) or group in behind:
-                    subscriber.lagging[group] = at
+                    lagging[group] = at
                     # The cache may lack what these filters add.
                     if at < past.get(group, 0):
-                        subscriber.missed_live.discard(group)
-                        subscriber.past[group] = past[group]
-                    elif group not in subscriber.past:
-                        subscriber.missed_live.add(group)
+                        missed_live.discard(group)
+                        pasts[group] = past[group]
+                    elif group not in pasts:
+                        missed_live.add(group)
         subscriber.refresh()
         subscriber.set_filters(wanted)
         self._fanout.insert(wanted, subscriber)
