@@ -35,6 +35,11 @@ class ReadResult(NamedTuple):
     first_kept: int
 
 
+def anything(topic: bytes) -> bool:
+    """Every topic is wanted; what has none, control records, is not. Metas need not be unpacked for that."""
+    return True
+
+
 class Reader:
     """See the module's docstring."""
 
@@ -100,7 +105,10 @@ class Reader:
         if now_us is not None and 0 < head.expire_all_us < now_us:
             return None
         meta = None
-        if topics is not None:
+        if topics is anything:
+            if head.kind == CONTROL:
+                return None
+        elif topics is not None:
             meta = None if head.kind == CONTROL else self._log.meta(value, head)
             if meta is None or not any(map(topics, meta.topics)):
                 return None

@@ -251,6 +251,10 @@ def concerns_all(filters: Iterable[bytes]) -> bool:
 
 async def gathered(calls: Iterable[Awaitable[None]]) -> None:
     """All of `calls`; when one fails the others are given up, and nothing of theirs is taken any more."""
+    calls = list(calls)
+    if len(calls) == 1:
+        await calls[0]
+        return
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         await asyncio.gather(*tasks)

@@ -15,6 +15,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.cluster.topics.names import TopicTrie
+from lexicast.storage.reader import anything
 
 from ..loop import turns as turns_of
 from ..loop.turns import Turns
@@ -108,7 +109,7 @@ class Past:
         cursor lay before it (something was discarded).
         """
         names = None if filters is None else list(filters)
-        wanted = self._interest(peer) if names is None else filter_matcher(names) if names else anything
+        wanted = self._interest(peer) if names is None else filter_matcher(names) if names else everything
         room = min(bytes_max, FETCH_BYTES_MAX)
         blocks: list[Block] = []
         spans: dict[int, Span] = {}
@@ -148,17 +149,19 @@ class Past:
         until_s: float,
     ) -> Span:
         """A group's part of a fetch: in steps, everything first, then what is wanted."""
-        span = await self._step(group, offset, anything, min(bytes_max, WHOLE_BYTES), turns)
+        all_wanted = wanted is everything
+        first = everything if all_wanted else anything
+        span = await self._step(group, offset, first, min(bytes_max, WHOLE_BYTES), turns)
         blocks, whole = span.blocks, True
-        if not span.live:
+        if not (span.live or all_wanted):
             chosen = [block for block in blocks if any(map(wanted, block.meta.topics))]
             blocks, whole = chosen, len(chosen) == len(blocks)
         size = sum([block.size_bytes for block in blocks])
         while not span.live and size < bytes_max and turns_of.now_s() < until_s:
             await turns.give_way()
-            span = await self._step(group, span.next, anything if whole else wanted, bytes_max - size, turns)
+            span = await self._step(group, span.next, first if whole else wanted, bytes_max - size, turns)
             more = span.blocks
-            if whole:
+            if whole and not all_wanted:
                 more = [block for block in more if any(map(wanted, block.meta.topics))]
                 whole = len(more) == len(span.blocks)
             blocks += more
@@ -202,7 +205,8 @@ class Past:
         if known is not None:
             return known.blocks, known.next
         store, read_s = self._led.store, turns.left_s
-        result = store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=wanted, read_s=read_s)
+        topics = anything if wanted is everything else wanted
+        result = store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=topics, read_s=read_s)
         if wanted is anything and result.blocks:
             self._memory.put(group, offset, result.blocks, result.next_offset, turns_of.now_s())
         return result.blocks, result.next_offset
@@ -224,8 +228,8 @@ class Past:
         return found
 
 
-def anything(topic: bytes) -> bool:
-    """Every topic is wanted; what has none, control records, is not."""
+def everything(topic: bytes) -> bool:
+    """`anything`, for many at once: nobody will ask for the same again."""
     return True
 
 

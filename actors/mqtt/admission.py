@@ -11,11 +11,15 @@ it comes from that same address, and nobody else's packets do, since the answers
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import TypeAlias
 
 from lexicast.cluster.config.tables import MqttConfig
 
 from .codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
+
+# One for most of a proxy's clients, or this machine's.
+ADDRESSES_REMEMBERED = 256
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -42,6 +46,7 @@ def is_same_machine(peer: str, own: str) -> bool:
     return address.is_loopback or (bool(own) and address == _address(own))
 
 
+@lru_cache(ADDRESSES_REMEMBERED)
 def _address(text: str) -> IPAddress:
     """`text` as an address; an IPv4 one that an IPv6 socket shows is IPv4."""
     address = ipaddress.ip_address(text.partition("%")[0])

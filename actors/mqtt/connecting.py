@@ -118,7 +118,7 @@ class Connecting:
         connect = self._connect
         self._admit()
         client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
-        if self._answer(client_id, False, 0) is None:
+        if self._terms.packet_bytes_max and self._answer(client_id, False, 0) is None:
             raise Refused(PACKET_TOO_LARGE)
         session = Session(
             client_id,

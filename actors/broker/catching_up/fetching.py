@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 
 from ..dictionaries.waiting_blocks import WaitingBlocks
 from ..pipelines.pipeline import Pipeline
@@ -148,7 +148,12 @@ class PageFetching:
         blocks: dict[int, list[Block]] = {}
         for wire in result["blocks"]:
             block = Block.from_wire(wire)
-            blocks.setdefault(block.group, []).append(block)
+            try:
+                block.meta  # noqa: B018  # looked at where it costs the block alone
+            except PeerError as error:
+                log.error("a block out of the past is left out: %s", error)
+            else:
+                blocks.setdefault(block.group, []).append(block)
         if self._stalled.missing([block for found in blocks.values() for block in found]):
             raise UnavailableError("a dictionary has to be fetched first")
         whole, live, first = set(result["whole"]), set(result["live"]), result["first"]
