@@ -1,4 +1,4 @@
-"""Where a client connects to: an address into the brokers (`Endpoint`s) behind it.
+"""The address that a client is given, and the brokers (`Endpoint`s) behind it.
 
     None              the environment's LEXICAST_ADDRESS, else the cluster that `lexicast up` runs on this data folder
     "auto", "HOST:PORT", "ray://HOST:PORT"

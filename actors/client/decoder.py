@@ -1,4 +1,4 @@
-"""Blocks into messages: topics through a bounded cache, payloads decompressed a run at a time."""
+"""The decoder of blocks into messages: topics through a bounded cache, payloads decompressed a run at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of the Python client hold: messages, their MQTT 5 properties, and the ways to name a point in time.
+"""The messages that users of the Python client hold, their MQTT 5 properties, and the ways to name a point in time.
 
 Times are UTC. Positions are places in the log: `Position(group, epoch, offset)`, ordered within a topic group.
 """

@@ -28,14 +28,10 @@ from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.compression.accounting import reduction_percent
 from lexicast.raydp_jobs.history.dataframe import history, release
+from lexicast.raydp_jobs.jobs.families import current_dictionaries
 from lexicast.raydp_jobs.jobs.pictures import draw_dictionaries, draw_regression
 from lexicast.raydp_jobs.jobs.sql import show_rows
-from lexicast.raydp_jobs.jobs.train_dictionaries import (
-    choices_table,
-    choose_dictionaries,
-    current_dictionaries,
-    publish_dictionaries,
-)
+from lexicast.raydp_jobs.jobs.train_dictionaries import choices_table, choose_dictionaries, publish_dictionaries
 from lexicast.raydp_jobs.jobs.train_regression import (
     fit_regression,
     publish_regression,

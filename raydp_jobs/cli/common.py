@@ -1,4 +1,4 @@
-"""What the jobs' commands share."""
+"""The options that the jobs' commands share, and what they look at before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lexicast spark ...`, `lexicast channel ...` and `lexicast export`: run as `python -m lexicast.raydp_jobs.cli`."""
+"""The commands `lexicast spark`, `channel` and `export`: run as `python -m lexicast.raydp_jobs.cli`."""
 
 from __future__ import annotations
 

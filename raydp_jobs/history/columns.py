@@ -1,4 +1,4 @@
-"""Blocks to Arrow: a block holds columns already, so thousands of blocks are turned at once by NumPy and Arrow.
+"""The columns of the history: thousands of blocks, which hold columns already, turned into Arrow at once by NumPy.
 
 Fields of runs become arrays of many blocks, repeated by their counts; payloads that are stored as they are stay where
 they lie, joined. Only compressed payloads are touched one by one, by their codec. (Run by run, in Python, took 40 us a

@@ -1,4 +1,4 @@
-"""The observations that PREDICT's regression is fitted to: a family replayed, how long would a dictionary be right?
+"""The observations that PREDICT's regression is fitted to: how long each dictionary of a family would have been right.
 
 At points that double (500, 1,000, 2,000, ... messages), and once between two of them, a dictionary is made as PREDICT
 makes it: from the last 500 messages. The substring repository has observed every point before, so its features are

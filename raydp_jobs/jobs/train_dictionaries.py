@@ -21,10 +21,8 @@ from rich.table import Table
 import lexicast
 from lexicast.actors.client.messages import Since, Until
 from lexicast.cluster.config.tables import CompressionConfig
-from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
-from lexicast.compression.families import Families, FamilyMap
 
 from ..history.dataframe import history, release
 from ..history.reading import Progress
@@ -32,15 +30,13 @@ from ..spark.environment import spark_session
 from ..spark.errors import job_errors
 from ..spark.progress import JobProgress
 from .dictionary_choice import MESSAGES_MAX, Choice, HistoryCandidate, choose
+from .families import GIVE_UP_S, current_dictionaries, families_of, topics_of
 from .pictures import draw_dictionaries
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-TOPICS_MAX: Final = 500_000
-"""Topics whose families are found; each is held in the driver's memory."""
-GIVE_UP_S: Final = 30.0
 
 _RESULT: Final = (
     "family BINARY, messages BIGINT, raw DOUBLE, current DOUBLE, proposed DOUBLE, codec STRING, size INT, "
@@ -86,13 +82,6 @@ def train_dictionaries(
         console.print(f"picture: {picture}", soft_wrap=True)
 
 
-async def current_dictionaries(connect: Mapping[str, Any]) -> dict[bytes, Dictionary]:
-    """The newest dictionary of each family, as the cluster's brokers announce them."""
-    async with lexicast.connect(**connect, give_up_s=GIVE_UP_S) as bus:
-        await bus.status()
-        return {dictionary.family: dictionary for dictionary in bus.dictionaries()}
-
-
 async def publish_dictionaries(connect: Mapping[str, Any], dictionaries: Iterable[Dictionary]) -> int:
     """Publish dictionaries; returns how many."""
     count = 0
@@ -126,44 +115,13 @@ def choose_dictionaries(
     frame = frame.where("payload IS NOT NULL")
     computing()
     try:
-        families = _families(frame, config, held.values())
+        families = families_of(topics_of(frame), config, held.values())
         if not families:
             return []
         rows = _per_family(spark, frame, families, held, subscribers, config.dictionary_bytes_max).collect()
     finally:
         release(frame)
     return sorted((_choice(row) for row in rows), key=lambda choice: -choice.messages * choice.raw)
-
-
-def _families(frame: DataFrame, config: CompressionConfig, held: Iterable[Dictionary]) -> dict[str, bytes]:
-    """Topic -> family."""
-    topics = topics_of(frame)
-    return families_of(topics, config, held)
-
-
-def topics_of(frame: DataFrame) -> list[str]:
-    """The topics of a history. Raises UnavailableError: more than TOPICS_MAX would not fit in here."""
-    topics = [row.topic for row in frame.select("topic").distinct().limit(TOPICS_MAX + 1).collect()]
-    if len(topics) > TOPICS_MAX:
-        raise UnavailableError(f"more than {TOPICS_MAX:,} topics: train a part of them, such as 'flights/#'")
-    return topics
-
-
-def families_of(topics: Sequence[str], config: CompressionConfig, held: Iterable[Dictionary]) -> dict[str, bytes]:
-    """The family of each topic that has one: the announced one that matches it best, else as a sampler would say."""
-    announced = FamilyMap()
-    for dictionary in held:
-        announced.add(dictionary)
-    learned = Families([name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout])
-    names = sorted(topic.encode() for topic in topics)
-    for name in names:
-        learned.family_of(name)  # a level turns out to vary only after some of its values
-    found: dict[str, bytes] = {}
-    for name in names:
-        family = learned.family_of(name)
-        if family is not None:
-            found[name.decode()] = announced.family_of(name) or family
-    return found
 
 
 def _per_family(

@@ -33,9 +33,9 @@ from ..history.reading import Progress
 from ..spark.environment import spark_session
 from ..spark.errors import job_errors
 from ..spark.progress import JobProgress
+from .families import GIVE_UP_S, current_dictionaries, families_of, topics_of
 from .pictures import draw_regression
 from .regression_observations import Fit, Observation, Regression, error_doublings, replay
-from .train_dictionaries import GIVE_UP_S, current_dictionaries, families_of, topics_of
 
 if TYPE_CHECKING:
     import pandas as pd

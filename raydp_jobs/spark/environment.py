@@ -1,4 +1,4 @@
-"""Joining the cluster's Ray and starting Spark in it, quietly; and ending it.
+"""The environment of a job: the cluster's Ray joined, Spark started in it, quietly, and ended.
 
     with spark_session(data_dir=...) as spark:
         lexicast.history(spark, "flights/#").count()

@@ -1,4 +1,4 @@
-"""What a Spark job's Java processes leave on a node's disk, removed with the job.
+"""The folders that a Spark job's Java processes leave on a node's disk, removed with the job.
 
     the job's folder        Spark's blocks and whatever else is temporary: all its processes are told (`java.io.tmpdir`)
     /tmp/ray/MILLISECONDS   Ray's library for Java (40 MB), unpacked anew by each of a job's two drivers; where, Ray's

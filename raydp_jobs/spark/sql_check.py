@@ -1,4 +1,4 @@
-"""SQL looked at by Spark's own parser before Spark is started: a mistake is told in seconds, not after half a minute.
+"""The check of SQL by Spark's own parser before Spark is started: a mistake is told in seconds, not in half a minute.
 
 A Java process with nothing but the parser in it. What can only be known with the data (columns, types) is Spark's to
 say. Where the parser cannot be started nothing is said here.

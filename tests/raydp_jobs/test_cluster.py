@@ -33,7 +33,8 @@ from lexicast.raydp_jobs.channels.definitions import channel_topic
 from lexicast.raydp_jobs.channels.example import NAME, emergencies_near_me
 from lexicast.raydp_jobs.channels.runner import ChannelBus, ChannelRunner, channel_subscriptions
 from lexicast.raydp_jobs.history.dataframe import export_parquet, history, history_dataset, release
-from lexicast.raydp_jobs.jobs.train_dictionaries import choose_dictionaries, current_dictionaries, publish_dictionaries
+from lexicast.raydp_jobs.jobs.families import current_dictionaries
+from lexicast.raydp_jobs.jobs.train_dictionaries import choose_dictionaries, publish_dictionaries
 from lexicast.raydp_jobs.spark.environment import join_ray, spark_session
 from lexicast.raydp_jobs.spark.errors import JobFailedError, job_errors
 

@@ -226,6 +226,14 @@ async def test_mistakes_of_the_caller_raise_and_change_nothing(
         assert [m.payload async for m in bus.history("#")] == [b"y"]
 
 
+@pytest.mark.parametrize("given", [["a/b"], ["ab"], {"ab": b"x"}, [("a", b"x", 1)], [7]], ids=str)
+async def test_what_is_no_pair_is_told_and_nothing_of_it_published(broker: Broker, given: Any) -> None:
+    async with connected(broker) as bus:
+        with pytest.raises(UsageError, match=r"no \(topic, payload\) pair"):
+            await bus.publish_many(given)
+        assert [m async for m in bus.history("#")] == []
+
+
 async def test_close_waits_for_acknowledgements(broker: Broker) -> None:
     async with connected(broker) as bus:
         bus.publish_nowait("t", b"late")
