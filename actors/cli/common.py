@@ -1,4 +1,4 @@
-"""What the commands share: options, the way errors are told, and how a cluster is found."""
+"""The common part of the commands: options, the way errors are told, and how a cluster is found."""
 
 from __future__ import annotations
 

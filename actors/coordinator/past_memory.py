@@ -1,4 +1,4 @@
-"""What was read of the past a moment ago: many subscribers come back to the same place at once, and ask one by one.
+"""The memory of what was read of the past a moment ago: many subscribers come back to one place, and ask one by one.
 
 A step of reading is remembered by where it began: the blocks that it found, whatever they are, unpacked, and where it
 ended. The log changes only at its end, and where publications expire: a step that found one that will is not kept.
@@ -17,7 +17,7 @@ REMEMBERED_BYTES_MAX: Final = 8 * 1024 * 1024
 REMEMBERED_S: Final = 5.0
 
 
-class Step(NamedTuple):
+class ReadStep(NamedTuple):
     """`blocks` from some place on, to `next`; what they take in memory, and when they were read."""
 
     blocks: list[Block]
@@ -31,10 +31,10 @@ class PastMemory:
 
     def __init__(self, bytes_max: int = REMEMBERED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
+        self._steps: OrderedDict[tuple[int, int], ReadStep] = OrderedDict()
         self._bytes = 0
 
-    def get(self, group: int, offset: int, bytes_max: int, now_s: float) -> Step | None:
+    def get(self, group: int, offset: int, bytes_max: int, now_s: float) -> ReadStep | None:
         """The step that began at `offset`, if it found no more than `bytes_max` bytes."""
         self._forget(now_s)
         step = self._steps.get((group, offset))
@@ -52,7 +52,7 @@ class PastMemory:
             return  # whoever looks at them is told
         known = self._steps.pop((group, offset), None)
         self._bytes += size - (0 if known is None else known.memory_bytes)
-        self._steps[group, offset] = Step(blocks, next_offset, size, now_s)
+        self._steps[group, offset] = ReadStep(blocks, next_offset, size, now_s)
         self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What brokers ask of a coordinator beside publishing: dispatch; QoS 2 and dictionaries.
+"""The requests of brokers to a coordinator: their dispatch; QoS 2 and dictionaries.
 
 Subscriptions are in `interest`, catching up in `past`, retained publications in `retained`, sessions in
 `session_requests`.

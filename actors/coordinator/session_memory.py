@@ -1,4 +1,4 @@
-"""The durable sessions that their home has had to do with lately, each read from the store and unpacked once.
+"""The memory of the durable sessions that their home has had to do with lately, each read and unpacked once.
 
 A session that returns is looked at when it is opened, saved and let go; what it stands at then is what was written
 last, and only its home writes it. Bounded by bytes: those that nobody has asked for longest are read again.

@@ -1,4 +1,4 @@
-"""What brokers ask of a coordinator about sessions: see `session_home`."""
+"""The requests of brokers about sessions: see `session_home`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every actor's event loop runs beside its work: background tasks, and turns that are short."""
+"""The event loop of an actor beside its work: background tasks, and turns that are short."""

@@ -1,4 +1,4 @@
-"""Long work in an event loop: it gives way to everything else that waits every TURN_S."""
+"""The turns of long work in an event loop: it gives way to everything else that waits every TURN_S."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a Ray answers at an address, asked before `ray.init`, which tries a dead one for more than ten minutes.
+"""The address of a Ray, and whether one answers there: `ray.init` would try a dead one for more than ten minutes.
 
 What listens there must also speak like Ray's head, which is a gRPC server: after a connection's preface such a server
 sends its SETTINGS at once (RFC 9113, section 3.4). Whatever else has the port (a database, a web server, a cluster's

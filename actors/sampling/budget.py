@@ -1,4 +1,4 @@
-"""What sampling may cost: shares of a stream for each family, and CPU for training. Pure: the caller tells the time.
+"""The budget of sampling: shares of a stream for each family, and CPU for training. Pure: the caller tells the time.
 
 **Shares.** A unit is a record of up to UNIT_BYTES bytes. Each period of PERIOD_S brings `units_per_s * PERIOD_S` of
 them; unused ones are kept, up to BURST_PERIODS periods' worth. In a period no family gets more than what there is

@@ -1,4 +1,4 @@
-"""Which sampling broker looks after a family: consistent hashing, so that a change of members moves few families.
+"""The ring of sampling brokers, which gives each family to one: consistent hashing, so that changes move few.
 
 Each member stands at POINTS places of a ring of 64-bit hashes; a family belongs to the first member at or after its
 own hash. With n members, one that comes or goes moves about 1/n of the families (a plain `hash % n` nearly all).

@@ -1,19 +1,18 @@
 """The sampling broker: learns dictionaries from the stream and publishes them (DESIGN.md, "Sampling broker").
 
 It is a Python client like any other, but takes a *sample*: of what is published, the broker sends it at most
-`compression.sampling_records_per_s` messages, each family its fair share (`sampling_stream`). Every family that the
-ring (`sampling_ring`) gives to this sampling broker has a maintenance algorithm, which is fed and asked; what it wants
-is trained in a thread, one family at a time within a budget of CPU (`sampling_budget`), and published, retained, on
-the family's `$sdc/` topic.
+`compression.sampling_records_per_s` messages, each family its fair share. Every family that the ring (`ring`) gives to
+this sampling broker has a maintenance algorithm, which is fed and asked (`family`); what it wants is trained in a
+thread, one family at a time within a budget of CPU (`budget`), and published, retained, on the family's `$sdc/` topic.
 
 All sampling brokers look at the same stream, so all learn the same families from it, and dividing the families among
 them needs no talk. Where they disagree for a while, a family is learned twice or not yet; its newest dictionary counts.
 
 **What a successor goes on from**: the dictionary, retained on `$sdc/<family>`, and what the algorithm has learned, a
-few hundred bytes retained on `$sampling/<family>` (`sampling_state`). Samples of messages are not kept: they are
+few hundred bytes retained on `$sampling/<family>` (`algorithm_states`). Samples of messages are not kept: they are
 payloads, and a new sample is there in seconds.
 
-**What others publish**, the jobs over the history above all, is followed while it runs: `sampling_others`.
+**What others publish**, the jobs over the history above all, is followed while it runs: `announcements`.
 
 **Who may read**: there are no read permissions yet. When there are, a family must not cross one (`Families` is given
 the borders) and `$sdc/<family>` must be readable to exactly those who may read the family; both belong here and in the
@@ -25,10 +24,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, TypeVar
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import CompressionConfig
@@ -39,24 +38,22 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.families import Families
 from lexicast.compression.maintenance import Due, Maintenance
 from lexicast.compression.predict import Predict
-from lexicast.compression.regression import Observation, PublishedModel
+from lexicast.compression.regression import PublishedModel
 from lexicast.compression.training import fulfil
 from lexicast.compression.wire import Recoder
 
 from ..client.client import Client
 from ..client.messages import Message
+from .algorithm_states import SAVE_S, AlgorithmStates
+from .announcements import Announcements
 from .budget import CpuBudget
-from .handover import SAVE_S, States
-from .learned import Others
+from .family import AnnouncedDictionary, SampledFamily
 from .ring import Ring
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-TOPICS_KEPT: Final = 8
-# Messages of a family that wait while its dictionary is trained: as many as the algorithms look at.
-PENDING_MAX: Final = 500
 # One message in so many is compressed to know what the family saves: the others would only cost CPU.
 ACCOUNTED: Final = 4
 
@@ -67,74 +64,6 @@ Audience = Callable[[bytes, tuple[bytes, ...]], Awaitable[tuple[int, int]]]
 def default_maintenance() -> Maintenance:
     """The algorithm of each family: PREDICT, with nothing to configure."""
     return Predict()
-
-
-@runtime_checkable
-class Warmable(Protocol):
-    """A maintenance algorithm that can start from what was learned of other families."""
-
-    def warm(self, observations: Sequence[Observation]) -> None:
-        """Start from these until it has learned enough of its own family."""
-        ...
-
-
-class Announced(NamedTuple):
-    """A dictionary that somebody else has announced, and its bytes as sent."""
-
-    dictionary: Dictionary
-    packed_bytes: int
-
-
-class Family:
-    """One family as its sampling broker knows it."""
-
-    __slots__ = ("announced", "announcing", "current", "maintenance", "model", "pending", "queued", "topics")
-
-    def __init__(self, maintenance: Maintenance) -> None:
-        self.maintenance = maintenance
-        self.current: Dictionary | None = None
-        self.announcing = 0  # the id of the one that is being published now
-        self.announced: Announced | None = None  # somebody else's, to be taken over
-        self.model: PublishedModel | None = None  # one that came while a thread worked on the algorithm
-        self.queued = False
-        # While a thread works on the algorithm, what is observed waits here.
-        self.pending: deque[tuple[bytes, int]] | None = None
-        self.topics: OrderedDict[bytes, None] = OrderedDict()
-
-    def observe(self, topic: bytes, message: bytes, time_us: int) -> None:
-        """One message."""
-        if topic not in self.topics:
-            self.topics[topic] = None
-            if len(self.topics) > TOPICS_KEPT:
-                self.topics.popitem(last=False)
-        if self.pending is None:
-            self.maintenance.observe(message, time_us)
-        else:
-            self.pending.append((message, time_us))
-
-    def hold(self) -> None:
-        """A thread is about to work on the algorithm."""
-        self.pending = deque(maxlen=PENDING_MAX)
-
-    def let_go(self) -> None:
-        """The thread is done: the algorithm gets what has come meanwhile."""
-        pending, self.pending = self.pending or (), None
-        for message, time_us in pending:
-            self.maintenance.observe(message, time_us)
-        if self.model is not None:
-            self.warm(self.model)
-
-    def warm(self, model: PublishedModel) -> None:
-        """Let the algorithm start from a regression over all families."""
-        self.model = model if self.pending is not None else None
-        if self.pending is None and isinstance(self.maintenance, Warmable):
-            self.maintenance.warm(model.observations)
-
-    def is_news(self, dictionary: Dictionary) -> bool:
-        """Whether somebody else's dictionary is newer than what is known, as brokers and clients order them."""
-        newest = self.announced.dictionary if self.announced else self.current
-        known = newest is not None and (newest.created_us, newest.id) >= (dictionary.created_us, dictionary.id)
-        return not known and dictionary.id != self.announcing
 
 
 class SamplingServer:
@@ -159,12 +88,12 @@ class SamplingServer:
         )
         self._ring = Ring([client.client_id])
         self._mine: dict[bytes, bool] = {}
-        self._kept: OrderedDict[bytes, Family] = OrderedDict()
+        self._kept: OrderedDict[bytes, SampledFamily] = OrderedDict()
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
         self._budget = CpuBudget(config.sampling_cpu_percent, clock.monotonic())
         self._recoder = Recoder()
-        self._states = States(client)
-        self._others = Others(client, clock, self._announced, self._warm)
+        self._states = AlgorithmStates(client)
+        self._announcements = Announcements(client, clock, self._announced, self._warm)
         self.counters = TrafficCounters(config.families_max)
         self.observed = 0
         self.published = 0
@@ -201,23 +130,23 @@ class SamplingServer:
         kept = self._kept.get(family)
         return None if kept is None else kept.maintenance
 
-    def _family(self, name: bytes) -> Family:
+    def _family(self, name: bytes) -> SampledFamily:
         kept = self._kept.get(name)
         if kept is None:
-            kept = self._kept[name] = Family(self._make())
+            kept = self._kept[name] = SampledFamily(self._make())
             self._take_up(name, kept)
             if len(self._kept) > self._config.families_max:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(name)
         return kept
 
-    def _take_up(self, name: bytes, kept: Family) -> None:
+    def _take_up(self, name: bytes, kept: SampledFamily) -> None:
         """Go on from what a predecessor left."""
         announced = [dictionary for dictionary in self._client.dictionaries() if dictionary.family == name]
         if announced:
             kept.current = announced[0]
-        if self._others.model is not None:
-            kept.warm(self._others.model)
+        if self._announcements.model is not None:
+            kept.warm(self._announcements.model)
         if not self._states.restore(name, kept.maintenance, kept.current) and kept.current is not None:
             kept.maintenance.adopt(kept.current)
 
@@ -227,7 +156,7 @@ class SamplingServer:
         """Somebody has announced a dictionary: this sampling broker itself, or another, or a job over the history."""
         kept = self._kept.get(dictionary.family)
         if kept is not None and kept.is_news(dictionary):
-            kept.announced = Announced(dictionary, packed_bytes)
+            kept.announced = AnnouncedDictionary(dictionary, packed_bytes)
             self._enqueue(dictionary.family, kept)
 
     def _warm(self, model: PublishedModel) -> None:
@@ -242,8 +171,8 @@ class SamplingServer:
         await self._states.open()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._states.follow())
-            tasks.create_task(self._others.follow_dictionaries())
-            tasks.create_task(self._others.follow_models())
+            tasks.create_task(self._announcements.follow_dictionaries())
+            tasks.create_task(self._announcements.follow_models())
             tasks.create_task(self._train())
             tasks.create_task(self._save())
             tasks.create_task(self._look())
@@ -270,7 +199,7 @@ class SamplingServer:
         if not kept.queued and kept.maintenance.due() is not None:
             self._enqueue(name, kept)
 
-    def _enqueue(self, name: bytes, kept: Family) -> None:
+    def _enqueue(self, name: bytes, kept: SampledFamily) -> None:
         if not kept.queued:
             kept.queued = True
             self._waiting.put_nowait(name)
@@ -297,13 +226,13 @@ class SamplingServer:
                 if kept.announced is not None:
                     self._enqueue(name, kept)
 
-    async def _attend_to(self, name: bytes, kept: Family) -> None:
+    async def _attend_to(self, name: bytes, kept: SampledFamily) -> None:
         if kept.announced is not None:
             await self._take_over(name, kept)
         else:
             await self._renew(name, kept)
 
-    async def _take_over(self, name: bytes, kept: Family) -> None:
+    async def _take_over(self, name: bytes, kept: SampledFamily) -> None:
         """Somebody else's dictionary is the family's now: the algorithm and the accounts go on from it."""
         announced, kept.announced = kept.announced, None
         assert announced is not None
@@ -317,7 +246,7 @@ class SamplingServer:
         self.taken_over += 1
         await self._states.save(name, kept.maintenance, kept.current)
 
-    async def _renew(self, name: bytes, kept: Family) -> None:
+    async def _renew(self, name: bytes, kept: SampledFamily) -> None:
         publishers, subscribers = await self._audience(name, tuple(kept.topics))
         kept.maintenance.audience(max(1, publishers), max(1, subscribers))
         due = kept.maintenance.due()
@@ -335,7 +264,7 @@ class SamplingServer:
                 kept.let_go()
         await self._states.save(name, kept.maintenance, kept.current)
 
-    async def _publish(self, name: bytes, kept: Family, due: Due) -> Dictionary | None:
+    async def _publish(self, name: bytes, kept: SampledFamily, due: Due) -> Dictionary | None:
         """Train and announce what is due; None when nothing pays, or somebody else was faster."""
         most, now_us = self._config.dictionary_bytes_max, self._clock.time_us()
         if kept.current is not None:
@@ -398,7 +327,7 @@ class SamplingServer:
             "observed": self.observed,
             "dictionaries_published": self.published,
             "dictionaries_taken_over": self.taken_over,
-            "regression_of_us": self._others.model.created_us if self._others.model else None,
+            "regression_of_us": self._announcements.model.created_us if self._announcements.model else None,
             "looked_after": len(self._kept),
             "waiting": self._waiting.qsize(),
             "members": sorted(self.members),

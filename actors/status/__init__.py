@@ -1,1 +1,1 @@
-"""What actors say about themselves, asked for, gathered and put into words."""
+"""The status of actors: what they say about themselves, asked for, gathered and put into words."""

@@ -1,4 +1,4 @@
-"""What an actor measures of itself as it goes, so that whoever asks need not ask twice. Pure: times are given.
+"""The meters of an actor, which measures itself so that whoever asks need not ask twice. Pure: times are given.
 
 `Meter` turns counters into rates over the last seconds; `Trend` says when a level that grows reaches its limit; `Since`
 remembers how long something has been so, looked at now and then.

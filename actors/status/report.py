@@ -1,4 +1,4 @@
-"""What every actor says about itself, put together; and what of it an operator should know, in plain words. Pure.
+"""The report on a cluster: what every actor says about itself, and what an operator should know, in plain words. Pure.
 
 Who is asked, and over what, is the caller's affair: a broker asks over the cluster's own links and answers `lexicast
 status` (`cluster_status`), `lexicast up` asks over Ray (`over_ray`). Rates are the actors' own (`meters`), so that

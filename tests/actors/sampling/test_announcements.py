@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lexicast.actors.client.client import Client
 from lexicast.actors.sampling import server as sampling
-from lexicast.actors.sampling.learned import CLOCKS_APART_US, Others
+from lexicast.actors.sampling.announcements import CLOCKS_APART_US, Announcements
 from lexicast.actors.sampling.server import SamplingServer
 from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.errors import UsageError
@@ -183,10 +183,10 @@ def test_a_family_that_knows_itself_leaves_a_regression_alone() -> None:
 # -- which are taken
 
 
-def others(clock: ManualClock) -> tuple[Others, list[PublishedModel]]:
+def others(clock: ManualClock) -> tuple[Announcements, list[PublishedModel]]:
     taken: list[PublishedModel] = []
     nobody: Any = None
-    return Others(nobody, clock, lambda dictionary, packed_bytes: None, taken.append), taken
+    return Announcements(nobody, clock, lambda dictionary, packed_bytes: None, taken.append), taken
 
 
 def test_bad_forged_and_older_regressions_are_left_alone_with_one_line_each(caplog: pytest.LogCaptureFixture) -> None:

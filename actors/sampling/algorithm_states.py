@@ -1,4 +1,4 @@
-"""What a sampling broker's successor goes on from: the algorithms' states, retained below `$sampling/`.
+"""The states of families' algorithms, from which a sampling broker's successor goes on: retained below `$sampling/`.
 
 An algorithm that has something to hand on is `Resumable`: its state is a plain dict of numbers (a few hundred bytes),
 nothing of any payload. It is published, retained, on `$sampling/<family>` after each dictionary and whenever it has
@@ -47,7 +47,7 @@ class Resumable(Protocol):
         ...
 
 
-class States:
+class AlgorithmStates:
     """All states, and how they are kept."""
 
     def __init__(self, client: Client) -> None:

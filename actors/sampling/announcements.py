@@ -1,4 +1,4 @@
-"""What a sampling broker learns from others: dictionaries that somebody else has published, and PREDICT's regression.
+"""The announcements of others, from which a sampling broker learns: their dictionaries, and PREDICT's regression.
 
 Both come from the jobs over the history (`lexicast spark ...`), or from another sampling broker, as retained
 publications, which are followed like any other: what is there at the start, and what comes while it runs.
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 CLOCKS_APART_US: Final = 3_600_000_000
 
 
-class Others:
+class Announcements:
     """Follows what is published; tells `dictionary(dictionary, packed bytes)` and `regression(model)`."""
 
     def __init__(

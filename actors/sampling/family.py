@@ -1,0 +1,83 @@
+"""A topic family as the sampling broker that looks after it knows it: its algorithm, and what waits for that."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.maintenance import Maintenance
+from lexicast.compression.regression import Observation, PublishedModel
+
+TOPICS_KEPT: Final = 8
+# Messages of a family that wait while its dictionary is trained: as many as the algorithms look at.
+PENDING_MAX: Final = 500
+
+
+@runtime_checkable
+class Warmable(Protocol):
+    """A maintenance algorithm that can start from what was learned of other families."""
+
+    def warm(self, observations: Sequence[Observation]) -> None:
+        """Start from these until it has learned enough of its own family."""
+        ...
+
+
+class AnnouncedDictionary(NamedTuple):
+    """A dictionary that somebody else has announced, and its bytes as sent."""
+
+    dictionary: Dictionary
+    packed_bytes: int
+
+
+class SampledFamily:
+    """One family as its sampling broker knows it."""
+
+    __slots__ = ("announced", "announcing", "current", "maintenance", "model", "pending", "queued", "topics")
+
+    def __init__(self, maintenance: Maintenance) -> None:
+        self.maintenance = maintenance
+        self.current: Dictionary | None = None
+        self.announcing = 0  # the id of the one that is being published now
+        self.announced: AnnouncedDictionary | None = None  # somebody else's, to be taken over
+        self.model: PublishedModel | None = None  # one that came while a thread worked on the algorithm
+        self.queued = False
+        # While a thread works on the algorithm, what is observed waits here.
+        self.pending: deque[tuple[bytes, int]] | None = None
+        self.topics: OrderedDict[bytes, None] = OrderedDict()
+
+    def observe(self, topic: bytes, message: bytes, time_us: int) -> None:
+        """One message."""
+        if topic not in self.topics:
+            self.topics[topic] = None
+            if len(self.topics) > TOPICS_KEPT:
+                self.topics.popitem(last=False)
+        if self.pending is None:
+            self.maintenance.observe(message, time_us)
+        else:
+            self.pending.append((message, time_us))
+
+    def hold(self) -> None:
+        """A thread is about to work on the algorithm."""
+        self.pending = deque(maxlen=PENDING_MAX)
+
+    def let_go(self) -> None:
+        """The thread is done: the algorithm gets what has come meanwhile."""
+        pending, self.pending = self.pending or (), None
+        for message, time_us in pending:
+            self.maintenance.observe(message, time_us)
+        if self.model is not None:
+            self.warm(self.model)
+
+    def warm(self, model: PublishedModel) -> None:
+        """Let the algorithm start from a regression over all families."""
+        self.model = model if self.pending is not None else None
+        if self.pending is None and isinstance(self.maintenance, Warmable):
+            self.maintenance.warm(model.observations)
+
+    def is_news(self, dictionary: Dictionary) -> bool:
+        """Whether somebody else's dictionary is newer than what is known, as brokers and clients order them."""
+        newest = self.announced.dictionary if self.announced else self.current
+        known = newest is not None and (newest.created_us, newest.id) >= (dictionary.created_us, dictionary.id)
+        return not known and dictionary.id != self.announcing
