@@ -1,4 +1,4 @@
-"""CONNECT: who may come in, which session it is, what it left behind, and what CONNACK says of this server.
+"""The way from CONNECT to CONNACK: who may come in, which session it is, what it left behind, what this server says.
 
 What is not there is refused in the protocol's own words: shared subscriptions by CONNACK's property, enhanced
 authentication by reason code.
@@ -11,7 +11,7 @@ import logging
 import secrets
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from lexicast.cluster.errors import StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
@@ -21,6 +21,7 @@ from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Kind
 from .admission import admission
+from .client_line import ClientLine
 from .codec.encode import encode_acks, encode_answer, encode_packet
 from .codec.packets import (
     BAD_AUTHENTICATION_METHOD,
@@ -50,14 +51,12 @@ from .codec.properties import (
     TOPIC_ALIAS_MAXIMUM,
     USER_PROPERTY,
 )
+from .open_session import OpenSession
 from .publishing import SYS_PREFIX
+from .services import MqttServices
 from .session import PACKET_ID_MAX, Session
 from .subscriber import MqttSubscriber
 from .subscribing import grant_of
-
-if TYPE_CHECKING:
-    from .connection import MqttConnection
-    from .listener import MqttListener
 
 log = logging.getLogger(__name__)
 
@@ -92,29 +91,41 @@ def terms_of(connect: Connect) -> Terms:
     return Terms(properties.get(MAXIMUM_PACKET_BYTES, 0), not properties.get(REQUEST_PROBLEM, 1), connect.bridge)
 
 
+class Accepted(NamedTuple):
+    """The session that is to be served, and the CONNACK that says so."""
+
+    served: OpenSession
+    connack: bytes
+    keep_alive_s: int
+
+
 class Connecting:
     """One CONNECT on its way to CONNACK."""
 
-    def __init__(self, listener: MqttListener, connection: MqttConnection, connect: Connect) -> None:
-        self._listener = listener
-        self._engine = listener.engine
-        self._connection = connection
+    def __init__(
+        self, services: MqttServices, line: ClientLine, transport: asyncio.Transport, connect: Connect
+    ) -> None:
+        self._services = services
+        self._engine = services.engine
+        self._line = line
+        self._transport = transport
         self._connect = connect
         self._properties: Properties = connect.properties or {}
-        self._config = listener.config
+        self._config = services.config
         self._terms = terms_of(connect)
 
-    async def run(self) -> None:
-        """Raises Refused, LexicastError or TimeoutError; else the connection is open, or gone meanwhile."""
+    async def run(self) -> Accepted | None:
+        """None when the client has left meanwhile. Raises Refused, LexicastError or TimeoutError."""
         try:
-            await self._run()
+            accepted = await self._run()
         except Refused as refused:
-            self._listener.refused[f"0x{refused.reason_code:02x}"] += 1
+            self._services.refused[f"0x{refused.reason_code:02x}"] += 1
             log.info("client %r is refused: 0x%02x", self._connect.client_id, refused.reason_code)
             raise
         log.info("client %r has connected", self._connect.client_id)
+        return accepted
 
-    async def _run(self) -> None:
+    async def _run(self) -> Accepted | None:
         connect = self._connect
         self._admit()
         client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
@@ -131,11 +142,11 @@ class Connecting:
         )
         session.expiry_s = self._expiry_s()
         session.will = self._will()
-        with self._listener.sessions.opening(session):
-            await self._open(client_id, session)
+        with self._services.sessions.opening(session):
+            return await self._open(client_id, session)
 
-    async def _open(self, client_id: str, session: Session) -> None:
-        connect, sessions = self._connect, self._listener.sessions
+    async def _open(self, client_id: str, session: Session) -> Accepted | None:
+        connect, sessions = self._connect, self._services.sessions
         try:
             present = await sessions.open(connect.clean_start, session)
         except StaleEpochError:
@@ -150,25 +161,26 @@ class Connecting:
             session.will = None  # the connection was never accepted
             self._let_go(session, subscriber)
             raise
-        if self._connection.gone:
+        if self._line.is_closed:
             self._let_go(session, subscriber)
-            return
-        if not sessions.take(self._connection, session):
+            return None
+        served = OpenSession(self._services, self._line, subscriber, self._terms, present)
+        if not sessions.take(served, session):
             session.will = None
             self._engine.subscriptions.leave(subscriber)
             raise Refused(SESSION_TAKEN_OVER)
         if self._aware:
-            send_late(self._connection.transport, self._config.output_bytes_max)
+            send_late(self._transport, self._config.output_bytes_max)
         data = self._answer(client_id, present, discarded)
         assert data is not None  # `run` has looked
         data += b"".join([encode_acks(r.kind, r.packet_ids) for r in releases if isinstance(r, AckRun)])
-        self._connection.opened(session, subscriber, data, self._terms, self._keep_alive_s(), present)
+        return Accepted(served, data, self._keep_alive_s())
 
     def _let_go(self, session: Session, subscriber: MqttSubscriber) -> None:
         session.cursor = {**session.cursor, **self._engine.subscriptions.cursor_of(subscriber)}
         will, session.will = session.will, None
         self._engine.subscriptions.leave(subscriber)
-        self._listener.sessions.let_go(session, will)
+        self._services.sessions.let_go(session, will)
 
     # -- may it come in
 
@@ -190,13 +202,13 @@ class Connecting:
         """The will that is kept. Not one on `$SYS/`: a Mosquitto bridge announces itself there, and is welcome."""
         will = self._connect.will
         if will is not None and will.topic.startswith(SYS_PREFIX):
-            self._listener.dropped_dollar += 1
+            self._services.dropped_dollar += 1
             return None
         return will
 
     def _end(self, which: str) -> str:
         """The IP address of one end of the connection; "" where it is gone."""
-        end = self._connection.transport.get_extra_info(which)
+        end = self._transport.get_extra_info(which)
         return str(end[0]) if end else ""
 
     # -- the session
@@ -219,7 +231,7 @@ class Connecting:
         """Whether it takes part in dictionary compression. Not where a dictionary could be too large to be sent."""
         limit = self._terms.packet_bytes_max
         takes_all = not limit or limit >= DICTIONARY_PACKET_BYTES_MAX
-        return self._connect.version == V5 and self._listener.compression and takes_all and self._asks(SDC)
+        return self._connect.version == V5 and self._services.compression and takes_all and self._asks(SDC)
 
     @property
     def _streams(self) -> bool:
@@ -233,7 +245,7 @@ class Connecting:
     def _subscriber(self, session: Session) -> MqttSubscriber:
         kind = Kind(self._connect.version, self._aware, self._terms.packet_bytes_max, self._streams)
         drops = self._config.slow_qos0 == "drop"
-        return MqttSubscriber(self._engine, session, kind, self._connection.transport.write, drops)
+        return MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
 
     async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:
         """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""

@@ -61,7 +61,7 @@ class Owner(Protocol):
     """The connection that serves a session."""
 
     session: Session
-    subscriber: MqttSubscriber | None
+    subscriber: MqttSubscriber
 
     def taken_over(self, clean: bool) -> None:
         """Let the client go; the session is as it was left."""

@@ -1,9 +1,7 @@
-"""What one MQTT client publishes: into the engine, and its acknowledgements out in the order of the publications.
+"""The publications of one MQTT client: into the engine, and their acknowledgements out in the order of the wire.
 
-An object of its own, made at a connection's first PUBLISH or PUBREL, so that connections that only subscribe do not
-pay for it. Acknowledgements go out in the order of the wire [MQTT-4.6.0-2], whatever group the publications belong
-to. PUBCOMPs follow the groups' durable forgetting of the packet ids; those that arrive meanwhile are gathered into
-the next round (at most RELEASES_MAX wait, then the client is not read).
+An object of its own, made at a connection's first PUBLISH, so that connections that only subscribe do not pay for it.
+The order of the wire [MQTT-4.6.0-2] is kept whatever group the publications belong to.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
@@ -21,6 +19,7 @@ from lexicast.cluster.topics.names import matches
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import ALIAS_TOPIC, Bindings
 
+from .client_line import ClientLine
 from .codec.codec import encode_acks, encode_packet
 from .codec.packets import (
     NO_MATCHING_SUBSCRIBERS,
@@ -39,17 +38,13 @@ from .codec.packets import (
     PubRec,
 )
 from .codec.properties import expiry_ms
-from .session import Reply
-
-if TYPE_CHECKING:
-    from .connection import MqttConnection
-    from .listener import MqttListener
+from .services import MqttServices
+from .subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 
 SYS_PREFIX = b"$SYS/"
 TOPICS_PUBLISHED_MAX = 1_000
-RELEASES_MAX = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
 FETCHED_MAX = 8
 
@@ -72,32 +67,30 @@ class Publishing:
     __slots__ = (
         "_acks_scheduled",
         "_aliases",
-        "_connection",
         "_coordinators",
         "_engine",
-        "_listener",
-        "_releases",
-        "_releases_waiting",
-        "_releasing",
+        "_line",
+        "_services",
         "_session",
         "_slots",
+        "_subscriber",
         "_topics",
+        "_write",
         "records",
     )
 
-    def __init__(self, listener: MqttListener, connection: MqttConnection, aware: bool) -> None:
-        self._listener = listener
-        self._engine = listener.engine
-        self._coordinators = listener.engine.coordinators
-        self._connection = connection
-        self._session = connection.session
+    def __init__(self, services: MqttServices, line: ClientLine, subscriber: MqttSubscriber) -> None:
+        self._services = services
+        self._engine = services.engine
+        self._coordinators = services.engine.coordinators
+        self._line = line
+        self._write = subscriber.write
+        self._session = subscriber.session
+        self._subscriber = subscriber
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
-        self._aliases = Bindings() if aware else None
+        self._aliases = Bindings() if subscriber.kind.aware else None
         self._topics: set[bytes] = set()
-        self._releases: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
-        self._releases_waiting = 0
-        self._releasing = False
         self.records = 0
 
     # -- publications
@@ -148,7 +141,7 @@ class Publishing:
             mark = (self._session.uid, ids) if flags & 3 == 2 else None
             pipeline = coordinators.publish(topic, flags, payloads, client_id, done, mark, **like)
         if pipeline.full:
-            self._connection.wait_for_room()
+            self._services.wait_for_room(self._line)
 
     def _publish_tagged(
         self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
@@ -173,20 +166,18 @@ class Publishing:
 
     def _introduce_newest(self, topic: bytes) -> None:
         """Send the newest dictionary of a family to whoever publishes to it (wire rule 6)."""
-        seen, subscriber = self._topics, self._connection.subscriber
-        if topic in seen or subscriber is None:
+        if topic in self._topics:
             return
-        if len(seen) < TOPICS_PUBLISHED_MAX:
-            seen.add(topic)
+        if len(self._topics) < TOPICS_PUBLISHED_MAX:
+            self._topics.add(topic)
         newest = self._engine.dictionaries.newest(topic)
         if newest is not None:
-            subscriber.introduce(newest)
+            self._subscriber.introduce(newest)
 
     def new_dictionary(self, dictionary: Dictionary) -> None:
         """A family has a new dictionary; a publisher of that family gets it."""
-        subscriber = self._connection.subscriber
-        if subscriber is not None and self.publishes_to(dictionary.family):
-            subscriber.introduce(dictionary)
+        if self.publishes_to(dictionary.family):
+            self._subscriber.introduce(dictionary)
 
     def publishes_to(self, family: bytes) -> bool:
         """Whether it gets dictionaries of the family."""
@@ -204,14 +195,13 @@ class Publishing:
                 raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
             missing = [dictionary for dictionary in bound if dictionary not in self._engine.recoder]
             if missing:
-                self._connection.stall()
-                self._connection.work(self._fetch(missing[:FETCHED_MAX]))
+                self._line.work(self._fetch(missing[:FETCHED_MAX]), first=True)
             return
-        self._listener.dropped_dollar += len(run.payloads)
+        self._services.dropped_dollar += len(run.payloads)
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
         if ids is None:
             return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
-        if self._connection.version == V5:
+        if self._session.version == V5:
             sys = run.topic.startswith(SYS_PREFIX)
             self._answer(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
         else:
@@ -233,7 +223,6 @@ class Publishing:
             # Where nobody has it, or it cannot be read, the first payload that needs it is refused.
             with suppress(LexicastError, TimeoutError):
                 await self._engine.dictionary_fetching.fetch(dictionary)
-        self._connection.go_on()
 
     # -- acknowledgements
 
@@ -245,8 +234,8 @@ class Publishing:
     def _send_acks(self) -> None:
         """Everything that is acknowledged by now and next in order, as one write."""
         self._acks_scheduled = False
-        slots, connection = self._slots, self._connection
-        if not connection.is_open:
+        slots = self._slots
+        if not self._line.is_open:
             return
         parts: list[bytes] = []
         while slots and slots[0].ready:
@@ -256,10 +245,10 @@ class Publishing:
                 self._session.committed(slot.qos, slot.ids)
             else:
                 self._session.refused(slot.qos, slot.ids)
-                if connection.version != V5:
+                if self._session.version != V5:
                     # 3.1.1 has no negative acknowledgement: only a closed connection says "not stored".
-                    connection.transport.write(b"".join(parts))
-                    connection.disconnect(code)
+                    self._write(b"".join(parts))
+                    self._line.disconnect(code)
                     return
             if code == SUCCESS:
                 parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
@@ -267,43 +256,4 @@ class Publishing:
                 answer = PubAck if slot.qos == 1 else PubRec
                 parts += [encode_packet(answer(packet_id, code), V5) for packet_id in slot.ids]
         if parts:
-            connection.transport.write(b"".join(parts))
-
-    # -- PUBREL
-
-    def release(self, ids: list[int]) -> None:
-        """PUBREL: PUBCOMP once the groups' forgetting is durable, since the client may use the ids again then."""
-        released = self._session.on_pubrels(ids)
-        wanted: dict[int | None, list[int]] = {}
-        known: set[int] = set()
-        for group, listed in released.by_group.items():
-            wanted[group] = listed
-            known.update(listed)
-        unknown = [packet_id for packet_id in ids if packet_id not in known]
-        if unknown and self._connection.resumed:
-            # Of an earlier connection, perhaps to another broker: whichever group remembers them.
-            wanted[None] = unknown
-        self._releases.append((wanted, released.replies))
-        self._releases_waiting += len(ids)
-        if self._releases_waiting >= RELEASES_MAX:
-            self._connection.hold_back()
-        if not self._releasing:
-            self._releasing = True
-            self._connection.work(self._release_all())
-
-    async def _release_all(self) -> None:
-        """Also those of a connection that has ended meanwhile: they came before its end."""
-        try:
-            while self._releases:
-                releases, self._releases, self._releases_waiting = self._releases, [], 0
-                wanted: dict[int | None, list[int]] = {}
-                for listed, _ in releases:
-                    for group, ids in listed.items():
-                        wanted.setdefault(group, []).extend(ids)
-                await self._listener.release(self._session.uid, wanted)
-                if self._connection.is_open:
-                    for _, replies in releases:
-                        self._connection.reply(replies)
-                self._connection.hold_back(False)
-        finally:
-            self._releasing = False
+            self._write(b"".join(parts))

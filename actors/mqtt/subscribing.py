@@ -1,11 +1,11 @@
-"""SUBSCRIBE and UNSUBSCRIBE: each filter decided by the session, placed by the engine, answered in its own words."""
+"""Changes of subscriptions, SUBSCRIBE and UNSUBSCRIBE: each filter decided by the session and placed by the engine."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lexicast.cluster.errors import LexicastError, TopicError, UsageError
 from lexicast.cluster.topics.names import check_filter, shared
@@ -28,13 +28,11 @@ from .codec.packets import (
     Unsubscribe,
 )
 from .codec.properties import REASON_STRING
+from .owned_sessions import Owner
+from .services import MqttServices
 from .session import SessionSubscription
+from .subscriber import MqttSubscriber
 from .windows import Window, place, window_of
-
-if TYPE_CHECKING:
-    from .connection import MqttConnection
-    from .listener import MqttListener
-    from .subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +54,23 @@ def _grant(options: SubscriptionOptions, identifier: int | None) -> Grant:
     return Grant(options.qos, options.retain_as_published, options.no_local, ids)
 
 
+class SubscribingClient(Owner, Protocol):
+    """Whose subscriptions change: a session that is served."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still is."""
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether the client is another broker: it gets nothing of its own, and what is retained as such."""
+
+    def answer(self, packet: SubAck | UnsubAck) -> bool:
+        """Answer by the client's terms; False when it takes none so large: the connection ends."""
+
+
 async def change_subscriptions(
-    listener: MqttListener, connection: MqttConnection, packets: list[Subscribe | Unsubscribe]
+    services: MqttServices, client: SubscribingClient, packets: list[Subscribe | Unsubscribe]
 ) -> None:
     """Place or remove every filter of `packets` in their order, and answer each. A session that outlives its connection
     is saved first, once for all of them, so that what is acknowledged survives this broker.
@@ -67,12 +80,12 @@ async def change_subscriptions(
     answers: list[SubAck | UnsubAck] = []
     retained: list[tuple[RetainedFeed, dict[bytes, Grant]]] = []
     left = deque(packets)
-    while left and connection.is_open:
+    while left and client.is_open:
         packet = left.popleft()
         if isinstance(packet, Unsubscribe):
-            answers.append(_unsubscribe(listener, connection, packet))
+            answers.append(_unsubscribe(services, client, packet))
             continue
-        change = _Subscribing(listener, connection)
+        change = _Subscribing(services, client)
         await change.decide(packet)
         # Those that follow are placed in the same requests, unless one replaces another.
         while left and isinstance(following := left[0], Subscribe) and change.may_take(following):
@@ -81,22 +94,21 @@ async def change_subscriptions(
         answers += await change.placed()
         if change.feed is not None:
             retained.append((change.feed, change.wanted))
-    if connection.is_open and connection.session.expiry_s:
-        await listener.sessions.save_now(connection.client_id, connection)
+    if client.is_open and client.session.expiry_s:
+        await services.sessions.save_now(client.session.client_id, client)
     for answer in answers:
-        if not connection.is_open or connection.subscriber is None or not connection.answer(answer):
+        if not client.is_open or not client.answer(answer):
             return
     for feed, grants in retained:
-        if connection.subscriber is not None:
-            connection.subscriber.send_retained(feed, grants)
+        client.subscriber.send_retained(feed, grants)
 
 
 class _Subscribing:
     """SUBSCRIBEs that are placed together: each filter decided by the session, all asked for at once."""
 
-    def __init__(self, listener: MqttListener, connection: MqttConnection) -> None:
-        self._listener = listener
-        self._connection = connection
+    def __init__(self, services: MqttServices, client: SubscribingClient) -> None:
+        self._services = services
+        self._client = client
         self._answers: list[SubAck] = []
         # filter -> the answer, and the place in it, of those that are to be placed.
         self._places: dict[bytes, tuple[SubAck, int]] = {}
@@ -114,7 +126,7 @@ class _Subscribing:
         answer = SubAck(packet.packet_id, [])
         self._answers.append(answer)
         try:
-            window = window_of(packet.properties, self._listener.engine.clock.time_us())
+            window = window_of(packet.properties, self._services.engine.clock.time_us())
         except UsageError as error:
             answer.reason_codes = [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters)
             answer.properties = {REASON_STRING: str(error)}
@@ -127,21 +139,20 @@ class _Subscribing:
         self, answer: SubAck, name: bytes, options: SubscriptionOptions, identifier: int | None, window: Window | None
     ) -> int:
         """The reason code of one filter, if it can be placed."""
-        connection = self._connection
-        if connection.terms.bridge:
+        session, subscriber = self._client.session, self._client.subscriber
+        if self._client.is_bridge:
             options = replace(options, no_local=True, retain_as_published=True)
         try:
             check_filter(name)
             if shared(name) is not None:
                 return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         except TopicError as error:
-            log.info("client %r: %s", connection.client_id, error)
+            log.info("client %r: %s", session.client_id, error)
             return TOPIC_FILTER_INVALID
-        session, subscriber = connection.session, connection.subscriber
-        if window is not None and subscriber is not None:
-            return await _in_window(self._listener, subscriber, name, _grant(options, identifier), window)
+        if window is not None:
+            return await _in_window(self._services, subscriber, name, _grant(options, identifier), window)
         subscribed = session.subscribe(name, options, identifier)
-        if subscribed.reason_code < UNSPECIFIED_ERROR and subscriber is not None:
+        if subscribed.reason_code < UNSPECIFIED_ERROR:
             self.wanted[name] = grant_of(session.subscriptions[name])
             self._places[name] = (answer, len(answer.reason_codes))
             if subscribed.send_retained:
@@ -150,12 +161,12 @@ class _Subscribing:
 
     async def placed(self) -> list[SubAck]:
         """Place them; the answers."""
-        connection, subscriptions, subscriber = (
-            self._connection,
-            self._listener.engine.subscriptions,
-            self._connection.subscriber,
+        session, subscriber, subscriptions = (
+            self._client.session,
+            self._client.subscriber,
+            self._services.engine.subscriptions,
         )
-        if subscriber is None or not self.wanted:
+        if not self.wanted:
             return self._answers
         try:
             cuts = await subscriptions.subscribe(subscriber, self.wanted)
@@ -164,38 +175,37 @@ class _Subscribing:
         except (LexicastError, TimeoutError) as error:
             some = next(iter(self.wanted))
             log.warning(
-                "client %r: %d subscriptions (%r ...) failed: %s", connection.client_id, len(self.wanted), some, error
+                "client %r: %d subscriptions (%r ...) failed: %s", session.client_id, len(self.wanted), some, error
             )
             for name, (answer, at) in self._places.items():
-                connection.session.unsubscribe(name)
+                session.unsubscribe(name)
                 subscriptions.unsubscribe(subscriber, name)
                 answer.reason_codes[at] = UNSPECIFIED_ERROR
         return self._answers
 
 
 async def _in_window(
-    listener: MqttListener, subscriber: MqttSubscriber, name: bytes, grant: Grant, window: Window
+    services: MqttServices, subscriber: MqttSubscriber, name: bytes, grant: Grant, window: Window
 ) -> int:
     """The reason code of a filter with a window in time, placed."""
-    if len(subscriber.windows) >= listener.config.subscriptions_per_session_max:
+    if len(subscriber.windows) >= services.config.subscriptions_per_session_max:
         return QUOTA_EXCEEDED
     try:
-        await place(listener.engine, subscriber, name, grant, window)
+        await place(services.engine, subscriber, name, grant, window)
     except (LexicastError, TimeoutError) as error:
         log.warning("client %r: subscription to %r failed: %s", subscriber.session.client_id, name, error)
         return UNSPECIFIED_ERROR
     return grant.qos
 
 
-def _unsubscribe(listener: MqttListener, connection: MqttConnection, packet: Unsubscribe) -> UnsubAck:
+def _unsubscribe(services: MqttServices, client: SubscribingClient, packet: Unsubscribe) -> UnsubAck:
     """The UNSUBACK."""
-    codes = []
+    codes, subscriber = [], client.subscriber
     for name in packet.filters:
-        known = connection.session.unsubscribe(name)
-        subscriber = connection.subscriber
-        if subscriber is not None and known:
-            listener.engine.subscriptions.unsubscribe(subscriber, name)
-        if subscriber is not None and name in subscriber.windows:
+        known = client.session.unsubscribe(name)
+        if known:
+            services.engine.subscriptions.unsubscribe(subscriber, name)
+        if name in subscriber.windows:
             subscriber.windows.pop(name).leave()
             known = True
         codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)

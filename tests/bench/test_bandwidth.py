@@ -163,8 +163,8 @@ def test_stream_cpu_delivers_to_all_and_decodes(cluster: Served, tmp_path: Path)
 def test_aware_sockets_are_dictionary_aware(cluster: Served) -> None:
     sockets = open_sessions(Address("127.0.0.1", cluster.port), AwareMqtt(), [SessionSpec("aware", "a/b")])
     (connection,) = cluster.broker().mqtt.connections
-    assert connection.subscriber is not None
-    assert connection.subscriber.kind.aware
+    assert connection.served is not None
+    assert connection.served.subscriber.kind.aware
     close_all(sockets, b"\xe0\0")
 
 

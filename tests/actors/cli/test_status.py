@@ -131,15 +131,15 @@ async def test_who_came_back_a_moment_ago_raises_no_warning_and_who_is_behind_fo
         broker = await cluster.start_broker("broker-0")
         await Raw.connect(broker.mqtt.port, "slow")
         (connection,) = broker.mqtt.connections
-        assert connection.subscriber is not None
-        connection.subscriber.lagging[0] = 0
+        assert connection.served is not None
+        connection.served.subscriber.lagging[0] = 0
         await eventually(lambda: bool(broker._behind._since))
         (endpoint,) = await endpoints(cluster)
         assert not (await ask_broker(endpoint, "cluster"))["warnings"]
         monkeypatch.setattr(broker_module, "BEHIND_TOLD_S", 0.0)
         (warning,) = (await ask_broker(endpoint, "cluster"))["warnings"]
         assert "1 sessions have been catching up" in warning
-        connection.subscriber.lagging.clear()
+        connection.served.subscriber.lagging.clear()
         await close_clients()
 
 

@@ -73,8 +73,10 @@ def site(request: pytest.FixtureRequest, cluster: Served, tmp_path: Path) -> Ite
 
 async def connected(cluster: Served, own: int) -> Raw:
     """A client of the site, once its bridge stands."""
-    mqtt = cluster.broker().mqtt
-    await eventually(lambda: any("site" in c.client_id and c.session.subscriptions for c in list(mqtt.connections)))
+    sessions = cluster.broker().mqtt.sessions
+    await eventually(
+        lambda: any("site" in name and owner.session.subscriptions for name, owner in list(sessions.owners.items()))
+    )
     for _ in range(100):
         try:
             return await Raw.connect(own)

@@ -346,7 +346,7 @@ async def test_a_client_that_never_reads_does_not_hold_up_the_stop() -> None:
         publisher = await Raw.connect(stopping.port)
         await stalled(stopping.port, topic)
         await flood(publisher, topic, 2_000, SIZE)
-        await eventually(lambda: any(c.subscriber and c.subscriber.is_socket_full for c in list(mqtt.connections)))
+        await eventually(lambda: any(c.served and c.served.subscriber.is_socket_full for c in list(mqtt.connections)))
     assert not mqtt.connections
     await close_clients()
 

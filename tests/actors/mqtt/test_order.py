@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from lexicast.actors.mqtt import connection as mqtt_connection
-from lexicast.actors.mqtt import handlers as mqtt_handlers
+from lexicast.actors.mqtt import open_session
+from lexicast.actors.mqtt.client_line import HELD, NO_ROOM, RELEASES, UNREAD
+from lexicast.actors.mqtt.client_socket import OPEN, ClientSocket
 from lexicast.actors.mqtt.codec.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     V5,
@@ -146,11 +147,10 @@ async def test_a_flood_behind_a_subscribe_is_not_read(cluster: Served, port: int
         client.send(subscribe(topic, 9))
         flooding = asyncio.create_task(flood())
         (connection,) = [c for c in cluster.broker().mqtt.connections if c.client_id == _id_of(cluster, client)]
-        await eventually(lambda: bool(connection._held))
-        held = len(connection._held or [])
+        await eventually(lambda: connection.is_paused(HELD))
         for _ in range(20):
             await witness.ping()
-        assert len(connection._held or []) == held <= 16
+        assert not connection.transport.is_reading()
         assert not flooding.done()
     finally:
         disk.release()
@@ -160,11 +160,10 @@ async def test_a_flood_behind_a_subscribe_is_not_read(cluster: Served, port: int
 
 
 def _id_of(cluster: Served, client: Raw) -> str:
-    address = client._writer.get_extra_info("sockname")
     (found,) = [
         c.client_id
         for c in cluster.broker().mqtt.connections
-        if c.transport.get_extra_info("peername")[:2] == address[:2]
+        if c.transport.get_extra_info("peername")[1] == client.local_port
     ]
     return found
 
@@ -242,10 +241,10 @@ async def test_a_disconnect_that_waits_has_taken_the_will_back(cluster: Served, 
     try:
         client.send(joined(V5, subscribe(unique(), 9), Disconnect()))
         (connection,) = [c for c in cluster.broker().mqtt.connections if c.client_id == name]
-        await eventually(lambda: bool(connection._held))
+        await eventually(lambda: connection.is_paused(HELD))
         taker = await Raw.open(port)
         taker.send(Connect(V5, name, False, properties={17: 60}))
-        await eventually(lambda: connection.gone)
+        await eventually(lambda: connection.is_closed)
     finally:
         disk.release()
     await taker.expect(ConnAck)
@@ -255,7 +254,7 @@ async def test_a_disconnect_that_waits_has_taken_the_will_back(cluster: Served, 
 # -- nobody waits for ever
 
 
-async def test_each_reason_not_to_read_is_ended_by_itself(cluster: Served) -> None:
+def test_a_socket_is_read_once_every_reason_not_to_has_passed() -> None:
     class Transport(asyncio.Transport):
         reading = True
 
@@ -265,35 +264,17 @@ async def test_each_reason_not_to_read_is_ended_by_itself(cluster: Served) -> No
         def resume_reading(self) -> None:
             self.reading = True
 
-    connection = MqttConnection(cluster.broker().mqtt)
-    connection.transport = transport = Transport()
-    connection._state = mqtt_connection.OPEN
-    starts: list[Callable[[], None]] = [
-        connection.wait_for_room,
-        connection.hold_back,
-        lambda: connection._pause(mqtt_connection.UNREAD),
-    ]
-    ends: list[Callable[[], None]] = [
-        connection.make_room,
-        lambda: connection.hold_back(False),
-        connection.resume_writing,
-    ]
-    connection.subscriber = _Drained()  # type: ignore[assignment]  # for `resume_writing`
-    connection.session = _Drained()  # type: ignore[assignment]  # for `resume_writing`
-    for start in starts:
-        start()
-    for end in ends:
+    one = ClientSocket()
+    one.transport = transport = Transport()
+    one.state = OPEN
+    reasons = [NO_ROOM, RELEASES, UNREAD, HELD]
+    for reason in reasons:
+        one.pause(reason)
+        one.pause(reason)
+    for reason in reasons:
         assert not transport.reading
-        end()
+        one.resume(reason)
     assert transport.reading
-    cluster.broker().mqtt.waiting.discard(connection)
-
-
-class _Drained:
-    pending = False
-
-    def socket_drained(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("error", [StoreError("a page is damaged"), TimeoutError(), RuntimeError("unforeseen")])
@@ -303,7 +284,7 @@ async def test_work_that_fails_ends_the_connection(
     async def fails(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(mqtt_handlers, "change_subscriptions", fails)
+    monkeypatch.setattr(open_session, "change_subscriptions", fails)
     client = await Raw.connect(port)
     client.send(joined(V5, subscribe(unique()), publish(unique(), b"x", 1, 3)))
     expected = 0x80 if isinstance(error, RuntimeError) else 0x89
@@ -316,7 +297,7 @@ async def test_a_dictionary_that_cannot_be_read_stalls_nobody(
     async def fails(dictionary: int) -> None:
         raise StoreError("a page is damaged")
 
-    monkeypatch.setattr(cluster.broker().engine, "fetch_dictionary", fails)
+    monkeypatch.setattr(cluster.broker().engine.dictionary_fetching, "fetch", fails)
     topic = unique()
     client, watcher = await Raw.connect(port, _38=[("sdc", "1")]), await Raw.connect(port)
     await watcher.subscribe(topic)
@@ -368,22 +349,22 @@ async def test_a_connection_that_ends_while_something_waits_leaves_nothing(clust
 async def test_subscriptions_of_a_client_that_has_left_are_not_placed(
     cluster: Served, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, name, placed = cluster.broker().engine, unique(), 0
+    """One filter again and again, so that each is placed alone; another connection takes the session meanwhile."""
+    engine, name, topic, placed = cluster.broker().engine, unique(), unique(), 0
+    client = await Raw.connect(port, name)
+    (connection,) = [c for c in cluster.broker().mqtt.connections if c.client_id == name]
     subscribe_one = engine.subscriptions.subscribe
 
     async def slowly(*arguments: Any, **options: Any) -> Any:
         nonlocal placed
         placed += 1
-        await eventually(lambda: name not in cluster.broker().mqtt.sessions.owners)
+        await eventually(lambda: connection.is_closed)
         return await subscribe_one(*arguments, **options)
 
-    monkeypatch.setattr(engine, "subscribe", slowly)
-    client = await Raw.connect(port, name)
-    client.send(joined(V5, *[subscribe(unique(), number) for number in range(1, 101)]))
+    monkeypatch.setattr(engine.subscriptions, "subscribe", slowly)
+    client.send(joined(V5, *[subscribe(topic, number) for number in range(1, 101)]))
     await eventually(lambda: placed > 0)
-    client.abort()
-    await eventually(lambda: name not in cluster.broker().mqtt.sessions.owners)
-    await (await Raw.connect(port)).ping()
+    await (await Raw.connect(port, name)).ping()
     assert placed == 1
 
 

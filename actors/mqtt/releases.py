@@ -1,0 +1,105 @@
+"""Releases of QoS 2 publications: a client's PUBRELs, answered once the groups' forgetting of the ids is durable.
+
+The client may use the ids again then. PUBRELs that arrive meanwhile are gathered into the next round; at most
+RELEASES_MAX wait, then the client is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lexicast.cluster.errors import UnavailableError
+
+from ..broker.pipelines.pipeline import Pipeline
+from .client_line import RELEASES, ClientLine
+from .codec.encode import encode_replies
+from .owned_sessions import RETRY_S
+from .session import Reply
+from .subscriber import MqttSubscriber
+
+if TYPE_CHECKING:
+    from ..broker.engine import BrokerEngine
+
+RELEASES_MAX = 1_000
+
+
+class Releases:
+    """See the module's docstring. Of a connection that is open, made at its first PUBREL.
+
+    `resumed`: the session is older than the connection, so ids that it does not know may be of an earlier one.
+    """
+
+    __slots__ = ("_engine", "_line", "_releasing", "_resumed", "_session", "_waiting", "_waiting_ids", "_write")
+
+    def __init__(self, engine: BrokerEngine, line: ClientLine, subscriber: MqttSubscriber, resumed: bool) -> None:
+        self._engine = engine
+        self._line = line
+        self._write = subscriber.write
+        self._session = subscriber.session
+        self._resumed = resumed
+        self._waiting: list[tuple[dict[int | None, list[int]], list[Reply]]] = []
+        self._waiting_ids = 0
+        self._releasing = False
+
+    def release(self, ids: list[int]) -> None:
+        """PUBREL. Raises MqttProtocolError."""
+        released = self._session.on_pubrels(ids)
+        wanted: dict[int | None, list[int]] = {}
+        known: set[int] = set()
+        for group, listed in released.by_group.items():
+            wanted[group] = listed
+            known.update(listed)
+        unknown = [packet_id for packet_id in ids if packet_id not in known]
+        if unknown and self._resumed:
+            # Of an earlier connection, perhaps to another broker: whichever group remembers them.
+            wanted[None] = unknown
+        self._waiting.append((wanted, released.replies))
+        self._waiting_ids += len(ids)
+        if self._waiting_ids >= RELEASES_MAX:
+            self._line.pause(RELEASES)
+        if not self._releasing:
+            self._releasing = True
+            self._line.work(self._release_all())
+
+    async def _release_all(self) -> None:
+        """Also those of a connection that has ended meanwhile: they came before its end."""
+        try:
+            while self._waiting:
+                releases, self._waiting, self._waiting_ids = self._waiting, [], 0
+                wanted: dict[int | None, list[int]] = {}
+                for listed, _ in releases:
+                    for group, ids in listed.items():
+                        wanted.setdefault(group, []).extend(ids)
+                await forget_ids(self._engine, self._session.uid, wanted)
+                if self._line.is_open:
+                    replies = [reply for _, answers in releases for reply in answers]
+                    self._write(encode_replies(replies, self._session.version))
+                self._line.resume(RELEASES)
+        finally:
+            self._releasing = False
+
+
+async def forget_ids(engine: BrokerEngine, uid: bytes, wanted: Mapping[int | None, list[int]]) -> None:
+    """Have groups (None: all) forget QoS 2 packet ids; returns when that is durable.
+
+    Raises LexicastError, TimeoutError.
+    """
+    work = []
+    for group, ids in wanted.items():
+        if group is None:
+            work += [_forget(pipeline, None, uid, ids) for pipeline in engine.coordinators.pipelines.values()]
+        elif (pipeline := engine.coordinators.pipeline_of(group)) is not None:
+            work.append(_forget(pipeline, [group], uid, ids))
+    async with asyncio.timeout(engine.config.link.request_timeout_s):
+        await asyncio.gather(*work)
+
+
+async def _forget(pipeline: Pipeline, groups: list[int] | None, uid: bytes, ids: list[int]) -> None:
+    while True:
+        try:
+            await pipeline.request("release", groups, uid, ids)
+            return
+        except UnavailableError:
+            await asyncio.sleep(RETRY_S)  # its link broke: what it had not done it does now

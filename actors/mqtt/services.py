@@ -1,0 +1,63 @@
+"""The services that all MQTT connections of one broker share: its engine, its sessions, its tasks, what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.config.tables import MqttConfig
+
+from .client_line import NO_ROOM, ClientLine
+from .owned_sessions import OwnedSessions
+
+if TYPE_CHECKING:
+    from ..broker.engine import BrokerEngine
+
+log = logging.getLogger(__name__)
+
+
+class MqttServices:
+    """See the module's docstring. `compression`: whether clients may take part in dictionary compression."""
+
+    def __init__(self, engine: BrokerEngine, config: MqttConfig, compression: bool) -> None:
+        self.engine = engine
+        self.config = config
+        self.compression = compression
+        self.sessions = OwnedSessions(engine)
+        # Connections refused, by CONNACK's reason code or the name of the limit.
+        self.refused: Counter[str] = Counter()
+        # Publications and wills of clients on topics below `$`, which are not theirs.
+        self.dropped_dollar = 0
+        # Those that are not read because the pipelines are full.
+        self.waiting: set[ClientLine] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something for a connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("work for a connection failed", exc_info=task.exception())
+
+    def wait_for_room(self, line: ClientLine) -> None:
+        """A pipeline is full: the client is not read until `room`."""
+        self.waiting.add(line)
+        line.pause(NO_ROOM)
+
+    def room(self) -> None:
+        """The pipelines have room again."""
+        waiting, self.waiting = self.waiting, set()
+        for line in waiting:
+            line.resume(NO_ROOM)
+
+    def cancel(self) -> None:
+        """End what is still being done for connections."""
+        for task in list(self._tasks):
+            task.cancel()
