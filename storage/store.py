@@ -39,7 +39,7 @@ from .index.memory import IndexEntry
 from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
-from .reader import READ_S, Reader, ReadResult
+from .log_reader import READ_S, LogReader, ReadResult
 from .retained_reader import RetainedReader
 from .table_reader import TableReader
 from .tables import groups as group_rows
@@ -115,7 +115,7 @@ class Store:
         self._inspection.at_open()
         self._load_groups()
         self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
-        self._reader = Reader(environment, self._log, self._index, self._groups, clock)
+        self._reader = LogReader(environment, self._log, self._index, self._groups, clock)
         self.tables = TableReader(self.guard, self._databases, self._state, self._index.subscriptions)
         self.retained = RetainedReader(self.guard, self._databases, self._log, clock)
         self._retained_names = self.retained.names

@@ -56,9 +56,7 @@ def _tell(report: CheckReport, what: str, as_json: bool) -> None:
 @reported
 def check(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Walk everything and compare every checksum. Also while the store is in use. Exit code 1: something is damaged."""
-    from lexicast.storage.maintenance import (
-        directory as maintenance,  # loads the store and NumPy: only where one is looked after
-    )
+    from lexicast.storage.maintenance import directory as maintenance
 
     report = maintenance.check(directory)
     _tell(report, "checked", as_json)

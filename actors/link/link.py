@@ -24,14 +24,7 @@ import msgpack
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats, Heartbeat
-from lexicast.cluster.protocol.messages import (
-    BEAT,
-    NONCE_BYTES,
-    REPLY,
-    REQUEST,
-    check_message,
-    unpacker,
-)
+from lexicast.cluster.protocol.messages import BEAT, NONCE_BYTES, REPLY, REQUEST, check_message, unpacker
 
 from .open_requests import OpenRequests
 

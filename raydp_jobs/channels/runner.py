@@ -27,7 +27,7 @@ from rich.console import Console
 
 import lexicast
 from lexicast.cluster.errors import LexicastError
-from lexicast.storage.scan import LogScanner
+from lexicast.storage.log_scanner import LogScanner
 
 from ..history.dataframe import history, release
 from ..history.reading import Place, get, on_node_of, places

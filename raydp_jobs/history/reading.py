@@ -32,7 +32,7 @@ from lexicast.cluster.topics.names import check_filter, is_wildcard, matches
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.dictionary import unpack_dictionary
 from lexicast.compression.wire import Recoder
-from lexicast.storage.scan import Extent, LogScanner
+from lexicast.storage.log_scanner import Extent, LogScanner
 
 from .columns import BlocksToArrow, Wanted, check_columns, schema_of
 

@@ -32,15 +32,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import lmdb
 
 from lexicast.cluster.errors import StoreError
 from lexicast.cluster.files import make_folder, open_lock, sync_file, sync_folder
 
-if TYPE_CHECKING:
-    from .table import ReadTransaction
+from .table import ReadTransaction
 
 LOCK_FILE: Final = "owner.lock"
 READERS_FILE: Final = "readers.lock"

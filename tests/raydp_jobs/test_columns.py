@@ -34,7 +34,7 @@ from lexicast.compression.wire import Recoder
 from lexicast.raydp_jobs.history.columns import COLUMNS, BlocksToArrow, Wanted, check_columns
 from lexicast.raydp_jobs.history.reading import Place, Query, plan, read_slice, topic_matcher
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.scan import LogScanner
+from lexicast.storage.log_scanner import LogScanner
 from lexicast.storage.store import Store
 
 START_US = 1_700_000_000_000_000

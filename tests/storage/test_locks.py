@@ -22,14 +22,16 @@ from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file import locks
 from lexicast.storage.file.disk import POISON_FILE
+from lexicast.storage.log_scanner import LogScanner
 from lexicast.storage.maintenance import directory as maintenance
-from lexicast.storage.scan import LogScanner
 from lexicast.storage.store import Store
 
 from .test_maintenance import fill_dual, fill_store, found_in, open_store
 
 READ = "begin = lmdb.open({path!r}, subdir={subdir}, readonly=True, max_dbs=32).begin; txn = begin()"
-SHARE = "from pathlib import Path; from lexicast.storage.scan import LogScanner; found = LogScanner(Path({path!r}))"
+SHARE = (
+    "from pathlib import Path; from lexicast.storage.log_scanner import LogScanner; found = LogScanner(Path({path!r}))"
+)
 # Ends with the owner's own exit code, so that a test sees when no step was left to crash before.
 DONE, CRASHED = 0, 9
 

@@ -20,7 +20,7 @@ from lexicast.cluster.records import (
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_outline import outline
-from lexicast.storage.reader import ReadResult
+from lexicast.storage.log_reader import ReadResult
 from lexicast.storage.store import StoreStats, Tail
 from lexicast.storage.tables.producers import ProducerState, extended, parse_producer_row
 from lexicast.storage.tables.sessions import due_us

@@ -40,7 +40,7 @@ def anything(topic: bytes) -> bool:
     return True
 
 
-class Reader:
+class LogReader:
     """See the module's docstring."""
 
     def __init__(
