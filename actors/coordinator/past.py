@@ -15,7 +15,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.cluster.topics.names import TopicTrie
-from lexicast.storage.reader import anything
+from lexicast.storage.log_reader import anything
 
 from ..loop import turns as turns_of
 from ..loop.turns import Turns
