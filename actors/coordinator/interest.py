@@ -64,7 +64,7 @@ class Interest:
             self._before[peer] = old
             if old.link is not link:
                 old.link.abort()
-        self._home.linked(peer, newer=old is None or old.incarnation < peer.incarnation)
+        self._home.owners.linked(peer, newer=old is None or old.incarnation < peer.incarnation)
 
     def register(self, peer: BrokerPeer, filters: Iterable[bytes]) -> None:
         """A part of what a broker that resumes is subscribed to. What the log says already keeps its cut: a broker that

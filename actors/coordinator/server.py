@@ -112,7 +112,7 @@ class CoordinatorServer:
         self._links.discard(link)
         peer = self.routing.peers.get(link.name)
         if peer is not None and peer.link is link:
-            self.sessions.unlinked(link.name)
+            self.sessions.owners.unlinked(link.name)
 
     def on_writable(self, link: Link) -> None:
         """A full link has drained."""

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 
-from lexicast.cluster.clock import US_PER_S, Clock
+from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, StaleEpochError, UnavailableError
 from lexicast.cluster.protocol.session_floor import Standing
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionHeld, SessionLeft
@@ -32,16 +32,13 @@ from lexicast.cluster.records import ControlRecord, SessionSaved
 
 from .peers import BrokerPeer
 from .session_memory import SessionMemory
+from .session_owners import ANY_BROKER, SessionOwners
 from .session_transitions import continues, due_will, has_expired, moved_on, orphaned, record_of
 
 log = logging.getLogger(__name__)
 
 YIELD_TIMEOUT_S = 3.0
-# How long a broker may be without a link before its sessions are taken from it.
-ORPHANED_S = 10.0
 
-# In the place of a broker's name: sessions of whichever brokers are gone.
-ANY_BROKER = ""
 WILL_TIMEOUT_S = 10.0
 # Sessions looked up, and settled at a time, in one sweep.
 SETTLED_AT_ONCE = 100
@@ -85,10 +82,7 @@ class SessionHome:
         self._locks: dict[tuple[int, str], tuple[asyncio.Lock, int]] = {}
         self._writes = 0
         self._standing: dict[tuple[str, int], Standing] = {}
-        # Monotonic times in seconds: since when a broker has had no link, and when to look for its sessions.
-        self._started = clock.monotonic()
-        self._gone: dict[str, float] = {}
-        self._suspects: dict[str, float] = {ANY_BROKER: self._started + ORPHANED_S}
+        self.owners = SessionOwners(peers, clock)
         self._looking = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -161,7 +155,7 @@ class SessionHome:
                 saved = saved._replace(uid=current.uid, filters=filters, place=place)
             await self._write(group, client_id, saved)
             if peer.link.closed:
-                self._suspects.setdefault(peer.name, self._clock.monotonic() + ORPHANED_S)
+                self.owners.suspect(peer.name)
             return SessionGrant(saved.uid, saved.generation, goes_on, saved.filters, saved.place)
 
     def _state(self, current: SessionSaved, handed_over: HandedOver) -> tuple[bytes, bytes]:
@@ -288,46 +282,12 @@ class SessionHome:
 
     # -- those that nobody owns
 
-    def linked(self, peer: BrokerPeer, newer: bool) -> None:
-        """A broker's link stands; `newer`: another incarnation than was known here."""
-        self._gone.pop(peer.name, None)
-        self._suspects.pop(peer.name, None)
-        if newer:
-            self._suspects[peer.name] = self._clock.monotonic()
-
-    def unlinked(self, name: str) -> None:
-        """A broker's link has ended; it may come back."""
-        self._gone[name] = self._clock.monotonic()
-        self._suspects[name] = self._gone[name] + ORPHANED_S
-
-    def _is_gone(self, session: SessionSaved) -> bool:
-        """Whether the owner of a session will not come back for it."""
-        if not session.owner:
-            return False
-        peer = self._peers.get(session.owner)
-        if peer is not None and peer.incarnation > session.incarnation:
-            return True
-        if peer is not None and peer.incarnation == session.incarnation and not peer.link.closed:
-            return False
-        return self._clock.monotonic() - self._gone.get(session.owner, self._started) >= ORPHANED_S
-
-    def _gone_us(self, session: SessionSaved) -> int:
-        """When its owner went, as far as is known here."""
-        clock = self._clock
-        since = clock.monotonic() - self._gone.get(session.owner, self._started)
-        peer = self._peers.get(session.owner)
-        return clock.time_us() - (0 if peer is not None and not peer.link.closed else int(since * US_PER_S))
-
     def sweep(self, groups: Iterable[int]) -> None:
         """Call it often: what is due happens, a bounded number at a time. Raises StoreError."""
         for group, session in self._store.due_sessions(self._clock.time_us(), SETTLED_AT_ONCE):
             if (group, session.client_id) not in self._locks and len(self._tasks) < SETTLED_AT_ONCE:
                 self._spawn(self._settle(group, session.client_id))
-        now = self._clock.monotonic()
-        due = [name for name, at in self._suspects.items() if at <= now]
-        if due and not self._looking:
-            for name in due:
-                del self._suspects[name]
+        if not self._looking and self.owners.take_due():
             self._looking = True
             self._spawn(self._look_for_orphans(list(groups)))
 
@@ -335,17 +295,17 @@ class SessionHome:
         """Take every session from an owner that is gone."""
         try:
             found = await asyncio.to_thread(
-                lambda: [(g, s.client_id) for g in groups for s in self._store.sessions(g) if self._is_gone(s)]
+                lambda: [(g, s.client_id) for g in groups for s in self._store.sessions(g) if self.owners.is_gone(s)]
             )
             for at in range(0, len(found), SETTLED_AT_ONCE):
                 await asyncio.gather(*[self._orphan(*key) for key in found[at : at + SETTLED_AT_ONCE]])
         except LexicastError as error:
             log.error("sessions whose broker is gone are looked for later: %s", error)
-            self._suspects[ANY_BROKER] = self._clock.monotonic() + ORPHANED_S
+            self.owners.suspect(ANY_BROKER)
             return
         finally:
             self._looking = False
-        for key in [key for key, session in self._fleeting.items() if self._is_gone(session)]:
+        for key in [key for key, session in self._fleeting.items() if self.owners.is_gone(session)]:
             del self._fleeting[key]
         for name, incarnation in list(self._standing):
             peer = self._peers.get(name)
@@ -355,8 +315,8 @@ class SessionHome:
     async def _orphan(self, group: int, client_id: str) -> None:
         async with self._turn(group, client_id):
             session = self.get(group, client_id)
-            if session is not None and self._is_gone(session):
-                left = orphaned(session, self._gone_us(session), self._floor_of(session))
+            if session is not None and self.owners.is_gone(session):
+                left = orphaned(session, self.owners.gone_us(session), self._floor_of(session))
                 await self._write(group, client_id, left)
 
     async def _settle(self, group: int, client_id: str) -> None:

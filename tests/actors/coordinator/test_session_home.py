@@ -11,7 +11,8 @@ import pytest
 
 from lexicast.actors.coordinator import session_home
 from lexicast.actors.coordinator.peers import BrokerPeer
-from lexicast.actors.coordinator.session_home import ORPHANED_S, SessionHome
+from lexicast.actors.coordinator.session_home import SessionHome
+from lexicast.actors.coordinator.session_owners import ORPHANED_S
 from lexicast.actors.mqtt.codec.packets import Will
 from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.session_state import filters_of, place_of, restore, will_bytes
@@ -123,13 +124,13 @@ class Home:
         link: Any = Link(answer)
         known = self.peers.get(name)
         peer = self.peers[name] = BrokerPeer(name, incarnation, link)
-        self.sessions.linked(peer, known is None or known.incarnation < incarnation)
+        self.sessions.owners.linked(peer, known is None or known.incarnation < incarnation)
         return peer
 
     def lose(self, peer: BrokerPeer) -> None:
         """The broker's link breaks."""
         link(peer).closed = True
-        self.sessions.unlinked(peer.name)
+        self.sessions.owners.unlinked(peer.name)
 
     async def open(self, peer: BrokerPeer, connection: int = 1, **asked: Any) -> SessionGrant:
         known: dict[str, Any] = {

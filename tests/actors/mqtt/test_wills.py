@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.coordinator.session_home import ORPHANED_S
+from lexicast.actors.coordinator.session_owners import ORPHANED_S
 from lexicast.actors.mqtt.codec.packets import V5, V311, PubAck, Publish, PubRec, Will
 
 from ...support.harness import Cluster, Shifted, eventually
