@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import AuthenticationError, UnavailableError, UsageError
+from lexicast.cluster.points_in_time import FOREVER_US, TIME, Since, Until, parse_since, parse_time
 from lexicast.cluster.positions import Position
 from lexicast.compression.dictionary import Dictionary
 
@@ -27,7 +28,7 @@ from .connection import Resolve
 from .entries import Kind, make_kind
 from .history_pages import HistoryPages
 from .internals import ClientInternals
-from .messages import FOREVER_US, TIME, Message, Properties, Since, Until, pack_properties, parse_since, parse_time
+from .messages import Message, Properties, pack_properties
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP, DROP, SubscriptionFeed
 

@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run
 from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
+from lexicast.cluster.points_in_time import utc
 from lexicast.cluster.positions import Position
 from lexicast.compression.dictionary import Held, shown
 from lexicast.compression.topic_stream import StreamReaders
 
 from .dictionaries import Dictionaries
-from .messages import DamagedMessage, Message, unpack_properties, utc
+from .messages import DamagedMessage, Message, unpack_properties
 
 TOPICS_MAX: Final = 100_000
 

@@ -6,9 +6,8 @@ from typing import Any, Final, Protocol
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.errors import PeerError
+from lexicast.cluster.points_in_time import WireSince
 from lexicast.cluster.positions import Cursor
-
-from .messages import WireSince
 
 HISTORY_BYTES: Final = 1024 * 1024
 

@@ -20,11 +20,12 @@ from typing import Any, Final, NamedTuple, Protocol
 from lexicast.cluster.blocks import BLOCK_MEMORY_BYTES, PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
+from lexicast.cluster.points_in_time import CURSOR, US_PER_S, WireSince
 from lexicast.cluster.positions import Cursor
 
 from .decoder import Decoder, Frames
 from .history_pages import HistoryPages, Requests
-from .messages import CURSOR, US_PER_S, Message, WireSince
+from .messages import Message
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 # What a record costs in the buffer beside its own bytes.

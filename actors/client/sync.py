@@ -20,11 +20,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.points_in_time import Since, Until
 from lexicast.cluster.positions import Cursor, Position
 
 from .client import Client
 from .connect import connect as connect_async
-from .messages import Message, Properties, Since, Until
+from .messages import Message, Properties
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP
 

@@ -14,9 +14,9 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from lexicast.cluster.errors import UsageError
+from lexicast.cluster.points_in_time import FOREVER_US, US_PER_S, parse_time
 
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants
-from ..client.messages import FOREVER_US, US_PER_S, parse_time
 from .codec.packets import Properties
 from .codec.properties import USER_PROPERTY
 from .subscriber import MqttSubscriber

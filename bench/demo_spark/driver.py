@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 import lexicast
-from lexicast.actors.client.messages import Since, Until
 from lexicast.actors.status.over_ray import snapshot
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError, UsageError
+from lexicast.cluster.points_in_time import Since, Until
 from lexicast.compression.accounting import reduction_percent
 from lexicast.raydp_jobs.history.dataframe import history, release
 from lexicast.raydp_jobs.jobs.families import current_dictionaries

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from lexicast.actors.client.messages import parse_duration
 from lexicast.cluster.errors import UsageError
+from lexicast.cluster.points_in_time import parse_duration
 from lexicast.cluster.topics.names import check_filter
 
 PREFIX: Final = "$channel/"

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from lexicast.actors.cli.common import AddressOption, DataDirOption, reported, run_async
-from lexicast.actors.client.messages import parse_duration
 from lexicast.cluster.errors import UnavailableError, UsageError
+from lexicast.cluster.points_in_time import parse_duration
 
 from ..channels.definitions import Channel, channel_topic, parse_table
 from ..channels.registry import defined_channels, retain_definition

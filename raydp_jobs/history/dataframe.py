@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import ray
 
-from lexicast.actors.client.messages import Since, Until
 from lexicast.actors.ray.errors import ray_errors
 from lexicast.cluster.errors import StoreError, UsageError
 from lexicast.cluster.files import create_file, make_folder
+from lexicast.cluster.points_in_time import Since, Until
 
 from .columns import COLUMNS, schema_of
 from .json_fields import with_payload_columns

@@ -22,11 +22,11 @@ import pyarrow as pa
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from lexicast.actors.client.messages import FOREVER_US, Since, Until, parse_since, parse_time
 from lexicast.actors.ray.errors import ray_errors
 from lexicast.actors.ray.handles import COORDINATION, find_actor
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import DictionaryError
+from lexicast.cluster.points_in_time import FOREVER_US, Since, Until, parse_since, parse_time
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import check_filter, is_wildcard, matches
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX

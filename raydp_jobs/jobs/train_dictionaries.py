@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 import lexicast
-from lexicast.actors.client.messages import Since, Until
 from lexicast.cluster.config.tables import CompressionConfig
+from lexicast.cluster.points_in_time import Since, Until
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 

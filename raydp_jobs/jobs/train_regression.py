@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 import lexicast
-from lexicast.actors.client.messages import Since, Until
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UsageError
+from lexicast.cluster.points_in_time import Since, Until
 from lexicast.cluster.topics.names import MODEL_TOPIC
 from lexicast.compression.regression import OBSERVATIONS_MIN, pack_model
 

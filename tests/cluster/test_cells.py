@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lexicast
-from lexicast.actors.client.messages import parse_time
 from lexicast.cluster.errors import UsageError
+from lexicast.cluster.points_in_time import parse_time
 from lexicast.cluster.topics.cells import METRES_A_DEGREE, cells
 
 NEW_YORK = (40.0, -80.0, 45.0, -70.0)  # cells of 0.01 by 0.02 degrees
