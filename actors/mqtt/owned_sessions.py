@@ -55,6 +55,9 @@ LAGGING_S = 10.0
 SESSIONS_A_TURN = 1_000
 RETRY_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
+# What a session has that begins.
+NO_FILTERS = filters_of(Session("", b"", 0))
+NO_PLACE = place_of(Session("", b"", 0))
 
 
 class Owner(Protocol):
@@ -134,15 +137,14 @@ class OwnedSessions:
         `session` comes with the will and expiry of its new connection. Raises StaleEpochError when a later connection
         has it, TimeoutError, LexicastError.
         """
-        filters, place = filters_of(session), place_of(session)
         asked = SessionClaim(
             clean,
             secrets.token_bytes(16),
             session.connection,
             session.expiry_s,
             will_bytes(session.will),
-            filters,
-            place,
+            NO_FILTERS,
+            NO_PLACE,
         )
         opened = SessionGrant(*await self._ask_home("session_open", session.client_id, tuple(asked)))
         session.uid, session.generation = opened.uid, opened.generation
