@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +148,22 @@ def test_reduction_of_payloads_leaves_the_headers_out() -> None:
 # -- from end to end
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A demo whose temporary files are in `folder`."""
-    return subprocess.Popen(
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A demo whose temporary files are in `folder`; a test that fails leaves none of it behind."""
+    with subprocess.Popen(
         [sys.executable, "-m", "lexicast.bench.demo", "--out", str(folder), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         # Ray's sockets need a shorter path than pytest's folders have.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder), "RAY_TMPDIR": "/tmp"},
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
 
 
 def of_this_demo(folder: Path) -> list[psutil.Process]:
@@ -165,8 +173,8 @@ def of_this_demo(folder: Path) -> list[psutil.Process]:
 
 
 def test_a_short_demo(tmp_path: Path) -> None:
-    process = start(tmp_path, "--messages", "2000", "--rate", "1000", "--json", str(tmp_path / "told.json"))
-    out, err = process.communicate(timeout=120)
+    with started(tmp_path, "--messages", "2000", "--rate", "1000", "--json", str(tmp_path / "told.json")) as process:
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, ""), out + err
     told: dict[str, Any] = json.loads((tmp_path / "told.json").read_text())
     figures = told["figures"]
@@ -195,14 +203,14 @@ def test_a_short_demo(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    process = start(tmp_path, "--messages", "50000", "--rate", "1000")
-    deadline = time.monotonic() + 60
-    while not any("demo.clients" in " ".join(one.info["cmdline"]) for one in of_this_demo(tmp_path)):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with started(tmp_path, "--messages", "50000", "--rate", "1000") as process:
+        deadline = time.monotonic() + 120
+        while not any("demo.clients" in " ".join(one.info["cmdline"]) for one in of_this_demo(tmp_path)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
     assert err == "stopped; everything that was started is stopped too\n"
     assert of_this_demo(tmp_path) == []
