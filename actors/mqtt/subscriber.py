@@ -1,16 +1,10 @@
 """Deliveries to one MQTT connection: QoS 0 as shared bytes, QoS 1 and 2 numbered by the session within its window.
 
-What does not fit is not queued: the subscriber lags from that offset on and is brought up when the socket has drained
-or acknowledgements have made room in the window: at once when they have made plenty, else a moment later, so that one
-acknowledgement is enough for one publication and a stream of single ones still makes batches. Only retained
-publications of a new subscription and those to be sent again after a reconnect wait here, as records (at most
-RETAINED_WAITING_MAX; the session's window).
+What does not fit is not queued: the subscriber lags from that offset on (`paced_subscriber`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,10 +15,10 @@ from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.retained_feed import RetainedFeed
 from ..broker.streaming import in_step, took
-from ..broker.subscriber import Subscriber
 from .codec.encode import encode_qos0_run, encode_qos_run
 from .codec.wire import pack_u16
-from .retained import RetainedOut
+from .paced_subscriber import PacedSubscriber
+from .retained_sending import RetainedSending
 from .session import InFlight, Resend, Session
 
 if TYPE_CHECKING:
@@ -33,146 +27,22 @@ if TYPE_CHECKING:
     from ..broker.catching_up.run_packets import RunPackets
     from ..broker.engine import BrokerEngine
 
-log = logging.getLogger(__name__)
-
-# How long room for less than half a window waits for more acknowledgements: going on costs a look into the cache or the
-# store, however little can be sent then.
-ROOM_WAIT_S = 0.01
 # So much of the past is written at once before the socket is looked at.
 WRITE_BYTES = 64 * 1024
 
 
-class MqttSubscriber(Subscriber):
+class MqttSubscriber(PacedSubscriber):
     """One session's live connection, as a subscriber. `write` is the transport's own."""
 
-    __slots__ = (
-        "_engine",
-        "_introductions",
-        "_resending",
-        "_retained",
-        "_room_waits",
-        "_socket_full",
-        "_window_full",
-        "discarded_records",
-        "session",
-        "windows",
-        "write",
-    )
+    __slots__ = ("_introductions", "discarded_records", "write")
 
     def __init__(
         self, engine: BrokerEngine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
     ) -> None:
-        super().__init__(engine.subscriptions, kind, drops)
-        self._engine = engine
-        self.session = session
+        super().__init__(engine, session, kind, drops)
         self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
         self._introductions = Introductions() if kind.aware else None
-        self._retained: RetainedOut | None = None
-        self._resending = False
-        self._socket_full = False
-        self._window_full = False
-        self._room_waits = False
         self.discarded_records = 0
-        # Subscriptions with a window in time, each with a cursor of its own; see `windows`.
-        self.windows: dict[bytes, MqttSubscriber] = {}
-
-    # -- what stands in the way
-
-    @property
-    def is_socket_full(self) -> bool:
-        """Whether the transport has asked for a pause."""
-        return self._socket_full
-
-    def start(self) -> None:
-        """CONNACK is out: deliveries begin."""
-        self._go_on()
-
-    def socket_full(self) -> None:
-        """The transport asks for a pause."""
-        self._socket_full = True
-        self.block()
-        for window in self.windows.values():
-            window.socket_full()
-
-    def socket_drained(self) -> None:
-        """The transport takes more."""
-        self._socket_full = False
-        self._go_on()
-        for window in list(self.windows.values()):
-            window.socket_drained()
-
-    def resending(self, under_way: bool) -> None:
-        """Publications of an earlier connection are on their way, and new ones stay behind them [MQTT-4.6.0-1]."""
-        for window in list(self.windows.values()):
-            window.resending(under_way)
-        self._resending = under_way
-        if under_way:
-            self.block()
-        else:
-            self._go_on()
-
-    def acknowledged(self) -> None:
-        """Acknowledgements came in: go on with what there is room for."""
-        if self._window_full or self._retained:
-            if self._plenty:
-                self._use_room()
-            elif self.session.room and not self._room_waits:
-                self._room_waits = True
-                asyncio.get_running_loop().call_later(ROOM_WAIT_S, self._room_waited)
-        for window in list(self.windows.values()):
-            window.acknowledged()
-
-    @property
-    def _plenty(self) -> bool:
-        """Whether half of the window is free, or one place of a window of up to three."""
-        return self.session.room >= max(1, self.session.window // 2)
-
-    def _room_waited(self) -> None:
-        self._room_waits = False
-        if self.session.room:
-            self._use_room()
-
-    def _use_room(self) -> None:
-        if not self.closed:
-            self._window_full = False
-            self._go_on()
-
-    def _is_free(self) -> bool:
-        return not (self._socket_full or self._window_full or self._resending or self.closed)
-
-    def _go_on(self) -> None:
-        if not self._is_free():
-            return
-        if self._retained is not None:
-            if not self._retained.send():
-                return
-            if self._retained.done:
-                self._retained = None
-        self.unblock()
-
-    def frontier(self) -> dict[int, int]:
-        """group -> the lowest offset not acknowledged, where that is before the broker's head."""
-        session = self.session
-        if not (session.unacknowledged or session.pending or session.released):
-            return self.lagging.copy()
-        held = session.held()
-        if not self.lagging:
-            return held
-        found = self.lagging.copy()
-        for group, offset in held.items():
-            if offset < found.get(group, offset + 1):
-                found[group] = offset
-        return found
-
-    def leave(self) -> None:
-        """The connection has ended, and all subscriptions here with it."""
-        for window in self.windows.values():
-            window.leave()
-        self.windows = {}
-        if self._retained is not None:
-            self._retained.close()
-            self._retained = None
-        self._engine.subscriptions.leave(self)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
@@ -340,7 +210,7 @@ class MqttSubscriber(Subscriber):
         if self.closed:
             return
         if self._retained is None:
-            self._retained = RetainedOut(self._send_retained, self._is_free, self._go_on)
+            self._retained = RetainedSending(self._send_retained, self._is_free, self._go_on)
         self._retained.add(feed, grants)
 
     def _send_retained(self, block: Block, granted: Grant) -> bool:

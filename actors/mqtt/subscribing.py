@@ -32,7 +32,7 @@ from .owned_sessions import Owner
 from .services import MqttServices
 from .session import SessionSubscription
 from .subscriber import MqttSubscriber
-from .windows import Window, place, window_of
+from .window_subscriptions import Window, place, window_of
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from lexicast.actors.mqtt.codec.packets import (
     Will,
 )
 from lexicast.actors.mqtt.connection import MqttConnection
-from lexicast.actors.mqtt.windows import WindowSubscriber
+from lexicast.actors.mqtt.window_subscriptions import WindowSubscriber
 from lexicast.cluster.errors import StoreError
 from lexicast.compression.wire import ALIAS_TOPIC, Binding
 

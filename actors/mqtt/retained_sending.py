@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 
-class RetainedOut:
+class RetainedSending:
     """See the module's docstring. `send(block, grant)` sends one, False when it does not fit now; `is_free()`: nothing
     is in the way; `go_on()`: to be called when this has been sent or may be."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lexicast.actors.mqtt.codec.packets import SubAck, Subscribe, SubscriptionOptions
-from lexicast.actors.mqtt.windows import SETTLE_S
+from lexicast.actors.mqtt.window_subscriptions import SETTLE_S
 
 from ...support.mqtt_harness import Raw, Served, close_clients, served, unique
 
