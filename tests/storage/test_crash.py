@@ -62,7 +62,7 @@ WRITER = (
 import sys
 from pathlib import Path
 from lexicast.cluster.clock import SystemClock
-from lexicast.storage.options import StoreOptions
+from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 store = Store.open(Path(sys.argv[1]), cluster_id="c", member="m", groups=4, clock=SystemClock(),
                    options=StoreOptions(index_entries_max=40, index_step_topics=7, retention_s=0))
