@@ -56,7 +56,7 @@ def test_a_ray_that_was_imported_before_shows_it_too(tmp_path: Path) -> None:
     program = """
 import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
-from lexicast.actors.ray_token import use_own_token
+from lexicast.actors.ray.token import use_own_token
 before = is_token_auth_enabled()
 use_own_token()
 print(before, is_token_auth_enabled())
