@@ -32,12 +32,11 @@ log = logging.getLogger(__name__)
 class CoordinatorRequests:
     """Dispatch and the requests themselves."""
 
-    def __init__(self, led: LedGroups, home: SessionHome, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, led: LedGroups, home: SessionHome, interest: Interest, past: Past, status: Callable[[], dict[str, Any]]
+    ) -> None:
         """`status`: see `CoordinatorServer.status`."""
         self._led = led
-        self.past = past = Past(led)
-        self.retained = RetainedRequests(led)
-        self.interest = interest = Interest(led, home, past)
         self._now: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
             "register": interest.register,
@@ -52,7 +51,7 @@ class CoordinatorRequests:
         }
         self._later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
-            "retained": self.retained.retained,
+            "retained": RetainedRequests(led).retained,
             "release": self.release,
         }
         sessions = SessionRequests(home)

@@ -21,7 +21,9 @@ from ..link.link import Link
 from ..loop.background import keep_going, stop_loops
 from ..loop.turns import LoopWatch
 from ..status.meters import Meter, Since, Trend
+from .interest import Interest
 from .led_groups import LedGroups
+from .past import Past
 from .requests import CoordinatorRequests
 from .session_home import SessionHome
 
@@ -57,7 +59,9 @@ class CoordinatorServer:
         self.led = led = LedGroups(name, store, clock, self._cut_links)
         self.store, self.routing, self.sequencer = store, led.routing, led.sequencer
         self.sessions = SessionHome(store.tables, led.append_control, led.routing.peers, BelievedClock(store, clock))
-        self.requests = CoordinatorRequests(led, self.sessions, self.status)
+        self.past = Past(led)
+        self._interest = Interest(led, self.sessions, self.past)
+        self.requests = CoordinatorRequests(led, self.sessions, self._interest, self.past, self.status)
         self._publish = led.publish
         self._watch = LoopWatch()
         self._meter, self._used, self._behind = Meter(), Trend(), Since()
@@ -77,7 +81,7 @@ class CoordinatorServer:
 
     async def stop(self) -> None:
         """Commit what is under way, close the links and the store."""
-        await self.requests.interest.close()
+        await self._interest.close()
         await stop_loops(*self._tasks)
         await self.sessions.close()
         await self.led.close()
@@ -118,7 +122,7 @@ class CoordinatorServer:
         """A full link has drained."""
         peer = self.routing.peers.get(link.name)
         if peer is not None and peer.link is link and peer.behind:
-            self.requests.past.bring_up(peer)
+            self.past.bring_up(peer)
 
     # -- periodic
 

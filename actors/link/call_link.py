@@ -175,8 +175,7 @@ class CallLinks:
         """
         if len(self._streams) >= CLIENTS_MAX:
             raise UnavailableError(f"{CLIENTS_MAX} clients are connected by Ray calls already: use another broker")
-        link = ListenerLink(self._key, self._cluster_id, self._opened, BEATS)
-        link.info = self._info
+        link = ListenerLink(self._key, self._cluster_id, self._opened, self._info, BEATS)
         transport = _Buffered(link, BUFFER_BYTES_MAX)
         token = secrets.token_hex(16)
         self._streams[token] = (link, transport)
@@ -297,8 +296,7 @@ async def dial_calls(
             token = await calls.client_open(hello[1])
     except TimeoutError:
         raise TimeoutError(f"the broker has not answered a call within {HANDSHAKE_TIMEOUT_S:.0f} s") from None
-    link = DiallerLink(key, cluster_id, opened, BEATS)
-    link.hello = hello
+    link = DiallerLink(key, cluster_id, hello, opened, BEATS)
     transport = _Buffered(link, None)
     link.connection_made(transport)
     # The link holds the transport, the transport holds the tasks: an event loop refers to its tasks only weakly.

@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable
 from typing import Any
 
 from lexicast.cluster.errors import AuthenticationError, PeerError
+from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import CHALLENGE, HELLO, NONCE_BYTES, PROTOCOL_VERSION, WELCOME, proof
 
-from .link import Link
+from .link import BEATS, Link, LinkUser
 
 
 class ListenerLink(Link):
-    """The side that was dialled."""
+    """The side that was dialled; it tells the other `info`."""
+
+    def __init__(
+        self,
+        key: bytes,
+        cluster_id: str,
+        opened: Callable[[Link], LinkUser | None],
+        info: dict[str, Any],
+        beats: Beats = BEATS,
+    ) -> None:
+        super().__init__(key, cluster_id, opened, beats)
+        self.info = info
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -35,9 +48,19 @@ class ListenerLink(Link):
 
 
 class DiallerLink(Link):
-    """The side that dials."""
+    """The side that dials, as `hello` = (role, name, incarnation)."""
 
-    hello: tuple[str, str, int] = ("", "", 0)
+    def __init__(
+        self,
+        key: bytes,
+        cluster_id: str,
+        hello: tuple[str, str, int],
+        opened: Callable[[Link], LinkUser | None],
+        beats: Beats = BEATS,
+    ) -> None:
+        super().__init__(key, cluster_id, opened, beats)
+        self._hello = hello
+        self._peer_nonce = b""
 
     def _shake(self, message: tuple[Any, ...]) -> None:
         if message[0] == CHALLENGE:
@@ -46,7 +69,7 @@ class DiallerLink(Link):
                 raise PeerError(f"the peer speaks link protocol {version}, this side {PROTOCOL_VERSION}: upgrade one")
             if self._cluster_id and cluster_id != self._cluster_id:
                 raise PeerError(f"the address belongs to another cluster ({cluster_id})")
-            self.send((HELLO, self._nonce, *self.hello, proof(self._key, "dialler", self._peer_nonce, self._nonce)))
+            self.send((HELLO, self._nonce, *self._hello, proof(self._key, "dialler", self._peer_nonce, self._nonce)))
             return
         kind, answer, info = message
         if kind != WELCOME or not hmac.compare_digest(

@@ -74,7 +74,6 @@ class Link(asyncio.Protocol):
         self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
         self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
         self._nonce = os.urandom(NONCE_BYTES)
-        self._peer_nonce = b""
         self._requests = OpenRequests()
         self._answers: set[asyncio.Task[None]] = set()
         self._shaking_bytes = 0

@@ -36,9 +36,7 @@ async def listen(
     loop = asyncio.get_running_loop()
 
     def make() -> ListenerLink:
-        link = ListenerLink(key, cluster_id, opened, beats)
-        link.info = info
-        return link
+        return ListenerLink(key, cluster_id, opened, info, beats)
 
     scheme, _, rest = address.partition(":")
     if scheme == "unix":
@@ -68,9 +66,7 @@ async def dial(
     """
 
     def make() -> DiallerLink:
-        link = DiallerLink(key, cluster_id, opened, beats)
-        link.hello = hello
-        return link
+        return DiallerLink(key, cluster_id, hello, opened, beats)
 
     try:
         async with asyncio.timeout(timeout_s):

@@ -52,26 +52,25 @@ class AlgorithmStates:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._subscription: Subscription | None = None
         self._packed: dict[bytes, bytes] = {}
         self._saved: dict[bytes, tuple[int, dict[str, Any]]] = {}
 
-    async def open(self) -> None:
-        """Read what is retained; returns when all of it is here."""
-        self._subscription = await self._client.subscribe("$sampling/#").__aenter__()
+    async def open(self) -> Subscription:
+        """Read what is retained; returns when all of it is here, with what brings the rest: see `follow`."""
+        subscription = await self._client.subscribe("$sampling/#").__aenter__()
         # What is retained comes before what is published afterwards: this mark ends it.
         mark = secrets.token_bytes(16)
         await self._client.publish(MARK_TOPIC.decode(), mark, qos=1)
-        async for message in self._subscription:
+        async for message in subscription:
             if message.payload == mark:
-                return
+                break
             self._learn(message.topic.encode(), message.payload)
+        return subscription
 
-    async def follow(self) -> None:
+    async def follow(self, subscription: Subscription) -> None:
         """Keep up with what others save; runs until cancelled."""
-        assert self._subscription is not None
-        async with self._subscription:
-            async for message in self._subscription:
+        async with subscription:
+            async for message in subscription:
                 self._learn(message.topic.encode(), message.payload)
 
     def _learn(self, topic: bytes, packed: bytes) -> None:

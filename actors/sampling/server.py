@@ -168,9 +168,9 @@ class SamplingServer:
     async def run(self) -> None:
         """Sample until cancelled."""
         await self._client.status()  # the broker has announced the dictionaries that there are when it answers
-        await self._states.open()
+        states = await self._states.open()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._states.follow())
+            tasks.create_task(self._states.follow(states))
             tasks.create_task(self._announcements.follow_dictionaries())
             tasks.create_task(self._announcements.follow_models())
             tasks.create_task(self._train())

@@ -262,7 +262,7 @@ async def test_every_request_that_is_served_has_its_arguments_looked_at(tmp_path
         broker = await cluster.start_broker("broker-0")
         assert requests._now.keys() | requests._later.keys() == COORDINATOR.keys()
         assert broker.mqtt.sessions.requests.keys() == BROKER.keys()
-        link = DiallerLink(b"", "", lambda _: None)
+        link = DiallerLink(b"", "", ("", "", 0), lambda _: None)
         link.role = "client"
         session = broker.clients.opened(link)
         assert session is not None

@@ -14,6 +14,7 @@ import pytest
 from lexicast.actors.broker.dictionaries import waiting_blocks as stalled
 from lexicast.actors.broker.encoding import Grant
 from lexicast.actors.coordinator import past, peers
+from lexicast.actors.coordinator.retained import RetainedRequests
 from lexicast.actors.loop.background import LoopEndedError
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.clock import ManualClock
@@ -103,7 +104,7 @@ async def test_what_waits_for_the_disk_is_fetched_in_bounded_answers(tmp_path: P
         coordinator = await cluster.start_coordinator()
         broker = await cluster.start_engine("broker-0")
         stream = await broker.subscribe(b"a")
-        requests, group = coordinator.server.requests, topic_group(b"a", GROUPS)
+        past, group = coordinator.server.past, topic_group(b"a", GROUPS)
         await broker.publish(b"a", [b"0" * 1_000])
         coordinator.disk.hold()
         for number in range(1, 40):
@@ -112,7 +113,7 @@ async def test_what_waits_for_the_disk_is_fetched_in_bounded_answers(tmp_path: P
         peer, cursor, answers = coordinator.server.routing.peers["broker-0"], {group: 0}, 0
         found: list[Block] = []
         while True:
-            answer = await requests.past.fetch(peer, cursor, [b"#"], 5_000)
+            answer = await past.fetch(peer, cursor, [b"#"], 5_000)
             blocks = [Block.from_wire(wire) for wire in answer["blocks"]]
             assert 0 < sum([block.size_bytes for block in blocks]) < 8_000
             found, cursor, answers = found + blocks, answer["cursor"], answers + 1
@@ -411,7 +412,7 @@ async def test_a_broker_that_comes_back_while_it_is_being_served_is_served_anew(
         await stream.arrived(1)
         group = topic_group(b"a", GROUPS)
         reader.engine.live.heads[group] -= 1  # so that it has something to be told
-        async with server.requests.past._reading:  # it has to wait for its turn
+        async with server.past._reading:  # it has to wait for its turn
             reader.cut_links()
             await eventually(lambda: group in server.routing.peers["reader"].behind, "being behind")
             await eventually(lambda: not server.routing.peers["reader"].registering, "being served")
@@ -517,10 +518,11 @@ async def test_retained_publications_come_in_bounded_pages_whatever_their_number
         wanted |= {b"r/%d" % number: b"x" * 300_000 for number in range(10)}
         await asyncio.gather(*[broker.publish(topic, [body], retain=RETAIN) for topic, body in wanted.items()])
         peer, after = coordinator.server.routing.peers["broker-0"], None
+        retained = RetainedRequests(coordinator.server.led)
         pages: list[list[tuple[bytes, Block]]] = []
         while not pages or after is not None:
             filters = [b"nothing/+", b"r/#", b"r/7", b"+/+/b"]
-            page = await coordinator.server.requests.retained.retained(peer, filters, after, 50_000)
+            page = await retained.retained(peer, filters, after, 50_000)
             after = page["after"]
             pages.append([(filters[number], Block.from_wire(wire)) for number, wire in page["blocks"]])
         assert max([sum([block.size_bytes for _, block in page]) for page in pages]) < 50_000 + 301_000

@@ -139,7 +139,7 @@ class Coordinator:
         await server.sessions.close()
         with suppress(StoreError):
             await server.led.committer.close()
-        await asyncio.gather(*server._tasks, *server.requests.past._bringing_up.values(), return_exceptions=True)
+        await asyncio.gather(*server._tasks, *server.past._bringing_up.values(), return_exceptions=True)
         await eventually(lambda: all(link.closed for link in links))
         server.store.guard.poison = "crashed"
         await asyncio.to_thread(server.store.close)

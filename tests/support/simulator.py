@@ -202,7 +202,7 @@ class World:
                         func(*arguments)
         gate.alive = False
         server.led.committer.error = StoreError("dead")  # a dead process writes no more, and ends no loop by that
-        for task in [*server._tasks, *server.requests.past._bringing_up.values()]:
+        for task in [*server._tasks, *server.past._bringing_up.values()]:
             task.cancel()
         for served, wire in self.served:
             if served is server:
@@ -222,8 +222,10 @@ class World:
         server = self.servers.get(addresses[0])
         if server is None:
             raise OSError("nobody listens")
-        dialler, listener = DiallerLink(key, cluster_id, opened), ListenerLink(KEY, CLUSTER_ID, server.opened)
-        dialler.hello = hello
+        dialler, listener = (
+            DiallerLink(key, cluster_id, hello, opened),
+            ListenerLink(KEY, CLUSTER_ID, server.opened, {}),
+        )
         # By the dialler's own count: the order in which several dial in one instant must not matter.
         self._dialled[hello[1]] = count = self._dialled.get(hello[1], 0) + 1
         seeds = [random.Random(f"{self.seed}/{hello}/{count}/{side}") for side in ("dialler", "listener")]

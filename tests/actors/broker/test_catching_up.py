@@ -21,7 +21,7 @@ def fetches(coordinator: Coordinator) -> list[dict[str, Any]]:
     """The answers to `fetch` from now on."""
     answers: list[dict[str, Any]] = []
     requests = coordinator.server.requests
-    fetch = requests.past.fetch
+    fetch = coordinator.server.past.fetch
 
     async def noted(*arguments: Any) -> dict[str, Any]:
         answers.append(await fetch(*arguments))

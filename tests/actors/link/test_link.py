@@ -270,8 +270,7 @@ class Pipe(asyncio.Transport):
 
 def shaken(user: Side) -> tuple[DiallerLink, Pipe]:
     """A dialler's link, its handshake done with a listener that stands beside it."""
-    dialler, listener = DiallerLink(KEY, CLUSTER, user.opened), ListenerLink(KEY, CLUSTER, Side().opened)
-    dialler.hello = HELLO_OF
+    dialler, listener = DiallerLink(KEY, CLUSTER, HELLO_OF, user.opened), ListenerLink(KEY, CLUSTER, Side().opened, {})
     pipes = Pipe(), Pipe()
     dialler.connection_made(pipes[0])
     listener.connection_made(pipes[1])
@@ -310,7 +309,7 @@ def test_messages_are_whole_however_the_bytes_come(messages: list[Any], sizes: l
 @settings(max_examples=150)
 def test_garbage_ends_the_link_and_nothing_else(data: bytes) -> None:
     async def go() -> None:
-        fresh = ListenerLink(KEY, CLUSTER, Side().opened)
+        fresh = ListenerLink(KEY, CLUSTER, Side().opened, {})
         pipe = Pipe()
         fresh.connection_made(pipe)
         fresh.data_received(data)
