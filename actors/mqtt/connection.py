@@ -20,7 +20,7 @@ from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from .client_line import HELD, NO_ROOM, RELEASES, UNREAD
 from .client_socket import CLOSED, NEW, OPEN, OPENING, ClientSocket
-from .codec.codec import PacketReader, encode_packet, farewell
+from .codec import PacketReader, encode_packet, farewell
 from .codec.packets import (
     KEEP_ALIVE_TIMEOUT,
     PUBREL,

@@ -80,7 +80,8 @@ class OwnedSessions:
         self._engine = engine
         self.owners: dict[str, Owner] = {}
         self._saving: dict[str, asyncio.Task[None]] = {}
-        self._letting_go: dict[str, asyncio.Task[None]] = {}
+        # Sessions whose connection has ended here, by client id, until they are saved and their wills are out.
+        self.letting_go: dict[str, asyncio.Task[None]] = {}
         # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
         # has given them to others meanwhile.
         self._opening: dict[str, set[int]] = {}
@@ -172,7 +173,7 @@ class OwnedSessions:
         if owner is not None and owner.session.generation == generation:
             owner.taken_over(clean)
             return filters_of(owner.session), place_of(owner.session, handed_over=True)
-        letting_go = self._letting_go.get(client_id)
+        letting_go = self.letting_go.get(client_id)
         if letting_go is not None:
             await asyncio.wait([letting_go])
         if client_id in self._opening:
@@ -224,11 +225,11 @@ class OwnedSessions:
         """The connection ended: publish its will, if one is due, and keep the session until it expires, or end it."""
         client_id = session.client_id
         task = asyncio.get_running_loop().create_task(self._let_go(session, will))
-        self._letting_go[client_id] = task
+        self.letting_go[client_id] = task
 
         def done(_: object) -> None:
-            if self._letting_go.get(client_id) is task:
-                del self._letting_go[client_id]
+            if self.letting_go.get(client_id) is task:
+                del self.letting_go[client_id]
 
         task.add_done_callback(done)
 
@@ -421,10 +422,10 @@ class OwnedSessions:
     async def close(self) -> None:
         """Returns when the wills are out and what was let go is saved, or after CLOSE_TIMEOUT_S: then the homes do it
         when they find this broker gone."""
-        work: list[asyncio.Future[Any]] = [*self._letting_go.values(), *self._wills]
+        work: list[asyncio.Future[Any]] = [*self.letting_go.values(), *self._wills]
         if work:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
-        for task in [*self._letting_go.values(), *self._checking.values(), *self._saving.values()]:
+        for task in [*self.letting_go.values(), *self._checking.values(), *self._saving.values()]:
             task.cancel()
 
 

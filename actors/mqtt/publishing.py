@@ -20,7 +20,7 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import ALIAS_TOPIC, Bindings
 
 from .client_line import ClientLine
-from .codec.codec import encode_acks, encode_packet
+from .codec import encode_acks, encode_packet
 from .codec.packets import (
     NO_MATCHING_SUBSCRIBERS,
     NOT_AUTHORIZED,

@@ -17,7 +17,7 @@ from lexicast.actors.client.client import Client
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.link.sockets import listen
-from lexicast.actors.mqtt.codec.codec import PacketReader, encode_packet
+from lexicast.actors.mqtt.codec import PacketReader, encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     V5,
     AckRun,

@@ -30,7 +30,7 @@ from typing import Any, Final
 from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast.mqtt as mqtt
-from lexicast.actors.mqtt.codec.codec import PacketReader
+from lexicast.actors.mqtt.codec import PacketReader
 from lexicast.actors.mqtt.codec.packets import PublishRun
 from lexicast.cluster.errors import PeerError
 from lexicast.compression.session import ClientSession, Deliver, Fail

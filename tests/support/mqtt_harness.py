@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import uvloop
 
 from lexicast.actors.broker.server import BrokerServer
-from lexicast.actors.mqtt.codec.codec import PacketReader, encode_packet
+from lexicast.actors.mqtt.codec import PacketReader, encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     PUBACK,
     PUBCOMP,
@@ -306,6 +306,11 @@ class Raw:
                 rest.append(await self.packet())
         except Closed:
             return rest
+
+    async def rest(self) -> bytes:
+        """What still arrives until the broker closes the connection, as it is."""
+        async with asyncio.timeout(WAIT_S):
+            return await self._stream.read()
 
     async def disconnect(self, reason_code: int = 0, **properties: Any) -> None:
         """DISCONNECT; returns when the broker has closed too."""

@@ -238,7 +238,7 @@ class Story:
         ports = {client.local_port for client in self._clients.values() if not client.is_closing}
         for broker in self._all():
             served = {connection.transport.get_extra_info("peername")[1] for connection in broker.mqtt.connections}
-            if served - ports or broker.mqtt.sessions._letting_go:
+            if served - ports or broker.mqtt.sessions.letting_go:
                 return False
         return True
 

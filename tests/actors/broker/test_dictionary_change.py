@@ -22,7 +22,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 import lexicast.mqtt as mqtt
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.connection import Endpoint
-from lexicast.actors.mqtt.codec.codec import encode_packet
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Disconnect, Publish
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD, ZSTD_DENSE

@@ -27,7 +27,7 @@ from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.client.decoder import Decoder, Frames
 from lexicast.actors.client.dictionaries import Dictionaries
-from lexicast.actors.mqtt.codec.codec import PacketReader
+from lexicast.actors.mqtt.codec import PacketReader
 from lexicast.actors.mqtt.codec.packets import V5, PublishRun
 from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.subscriber import MqttSubscriber

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from lexicast.actors.mqtt.codec.codec import encode_packet
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     PROTOCOL_ERROR,
     V5,
@@ -629,7 +629,7 @@ async def test_unknown_versions_and_other_protocols(port: int) -> None:
     for level, answer in ((3, b"\x20\x02\x00\x01"), (6, b"\x20\x03\x00\x84\x00")):
         client = await Raw.open(port)
         client.send(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x01a")
-        assert await client._stream.read() == answer
+        assert await client.rest() == answer
     for other in (
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
@@ -638,7 +638,7 @@ async def test_unknown_versions_and_other_protocols(port: int) -> None:
     ):
         client = await Raw.open(port)
         client.send(other)
-        assert await client._stream.read() == b""
+        assert await client.rest() == b""
 
 
 async def test_enhanced_authentication_is_refused(port: int) -> None:
@@ -650,7 +650,7 @@ async def test_user_names_and_passwords_are_refused_because_nobody_checks_them(p
     client = await Raw.open(port, version)
     client.send(Connect(version, unique(), True, 0, user_name="me", password=b"wrong"))
     assert (await client.expect(ConnAck)).reason_code == 0x86  # 3.1.1: return code 4
-    assert await client._stream.read() == b""
+    assert await client.rest() == b""
 
 
 async def test_suback_for_the_wire_in_one_packet(port: int) -> None:

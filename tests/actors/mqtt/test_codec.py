@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 
-from lexicast.actors.mqtt.codec.codec import (
+from lexicast.actors.mqtt.codec import (
     PacketReader,
     encode_acks,
     encode_packet,

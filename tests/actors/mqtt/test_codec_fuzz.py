@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexicast.actors.mqtt.codec.codec import (
+from lexicast.actors.mqtt.codec import (
     PacketReader,
     encode_acks,
     encode_packet,

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexicast.actors.mqtt.codec.codec import encode_packet
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     V5,
     V311,

@@ -13,7 +13,7 @@ import pytest
 from lexicast.actors.mqtt import open_session
 from lexicast.actors.mqtt.client_line import HELD, NO_ROOM, RELEASES, UNREAD
 from lexicast.actors.mqtt.client_socket import OPEN, ClientSocket
-from lexicast.actors.mqtt.codec.codec import encode_packet
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     V5,
     V311,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.mqtt.codec.codec import encode_answer, encode_packet
+from lexicast.actors.mqtt.codec import encode_answer, encode_packet
 from lexicast.actors.mqtt.codec.packets import (
     V5,
     V311,

@@ -73,7 +73,7 @@ async def test_a_will_that_waits_survives_its_broker_and_the_coordinator(two: Tw
     client = await Raw.connect(two.port(0), name, clean=False, will=will, **WAIT)
     client.abort()
     await eventually(lambda: not two.broker(0).mqtt.sessions.owners)
-    await eventually(lambda: not two.broker(0).mqtt.sessions._letting_go)
+    await eventually(lambda: not two.broker(0).mqtt.sessions.letting_go)
     await two.crash_broker(0)
     await two.cluster.restart_coordinator()
     later(two, 59)
