@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FETCH_BYTES = 256 * 1024
+# Of everything: the blocks are mostly small then, and an answer is taken in one turn.
+FETCH_EVERYTHING_BYTES = 64 * 1024
 # With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
 NARROW_FILTERS = 64
 
@@ -106,7 +108,8 @@ class PageFetching:
             self._go_on(group)
         if not cursor:
             return
-        filters = frozenset() if any([stand.everything for stand in needed.values()]) else self._narrow(needed)
+        everything = any([stand.everything for stand in needed.values()])
+        filters = frozenset() if everything else self._narrow(needed)
         version = self._broker.version
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -124,7 +127,8 @@ class PageFetching:
                 if not answered.done():
                     answered.set_result(None) if error is None else answered.set_exception(error)
 
-        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), FETCH_BYTES)
+        bytes_max = FETCH_EVERYTHING_BYTES if everything else FETCH_BYTES
+        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), bytes_max)
         await answered
 
     @staticmethod

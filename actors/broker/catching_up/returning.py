@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from ...loop import turns as turns_of
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 LOOKED_AT_MAX = 1_000
 # For so many at once everything is fetched, for others will follow who have filters of their own.
 MANY = 8
+# Subscribers of a round: each is looked at as it begins.
+ROUND_MAX = 200
 # How long nobody waits for a past that was too long to be at hand.
 TOO_LONG_S = 30.0
 
@@ -76,6 +79,8 @@ class ReturningSubscribers:
         self._due: dict[Subscriber, None] = {}
         self._round: set[Subscriber] = set()
         self._next: dict[Subscriber, None] = {}
+        # Those whose round is over: who lacks something still will not get it that way.
+        self._tried: set[Subscriber] = set()
         # By group: the lowest place from which on something is lacking; where it was asked for last; whether it came.
         self._needs: dict[int, Stand] = {}
         self._asked: dict[int, int] = {}
@@ -103,6 +108,7 @@ class ReturningSubscribers:
         self._due.pop(subscriber, None)
         self._next.pop(subscriber, None)
         self._round.discard(subscriber)
+        self._tried.discard(subscriber)
 
     # -- served
 
@@ -117,7 +123,9 @@ class ReturningSubscribers:
             at_hand.sync()
             version = self._broker.version_of(subscriber)
             lacking = at_hand.lacks(subscriber, version)
-            if lacking and turns_of.now_s() < self._too_long_until_s:
+            tried = subscriber in self._tried
+            self._tried.discard(subscriber)
+            if lacking and (tried or turns_of.now_s() < self._too_long_until_s):
                 self._give_up(subscriber)
             elif lacking:
                 self._next[subscriber] = None
@@ -155,7 +163,9 @@ class ReturningSubscribers:
 
     def _begin(self) -> None:
         """A round, of all that wait for the next one."""
-        self._round, self._next = set(self._next), {}
+        self._round = set(islice(self._next, ROUND_MAX))
+        for subscriber in self._round:
+            del self._next[subscriber]
         self._fetched_bytes = 0
         at_hand = self._at_hand
         for subscriber in self._round:
@@ -172,7 +182,11 @@ class ReturningSubscribers:
             if self._needs.get(group) is stand:
                 self._lack(group, stand)
         if not self._needs:
-            self._end(self.add)
+            self._end(self._try_again)
+
+    def _try_again(self, subscriber: Subscriber) -> None:
+        self._tried.add(subscriber)
+        self.add(subscriber)
 
     def _lack(self, group: int, stand: Stand) -> None:
         """Have the group's next page fetched, if one is lacking still."""
@@ -215,7 +229,7 @@ class ReturningSubscribers:
             self._at_hand.sync()
             self._lack(group, stand)
         if not self._needs:
-            self._end(self.add)
+            self._end(self._try_again)
 
     def failed(self, group: int) -> None:
         """Nothing of the group can be had now."""
