@@ -440,7 +440,7 @@ async def test_while_a_dictionary_is_fetched_nothing_is_lost_doubled_or_overtake
         await writer.publish(b"a", [encoded.data], dictionary=held.id)
         await writer.publish(b"a", [b"behind"])
         group = topic_group(b"a", GROUPS)
-        await eventually(lambda: len(reader.engine.live.waiting._blocks.get(group, ())) == 2, "two blocks that wait")
+        await eventually(lambda: len(reader.engine.live.waiting.blocks.get(group, ())) == 2, "two blocks that wait")
         assert streams[0].payloads() == [b"before"]
         streams.append(await reader.subscribe(b"a", start={group: 0}))
         streams.append(await reader.subscribe(b"a", b"#", start={group: 0}))

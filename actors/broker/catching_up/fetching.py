@@ -55,13 +55,13 @@ class PageFetching:
     def __init__(
         self,
         broker: FetchingBroker,
-        stalled: WaitingBlocks,
+        waiting: WaitingBlocks,
         take: Callable[[Page], None],
         go_on: Callable[[int], None],
         later: Callable[[int], None],
     ) -> None:
         self._broker = broker
-        self._stalled = stalled
+        self._waiting = waiting
         self._take_page = take
         self._go_on = go_on
         self._later = later
@@ -158,7 +158,7 @@ class PageFetching:
                 log.error("a block out of the past is left out: %s", error)
             else:
                 blocks.setdefault(block.group, []).append(block)
-        if self._stalled.missing([block for found in blocks.values() for block in found]):
+        if self._waiting.missing([block for found in blocks.values() for block in found]):
             raise UnavailableError("a dictionary has to be fetched first")
         whole, live, first = set(result["whole"]), set(result["live"]), result["first"]
         for group, start in cursor.items():
@@ -166,7 +166,7 @@ class PageFetching:
             if end is None:
                 self._go_on(group)  # it did not fit in
                 continue
-            comes_live = group in live and group not in self._stalled
+            comes_live = group in live and group not in self._waiting
             if end > start or comes_live:
                 page = Page(
                     group,

@@ -80,7 +80,7 @@ class CatchUpBroker(Protocol):
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
-    def __init__(self, broker: CatchUpBroker, cache: BlockCache, stalled: WaitingBlocks, bytes_max: int) -> None:
+    def __init__(self, broker: CatchUpBroker, cache: BlockCache, waiting: WaitingBlocks, bytes_max: int) -> None:
         """`bytes_max`: of the pages kept, and as much of what was made of them."""
         self._broker = broker
         self._cache = cache
@@ -91,7 +91,7 @@ class CatchingUp:
         self._due: dict[int, None] = {}
         self._reading: asyncio.Task[None] | None = None
         self._closed = False
-        self._fetching = PageFetching(broker, stalled, self._took, self._go_on, self._not_now)
+        self._fetching = PageFetching(broker, waiting, self._took, self._go_on, self._not_now)
         self._at_hand = at_hand = AtHand(cache, self._pages)
         self._pages.gone = at_hand.gone
         self._returning = ReturningSubscribers(

@@ -23,8 +23,8 @@ RETRY_S = 0.05
 
 
 class WaitingBlocks:
-    """See the module's docstring. `fetch` raises DictionaryError when nobody has a dictionary, UnavailableError when
-    somebody who might cannot be reached."""
+    """See the module's docstring. `blocks`: those that wait, by group, in order of offsets. `fetch` raises
+    DictionaryError when nobody has a dictionary, UnavailableError when somebody who might cannot be reached."""
 
     def __init__(
         self, keeper: DictionaryKeeper, fetch: Callable[[int], Awaitable[object]], deliver: Callable[[Block], None]
@@ -32,19 +32,19 @@ class WaitingBlocks:
         self._keeper = keeper
         self._fetch = fetch
         self._deliver = deliver
-        self._blocks: dict[int, list[Block]] = {}
+        self.blocks: dict[int, list[Block]] = {}
         self._fetching: dict[int, asyncio.Task[None]] = {}
 
     def __contains__(self, group: object) -> bool:
-        return group in self._blocks
+        return group in self.blocks
 
     def takes(self, block: Block) -> bool:
         """Whether the block has to wait, and does from now on."""
-        waiting = self._blocks.get(block.group)
+        waiting = self.blocks.get(block.group)
         if waiting is None:
             if not (block.meta.dictionaries and self.missing([block])):
                 return False
-            self._blocks[block.group] = [block]
+            self.blocks[block.group] = [block]
             return True
         waiting.append(block)
         if len(waiting) > BLOCKS_MAX:
@@ -83,11 +83,11 @@ class WaitingBlocks:
 
     def _go_on(self) -> None:
         """Deliver what need not wait any more."""
-        for group, blocks in list(self._blocks.items()):
+        for group, blocks in list(self.blocks.items()):
             while blocks and not (blocks[0].meta.dictionaries and self.missing(blocks[:1])):
                 self._deliver(blocks.pop(0))
             if not blocks:
-                del self._blocks[group]
+                del self.blocks[group]
 
     def close(self) -> None:
         """Fetch no more."""
