@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -98,6 +97,8 @@ async def _once(snapshot: Snapshot, as_json: bool) -> None:
 
 
 async def _watch(snapshot: Snapshot) -> None:
+    from rich.live import Live  # one look needs no threads
+
     with Live(auto_refresh=False, screen=Console().is_terminal) as live:
         while True:
             try:
