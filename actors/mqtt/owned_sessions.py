@@ -1,4 +1,4 @@
-"""A broker's MQTT sessions: opened and handed over through their home coordinator, saved, let go; and their wills.
+"""A broker's MQTT sessions: opened and handed over through their home coordinator, saved, let go.
 
 `OwnedSessions` performs what `session.Session` decides and `session_home` guards: a session is taken over there before
 CONNACK. While it is served here, two things go to its home, so that after this broker's death it goes on elsewhere with
@@ -10,8 +10,8 @@ repeats, but without loss:
                       sent since; at most SAVES_A_ROUND a round. Nothing for a session that got nothing, for
                       STALE_S, nor for one that lags, for LAGGING_S
 
-Wills of connections that end here are published here; those that wait for their delay wait in the session's home, and
-so do those that cannot be published now.
+Wills of connections that end here are published here (`wills`); those that wait for their delay wait in the session's
+home, and so do those that cannot be published now.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lexicast.cluster.blocks import RETAIN, Block
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UnavailableError
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.properties import carried
 from lexicast.cluster.protocol.session_floor import EXCEPTION_OFFSETS_MAX, SessionFloor, packed_exceptions
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
 from ..broker.pipelines.pipeline import Pipeline
 from .codec.packets import Will
-from .codec.properties import expiry_ms
 from .session import Session
-from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s, will_of
+from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s
+from .wills import WillPublisher
 
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
@@ -90,11 +89,11 @@ class OwnedSessions:
         self._floor = SessionFloor()
         self._told: dict[str, dict[int, int]] = {}
         self._checking: dict[str, asyncio.Task[None]] = {}
-        self._wills: set[asyncio.Future[bool]] = set()
+        self._wills = WillPublisher(engine.coordinators)
         # What a home may ask, by method name.
         self.requests: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "session_yield": self._yield,
-            "session_will": self._publish_for_home,
+            "session_will": self._wills.publish_for_home,
         }
 
     def home(self, client_id: str) -> tuple[int, Pipeline]:
@@ -236,7 +235,7 @@ class OwnedSessions:
     async def _let_go(self, session: Session, will: Will | None) -> None:
         now_us = self._engine.clock.time_us()
         wait_s = min(will_delay_s(will), session.expiry_s)
-        published = will is None or (wait_s == 0 and await self.publish_will(session.client_id, will))
+        published = will is None or (wait_s == 0 and await self._wills.publish(session.client_id, will))
         left = SessionLeft(
             session.expiry_s,
             session_expires_us(session.expiry_s, now_us),
@@ -364,35 +363,7 @@ class OwnedSessions:
         session, and so does its connection's end where it has no expiry."""
         ended = clean or session.expiry_s == 0
         if ended or not will_delay_s(will):
-            self.publish_will(session.client_id, will)
-
-    def publish_will(self, client_id: str, will: Will) -> asyncio.Future[bool]:
-        """Publish a will; whether it was taken."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def done(result: Any) -> None:
-            refused = isinstance(result, str)
-            if refused:
-                log.warning("the will of %r is refused: %s", client_id, result)
-            if not future.done():
-                future.set_result(not refused)
-
-        properties = will.properties or {}
-        flags = will.qos | (RETAIN if will.retain else 0)
-        like = {"expiry_ms": expiry_ms(properties), "properties": carried(properties)}
-        try:
-            self._engine.coordinators.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
-        except UnavailableError as error:
-            done(str(error))
-        self._wills.add(future)
-        future.add_done_callback(self._wills.discard)
-        return future
-
-    async def _publish_for_home(self, client_id: str, data: bytes) -> None:
-        """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""
-        will = will_of(data)
-        if will is not None and not await self.publish_will(client_id, will):
-            raise UnavailableError(f"the will of {client_id!r} was not taken")
+            self._wills.publish(session.client_id, will)
 
     # -- publications of earlier connections
 
@@ -422,7 +393,7 @@ class OwnedSessions:
     async def close(self) -> None:
         """Returns when the wills are out and what was let go is saved, or after CLOSE_TIMEOUT_S: then the homes do it
         when they find this broker gone."""
-        work: list[asyncio.Future[Any]] = [*self.letting_go.values(), *self._wills]
+        work: list[asyncio.Future[Any]] = [*self.letting_go.values(), *self._wills.waiting]
         if work:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
         for task in [*self.letting_go.values(), *self._checking.values(), *self._saving.values()]:

@@ -1,0 +1,54 @@
+"""Wills of MQTT clients, published by the broker that serves or served them, or for the home of their session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from lexicast.cluster.blocks import RETAIN
+from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.properties import carried
+
+from ..broker.coordinators import Coordinators
+from .codec.packets import Will
+from .codec.properties import expiry_ms
+from .session_state import will_of
+
+log = logging.getLogger(__name__)
+
+
+class WillPublisher:
+    """See the module's docstring. `waiting`: wills that are not committed yet."""
+
+    def __init__(self, coordinators: Coordinators) -> None:
+        self._coordinators = coordinators
+        self.waiting: set[asyncio.Future[bool]] = set()
+
+    def publish(self, client_id: str, will: Will) -> asyncio.Future[bool]:
+        """Publish a will; whether it was taken."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any) -> None:
+            refused = isinstance(result, str)
+            if refused:
+                log.warning("the will of %r is refused: %s", client_id, result)
+            if not future.done():
+                future.set_result(not refused)
+
+        properties = will.properties or {}
+        flags = will.qos | (RETAIN if will.retain else 0)
+        like = {"expiry_ms": expiry_ms(properties), "properties": carried(properties)}
+        try:
+            self._coordinators.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
+        except UnavailableError as error:
+            done(str(error))
+        self.waiting.add(future)
+        future.add_done_callback(self.waiting.discard)
+        return future
+
+    async def publish_for_home(self, client_id: str, data: bytes) -> None:
+        """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""
+        will = will_of(data)
+        if will is not None and not await self.publish(client_id, will):
+            raise UnavailableError(f"the will of {client_id!r} was not taken")
