@@ -335,7 +335,7 @@ def test_readers_on_other_threads_see_whole_commits_while_index_and_retention_mo
     tmp_path: Path, quick_switches: None
 ) -> None:
     """A reader that follows the log, and one that asks DualDB, each miss nothing and see nothing twice."""
-    total = 200
+    total = 120
     failures: list[str] = []
     with opened(tmp_path / "store", options(index_entries_max=16, index_step_topics=3)) as store:
         done = threading.Event()
