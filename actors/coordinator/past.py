@@ -55,7 +55,8 @@ class Past:
     def __init__(self, led: LedGroups) -> None:
         self._led = led
         self._bringing_up: dict[BrokerPeer, asyncio.Task[None]] = {}
-        self._reading = asyncio.Lock()
+        # Held by the one who reads.
+        self.reading = asyncio.Lock()
         self._memory = PastMemory()
 
     def bring_up(self, peer: BrokerPeer) -> None:
@@ -83,7 +84,7 @@ class Past:
             for group in list(peer.behind):
                 if not peer.link.writable:
                     return  # on_writable starts this again
-                async with self._reading:
+                async with self.reading:
                     span = await self._step(group, peer.behind[group], wanted, READ_STEP_BYTES, Turns())
                     if span.blocks:
                         peer.send(span.blocks)
@@ -113,7 +114,7 @@ class Past:
         room = min(bytes_max, FETCH_BYTES_MAX)
         blocks: list[Block] = []
         spans: dict[int, Span] = {}
-        async with self._reading:
+        async with self.reading:
             turns, until_s = Turns(), turns_of.now_s() + FETCH_S
             for group, offset in cursor.items():
                 if group not in self._led.sequencer.groups:

@@ -37,7 +37,8 @@ class CoordinatorRequests:
     ) -> None:
         """`status`: see `CoordinatorServer.status`."""
         self._led = led
-        self._now: dict[str, Callable[..., Any]] = {
+        # What answers each request: in the turn in which it came, and by a coroutine.
+        self.at_once: dict[str, Callable[..., Any]] = {
             "resume": interest.resume,
             "register": interest.register,
             "serve": interest.serve,
@@ -49,14 +50,14 @@ class CoordinatorRequests:
             "dictionary_put": self.dictionary_put,
             "status": lambda peer: plain(status()),
         }
-        self._later: dict[str, Callable[..., Any]] = {
+        self.later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
             "retained": RetainedRequests(led).retained,
             "release": self.release,
         }
         sessions = SessionRequests(home)
-        self._now |= sessions.at_once
-        self._later |= sessions.later
+        self.at_once |= sessions.at_once
+        self.later |= sessions.later
 
     def handle(self, link: Link, number: int, method: str, arguments: tuple[Any, ...]) -> None:
         """Run one request and answer it."""
@@ -70,17 +71,17 @@ class CoordinatorRequests:
         except UsageError as error:
             link.reply(number, error)
             return
-        if method in self._now:
+        if method in self.at_once:
             try:
-                result = self._now[method](peer if method != "resume" else link, *arguments)
+                result = self.at_once[method](peer if method != "resume" else link, *arguments)
             except PeerError:
                 raise
             except LexicastError as error:
                 link.reply(number, error)
             else:
                 link.reply(number, None, result)
-        elif method in self._later:
-            link.answer(number, self._later[method](peer, *arguments))
+        elif method in self.later:
+            link.answer(number, self.later[method](peer, *arguments))
         else:
             link.reply(number, UsageError(f"no such request: {method}"))
 

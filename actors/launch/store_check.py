@@ -73,7 +73,7 @@ def _check(config: Config, all_here: bool) -> None:
 def look_at_stores(config: Config, all_here: bool) -> None:
     """What the process does. Raises StoreError."""
     folder = config.node.data_path()
-    known, served = _registered(folder / REGISTRY_FOLDER)
+    known, served = registered_cluster(folder / REGISTRY_FOLDER)
     options = StoreOptions(**config.storage.options())
     for name in served if all_here else ():
         data = folder / name / DATA_FILE
@@ -92,7 +92,7 @@ def look_at_stores(config: Config, all_here: bool) -> None:
             )
 
 
-def _registered(folder: Path) -> tuple[str, list[str]]:
+def registered_cluster(folder: Path) -> tuple[str, list[str]]:
     """The cluster that the coordination server knows ("": none yet), and the coordinators that have served it."""
     if not (folder / FILE).exists():
         return "", []

@@ -260,7 +260,7 @@ async def test_every_request_that_is_served_has_its_arguments_looked_at(tmp_path
     async with Cluster(tmp_path) as cluster:
         requests = (await cluster.start_coordinator()).server.requests
         broker = await cluster.start_broker("broker-0")
-        assert requests._now.keys() | requests._later.keys() == COORDINATOR.keys()
+        assert requests.at_once.keys() | requests.later.keys() == COORDINATOR.keys()
         assert broker.mqtt.sessions.requests.keys() == BROKER.keys()
         link = DiallerLink(b"", "", ("", "", 0), lambda _: None)
         link.role = "client"

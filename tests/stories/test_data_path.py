@@ -412,7 +412,7 @@ async def test_a_broker_that_comes_back_while_it_is_being_served_is_served_anew(
         await stream.arrived(1)
         group = topic_group(b"a", GROUPS)
         reader.engine.live.heads[group] -= 1  # so that it has something to be told
-        async with server.past._reading:  # it has to wait for its turn
+        async with server.past.reading:  # it has to wait for its turn
             reader.cut_links()
             await eventually(lambda: group in server.routing.peers["reader"].behind, "being behind")
             await eventually(lambda: not server.routing.peers["reader"].registering, "being served")
@@ -433,8 +433,8 @@ async def test_while_a_dictionary_is_fetched_nothing_is_lost_doubled_or_overtake
         streams = [await reader.subscribe(b"a")]
         await writer.publish(b"a", [b"before"])
         await streams[0].arrived(1)
-        fetched = server.requests._now["dictionary"]
-        server.requests._now["dictionary"] = unavailable
+        fetched = server.requests.at_once["dictionary"]
+        server.requests.at_once["dictionary"] = unavailable
         encoded = writer.engine.recoder.encode(b"the words of this topic", held)
         assert encoded.dictionary == held.id
         await writer.publish(b"a", [encoded.data], dictionary=held.id)
@@ -446,7 +446,7 @@ async def test_while_a_dictionary_is_fetched_nothing_is_lost_doubled_or_overtake
         streams.append(await reader.subscribe(b"a", b"#", start={group: 0}))
         fresh = await reader.subscribe(b"+")
         await writer.publish(b"a", [b"last"])
-        server.requests._now["dictionary"] = fetched
+        server.requests.at_once["dictionary"] = fetched
         wanted = [b"before", encoded.data, b"behind", b"last"]
         for stream in streams:
             await stream.arrived(4)
@@ -469,13 +469,13 @@ async def test_a_dictionary_that_nobody_has_holds_nothing_up(tmp_path: Path, mon
         writer, reader = await cluster.start_engine("writer"), await cluster.start_engine("reader")
         held = writer.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"the words of this topic " * 20).pack())
         stream = await reader.subscribe(b"a")
-        server.requests._now["dictionary"] = lambda *arguments: None
+        server.requests.at_once["dictionary"] = lambda *arguments: None
         await writer.publish(b"a", [writer.engine.recoder.encode(b"the words", held).data], dictionary=held.id)
         await writer.publish(b"a", [b"behind"])
         assert (await stream.arrived(2))[1].payload == b"behind"
         other = writer.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"other words of this topic " * 20).pack())
         monkeypatch.setattr(stalled, "BLOCKS_MAX", 3)
-        server.requests._now["dictionary"] = unavailable
+        server.requests.at_once["dictionary"] = unavailable
         await writer.publish(b"a", [b"x"], dictionary=other.id)
         for i in range(3):
             await writer.publish(b"a", [b"%d" % i])
@@ -736,7 +736,7 @@ async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_t
         held = broker.engine.dictionaries.hold(Dictionary(b"a", ZSTD, b"the words of this topic " * 20).pack())
         words = broker.engine.recoder.encode(b"the words", held).data
         disk, waiting = coordinator.disk, coordinator.server.led.committer
-        commit, refusals = disk._commit, iter([StoreFullError("another process has filled the disk")] * 2)
+        commit, refusals = disk.write, iter([StoreFullError("another process has filled the disk")] * 2)
 
         def full_at_first(blocks: Sequence[Block]) -> None:
             if error := next(refusals, None):  # the dictionary with its publication, then without it
@@ -744,7 +744,7 @@ async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_t
             commit(blocks)
 
         await waiting.drain()  # the subscription's record
-        disk._commit = full_at_first
+        disk.write = full_at_first
         disk.hold()
         first = broker.publish_later(b"a", [words], dictionary=held.id)
         await eventually(lambda: disk.waiting == 1)

@@ -75,7 +75,9 @@ def folder(tmp_path: Path) -> Path:
 def made(folder: Path) -> Path:
     with LocalCoordination(folder / "coordination", GROUPS) as coordination:
         cluster_id: str = coordination.status()["cluster_id"]
-        coordination._registry.commit({f"incarnation/{COORDINATOR}/coordinator-0": 1})
+    registry = Registry(folder / "coordination")
+    registry.commit({f"incarnation/{COORDINATOR}/coordinator-0": 1})
+    registry.close()
     store(folder / "coordinator-0", cluster_id).close()
     return folder
 
@@ -180,7 +182,7 @@ def test_a_poisoned_store(fails: Fails, folder: Path) -> None:
 
 
 def test_a_store_in_use(fails: Fails, folder: Path) -> None:
-    cluster_id = store_check._registered(folder / "coordination")[0]
+    cluster_id = store_check.registered_cluster(folder / "coordination")[0]
     held = store(folder / "coordinator-0", cluster_id)
     try:
         assert "in use by another process" in fails(*up(folder))

@@ -78,7 +78,8 @@ class Disk:
     """Between a coordinator and its store: holds commits back, or loses what was not committed."""
 
     def __init__(self, store: Store) -> None:
-        self._commit = store.commit
+        # What writes when the disk is not held.
+        self.write = store.commit
         self._open = threading.Event()
         self._open.set()
         self._dead = False
@@ -93,7 +94,7 @@ class Disk:
         self.waiting -= 1
         if self._dead:
             raise StoreError("crashed before this was written")
-        self._commit(blocks)
+        self.write(blocks)
         self.commits += 1
 
     def hold(self) -> None:

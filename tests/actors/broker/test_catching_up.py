@@ -27,7 +27,7 @@ def fetches(coordinator: Coordinator) -> list[dict[str, Any]]:
         answers.append(await fetch(*arguments))
         return answers[-1]
 
-    requests._later["fetch"] = noted
+    requests.later["fetch"] = noted
     return answers
 
 

@@ -185,7 +185,7 @@ async def test_a_home_that_hangs_holds_up_the_saves_of_its_own_sessions_alone(tm
         async def never(*_: Any) -> None:
             await asyncio.get_running_loop().create_future()
 
-        servers[1].requests._later["session_save"] = never
+        servers[1].requests.later["session_save"] = never
         engine = broker.engine
         for number in range(3):
             engine.coordinators.publish(b"a/b", 1, [b"%d" % number], "tester")

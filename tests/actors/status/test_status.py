@@ -243,8 +243,8 @@ async def test_a_hanging_actor_holds_the_answer_up_no_longer_than_its_limit(
     async with Cluster(tmp_path) as cluster:
         coordinator = await cluster.start_coordinator()
         await cluster.start_broker("broker-0")
-        coordinator.server.requests._now["status"] = lambda peer: asyncio.get_running_loop().create_future()
-        coordinator.server.requests._later["status"] = lambda peer: asyncio.get_running_loop().create_future()
-        del coordinator.server.requests._now["status"]
+        coordinator.server.requests.at_once["status"] = lambda peer: asyncio.get_running_loop().create_future()
+        coordinator.server.requests.later["status"] = lambda peer: asyncio.get_running_loop().create_future()
+        del coordinator.server.requests.at_once["status"]
         told = await ask_any_broker(await endpoints(cluster), "cluster")
         assert "has not answered status" in told["coordinators"]["coordinator-0"]["error"]
