@@ -10,6 +10,7 @@ blocks as rows, some 400 bytes each, and makes blocks of some of them again for 
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,10 +18,13 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, Block, Meta, Run, pack_meta
+from lexicast.cluster.errors import PeerError
 from lexicast.cluster.topics.names import TopicIndex
 
 if TYPE_CHECKING:
     from ..subscriber import Subscriber
+
+log = logging.getLogger(__name__)
 
 PAGE_BYTES = 400
 # What a row takes beside its payloads, and a topic beside its name.
@@ -174,12 +178,17 @@ class Page:
 
     @property
     def rows(self) -> list[PageRow]:
-        """What it holds, in the order of offsets. Raises PeerError when a block has not what it says."""
+        """What it holds, in the order of offsets. A block that has not what it says costs itself."""
         if self._blocks is not None:
             topics: dict[bytes, bytes] = {}
             rows, setdefault = self._rows, self._index.setdefault
             for block in self._blocks:
-                for row in page_rows(block, topics):
+                try:
+                    found = page_rows(block, topics)
+                except PeerError as error:
+                    log.error("a block out of the past is left out: %s", error)
+                    continue
+                for row in found:
                     setdefault(row.topic, []).append(len(rows))
                     rows.append(row)
             self._blocks = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from hypothesis import given, settings
@@ -161,3 +162,12 @@ def test_topics_that_have_left_are_forgotten(monkeypatch: Any) -> None:
         log.pages.add(page)
         log.at_hand.add(page)
     assert len(log.at_hand._index) < 40
+
+
+def test_a_block_that_has_not_what_it_says_costs_itself() -> None:
+    """It stopped whoever came by its page, and what stood before it in the page came twice at the next look."""
+    bad = replace(block(0, 1, b"a"), body=b"longer than its length")
+    page = Page(0, 0, 3, [block(0, 0, b"a"), bad, block(0, 2, b"a")], whole=True)
+    for _ in range(2):
+        assert [row.offset for row in page.rows] == [0, 2]
+        assert page.numbers([b"a"], 0) == [0, 1]
