@@ -154,7 +154,9 @@ def unpack_meta(data: bytes) -> Meta:
             origins_of(topics, origins),
             dictionaries,
         )
-        good = _good_columns(meta) and _good_runs(meta)
+        # Here alone: what is empty leaves no trace in the meta, whatever it was.
+        lists = type(producers) is tuple and type(marks) is tuple
+        good = lists and _good_columns(meta) and _good_runs(meta)
     except (ValueError, TypeError, IndexError, AttributeError, msgpack.UnpackException) as error:
         raise PeerError(f"a block's meta cannot be read: {error}") from None
     if not good:

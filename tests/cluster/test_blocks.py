@@ -162,6 +162,17 @@ def test_any_bytes_are_no_meta(data: bytes) -> None:
         unpack_meta(data)
 
 
+@pytest.mark.parametrize("column", range(2, 6))
+@pytest.mark.parametrize("value", [0, False, None, b"", ""])
+def test_a_column_that_is_no_list_is_refused(column: int, value: object) -> None:
+    """Also where it is as empty as the list would be."""
+    columns: list[object] = [[b"t"], list(Run(0, 0, 0, 0, 0, None, -1, 1)), [], [], [], []]
+    assert unpack_meta(msgpack.packb(columns)).producers == ()
+    columns[column] = value
+    with pytest.raises(PeerError):
+        unpack_meta(msgpack.packb(columns))
+
+
 GOOD_RUN = Run(0, 0, 0, 0, 0, None, -1, 1)
 
 
