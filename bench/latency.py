@@ -195,19 +195,11 @@ def _figures(report: DriverReport) -> None:
     report.table(f"Send to receive, {report.options.payload} B, {report.options.rounds} rounds", columns, rows)
 
 
-def qualities(text: str) -> list[int]:
-    """The option `--qos`: 0, 1 or 0,1."""
-    values = [int(part) for part in text.split(",")]
-    if not set(values) <= {0, 1}:
-        raise ValueError(f"{text}: only 0 and 1")
-    return values
-
-
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options."""
     parser = reports.parser("latency", __doc__, default_targets="lexicast,mosquitto,nats")
     parser.add_argument("--rates", type=reports.integers, default=[100, 1_000, 5_000], help="default 100,1000,5000")
-    parser.add_argument("--qos", type=qualities, default=[0, 1], help="default 0,1 (NATS: 0 alone)")
+    parser.add_argument("--qos", type=reports.qualities, default=[0, 1], help="default 0,1 (NATS: 0 alone)")
     parser.add_argument("--payload", type=reports.positive, default=140, help="bytes a message (default 140)")
     parser.add_argument("--seconds", type=float, help="length of one run (default 3; quick 0.5)")
     parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")

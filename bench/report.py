@@ -46,6 +46,14 @@ def positive(text: str) -> int:
     return integers(text)[0]
 
 
+def qualities(text: str) -> list[int]:
+    """The option `--qos`: 0, 1 or 0,1."""
+    values = [int(part) for part in text.split(",")]
+    if not set(values) <= {0, 1}:
+        raise ValueError(f"{text}: only 0 and 1")
+    return values
+
+
 def parser(driver: str, description: str | None, *, default_targets: str) -> argparse.ArgumentParser:
     """The options that every driver has; a driver adds its own."""
     made = argparse.ArgumentParser(

@@ -1,8 +1,8 @@
 """The smallest broker there can be: what it reaches is about what the load generator can measure.
 
 `--targets toy` puts it beside the real ones. It speaks as much MQTT 3.1.1 as the generator does, parses a whole read
-at once and writes each subscriber of a topic one joined buffer a read. It knows exact topics only and has no
-ordering between publishers, no storage, no sessions and no limits: it is a yardstick, not a broker.
+at once and writes each subscriber of a topic one joined buffer a read. It knows exact topics and `.../+` only and
+has no ordering between publishers, no storage, no sessions and no limits: it is a yardstick, not a broker.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import signal
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -61,7 +62,9 @@ class ToyConnection(asyncio.Protocol):
         run = data[at:end]
         if one[0] & 6:
             self._acknowledge(run, length, topic_end)
-        for transport, qos in self._topics.get(head[header + 2 :], ()):
+        topic = head[header + 2 :]
+        subscribers = self._topics.get(topic, ()), self._topics.get(topic.rpartition(b"/")[0] + b"/+", ())
+        for transport, qos in chain.from_iterable(subscribers):
             if qos == (one[0] & 6) >> 1:
                 self.deliver(transport, run, length)
         return end - at

@@ -219,8 +219,8 @@ class NatsWire:
 
     @staticmethod
     def subject(topic: str) -> bytes:
-        """An MQTT topic name as a NATS subject: levels are separated by dots."""
-        return topic.replace("/", ".").encode()
+        """An MQTT topic name, or a filter without `#`, as a NATS subject: levels are separated by dots."""
+        return topic.replace("/", ".").replace("+", "*").encode()
 
     @staticmethod
     def _info(data: bytes) -> int:

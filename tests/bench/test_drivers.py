@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from lexicast.bench import connections, fanout, latency, report
+from lexicast.bench import connections, fanin, fanout, latency, report
 from lexicast.bench.peers import targets
 from lexicast.bench.peers.session_opening import raise_open_files
 from lexicast.bench.peers.targets import TargetMissingError
@@ -54,6 +54,27 @@ def test_fanout_measures_mosquitto_and_nats(tmp_path: Path) -> None:
     # lexicast was left out, so its ratios are there and null.
     assert figures["fanout_1_vs_mosquitto"] is figures["fanout_5_vs_nats"] is figures["qos1_vs_mosquitto"] is None
     assert set(told["machine"]["versions"]) == {"mosquitto", "nats"}
+
+
+def test_fanin_measures_messages_and_cpu(tmp_path: Path) -> None:
+    arguments = ["--publishers", "20", "--rounds", "2", "--seconds", "0.05", "--calibrate-seconds", "0.02"]
+    told = document(fanin, [*arguments, "--targets", "mosquitto,nats,toy"], tmp_path / "i.json")
+    figures, samples = told["figures"], told["samples"]
+    assert set(samples["fanin_20"]) == {"mosquitto", "nats", "toy"}
+    assert set(samples["fanin_20_qos1"]) == {"mosquitto", "toy"}
+    for scenario, by_target in samples.items():
+        for name, one in by_target.items():
+            assert one["lost"] == [0, 0]
+            assert figures[f"{scenario}_{name}_per_s"] > 0
+            assert figures[f"{scenario}_{name}_brokers_cpu_us"] is not None
+    # lexicast was left out.
+    assert figures["fanin_20_vs_mosquitto"] is figures["fanin_20_qos1_vs_mosquitto"] is figures["fanin_cpu_us"] is None
+
+
+def test_broker_and_coordinator_add_up_to_the_fleets_cpu() -> None:
+    cpu_us = {"brokers": [10.0, 30.0, None], "coordinators": [1.0, 2.0, 3.0], "sampling": [7.0, 7.0, 7.0]}
+    assert fanin.data_path_cpu_us(cpu_us) == 21.5
+    assert fanin.data_path_cpu_us({"brokers": [None], "coordinators": [None]}) is None
 
 
 def test_latency_measures_both_qualities(tmp_path: Path) -> None:
