@@ -1,4 +1,4 @@
-"""The reader of the log, by position, and by ID and time; in short read transactions, on any thread."""
+"""The reader of the log, by position; in short read transactions, on any thread. (By topic: `topic_reader`.)"""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Final, NamedTuple
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
 
-from .environment.environment import Environment
 from .file.keys import MAX_OFFSET
 from .file.table import ReadTransaction
-from .index.log_index import LogIndex
-from .index.memory import IndexEntry
 from .log.block_cuts import cut
 from .log.block_format import Head
 from .log.block_log import Log
@@ -20,8 +17,6 @@ from .tables.groups import StoredGroup
 
 # A read transaction that finds little goes on for at most this long; LMDB cannot reuse pages freed meanwhile.
 READ_S: Final = 0.25
-# Entries of the index that one look of `past` takes at least; each further look takes twice as many.
-_ENTRIES_A_LOOK: Final = 256
 
 
 class ReadResult(NamedTuple):
@@ -43,13 +38,8 @@ def anything(topic: bytes) -> bool:
 class LogReader:
     """See the module's docstring."""
 
-    def __init__(
-        self, environment: Environment, log: Log, index: LogIndex, groups: dict[int, StoredGroup], clock: Clock
-    ) -> None:
-        self._environment = environment
-        self._databases = environment.databases
+    def __init__(self, log: Log, groups: dict[int, StoredGroup], clock: Clock) -> None:
         self._log = log
-        self._index = index
         self._groups = groups
         self._clock = clock
 
@@ -122,54 +112,23 @@ class LogReader:
         return cut(block, first, last, now_us)
 
     def past(
-        self,
-        txn: ReadTransaction,
-        recent: list[IndexEntry],
-        group: int,
-        topic_id: int,
-        topic: bytes,
-        times: tuple[int, int],
-        first: int,
-        limit: int,
+        self, txn: ReadTransaction, group: int, topic: bytes, times: tuple[int, int], first: int, limit: int
     ) -> list[Block]:
-        """See `Store.past`. `recent` was taken from the index's memory before `txn` began."""
+        """What `TopicReader.past` answers, from the log alone."""
+        known = self._groups.get(group)
+        if known is None:
+            return []
         since_us, until_us = times
-        known = self._groups[group]
         now_us = self._clock.time_us()
         start = max(first, self._log.offset_at(txn, group, since_us, known.first, known.last))
         end = self._log.offset_at(txn, group, until_us + 1, known.first, known.last) - 1
         blocks: list[Block] = []
-        left, most = limit, max(limit, _ENTRIES_A_LOOK)
-        while left > 0 and start <= end:
-            entries = self._index.lookup(txn, recent, topic_id, start, end, most)
-            if entries is None:  # it is being made anew
-                return blocks + self._scanned(txn, group, topic, start, end, left, now_us)
-            beyond = start
-            for entry in entries:
-                beyond = max(beyond, entry.offset + 1)
-                if left > 0 and not 0 < entry.expires_us < now_us:
-                    block = self._log.block_at(txn, group, entry.offset, end)
-                    found = None if block is None else cut(block, max(start, entry.offset), end, now_us, topic)
-                    beyond = beyond if block is None else max(beyond, block.last + 1)
-                    if found is not None:
-                        blocks.append(first_records(found, left))
-                        left -= blocks[-1].count
-            if beyond == start:
-                break
-            # Entries that have expired fill no answer: it goes on behind them.
-            start, most = beyond, 2 * most
-        return blocks
-
-    def _scanned(
-        self, txn: ReadTransaction, group: int, topic: bytes, start: int, end: int, left: int, now_us: int
-    ) -> list[Block]:
-        """What `past` answers, from the log alone."""
-        blocks: list[Block] = []
+        left = limit
         for head, value in self._log.from_offset(txn, group, start):
             if head.first > end or left <= 0:
                 break
             found = self._wanted(value, head, start, end, now_us, topic.__eq__)
-            found = None if found is None else cut(found, start, end, now_us, topic)
+            found = None if found is None else cut(found, start, end, now_us, topic.__eq__)
             if found is not None:
                 blocks.append(first_records(found, left))
                 left -= blocks[-1].count

@@ -45,7 +45,8 @@ from .table_reader import TableReader
 from .tables import groups as group_rows
 from .tables.groups import StoredGroup
 from .tables.state import State
-from .tables.topics import GROUP_SHIFT, TopicIds, find_topic, group_of
+from .tables.topics import GROUP_SHIFT, TopicIds, group_of
+from .topic_reader import TopicReader
 from .upkeep.housekeeping import Housekeeping
 from .upkeep.reclaiming import Reclaimed
 from .upkeep.row_inspection import RowInspection
@@ -89,7 +90,8 @@ class StoreStats(NamedTuple):
 class Store:
     """See the module's docstring; made by `Store.open`.
 
-    `tables` and `retained` are its readers of what follows from the log, `environment` and `damage` what lies below.
+    `tables` and `retained` are its readers of what follows from the log, `by_topic` that of few topics' past,
+    `environment` and `damage` what lies below.
     """
 
     def __init__(self, environment: Environment, identity: Identity, options: StoreOptions, clock: Clock) -> None:
@@ -115,7 +117,8 @@ class Store:
         self._inspection.at_open()
         self._load_groups()
         self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
-        self._reader = LogReader(environment, self._log, self._index, self._groups, clock)
+        self._reader = LogReader(self._log, self._groups, clock)
+        self.by_topic = TopicReader(self._databases, self.guard, self._log, self._index, self._groups, clock)
         self.tables = TableReader(self.guard, self._databases, self._state, self._index.subscriptions)
         self.retained = RetainedReader(self.guard, self._databases, self._log, clock)
         self._retained_names = self.retained.names
@@ -350,15 +353,13 @@ class Store:
         """Publications of exactly `topic` with times from `since_us` to `until_us`, through DualDB, in order.
 
         At most `limit` records; go on with `first` = the offset after the last one. Expired ones are left out.
+        Where the index cannot tell, the log is looked through.
         """
-        with self.guard.counted():
-            with self.guard(), self.environment.snapshot() as txn:
-                topic_id = find_topic(self._databases, txn, topic)
-            if topic_id is None or group not in self._groups or limit <= 0:
-                return []
-            recent = self._index_memory.recent(topic_id)
-            with self.guard(), self.environment.snapshot() as txn:
-                return self._reader.past(txn, recent, group, topic_id, topic, (since_us, until_us), first, limit)
+        found = self.by_topic.past(group, topic, since_us, until_us, limit=limit, first=first)
+        if found is not None:
+            return found
+        with self.guard.reading() as txn:
+            return self._reader.past(txn, group, topic, (since_us, until_us), first, limit)
 
     def offset_at(self, group: int, time_us: int) -> int:
         """The first stored offset whose block's time is at or after `time_us`; the last offset + 1 if there is none."""

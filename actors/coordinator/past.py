@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.cluster.selection import offsets_of, select, select_from
-from lexicast.cluster.topics.names import TopicTrie
-from lexicast.storage.log_reader import anything
+from lexicast.storage.log_reader import ReadResult, anything
 
 from ..loop import turns as turns_of
 from ..loop.turns import Turns
 from .led_groups import LedGroups
 from .past_memory import PastMemory
 from .peers import BrokerPeer
+from .topic_filters import TopicFilters, WideFilters
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ WHOLE_BYTES = 64 * 1024
 FETCH_S = 0.1
 # Records of one `records` request: a session's window is smaller.
 RECORDS_MAX = 65_535
-# Topics whose match is remembered for the length of one request.
-TOPICS_REMEMBERED = 10_000
 
 
 class Span(NamedTuple):
@@ -58,6 +56,7 @@ class Past:
         # Held by the one who reads.
         self.reading = asyncio.Lock()
         self._memory = PastMemory()
+        self.wide = WideFilters()
 
     def bring_up(self, peer: BrokerPeer) -> None:
         """Serve a broker that is behind, from the store, until it is live."""
@@ -85,7 +84,7 @@ class Past:
                 if not peer.link.writable:
                     return  # on_writable starts this again
                 async with self.reading:
-                    span = await self._step(group, peer.behind[group], wanted, READ_STEP_BYTES, Turns())
+                    span = await self.step(group, peer.behind[group], wanted, READ_STEP_BYTES, Turns())
                     if span.blocks:
                         peer.send(span.blocks)
                     if span.live:
@@ -110,7 +109,11 @@ class Past:
         cursor lay before it (something was discarded).
         """
         names = None if filters is None else list(filters)
-        wanted = self._interest(peer) if names is None else filter_matcher(names) if names else everything
+        wanted: Callable[[bytes], bool] = everything
+        if names is None:
+            wanted = self._interest(peer)
+        elif names:
+            wanted = TopicFilters(self._led, names, self.wide)
         room = min(bytes_max, FETCH_BYTES_MAX)
         blocks: list[Block] = []
         spans: dict[int, Span] = {}
@@ -152,7 +155,7 @@ class Past:
         """A group's part of a fetch: in steps, everything first, then what is wanted."""
         all_wanted = wanted is everything
         first = everything if all_wanted else anything
-        span = await self._step(group, offset, first, min(bytes_max, WHOLE_BYTES), turns)
+        span = await self.step(group, offset, first, min(bytes_max, WHOLE_BYTES), turns)
         blocks, whole = span.blocks, True
         if not (span.live or all_wanted):
             chosen = [block for block in blocks if any(map(wanted, block.meta.topics))]
@@ -160,7 +163,7 @@ class Past:
         size = sum([block.size_bytes for block in blocks])
         while not span.live and size < bytes_max and turns_of.now_s() < until_s:
             await turns.give_way()
-            span = await self._step(group, span.next, first if whole else wanted, bytes_max - size, turns)
+            span = await self.step(group, span.next, first if whole else wanted, bytes_max - size, turns)
             more = span.blocks
             if whole and not all_wanted:
                 more = [block for block in more if any(map(wanted, block.meta.topics))]
@@ -169,7 +172,7 @@ class Past:
             size += sum([block.size_bytes for block in more])
         return Span(blocks, span.next, span.live, whole)
 
-    async def _step(
+    async def step(
         self, group: int, offset: int, wanted: Callable[[bytes], bool], bytes_max: int, turns: Turns
     ) -> Span:
         """About a turn's worth of reading; no other work runs after one that ends where live delivery stands."""
@@ -181,7 +184,7 @@ class Past:
         while offset < state.committed:
             await turns.give_way()
             upto = state.committed - 1
-            found, next_offset = self._read(group, offset, wanted, bytes_max, upto, turns)
+            found, next_offset = await self._read(group, offset, wanted, bytes_max, upto, turns)
             blocks += found
             bytes_max -= sum([block.size_bytes for block in found])
             # Where it stands still, nothing is left: retention or expiry took the group's last blocks.
@@ -198,10 +201,14 @@ class Past:
                     bytes_max -= part.size_bytes
         return Span(blocks, max(offset, state.delivered), True, True)
 
-    def _read(
+    async def _read(
         self, group: int, offset: int, wanted: Callable[[bytes], bool], bytes_max: int, upto: int, turns: Turns
     ) -> tuple[list[Block], int]:
-        """(blocks, where to go on), from memory where that has been read just now."""
+        """(blocks, where to go on), from memory where that has been read just now, and of few topics by the index."""
+        if isinstance(wanted, TopicFilters):
+            found = await self._by_topic(group, offset, wanted, bytes_max, upto, turns)
+            if found is not None:
+                return found.blocks, found.next_offset
         known = self._memory.get(group, offset, bytes_max, turns_of.now_s()) if wanted is anything else None
         if known is not None:
             return known.blocks, known.next
@@ -211,6 +218,21 @@ class Past:
         if wanted is anything and result.blocks:
             self._memory.put(group, offset, result.blocks, result.next_offset, turns_of.now_s())
         return result.blocks, result.next_offset
+
+    async def _by_topic(
+        self, group: int, offset: int, wanted: TopicFilters, bytes_max: int, upto: int, turns: Turns
+    ) -> ReadResult | None:
+        """As `_read`, by the index; None where the log is to be scanned."""
+        span = await wanted.span(group, offset, turns)
+        if span is None:
+            return None
+        last = min(upto, wanted.below(group) - 1)
+        while not (looked := span.look(offset, last, turns.left_s)):
+            if looked is None:
+                wanted.give_up()
+                return None
+            await turns.give_way()
+        return span.read(offset, bytes_max, last, turns.left_s)
 
     def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
         """For each group (None: all led here) the first offset whose time is at or after `time_us`."""
@@ -232,21 +254,3 @@ class Past:
 def everything(topic: bytes) -> bool:
     """`anything`, for many at once: nobody will ask for the same again."""
     return True
-
-
-def filter_matcher(filters: list[bytes]) -> Callable[[bytes], bool]:
-    """Whether a topic matches one of `filters`."""
-    trie: TopicTrie[None, None] = TopicTrie()
-    for topic_filter in filters:
-        trie.insert(topic_filter, None, None)
-    known: dict[bytes, bool] = {}
-
-    def wanted(topic: bytes) -> bool:
-        found = known.get(topic)
-        if found is None:
-            if len(known) >= TOPICS_REMEMBERED:
-                known.clear()
-            found = known[topic] = bool(trie.match(topic))
-        return found
-
-    return wanted

@@ -1,7 +1,7 @@
 """The requests of brokers to a coordinator: their dispatch; QoS 2 and dictionaries.
 
-Subscriptions are in `interest`, catching up in `past`, retained publications in `retained`, sessions in
-`session_requests`.
+Subscriptions are in `interest`, catching up in `past`, the history for clients in `history`, retained publications in
+`retained`, sessions in `session_requests`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lexicast.cluster.records import ControlRecord, DictionaryStored, Released
 
 from ..link.link import Link
 from ..status.report import plain
+from .history import HistoryRequests
 from .interest import Interest
 from .led_groups import LedGroups
 from .past import Past
@@ -52,6 +53,7 @@ class CoordinatorRequests:
         }
         self.later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
+            "history": HistoryRequests(led, past).history,
             "retained": RetainedRequests(led).retained,
             "release": self.release,
         }

@@ -72,6 +72,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "release": (either(nothing, GROUPS), data, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, name_text, data),
+    "history": (CURSOR, FILTERS, WHOLE, whole_number(1)),
     "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
     "retained": (FILTERS, either(nothing, row(WHOLE, either(nothing, each(either(nothing, data))))), whole_number(1)),
     "status": (),

@@ -96,11 +96,14 @@ class SortedRun:
         """The latest `low` of its rows."""
         return max([bounds.low_max for bounds in self._bounds])
 
-    def segments_of(self, key: int) -> range:
-        """The segments that may hold rows of `key`."""
+    def segments_with(self, keys: U64, seq_min: int) -> Iterator[tuple[int, slice]]:
+        """The segments that may hold rows of one of `keys` (in order) with `seq_min` or more, each with the keys that
+        it may hold."""
         first, last, _ = self.fences()
-        wanted = np.uint64(key)
-        return range(int(np.searchsorted(last, wanted, "left")), int(np.searchsorted(first, wanted, "right")))
+        start, end = np.searchsorted(keys, first, "left"), np.searchsorted(keys, last, "right")
+        for number in np.flatnonzero(start < end).tolist():
+            if self._bounds[number].seq_max >= seq_min:
+                yield number, slice(int(start[number]), int(end[number]))
 
     def fences(self) -> tuple[U64, U64, I64]:
         """First key, last key and last expiry of each segment."""

@@ -10,10 +10,10 @@ An entry is one topic's publications in one block: first offset u64, records u32
 Nothing is read to be written (the paper's lazy lists): entries go to a memory table, which answers meanwhile, and are
 *written behind* in sorted runs with LMDB's append, a segment a step; runs are merged in the background, and what
 retention has passed by is left out on the way. A memory table that is full is frozen and a new one begun; while the
-frozen one is written both answer, and an entry may be found twice: `lookup` names it once. Freezing itself does nothing
-(bringing 65,536 entries into order at once took 5 to 16 ms): each step orders what it writes. Once all of it is on disk
-each group's watermark `indexed_below` moves, in the same transaction: after a crash everything beyond the watermark is
-entered again from the log. Subscriptions are few (one a broker and filter) and written at once.
+frozen one is written both answer, and an entry may be found twice: `entries` names it once. Freezing itself does
+nothing (bringing 65,536 entries into order at once took 5 to 16 ms): each step orders what it writes. Once all of it is
+on disk each group's watermark `indexed_below` moves, in the same transaction: after a crash everything beyond the
+watermark is entered again from the log. Subscriptions are few (one a broker and filter) and written at once.
 
 A topic's times ascend with its offsets, so the entries of a span of time are found by offset: the caller turns times
 into offsets through the log.
@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..dualdb.rows import NEVER_US, RowColumns
+from ..dualdb.rows import NEVER_US, U64, RowColumns
 from ..environment.options import StoreOptions
 from ..file.damage import Ledger
 from ..file.sealing import DamageError
 from ..file.table import AnyTransaction, Database, WriteTransaction
 from .memory import IndexEntry, IndexMemory
-from .runs import IndexRuns, OldestUs, StillWanted
+from .runs import IndexRuns, LookUp, OldestUs, StillWanted, in_offset_order
 from .subscriptions import IndexSubscriptions
 
 
@@ -109,34 +109,53 @@ class LogIndex:
 
     # look-up
 
-    def lookup(
-        self, txn: AnyTransaction, recent: list[IndexEntry], topic_id: int, first: int, last: int, records_max: int
-    ) -> list[IndexEntry] | None:
-        """Entries that begin at or before `last` and may hold offsets from `first` on, each once, in offset order.
+    @property
+    def whole(self) -> bool:
+        """It answers: all that the log holds is in it, and nothing damaged was met."""
+        return self.complete and not self.broken
 
-        None: the index cannot tell (it is damaged, or being made anew).
+    def entries(
+        self, txn: AnyTransaction, recent: RowColumns, topic_ids: U64, first: int, last: int, most: int
+    ) -> LookUp | None:
+        """Entries of topics of one group (ids in order) that begin from offset `first` to `last`, by offset.
 
-        The last one before `first` is among them: its block may reach further. Beyond it they hold at least
-        `records_max` records, where there are so many.
+        At least `most` of each topic, where there are so many, and all up to the offset `upto` of the answer. `recent`:
+        `memory.recent` of the same topics, from before `txn` began. None: the index cannot tell.
         """
-        if self.broken or not self.complete:
+        if not self.whole:
             return None
-        found = {entry.offset: entry for entry in recent if entry.offset <= last}
         try:
-            for rows in self._runs.rows(txn, topic_id, first, last, records_max):
-                found.update({entry.offset: entry for entry in _entries_in(rows)})
+            found = self._runs.rows(txn, topic_ids, first, last, most)
         except DamageError as error:
             self.damaged(error)
             return None
-        offsets = sorted(found)
-        start = max(0, sum([offset < first for offset in offsets]) - 1)
-        return [found[offset] for offset in offsets[start : start + records_max + 1]]
+        own = recent.take((recent.seq >= first) & (recent.seq <= found.upto))
+        inside = found.rows.take(found.rows.seq <= found.upto)
+        return found._replace(rows=in_offset_order([inside, own]))
+
+    def last_entries(
+        self, txn: AnyTransaction, recent: RowColumns, topic_id: int, before: int, most: int
+    ) -> RowColumns | None:
+        """The last entries of a topic that begin below offset `before`, by offset: `most` of them, or all there are.
+
+        `recent` and None as in `entries`.
+        """
+        if not self.whole:
+            return None
+        own = in_offset_order([recent.take(recent.seq < before)])
+        if own.size < most:
+            try:
+                own = in_offset_order([self._runs.last_rows(txn, topic_id, before, most), own])
+            except DamageError as error:
+                self.damaged(error)
+                return None
+        return own.from_row(max(0, own.size - most))
 
     # retention
 
     def bare(self, txn: AnyTransaction, topic_ids: Sequence[int], lasts: Sequence[int]) -> list[bool]:
         """Of each topic: nothing at all stands under its ID beyond that offset, no publication and no subscription."""
-        if self.broken or not self.complete:
+        if not self.whole:
             return [False] * len(topic_ids)
         free = [not self.memory.holds(i) and next(self.subscriptions.of(txn, i), None) is None for i in topic_ids]
         asked = [(topic_id, last) for topic_id, last, left in zip(topic_ids, lasts, free, strict=True) if left]

@@ -7,7 +7,7 @@ segment a step, both answer.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -99,12 +99,14 @@ class IndexMemory:
         """The frozen table is durable: a run answers, it is let go of."""
         self.frozen = None
 
-    def recent(self, topic_id: int) -> list[IndexEntry]:
-        """The entries of a topic. Look here before opening the snapshot for `LogIndex.lookup`."""
-        active = bytes(self._active.get(topic_id, b""))
+    def recent(self, topic_ids: Sequence[int]) -> RowColumns:
+        """The entries of topics. Look here before opening the snapshot for `LogIndex.entries`."""
+        active = self._active
+        runs = {i: bytes(run) for i in topic_ids if (run := active.get(i)) is not None}
         frozen = self.frozen
-        older = bytes(frozen.runs.get(topic_id, b"")) if frozen is not None else b""
-        return list(entries_of(older + active))
+        if frozen is not None and frozen.runs is not active:  # it was not frozen in between
+            runs |= {i: bytes(run) + runs.get(i, b"") for i in topic_ids if (run := frozen.runs.get(i)) is not None}
+        return _rows_of(runs, list(runs))
 
     def holds(self, topic_id: int) -> bool:
         """There is an entry of a topic."""
@@ -113,11 +115,6 @@ class IndexMemory:
     def clear(self) -> None:
         """Forget everything."""
         self._active, self.frozen, self.entries, self._log_bytes = {}, None, 0, 0
-
-
-def entries_of(run: bytes) -> Iterator[IndexEntry]:
-    """The entries of a topic in the memory table."""
-    return (IndexEntry(*fields) for fields in _ENTRY.iter_unpack(run))
 
 
 def segments_of(runs: dict[int, bytearray], segment_rows: int) -> Iterator[RowColumns]:
@@ -157,8 +154,10 @@ def _slices(rows: RowColumns, size: int) -> Iterator[RowColumns]:
     return (rows.slice(at, at + size) for at in range(0, rows.size, size))
 
 
-def _rows_of(runs: dict[int, bytearray], topics: Sequence[int]) -> RowColumns:
+def _rows_of(runs: Mapping[int, bytes | bytearray], topics: Sequence[int]) -> RowColumns:
     """These topics of a memory table as rows."""
+    if not topics:
+        return empty()
     table = np.frombuffer(b"".join([runs[topic] for topic in topics]), _ENTRIES)
     counts = [len(runs[topic]) // _ENTRY.size for topic in topics]
     expires = table["expires_us"]

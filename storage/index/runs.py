@@ -15,13 +15,13 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgpack
 import numpy as np
 
 from ..dualdb.merging import Merge
-from ..dualdb.rows import RowColumns, joined
+from ..dualdb.rows import U64, Index, RowColumns, empty, joined
 from ..dualdb.runs import SortedRun, delete_some
 from ..file.sealing import DamageError, seal, unpacked, unseal
 from ..file.table import AnyTransaction, Database, WriteTransaction
@@ -38,6 +38,41 @@ _SEGMENTS_DELETED_A_STEP: Final = 8
 StillWanted = Callable[[RowColumns], RowColumns]
 OldestUs = Callable[[AnyTransaction], int]
 Stored = list[tuple[int, int, int]]  # (run, level, segments)
+
+
+class LookUp(NamedTuple):
+    """Rows of some topics, complete up to offset `upto`, and how many segments were touched for them."""
+
+    rows: RowColumns
+    upto: int
+    touched: int
+
+
+def in_offset_order(parts: Sequence[RowColumns]) -> RowColumns:
+    """Rows of one group by offset, each once: while a frozen memory table is written, two places hold its entries."""
+    rows = joined([part for part in parts if part.size])
+    _, chosen = np.unique(rows.seq, return_index=True)
+    return rows.take(chosen)
+
+
+def _between(rows: RowColumns, keys: U64, first: int, last: int) -> tuple[Index, Index]:
+    """Where the rows of each key at offsets from `first` to `last` begin and end. A key's rows are in their order."""
+    starts = np.searchsorted(rows.key, keys, "left")
+    ends = np.searchsorted(rows.key, keys, "right")
+    if len(keys) == 1:
+        own = rows.seq[starts[0] : ends[0]]
+        low, high = np.searchsorted(own, np.uint64(first), "left"), np.searchsorted(own, np.uint64(last), "right")
+        return starts + low, starts + np.maximum(low, high)
+    before = np.concatenate(([0], np.cumsum(rows.seq < np.uint64(first))))
+    upto = np.concatenate(([0], np.cumsum(rows.seq <= np.uint64(last))))
+    return starts + before[ends] - before[starts], starts + upto[ends] - upto[starts]
+
+
+def _places(starts: Index, counts: Index) -> Index:
+    """The places from each start on, as many as its count says."""
+    places = np.arange(int(counts.sum()), dtype=np.intp)
+    places += np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    return places
 
 
 class IndexRuns:
@@ -208,30 +243,57 @@ class IndexRuns:
             self._known[number] = run
         return run
 
-    def rows(self, txn: AnyTransaction, topic_id: int, first: int, last: int, most: int) -> Iterator[RowColumns]:
-        """From each run, the topic's rows at offsets up to `last`: at most `most` from `first` on, and the one before.
+    def rows(self, txn: AnyTransaction, topic_ids: U64, first: int, last: int, most: int) -> LookUp:
+        """The rows of topics (ids in order, of one group) at offsets from `first` to `last`, `most` of each a run.
 
-        Copies: they outlive the transaction.
+        Copies: they outlive the transaction. They are all there up to offset `upto` of the answer.
         """
+        found: list[RowColumns] = []
+        upto, touched = last, 0
         for row in self._manifest(txn)[0]:
             run = self._run(txn, row)
-            found: list[RowColumns] = []
-            wanted = most
-            for number in run.segments_of(topic_id):
+            taken = np.zeros(len(topic_ids), np.int64)
+            for number, own in run.segments_with(topic_ids, first):
+                left = most - taken[own]
+                if not left.any():
+                    if len(topic_ids) == 1:
+                        break
+                    continue
+                touched += 1
                 part = run.segment(txn, self._database, number)
-                part = part.slice(
-                    int(np.searchsorted(part.key, np.uint64(topic_id), "left")),
-                    int(np.searchsorted(part.key, np.uint64(topic_id), "right")),
-                )
-                start = int(np.searchsorted(part.seq, np.uint64(first), "left"))
-                end = min(int(np.searchsorted(part.seq, np.uint64(last), "right")), start + wanted)
-                if start:
-                    found = []  # what an earlier segment held is no longer the one before
-                found.append(RowColumns._make([column[max(0, start - 1) : end].copy() for column in part]))
-                wanted -= end - start
-                if wanted <= 0 or end < part.size:
+                starts, ends = _between(part, topic_ids[own], first, last)
+                counts = np.minimum(ends - starts, left)
+                taken[own] += counts
+                full = (counts == left) & (counts > 0)
+                if full.any():
+                    upto = min(upto, int(part.seq[(starts + counts)[full] - 1].min()))
+                if counts.any():
+                    found.append(part.take(_places(starts, counts)))
+        return LookUp(joined(found), upto, touched)
+
+    def last_rows(self, txn: AnyTransaction, topic_id: int, before: int, most: int) -> RowColumns:
+        """The last rows of a topic at offsets below `before`, oldest first: `most` of them, or all there are.
+
+        Copies. The youngest runs are looked at first: most often they have it all.
+        """
+        wanted = np.array([topic_id], np.uint64)
+        found = empty()
+        for row in sorted(self._manifest(txn)[0], key=lambda row: (row[1], -row[0])):
+            run = self._run(txn, row)
+            # What lies at or before this is not among the last ones.
+            above = int(found.seq[-most]) + 1 if found.size >= most else 0
+            parts, left = [], most
+            for number, _ in reversed(list(run.segments_with(wanted, above))):
+                part = run.segment(txn, self._database, number)
+                (start,), (end,) = _between(part, wanted, above, before - 1)
+                start = max(start, end - left)
+                parts.append(RowColumns._make([column[start:end].copy() for column in part]))
+                left -= end - start
+                if left <= 0:
                     break
-            yield joined(found)
+            found = in_offset_order([found, *parts[::-1]])
+            found = found.from_row(max(0, found.size - most))
+        return found
 
     def bare(self, txn: AnyTransaction, topic_ids: Sequence[int], lasts: Sequence[int]) -> list[bool]:
         """Of each topic: no row of it lies beyond that offset. At most one segment a run and topic is looked at."""

@@ -6,6 +6,7 @@ offset. A cut block speaks for the offsets it was cut to, `first` to `last`, whe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -54,36 +55,50 @@ def retained_topic_at(value: Value, head: Head, offset: int) -> bytes | None:
 
 
 def cut(
-    block: Block, first: int = 0, last: int = MAX_OFFSET, now_us: int | None = None, topic: bytes | None = None
+    block: Block,
+    first: int = 0,
+    last: int = MAX_OFFSET,
+    now_us: int | None = None,
+    topics: Callable[[bytes], bool] | None = None,
 ) -> Block | None:
     """The records of `block` from offset `first` to `last` (both included); None when there are none.
 
-    With `now_us`, publications that expired before it are left out; with `topic`, those of other topics.
+    With `now_us`, publications that expired before it are left out; with `topics`, those of topics that it does not
+    accept, and what only they had in the meta.
     """
     first, last = max(first, block.first), min(last, block.last)
     if first > last:
         return None
     if block.kind == CONTROL:
         return _cut_control(block, first, last)
-    pieces = _pieces(block, first, last, now_us, topic)
+    pieces = pieces_of(block.meta, block.first, block.time_us, first, last, now_us, topics)
     if not pieces:
         return None
     if first == block.first and last == block.last and sum([p.records for p in pieces]) == block.count:
         return block
-    return _assemble(block, first, last, pieces)
+    return _assemble(block, first, last, pieces, narrow=topics is not None)
 
 
-def _pieces(block: Block, first: int, last: int, now_us: int | None, topic: bytes | None) -> list[Piece]:
-    topics = block.meta.topics
+def pieces_of(
+    meta: Meta,
+    block_first: int,
+    time_us: int,
+    first: int,
+    last: int,
+    now_us: int | None,
+    topics: Callable[[bytes], bool] | None,
+) -> list[Piece]:
+    """The pieces of a block that begins at `block_first` which `cut` keeps."""
+    wanted = None if topics is None else list(map(topics, meta.topics))
     pieces = []
-    index, offset = 0, block.first
-    for run in block.meta.runs:
+    index, offset = 0, block_first
+    for run in meta.runs:
         offset += run.skip
         low, high = max(first - offset, 0), min(run.count, last - offset + 1)
         if (
             low < high
-            and (topic is None or topics[run.topic] == topic)
-            and not (now_us is not None and run.expiry_ms and block.time_us + run.expiry_ms * 1_000 < now_us)
+            and (wanted is None or wanted[run.topic])
+            and not (now_us is not None and run.expiry_ms and time_us + run.expiry_ms * 1_000 < now_us)
         ):
             pieces.append(Piece(index + low, offset + low, high - low, run))
         index += run.count
@@ -111,7 +126,7 @@ def _cut_control(block: Block, first: int, last: int) -> Block:
     )
 
 
-def _assemble(block: Block, first: int, last: int, pieces: list[Piece]) -> Block:
+def _assemble(block: Block, first: int, last: int, pieces: list[Piece], narrow: bool) -> Block:
     meta = block.meta
     runs = []
     at = first
@@ -122,7 +137,20 @@ def _assemble(block: Block, first: int, last: int, pieces: list[Piece]) -> Block
     lengths = b"".join([block.lengths[U32 * p.at : U32 * (p.at + p.records)] for p in pieces])
     body = b"".join([block.body[starts[p.at] : starts[p.at + p.records]] for p in pieces])
     kept = meta._replace(runs=tuple(runs), producers=_cut_producers(meta, pieces), marks=_cut_marks(meta.marks, pieces))
+    if narrow:
+        kept = _narrowed(kept)
     return Block(block.group, block.epoch, first, last, block.time_us, block.kind, pack_meta(kept), lengths, body, kept)
+
+
+def _narrowed(meta: Meta) -> Meta:
+    """The meta without the topics and publishers that none of its runs names."""
+    topics = {old: new for new, old in enumerate(dict.fromkeys([run.topic for run in meta.runs]))}
+    origins = {old: new for new, old in enumerate(dict.fromkeys([run.origin for run in meta.runs if run.origin >= 0]))}
+    return meta._replace(
+        topics=tuple([meta.topics[old] for old in topics]),
+        runs=tuple([run._replace(topic=topics[run.topic], origin=origins.get(run.origin, -1)) for run in meta.runs]),
+        origins=tuple([meta.origins[old] for old in origins]),
+    )
 
 
 def _cut_producers(meta: Meta, pieces: list[Piece]) -> tuple[ProducerRun, ...]:

@@ -140,6 +140,17 @@ class MemoryRetained:
         return found if found is not None and found.body else None
 
 
+class NoIndex:
+    """As `Store.by_topic` while the index is being made."""
+
+    def known(self) -> int:
+        """As `TopicReader.known`."""
+        return 0
+
+    def find(self, topic_filter: bytes, after: bytes | None) -> None:
+        """As `TopicReader.find`: it cannot tell."""
+
+
 class MemoryStore:
     """Logs as lists of blocks, and the tables that follow from them."""
 
@@ -150,6 +161,7 @@ class MemoryStore:
         self.full = False
         self.tables = MemoryTables()
         self.retained = MemoryRetained(self.blocks)
+        self.by_topic = NoIndex()
 
     def discard_us(self) -> int:
         """As far as the log has come: a clock of its own it has none."""

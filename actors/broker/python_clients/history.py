@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UnavailableError, UsageError
-from lexicast.cluster.selection import select_topics
-from lexicast.cluster.topics.names import check_filter, matches
+from lexicast.cluster.topics.names import check_filter
 
 from ...client.subscription_feed import FILTERS_MAX
 from ..coordinators import Coordinators
@@ -62,35 +59,18 @@ async def history_page(
     """
     check_filters(filters)
     if cursor is None:
-        cursor = await beginning_of(coordinators, filters, since) or dict.fromkeys(_groups(coordinators, filters), 0)
+        everything = since is None or since == ("time", 0)
+        start = None if everything else await beginning_of(coordinators, filters, since)
+        cursor = start or dict.fromkeys(_groups(coordinators, filters), 0)
     for group in list(cursor):
         pipeline = coordinators.pipeline_of(group)
         if pipeline is None:
             raise UnavailableError(f"no coordinator leads group {group} now")
         part = {g: at for g, at in cursor.items() if coordinators.pipeline_of(g) is pipeline}
         room = min(bytes_max, HISTORY_BYTES_MAX)
-        result = await pipeline.request("fetch", part, list(filters), room)
-        return _page(cursor, result, until_us, filters)
+        result = await pipeline.request("history", part, list(filters), until_us, room)
+        left = {**cursor, **result["cursor"]}
+        for ended in result["done"]:
+            left.pop(ended, None)
+        return {"blocks": result["blocks"], "cursor": left, "done": not left}
     return {"blocks": [], "cursor": {}, "done": True}
-
-
-def _page(cursor: dict[int, int], result: dict[str, Any], until_us: int, filters: tuple[bytes, ...]) -> dict[str, Any]:
-    left = dict(cursor)
-    left.update(result["cursor"])
-    blocks = []
-    for wire in result["blocks"]:
-        block = Block.from_wire(wire)
-        if block.time_us >= until_us:
-            left.pop(block.group, None)
-            continue
-        # A fetched block is one that holds something wanted, with its neighbours.
-        part = select_topics(block, lambda topic: _match(filters, topic))
-        if part is not None:
-            blocks.append(part.to_wire())
-    for group in result["live"]:
-        left.pop(group, None)
-    return {"blocks": blocks, "cursor": left, "done": not left}
-
-
-def _match(filters: Iterable[bytes], topic: bytes) -> bool:
-    return any([matches(topic_filter, topic) for topic_filter in filters])

@@ -1,0 +1,246 @@
+"""The reader of the past of few topics, through the index: DualDB says in which blocks they are, the log has these.
+
+What it gives is what a scan of the log gives, cut to these topics. Every method looks for a millisecond or two and says
+how far it has come, in short read transactions, on any thread; where the index cannot tell (it is damaged, or being
+made anew) the answer is None, and the log is looked through instead.
+
+An entry of the index names where a topic's first publication in a block lies: entries are never wrong, a block may have
+left the log since. So what was looked up once stays good for as long as somebody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lexicast.cluster.blocks import CONTROL, Block
+from lexicast.cluster.clock import Clock
+
+from .dualdb.rows import U64
+from .environment.guard import Guard
+from .file.keys import log_key
+from .file.sealing import DamageError
+from .index.log_index import LogIndex
+from .log.block_cuts import cut, pieces_of
+from .log.block_format import Head
+from .log.block_log import Log
+from .log_reader import ReadResult, first_records
+from .tables.databases import Databases
+from .tables.groups import StoredGroup
+from .tables.matching_topics import FoundTopic, matching_topics
+from .tables.topics import find_topic, group_of
+
+# Looks at names in one step of finding topics: about 1 ms.
+NAMES_A_STEP: Final = 256
+# Topics looked up in one step at first, and segments of the index that a step touches after that: about 1 ms.
+_TOPICS_AT_FIRST: Final = 8
+_SEGMENTS_A_STEP: Final = 24
+# Entries that one look takes, of all topics together, and of each at least.
+_ENTRIES_A_LOOK: Final = 8_192
+_ENTRIES_A_TOPIC: Final = 8
+
+Wanted = Callable[[bytes], bool]
+
+
+class TopicReader:
+    """See the module's docstring. One of each store."""
+
+    def __init__(
+        self,
+        databases: Databases,
+        guard: Guard,
+        log: Log,
+        index: LogIndex,
+        groups: dict[int, StoredGroup],
+        clock: Clock,
+    ) -> None:
+        self._databases = databases
+        self._guard = guard
+        self._log = log
+        self._index = index
+        self._groups = groups
+        self.clock = clock
+
+    # finding topics
+
+    def known(self) -> int:
+        """How many topics the store knows."""
+        with self._guard.reading() as txn:
+            entries: int = txn.stat(self._databases.names.database)["entries"]
+            return entries
+
+    def find(
+        self, topic_filter: bytes, after: bytes | None = None, steps: int = NAMES_A_STEP
+    ) -> tuple[list[FoundTopic], bytes | None] | None:
+        """Topics that a filter matches, beyond the place `after`, in about `steps` looks at names; and where to go on.
+
+        None: the tables cannot tell, or the index cannot.
+        """
+        if not self._index.whole:
+            return None
+        with self._guard.reading() as txn:
+            try:
+                return matching_topics(self._databases, txn, topic_filter, after, steps)
+            except DamageError as error:
+                self._log.ledger.note(error)
+                return None
+
+    # reading forward
+
+    def span(self, group: int, topic_ids: Sequence[int], wanted: Wanted) -> TopicSpan:
+        """The past of topics of `group`, to be read from any offset on; `wanted` accepts their names, and no others."""
+        return TopicSpan(self, group, np.sort(np.array(topic_ids, np.uint64)), wanted)
+
+    def past(
+        self, group: int, topic: bytes, since_us: int, until_us: int, *, limit: int, first: int = 0
+    ) -> list[Block] | None:
+        """See `Store.past`."""
+        known = self._groups.get(group)
+        with self._guard.reading() as txn:
+            topic_id = find_topic(self._databases, txn, topic)
+            if topic_id is None or known is None or group_of(topic_id) != group:
+                return []
+            at = max(first, self._log.offset_at(txn, group, since_us, known.first, known.last))
+            end = self._log.offset_at(txn, group, until_us + 1, known.first, known.last) - 1
+        span = self.span(group, [topic_id], topic.__eq__)
+        blocks: list[Block] = []
+        left = limit
+        while left > 0 and at <= end:
+            while not (looked := span.look(at, end, 1.0)):
+                if looked is None:
+                    return None
+            found = span.read(at, 1 << 20, end, 1.0)
+            for block in found.blocks:
+                if left > 0:
+                    blocks.append(first_records(block, left))
+                    left -= blocks[-1].count
+            at = found.next_offset
+        return blocks
+
+    # for spans
+
+    def first_kept(self, group: int) -> int:
+        """The first offset of a group that retention has not discarded."""
+        known = self._groups.get(group)
+        return known.first_kept if known is not None else 0
+
+    def entries_from(self, group: int, topic_ids: U64, first: int, last: int, most: int) -> Looked | None:
+        """Offsets of entries of topics from the block that holds `first` on, up to `last`; see `LogIndex.entries`."""
+        recent = self._index.memory.recent(topic_ids.tolist())
+        with self._guard.reading() as txn:
+            head = self._log.head_at(txn, group, first)
+            # Of a block that began before, a topic's entry lies before.
+            low = first if head is None else min(first, head.first)
+            found = self._index.entries(txn, recent, topic_ids, low, last, most)
+            return None if found is None else Looked(found.rows.seq, found.upto, found.touched)
+
+    def blocks_at(
+        self, group: int, offsets: U64, first: int, last: int, bytes_max: int, read_s: float, wanted: Wanted
+    ) -> tuple[list[Block], int]:
+        """The blocks that hold `offsets`, cut to what is wanted from offset `first` to `last`; and how many offsets of
+        them are dealt with."""
+        now_us, until = self.clock.time_us(), self.clock.monotonic() + read_s
+        blocks: list[Block] = []
+        at = size = 0
+        with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
+            while at < len(offsets):
+                offset = int(offsets[at])
+                at += 1
+                there = cursor.set_range(log_key(group, offset))
+                head = self._log.sound_head(value := cursor.value(), cursor.key()) if there else None
+                if head is None or head.group != group or head.first > offset:
+                    continue  # it has left the log, or is damaged
+                at = int(np.searchsorted(offsets, np.uint64(head.last), "right"))
+                part = self._part(value, head, first, last, now_us, wanted)
+                if part is not None:
+                    blocks.append(part)
+                    size += part.size_bytes
+                if size >= bytes_max or self.clock.monotonic() >= until:
+                    break
+        return blocks, at
+
+    def _part(self, value: memoryview, head: Head, first: int, last: int, now_us: int, wanted: Wanted) -> Block | None:
+        if head.kind == CONTROL or 0 < head.expire_all_us < now_us:
+            return None
+        meta = self._log.meta(value, head)
+        if meta is None:
+            return None
+        pieces = pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted)
+        if not pieces:
+            return None
+        ending = pieces[-1].offset + pieces[-1].records - 1
+        block = self._log.sound(value, head, pieces[0].offset, ending, meta)
+        return None if block is None else cut(block, first, last, now_us, wanted)
+
+
+class Looked(NamedTuple):
+    """Offsets of entries, complete up to offset `upto`; and what the look touched."""
+
+    offsets: U64
+    upto: int
+    touched: int
+
+
+class TopicSpan:
+    """Topics of one group on their way out of the log: `look` until it has found what comes next, then `read` that.
+
+    It is looked up for some thousand entries at once, a few topics a step.
+    """
+
+    def __init__(self, reader: TopicReader, group: int, topic_ids: U64, wanted: Wanted) -> None:
+        self._reader = reader
+        self._group = group
+        self._ids = topic_ids
+        self._wanted = wanted
+        self._most = max(_ENTRIES_A_TOPIC, _ENTRIES_A_LOOK // max(1, len(topic_ids)))
+        self._a_step = _TOPICS_AT_FIRST
+        # A look under way: from where on, up to where, of how many topics, and what it has found.
+        self._from = self._upto = -1
+        self._looked_at = 0
+        self._parts: list[U64] = []
+        # What was found: entries from `_known_from` up to `_known_upto`.
+        self._offsets: U64 = np.empty(0, np.uint64)
+        self._known_from, self._known_upto = 0, -1
+
+    def look(self, offset: int, last: int, look_s: float) -> bool | None:
+        """Find what comes from `offset` on, up to `last`, for `look_s` seconds. True: `read` will go on from there.
+
+        None: the index cannot tell.
+        """
+        if self._known_from <= offset <= self._known_upto:
+            return True
+        if offset != self._from:
+            self._from, self._upto, self._looked_at, self._parts = offset, last, 0, []
+        clock = self._reader.clock
+        until = clock.monotonic() + look_s
+        while self._looked_at < len(self._ids):
+            some = self._ids[self._looked_at : self._looked_at + self._a_step]
+            found = self._reader.entries_from(self._group, some, offset, self._upto, self._most)
+            if found is None:
+                return None
+            self._parts.append(found.offsets)
+            self._upto = min(self._upto, found.upto)
+            self._looked_at += len(some)
+            self._a_step = max(1, self._a_step * 2 if found.touched < _SEGMENTS_A_STEP // 2 else self._a_step)
+            if found.touched > _SEGMENTS_A_STEP:
+                self._a_step = max(1, self._a_step // 2)
+            if self._looked_at < len(self._ids) and clock.monotonic() >= until:
+                return False
+        offsets = np.unique(np.concatenate(self._parts)) if self._parts else self._offsets[:0]
+        self._offsets = offsets[offsets <= np.uint64(max(0, self._upto))]
+        self._known_from, self._known_upto, self._from = offset, self._upto, -1
+        return True
+
+    def read(self, offset: int, bytes_max: int, last: int, read_s: float) -> ReadResult:
+        """What `look` has found from `offset` on, up to `last`; as `Store.read`, cut to the topics."""
+        upto = min(last, self._known_upto)
+        at = 0 if offset == self._known_from else int(np.searchsorted(self._offsets, np.uint64(offset), "left"))
+        end = int(np.searchsorted(self._offsets, np.uint64(upto), "right"))
+        blocks, done = self._reader.blocks_at(
+            self._group, self._offsets[at:end], offset, upto, bytes_max, read_s, self._wanted
+        )
+        # Where the next entry lies its block has nothing before it that is wanted.
+        following = int(self._offsets[at + done]) if at + done < end else upto + 1
+        return ReadResult(blocks, following, self._reader.first_kept(self._group))

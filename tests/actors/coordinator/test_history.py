@@ -1,0 +1,180 @@
+"""The history by the index and by a scan of the log: a real coordinator and store, asked as a broker asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexicast.actors.coordinator import topic_filters
+from lexicast.actors.loop.turns import Turns
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.points_in_time import FOREVER_US
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics.names import matches
+from lexicast.storage.log_reader import ReadResult
+
+from ...support.harness import GROUPS, Cluster, Coordinator, EngineNode
+
+DEVICES = 40
+KINDS = (b"temp", b"state")
+
+
+class Asked:
+    """A coordinator that holds some past, and how a broker asks it."""
+
+    def __init__(self, coordinator: Coordinator, node: EngineNode) -> None:
+        self.coordinator = coordinator
+        self.node = node
+        self.store = coordinator.server.store
+        self.scans = 0
+        read = self.store.read
+
+        def counted(*arguments: Any, **more: Any) -> ReadResult:
+            self.scans += 1
+            return read(*arguments, **more)
+
+        self.store.read = counted  # type: ignore[method-assign]  # to be counted
+
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        """One request to the coordinator."""
+        pipeline = self.node.engine.coordinators.pipeline_of(0)
+        assert pipeline is not None
+        return await pipeline.request(method, *arguments)
+
+    async def history(
+        self, *filters: bytes, until_us: int = FOREVER_US, bytes_max: int = 1 << 20, since: int = 0
+    ) -> list[tuple[int, int, bytes, bytes]]:
+        """All pages: (group, offset, topic, payload), in order within each group."""
+        cursor = dict.fromkeys(range(GROUPS), since)
+        found: list[tuple[int, int, bytes, bytes]] = []
+        while cursor:
+            page = await self.ask("history", cursor, list(filters), until_us, bytes_max)
+            found += rows(page["blocks"])
+            cursor = {g: at for g, at in {**cursor, **page["cursor"]}.items() if g not in page["done"]}
+        return sorted(found)
+
+
+def rows(blocks: list[Any]) -> list[tuple[int, int, bytes, bytes]]:
+    parsed = [Block.from_wire(wire) for wire in blocks]
+    return [(block.group, r.offset, r.topic, r.payload) for block in parsed for r in block.records()]
+
+
+@asynccontextmanager
+async def asked(folder: Path) -> AsyncIterator[Asked]:
+    async with Cluster(folder) as cluster:
+        coordinator = await cluster.start_coordinator()
+        yield Asked(coordinator, await cluster.start_engine("broker-0"))
+
+
+async def fill(past: Asked, rounds: int = 3) -> None:
+    """Every device publishes each kind, so often."""
+    for at in range(rounds):
+        await asyncio.gather(
+            *[
+                past.node.publish(b"dev/%d/%s" % (device, kind), [b"%d:%d" % (at, device)])
+                for device in range(DEVICES)
+                for kind in KINDS
+            ]
+        )
+
+
+def expected(everything: list[tuple[int, int, bytes, bytes]], *filters: bytes) -> list[tuple[int, int, bytes, bytes]]:
+    return [row for row in everything if any(matches(each, row[2]) for each in filters)]
+
+
+async def test_what_an_exact_topic_has_published_is_found_without_a_scan(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        await fill(past)
+        found = await past.history(b"dev/7/temp")
+        assert [payload for _, _, _, payload in found] == [b"0:7", b"1:7", b"2:7"]
+        assert past.scans == 0
+        assert await past.history(b"dev/nobody/temp") == []
+        assert past.scans == 0
+
+
+@pytest.mark.parametrize("filters", [(b"dev/7/#",), (b"dev/+/state",), (b"#",), (b"dev/1/+", b"dev/2/temp"), (b"+",)])
+async def test_few_topics_come_by_the_index_and_many_by_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filters: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setattr(topic_filters, "TOPICS_FEW", 8)
+    async with asked(tmp_path) as past:
+        await fill(past)
+        with monkeypatch.context() as index:
+            index.setattr(past.store.by_topic, "find", lambda *_: None)
+            everything = await past.history(b"#")
+        assert len(everything) == 3 * DEVICES * len(KINDS)
+        assert past.scans > 0
+        past.scans = 0
+        for bytes_max in (1 << 20, 1):
+            assert await past.history(*filters, bytes_max=bytes_max) == expected(everything, *filters)
+        wide = filters in [(b"#",), (b"dev/+/state",)]
+        assert bool(past.scans) == wide
+
+
+async def test_what_is_published_meanwhile_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is new since the filter's topics were found is in no look-up: the scan of what came since has it."""
+    async with asked(tmp_path) as past:
+        await fill(past, 1)
+        decide = topic_filters.TopicFilters._decide
+
+        async def late(self: topic_filters.TopicFilters, turns: Turns) -> None:
+            await decide(self, turns)
+            monkeypatch.setattr(topic_filters.TopicFilters, "_decide", decide)
+            await past.node.publish(b"dev/7/new", [b"late"])
+            await past.node.publish(b"dev/7/temp", [b"late"])
+
+        monkeypatch.setattr(topic_filters.TopicFilters, "_decide", late)
+        found = await past.history(b"dev/7/#")
+        assert [payload for _, _, topic, payload in found if topic != b"dev/7/state"].count(b"late") == 2
+
+
+async def test_what_is_delivered_and_not_yet_durable_is_part_of_the_past(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        await past.node.publish(b"a", [b"durable"])
+        past.coordinator.disk.hold()
+        await past.node.publish(b"a", [b"delivered"], qos=0)
+        assert [row[3] for row in await past.history(b"a")] == [b"durable", b"delivered"]
+        past.coordinator.disk.release()
+
+
+async def test_history_ends_before_its_until(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        await past.node.publish(b"a", [b"1"])
+        until_us = past.coordinator.server.led.clock.time_us()
+        await past.node.publish(b"a", [b"2"])
+        for filters in ((b"a",), (b"a", *[b"other/%d" % at for at in range(9)])):
+            assert [row[3] for row in await past.history(*filters, until_us=until_us)] == [b"1"]
+
+
+async def test_an_index_that_breaks_while_it_answers_is_followed_by_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asked(tmp_path) as past:
+        await fill(past)
+        span = past.store.by_topic.span
+
+        def broken(*arguments: Any) -> Any:
+            past.store._index.broken = True
+            return span(*arguments)
+
+        monkeypatch.setattr(past.store.by_topic, "span", broken)
+        assert [row[3] for row in await past.history(b"dev/7/temp")] == [b"0:7", b"1:7", b"2:7"]
+        assert past.scans > 0
+
+
+async def test_catching_up_with_few_topics_uses_the_index_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lexicast.actors.coordinator.past.WHOLE_BYTES", 1)
+    wanted, other = (b"t/%d" % n for n in [n for n in range(99) if topic_group(b"t/%d" % n, GROUPS) == 1][:2])
+    async with asked(tmp_path) as past:
+        for at in range(3):
+            await past.node.publish(other, [b"of no interest"])
+            await past.node.publish(wanted, [b"%d" % at])
+        page = await past.ask("fetch", {1: 0}, [wanted], 1 << 20)
+        assert [row[3] for row in rows(page["blocks"])] == [b"0", b"1", b"2"]
+        # The first step reads whatever comes; the rest would be another scan at least.
+        assert (page["whole"], page["live"], past.scans) == ((), (1,), 1)

@@ -1,0 +1,273 @@
+"""The past of few topics by the index: the same as a scan of the log gives, whatever has become of log and index."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
+from lexicast.cluster.clock import ManualClock
+from lexicast.cluster.topics.names import matches
+from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.block_cuts import cut
+from lexicast.storage.store import Store
+
+GROUPS = 2
+MIB = 1 << 20
+OPTIONS = StoreOptions(
+    map_bytes=64 * MIB,
+    quota_bytes=48 * MIB,
+    reserve_bytes=MIB,
+    retention_s=100,
+    index_entries_max=6,
+    index_step_topics=2,
+)
+LONG = b"long/" + b"x" * 600
+NAMES = [b"a", b"a-b/c", b"a/b", b"a/b/c", b"a/x/c", b"a/x/c/d", b"b/b/c", b"$a/b", b"/", b"a//c", LONG]
+FILTERS = [
+    b"#",
+    b"a/#",
+    b"+/b/c",
+    b"a/+/c",
+    b"+",
+    b"a/b",
+    b"+/+",
+    b"/#",
+    b"$a/#",
+    b"+/#",
+    b"long/+",
+    b"none/#",
+    b"a//+",
+]
+
+
+def topic_of(group: int, name: bytes) -> bytes:
+    """A topic is of one group: here those with a name of their own."""
+    return name if group == 0 else name + b"/g"
+
+
+def block_of(group: int, epoch: int, first: int, time_us: int, pubs: list[tuple[bytes, int]]) -> Block:
+    """A block of (topic, expiry_ms) with a payload that says where each lies."""
+    topics = tuple(dict.fromkeys([topic for topic, _ in pubs]))
+    runs = tuple([Run(0, topics.index(topic), 1, 0, expiry, None, -1, 1) for topic, expiry in pubs])
+    bodies = [b"%d:%d" % (group, first + at) for at in range(len(pubs))]
+    lengths = b"".join([len(body).to_bytes(4, "little") for body in bodies])
+    meta = pack_meta(Meta(topics, runs, (), (), (), ()))
+    return Block(group, epoch, first, first + len(pubs) - 1, time_us, PUBLICATIONS, meta, lengths, b"".join(bodies))
+
+
+def records(blocks: list[Block]) -> list[tuple[int, bytes, bytes]]:
+    return [(r.offset, r.topic, r.payload) for block in blocks for r in block.records()]
+
+
+def scanned(store: Store, group: int, topic_filter: bytes, first: int, last: int) -> list[tuple[int, bytes, bytes]]:
+    """What a scan of the log gives."""
+    found: list[Block] = []
+    while first <= last:
+        result = store.read(group, first, upto=last, topics=lambda topic: matches(topic_filter, topic))
+        found += [part for b in result.blocks if (part := cut(b, topics=lambda t: matches(topic_filter, t)))]
+        if result.next_offset == first:
+            break
+        first = result.next_offset
+    return records(found)
+
+
+def found_topics(store: Store, topic_filter: bytes, steps: int) -> list[tuple[bytes, int]] | None:
+    found: list[tuple[bytes, int]] = []
+    after: bytes | None = None
+    while True:
+        step = store.by_topic.find(topic_filter, after, steps)
+        if step is None:
+            return None
+        found += step[0]
+        after = step[1]
+        if after is None:
+            return found
+
+
+def by_index(
+    store: Store, group: int, topic_filter: bytes, first: int, last: int, bytes_max: int
+) -> list[tuple[int, bytes, bytes]] | None:
+    """What the index gives; None: it cannot tell."""
+    topics = found_topics(store, topic_filter, 3)
+    if topics is None:
+        return None
+    ids = [topic_id for _, topic_id in topics if topic_id >> 48 == group]
+    span = store.by_topic.span(group, ids, lambda topic: matches(topic_filter, topic))
+    found: list[Block] = []
+    while first <= last:
+        while not (looked := span.look(first, last, 0.0)):
+            if looked is None:
+                return None
+        result = span.read(first, bytes_max, last, 0.0)
+        assert result.next_offset > first
+        found += result.blocks
+        first = result.next_offset
+    return records(found)
+
+
+def compare(store: Store, bytes_max: int = 1, whole: bool = True) -> None:
+    """Every filter, from several places to several ends."""
+    tails = store.tails()
+    for group, tail in tails.items():
+        for topic_filter in FILTERS:
+            for first, last in ((0, tail.last), (tail.last // 3, tail.last // 2 + 1)):
+                got = by_index(store, group, topic_filter, first, last, bytes_max)
+                assert (got is not None) or not whole
+                if got is not None:
+                    assert got == scanned(store, group, topic_filter, first, last), (topic_filter, first, last)
+
+
+class Commit(NamedTuple):
+    group: int
+    gap: int
+    new_epoch: bool
+    pubs: list[tuple[bytes, int]]
+
+
+class Later(NamedTuple):
+    seconds: float
+    steps: int
+
+
+class Restart(NamedTuple):
+    crash: bool
+
+
+publications = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from([0, 0, 5_000, 40_000])), min_size=1, max_size=6
+)
+actions: st.SearchStrategy[Commit | Later | Restart] = st.one_of(
+    st.builds(Commit, st.integers(0, GROUPS - 1), st.integers(0, 2), st.booleans(), publications),
+    st.builds(Commit, st.just(0), st.just(0), st.just(False), publications),
+    st.builds(Later, st.sampled_from([0.0, 1.0, 10.0, 60.0]), st.integers(0, 8)),
+    st.builds(Restart, st.booleans()),
+)
+
+
+class World:
+    """A store and its clock, driven by actions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.epochs = dict.fromkeys(range(GROUPS), 1)
+        self.store = self.open()
+
+    def open(self) -> Store:
+        return Store.open(self.directory, cluster_id="c", member="m", groups=GROUPS, options=OPTIONS, clock=self.clock)
+
+    def act(self, action: Commit | Later | Restart) -> None:
+        match action:
+            case Commit(group, gap, new_epoch, pubs):
+                self.epochs[group] += new_epoch
+                tail = self.store.tails().get(group)
+                first = (0 if tail is None else tail.last + 1) + gap + 1_000 * new_epoch
+                pubs = [(topic_of(group, name), expiry) for name, expiry in pubs]
+                self.store.commit([block_of(group, self.epochs[group], first, self.clock.time_us(), pubs)])
+            case Later(seconds, steps):
+                self.clock.advance(seconds)
+                for _ in range(steps):
+                    self.store.reclaim(self.clock.time_us())
+            case Restart(crash):
+                if crash:
+                    self.store.environment.close()  # nothing of what is in memory is written
+                else:
+                    self.store.close()
+                self.store = self.open()
+
+
+@settings(max_examples=25)
+@given(st.lists(actions, min_size=4, max_size=30))
+def test_the_index_gives_what_a_scan_gives(script: list[Commit | Later | Restart]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        world = World(Path(name) / "store")
+        for action in script:
+            world.act(action)
+        compare(world.store)
+        world.store.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "store")
+    yield world
+    world.store.close()
+
+
+def fill(world: World, blocks: int = 30) -> None:
+    for at in range(blocks):
+        world.act(Commit(0, 0, False, [(NAMES[(at + k) % len(NAMES)], 0) for k in range(3)]))
+
+
+def test_filters_find_their_topics_and_no_others(world: World) -> None:
+    fill(world)
+    for topic_filter in FILTERS:
+        for steps in (1, 2, 100):
+            found = found_topics(world.store, topic_filter, steps)
+            assert found is not None
+            names = [name for name, _ in found]
+            assert len(set(names)) == len(names)
+            assert set(names) == {name for name in NAMES if matches(topic_filter, name)}, topic_filter
+
+
+def test_a_filter_of_few_topics_looks_at_few_names(world: World) -> None:
+    pubs = [(b"dev/%04d/%s" % (device, kind), 0) for device in range(600) for kind in (b"a", b"b", b"c")]
+    world.act(Commit(0, 0, False, pubs))
+    assert world.store.by_topic.known() == 1_800
+    found, after = world.store.by_topic.find(b"dev/0300/+", None, 5) or ([], b"")
+    assert ([name for name, _ in found], after) == ([b"dev/0300/a", b"dev/0300/b", b"dev/0300/c"], None)
+    # A look at the first that may match below each level that '+' stands for, and one to get on.
+    found, after = world.store.by_topic.find(b"dev/+/b", None, 1_202) or ([], b"")
+    assert (len(found), after) == (600, None)
+
+
+@pytest.mark.parametrize("database", ["log", "dual", "ids"])
+def test_damage_costs_what_it_hits_or_the_log_answers(world: World, database: str) -> None:
+    fill(world)
+    world.store.flush()
+    whole = scanned(world.store, 0, b"a/#", 0, 10_000)
+    with world.store.environment.begin() as txn:
+        found = getattr(world.store.environment.databases, database)
+        found = getattr(found, "database", found)
+        with txn.cursor(found) as cursor:
+            assert cursor.set_range(
+                b"\xff\xff\0\0\0\1" if database == "dual" else b"\0a/b" if database == "ids" else b""
+            )
+            key, value = bytes(cursor.key()), bytearray(cursor.value())
+            value[len(value) // 2] ^= 1
+            txn.put(key, bytes(value), db=found)
+    world.store.close()
+    world.store = world.open()
+    compare(world.store, whole=False)
+    got = scanned(world.store, 0, b"a/#", 0, 10_000)
+    assert (got == whole) == (database != "log")
+    while world.store.reclaim(world.clock.time_us()).more:
+        pass
+    compare(world.store)
+
+
+def test_until_the_index_is_whole_it_does_not_tell(world: World) -> None:
+    fill(world)
+    index_writer = world.store._index_writer
+    index_writer.begin_rebuild()
+    assert world.store.by_topic.find(b"a/#") is None
+    expected = scanned(world.store, 0, b"a/b", 0, 10_000)
+    assert records(world.store.past(0, b"a/b", 0, 2**62, limit=99)) == expected
+    index_writer.flush()
+    compare(world.store)
+
+
+def test_an_index_that_breaks_on_the_way_says_so(world: World) -> None:
+    fill(world)
+    topics = found_topics(world.store, b"a/#", 100)
+    assert topics
+    span = world.store.by_topic.span(0, [topic_id for _, topic_id in topics], lambda topic: True)
+    world.store._index.broken = True
+    assert span.look(0, 99, 1.0) is None
