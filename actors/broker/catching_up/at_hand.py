@@ -11,7 +11,7 @@ The pages are the page cache's: what that lets go leaves the stretch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.topics.names import TopicIndex
@@ -166,20 +166,30 @@ class AtHand:
         """What is at hand of a group, as of the last `sync`."""
         return self._stretches.get(group)
 
-    def lacks(self, subscriber: Subscriber, version: int) -> dict[int, int]:
-        """group -> from where on something is missing that the subscriber may want, as of the last `sync`.
+    def covers(self, subscriber: Subscriber, version: int) -> bool:
+        """Whether nothing is missing that the subscriber may want, as of the last `sync`.
 
         `version`: by which all its filters were registered.
         """
+        return next(self._missing(subscriber, version), None) is None
+
+    def lacks(self, subscriber: Subscriber, version: int) -> list[int]:
+        """The groups for which it is not covered."""
+        return list(self._missing(subscriber, version))
+
+    def _missing(self, subscriber: Subscriber, version: int) -> Iterator[int]:
         stretches, past = self._stretches, subscriber.past
-        lacking: dict[int, int] = {}
         for group, offset in subscriber.lagging.items():
             stretch = stretches.get(group)
-            if stretch is None or offset < stretch.start or version > stretch.version:
-                lacking[group] = offset
-            elif not stretch.live or offset > stretch.end or stretch.fetched_to < past.get(group, 0):
-                lacking[group] = max(stretch.fetched_to, stretch.start)
-        return lacking
+            if (
+                stretch is None
+                or offset < stretch.start
+                or version > stretch.version
+                or not stretch.live
+                or offset > stretch.end
+                or (group in past and stretch.fetched_to < past[group])
+            ):
+                yield group
 
     def discarded(self, subscriber: Subscriber) -> None:
         """Tell a subscriber what retention had taken of what it missed."""

@@ -75,7 +75,10 @@ class PageFetching:
         if pipeline is None or self._closed:
             self._later(group)
             return
-        self._needed.setdefault(pipeline, {})[group] = stand
+        needed = self._needed.setdefault(pipeline, {})
+        # Who asks for less here is asked again when a page of the group has come.
+        if group not in needed or not needed[group].everything:
+            needed[group] = stand
         if pipeline not in self._fetching:
             self._fetching[pipeline] = asyncio.get_running_loop().create_task(self._fetch_all(pipeline))
 

@@ -324,6 +324,7 @@ class CatchingUp:
 
     def _not_now(self, group: int) -> None:
         self._returning.failed(group)
+        self._wake_reader()
         self._wake_later(group)
 
     def _wake_later(self, group: int) -> None:

@@ -1,7 +1,8 @@
 """Subscribers that return: each is given all that it missed at once, in all groups, out of the past at hand.
 
 One that is covered (`at_hand`) is served and live in one turn: it costs by what it gets. What is lacking is fetched for
-all that wait for something at that time, a round of them; whoever comes meanwhile and lacks more waits for the next.
+all that wait for something at that time, a round of them; whoever comes meanwhile and lacks more waits for the next,
+and is looked at again when this one is over.
 Where a past is too long to be at hand, or cannot be had now, the round goes on page by page (`readers`).
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from ...loop import turns as turns_of
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 LOOKED_AT_MAX = 1_000
 # For so many at once everything is fetched, for others will follow who have filters of their own.
 MANY = 8
-# Subscribers of a round: each is looked at as it begins.
-ROUND_MAX = 200
 # How long nobody waits for a past that was too long to be at hand.
 TOO_LONG_S = 30.0
 
@@ -75,13 +73,15 @@ class ReturningSubscribers:
         self._need = need
         self._give_up = give_up
         self._bytes_max = bytes_max
-        # Those to be looked at, those of this round, and those of the next.
+        # Those to be looked at, those of this round, and those of the next; between rounds also what these lack.
         self._due: dict[Subscriber, None] = {}
         self._round: set[Subscriber] = set()
         self._next: dict[Subscriber, None] = {}
+        self._next_needs: dict[int, Stand] = {}
         # Those whose round is over: who lacks something still will not get it that way.
         self._tried: set[Subscriber] = set()
-        # By group: the lowest place from which on something is lacking; where it was asked for last; whether it came.
+        # By group: the lowest place where somebody of this round stands who lacks something; from where on it was asked
+        # for last; whether that came.
         self._needs: dict[int, Stand] = {}
         self._asked: dict[int, int] = {}
         self._came: set[int] = set()
@@ -92,6 +92,11 @@ class ReturningSubscribers:
     def waiting(self) -> set[Subscriber]:
         """Those that have not been served."""
         return {*self._due, *self._round, *self._next}
+
+    @property
+    def _everything(self) -> bool:
+        """Whether this round has fetched all that there is."""
+        return len(self._round) >= MANY
 
     @property
     def due(self) -> bool:
@@ -109,6 +114,8 @@ class ReturningSubscribers:
         self._next.pop(subscriber, None)
         self._round.discard(subscriber)
         self._tried.discard(subscriber)
+        if not self._next:
+            self._next_needs.clear()
 
     # -- served
 
@@ -122,15 +129,17 @@ class ReturningSubscribers:
                 continue
             at_hand.sync()
             version = self._broker.version_of(subscriber)
-            lacking = at_hand.lacks(subscriber, version)
             tried = subscriber in self._tried
             self._tried.discard(subscriber)
-            if lacking and (tried or turns_of.now_s() < self._too_long_until_s):
+            if at_hand.covers(subscriber, version):
+                if not self._serve(subscriber, turns):
+                    self._due[subscriber] = None
+            elif tried or turns_of.now_s() < self._too_long_until_s:
                 self._give_up(subscriber)
-            elif lacking:
+            else:
                 self._next[subscriber] = None
-            elif not self._serve(subscriber, turns):
-                self._due[subscriber] = None
+                if not self._round:
+                    self._note_needs(subscriber, version)
             if turns.over:
                 break
         if self._next and not self._due and not self._round:
@@ -161,32 +170,31 @@ class ReturningSubscribers:
 
     # -- waited for
 
+    def _note_needs(self, subscriber: Subscriber, version: int) -> None:
+        """What one of the next round lacks."""
+        needs, past = self._next_needs, subscriber.past
+        for group in self._at_hand.lacks(subscriber, version):
+            offset = subscriber.lagging[group]
+            stand = needs.get(group)
+            if stand is None:
+                stand = needs[group] = Stand(offset)
+            elif offset < stand.offset:
+                stand.offset = offset
+            if version > stand.version:
+                stand.version = version
+            if group in past and past[group] > stand.past:
+                stand.past = past[group]
+
     def _begin(self) -> None:
         """A round, of all that wait for the next one."""
-        self._round = set(islice(self._next, ROUND_MAX))
-        for subscriber in self._round:
-            del self._next[subscriber]
+        self._round, self._next = set(self._next), {}
+        self._needs, self._next_needs = self._next_needs, {}
         self._fetched_bytes = 0
-        at_hand = self._at_hand
-        for subscriber in self._round:
-            version = self._broker.version_of(subscriber)
-            for group, offset in at_hand.lacks(subscriber, version).items():
-                stand = self._needs.get(group)
-                if stand is None:
-                    stand = self._needs[group] = Stand(offset)
-                    stand.members = self._round
-                stand.offset = min(stand.offset, offset)
-                stand.version = max(stand.version, version)
-                stand.past = max(stand.past, subscriber.past.get(group, 0))
         for group, stand in list(self._needs.items()):
             if self._needs.get(group) is stand:
                 self._lack(group, stand)
         if not self._needs:
-            self._end(self._try_again)
-
-    def _try_again(self, subscriber: Subscriber) -> None:
-        self._tried.add(subscriber)
-        self.add(subscriber)
+            self._end()
 
     def _lack(self, group: int, stand: Stand) -> None:
         """Have the group's next page fetched, if one is lacking still."""
@@ -200,20 +208,22 @@ class ReturningSubscribers:
         else:
             at = stretch.fetched_to
         if self._asked.get(group) == at and group in self._came:
-            self._end(self._give_up)  # what came serves some of them only
+            self._end()  # what came serves some of them only
             return
         self._asked[group] = at
         self._came.discard(group)
         asked = Stand(at)
-        asked.everything = len(self._round) >= MANY
+        asked.everything = self._everything
         asked.members = self._round
         self._need(group, asked)
 
     def took(self, page: Page) -> None:
         """A page was fetched, for whomever."""
         if page.group in self._needs:
-            self._came.add(page.group)
             self._fetched_bytes += page.size_bytes
+            # One that somebody else had asked for before leaves out what this round wants, or lies elsewhere.
+            if self._asked.get(page.group) == page.start and (page.whole or not self._everything):
+                self._came.add(page.group)
 
     def go_on(self, group: int) -> None:
         """A page of the group has come, or should be asked for again."""
@@ -224,25 +234,25 @@ class ReturningSubscribers:
             del self._needs[group]
         elif self._fetched_bytes > self._bytes_max:
             self._too_long_until_s = turns_of.now_s() + TOO_LONG_S
-            self._end(self._give_up)
+            self._end()
         else:
             self._at_hand.sync()
             self._lack(group, stand)
         if not self._needs:
-            self._end(self._try_again)
+            self._end()
 
     def failed(self, group: int) -> None:
         """Nothing of the group can be had now."""
         if group in self._needs:
-            self._end(self._give_up)
+            self._end()
 
-    def _end(self, then: Callable[[Subscriber], None]) -> None:
+    def _end(self) -> None:
+        """All are looked at once more, one by one: who is covered is served, others of the round go page by page."""
         served, self._round = self._round, set()
         self._needs.clear()
         self._asked.clear()
         self._came.clear()
-        for subscriber in served:
-            then(subscriber)
+        self._tried |= served
         following, self._next = self._next, {}
-        for subscriber in following:
-            self.add(subscriber)
+        self._due.update(dict.fromkeys(served))
+        self._due.update(following)
