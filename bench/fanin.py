@@ -18,114 +18,33 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
-from lexicast.cluster.errors import PeerError, UsageError
+from lexicast.cluster.errors import UsageError
 
 from . import report as reports
+from .contest import WINDOWS, Scenario, contest
 from .peers.fleet_load import FleetLoad, OpenFleet
-from .peers.loadgen import RunResult
 from .peers.session_opening import raise_open_files
 from .peers.targets import running
-from .peers.wire import wire_of
 from .report import DriverReport
-from .stage.servers import Target, cpu_s
 
 PEERS = ("mosquitto", "nats")
-WINDOWS = (1_000, 4_000, 16_000)
-"""The ladder of windows, of which those count that are at least a message a connection."""
 
 DATA_PATH = ("brokers", "coordinators")
 """The roles whose CPU a message `fanin_cpu_us` adds up."""
 
 
-@dataclass
-class FaninSamples:
-    """What one target gave in one scenario; lists have one entry a round, None where the run failed."""
-
-    window: int = 0
-    window_rates: dict[int, float] = field(default_factory=dict)
-    messages_per_s: list[float | None] = field(default_factory=list)
-    lost: list[int | None] = field(default_factory=list)
-    generator_cpu: list[float | None] = field(default_factory=list)
-    cpu_us: dict[str, list[float | None]] = field(default_factory=dict)
-    """CPU a message in us, by the role of the process."""
-
-
-class FaninContender:
-    """One target in one scenario: its open fleet, reopened after a failure, and its samples."""
-
-    def __init__(self, target: Target, load: FleetLoad, options: argparse.Namespace, report: DriverReport) -> None:
-        self.target, self.load, self.samples = target, load, FaninSamples()
-        self._options, self._report = options, report
-        self._open: OpenFleet | None = None
-
-    def calibrate(self) -> None:
-        """Chooses the window."""
-        connections = self.load.connections
-        ladder = self._options.windows or sorted({max(connections, window) for window in WINDOWS})
-        self.samples.window = ladder[0]
-        try:
-            for window in ladder:
-                result = self._session().run(self._options.calibrate_seconds, window)
-                self.samples.window_rates[window] = result.deliveries_per_s
-        except PeerError as error:
-            self._failed(error)
-            return
-        rates = self.samples.window_rates
-        self.samples.window = max(rates, key=lambda window: rates[window])
-
-    def round(self) -> None:
-        """One measured run."""
-        before = self._cpu_by_role()
-        try:
-            options = self._options
-            result = self._session().run(options.seconds, self.samples.window, messages_max=options.messages)
-        except PeerError as error:
-            self._failed(error)
-            self._record(None, {})
-            return
-        after = self._cpu_by_role()
-        self._record(result, {role: (after[role] - before[role]) / result.sent * 1e6 for role in after})
-        if result.lost:
-            self._failed(PeerError(f"{result.lost} of {result.sent} messages were lost"))
-
-    def _cpu_by_role(self) -> dict[str, float]:
-        return {role: sum(cpu_s(pid) for pid in pids) for role, pids in self.target.pids.items()}
-
-    def _record(self, result: RunResult | None, cpu_us: dict[str, float]) -> None:
-        self.samples.messages_per_s.append(None if result is None else result.deliveries_per_s)
-        self.samples.lost.append(None if result is None else result.lost)
-        self.samples.generator_cpu.append(None if result is None else round(result.generator_cpu, 3))
-        for role in self.target.pids:
-            value = cpu_us.get(role)
-            self.samples.cpu_us.setdefault(role, []).append(None if value is None else round(value, 3))
-
-    def _session(self) -> OpenFleet:
-        self.target.require_alive()
-        if self._open is None:
-            wire = wire_of(self.target.address.protocol, self._options.mqtt_version)
-            self._open = OpenFleet(self.target.address, wire, self.load)
-        return self._open
-
-    def _failed(self, error: PeerError) -> None:
-        self._report.problem(f"{self.target.name}, {self.load.name}: {error}")
-        self.close()
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-
-
-def scenarios(options: argparse.Namespace) -> list[FleetLoad]:
+def scenarios(options: argparse.Namespace) -> list[Scenario]:
     """The loads to run, named by what their figures are called."""
-    return [
-        FleetLoad(f"fanin_{count}_qos1" if qos else f"fanin_{count}", count, options.payload, qos)
-        for count in options.publishers
-        for qos in options.qos
-    ]
+    made = []
+    for count in options.publishers:
+        windows = options.windows or sorted({max(count, window) for window in WINDOWS})
+        for qos in options.qos:
+            load = FleetLoad(f"fanin_{count}_qos1" if qos else f"fanin_{count}", count, options.payload, qos)
+            made.append(Scenario(load.name, partial(OpenFleet, load=load), qos, windows=windows))
+    return made
 
 
 def measure(report: DriverReport) -> None:
@@ -135,31 +54,12 @@ def measure(report: DriverReport) -> None:
     if options.messages is not None and options.messages < 1:
         raise UsageError("--messages must be at least 1")
     raise_open_files(len(names) * max(options.publishers) + 200)
-    loads = scenarios(options)
-    steps = len(loads) * (1 + options.rounds)
+    chosen = scenarios(options)
+    steps = len(chosen) * (1 + options.rounds)
     with running(names, report.missing) as targets, reports.Steps(report.console, steps) as progress:
-        for load in loads:
-            _scenario(report, progress, list(targets.values()), load)
-    _figures(report, loads)
-
-
-def _scenario(report: DriverReport, progress: reports.Steps, targets: Sequence[Target], load: FleetLoad) -> None:
-    chosen = [target for target in targets if not (load.qos and target.address.protocol == "nats")]
-    contenders = [FaninContender(target, load, report.options, report) for target in chosen]
-    try:
-        progress.step(f"{load.name}: opening {load.connections} publishers each, choosing windows")
-        for contender in contenders:
-            contender.calibrate()
-        for number in range(report.options.rounds):
-            progress.step(f"{load.name}: round {number + 1} of {report.options.rounds}")
-            # Rotated, so that no target always follows the same one.
-            first = number % max(1, len(contenders))
-            for contender in contenders[first:] + contenders[:first]:
-                contender.round()
-    finally:
-        for contender in contenders:
-            contender.close()
-    report.samples[load.name] = {contender.target.name: asdict(contender.samples) for contender in contenders}
+        for scenario in chosen:
+            contest(report, progress, list(targets.values()), scenario)
+    _figures(report, chosen)
 
 
 def data_path_cpu_us(samples: dict[str, list[float | None]]) -> float | None:
@@ -168,20 +68,20 @@ def data_path_cpu_us(samples: dict[str, list[float | None]]) -> float | None:
     return reports.median([None if None in one else sum(value or 0.0 for value in one) for one in rounds])
 
 
-def _figures(report: DriverReport, loads: Sequence[FleetLoad]) -> None:
+def _figures(report: DriverReport, chosen: Sequence[Scenario]) -> None:
     rows = []
     report.figure("fanin_cpu_us", None)
-    for load in loads:
-        samples = report.samples[load.name]
-        rates = {name: one["messages_per_s"] for name, one in samples.items()}
-        for peer in PEERS if not load.qos else PEERS[:1]:
-            report.figure(f"{load.name}_vs_{peer}", reports.median_ratio(rates.get("lexicast"), rates.get(peer)))
+    for scenario in chosen:
+        samples = report.samples[scenario.name]
+        rates = {name: one["deliveries_per_s"] for name, one in samples.items()}
+        for peer in PEERS if not scenario.qos else PEERS[:1]:
+            report.figure(f"{scenario.name}_vs_{peer}", reports.median_ratio(rates.get("lexicast"), rates.get(peer)))
         for name, one in samples.items():
-            report.figure(f"{load.name}_{name}_per_s", reports.median(one["messages_per_s"]))
+            report.figure(f"{scenario.name}_{name}_per_s", reports.median(one["deliveries_per_s"]))
             for role, values in one["cpu_us"].items():
-                report.figure(f"{load.name}_{name}_{role}_cpu_us", reports.median(values))
-            report.figure(f"{load.name}_{name}_generator_cpu", reports.median(one["generator_cpu"]))
-            rows.append(_row(report, load, name, one))
+                report.figure(f"{scenario.name}_{name}_{role}_cpu_us", reports.median(values))
+            report.figure(f"{scenario.name}_{name}_generator_cpu", reports.median(one["generator_cpu"]))
+            rows.append(_row(report, scenario, name, one))
     if "lexicast" in report.samples.get("fanin_1000", {}):
         report.figure("fanin_cpu_us", data_path_cpu_us(report.samples["fanin_1000"]["lexicast"]["cpu_us"]))
     columns = [
@@ -197,14 +97,14 @@ def _figures(report: DriverReport, loads: Sequence[FleetLoad]) -> None:
     report.table(title, columns, rows)
 
 
-def _row(report: DriverReport, load: FleetLoad, name: str, samples: dict[str, Any]) -> list[str]:
+def _row(report: DriverReport, scenario: Scenario, name: str, samples: dict[str, Any]) -> list[str]:
     cpu = {role: reports.median(values) for role, values in samples["cpu_us"].items()}
     told = ", ".join(f"{role} {value:.1f}" for role, value in cpu.items() if value is not None and value >= 0.05)
-    share = report.figures[f"{load.name}_{name}_generator_cpu"]
+    share = report.figures[f"{scenario.name}_{name}_generator_cpu"]
     return [
-        f"{load.connections:,} to 1, QoS {load.qos}: {name}",
-        reports.format_rate(report.figures[f"{load.name}_{name}_per_s"]),
-        reports.format_number(report.figures.get(f"{load.name}_vs_mosquitto")) if name == "lexicast" else "",
+        f"{scenario.name.split('_')[1]} to 1, QoS {scenario.qos}: {name}",
+        reports.format_rate(report.figures[f"{scenario.name}_{name}_per_s"]),
+        reports.format_number(report.figures.get(f"{scenario.name}_vs_mosquitto")) if name == "lexicast" else "",
         told,
         "-" if share is None else f"{share:.0%}",
         ", ".join(f"{window:,}: {reports.format_rate(rate)}" for window, rate in samples["window_rates"].items()),

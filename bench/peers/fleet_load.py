@@ -1,4 +1,4 @@
-"""The load of a fleet: many connections, a topic each, one message a write, and one wildcard subscriber.
+"""The loads of a fleet, which has a topic a device: many connections to one subscriber, or in pairs, or all on one.
 
 How the generator stays cheaper than the brokers:
 
@@ -22,14 +22,26 @@ import select
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lexicast.cluster.errors import UsageError
 
 from ..stage.servers import Address
-from .loadgen import LOST_AFTER_S, READ_BYTES, DeliveryError, RunResult, sequence_payload
+from .loadgen import (
+    LOST_AFTER_S,
+    READ_BYTES,
+    BlockPublisher,
+    DeliveryError,
+    Load,
+    LoadSubscriber,
+    OpenLoad,
+    Receiver,
+    RunResult,
+    sequence_payload,
+    set_column,
+)
 from .session_opening import SessionSpec, close_all, open_sessions
 from .wire import SEQUENCE_BYTES, Layout, Wire
 
@@ -112,12 +124,11 @@ class FleetPublishers:
 
     def _number(self, round_number: int) -> None:
         """Gives the block the sequence number, and the packet id, of a round."""
-        length, at = self._layout.length, self._layout.sequence_offset
-        for index, value in enumerate(round_number.to_bytes(SEQUENCE_BYTES, "big")):
-            self._block[at + index :: length] = bytes([value]) * self._count
-        if (at_id := self._layout.packet_id_offset) is not None:
-            for index, value in enumerate((round_number % _PACKET_IDS + 1).to_bytes(2, "big")):
-                self._block[at_id + index :: length] = bytes([value]) * self._count
+        length = self._layout.length
+        set_column(self._block, self._layout.sequence_offset, length, round_number.to_bytes(SEQUENCE_BYTES, "big"))
+        if self._layout.packet_id_offset is not None:
+            packet_id = round_number % _PACKET_IDS + 1
+            set_column(self._block, self._layout.packet_id_offset, length, packet_id.to_bytes(2, "big"))
 
     def _read_acks(self, number: int) -> None:
         """Reads the acknowledgements that connection `number` has got; each must be the next one."""
@@ -143,16 +154,29 @@ class FleetPublishers:
         return not self._qos or self.acknowledged >= self.sent
 
 
+class TopicsPublisher(BlockPublisher):
+    """Sends the fleet's messages, QoS 0, over one connection: a topic after the other, in turn."""
+
+    def __init__(self, sock: socket.socket, wire: Wire, load: FleetLoad) -> None:
+        payload = sequence_payload(0, load.payload_size)
+        super().__init__(sock, [wire.publish(load.topic(number), payload, 0) for number in range(load.connections)])
+        self._layout = wire.publish_layout(load.topic(0), load.payload_size, 0)
+
+    def _renumber(self) -> None:
+        number = (self._start // self._count).to_bytes(SEQUENCE_BYTES, "big")
+        set_column(self._block, self._layout.sequence_offset, self._layout.length, number)
+
+
 class WildcardSubscriber:
     """Counts deliveries of all topics on one connection as they come, and checks them some thousands at a time."""
 
-    def __init__(self, sock: socket.socket, load: FleetLoad, layout: Layout, example: bytes) -> None:
+    def __init__(self, sock: socket.socket, load: FleetLoad, layout: Layout, first: bytes) -> None:
+        """`first` is the first message of topic 0, which has been read from `sock`."""
         self.sock = sock
-        self.received = 0
-        self.length = layout.length
+        self.received = 1
         self._layout = layout
-        self._digits = example.index(b"0" * TOPIC_DIGITS)  # of topic 0, which stands before the payload
-        self._template = np.frombuffer(example, np.uint8)
+        self._digits = first.index(b"0" * TOPIC_DIGITS)  # of topic 0, which stands before the payload
+        self._template = np.frombuffer(first, np.uint8)
         self._fixed = np.ones(layout.length, bool)
         self._fixed[self._digits : self._digits + TOPIC_DIGITS] = False
         self._fixed[layout.sequence_offset : layout.sequence_offset + SEQUENCE_BYTES] = False
@@ -161,7 +185,8 @@ class WildcardSubscriber:
         self._next = np.zeros(load.connections, np.int64)
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._at = 0
+        self._view[: len(first)] = first
+        self._at = len(first)
         self._checked = 0
         self._answered = 0
         if load.qos and layout.packet_id_offset is None:
@@ -194,6 +219,11 @@ class WildcardSubscriber:
         # Four bytes for each message of the window: a socket's buffer takes them unless the broker has stopped reading.
         if acks and self.sock.send(acks) != len(acks):
             raise DeliveryError("the broker does not read the subscriber's acknowledgements")
+
+    def wake_at(self, messages: int) -> None:
+        """Lets `poll` wait for about so many deliveries: one fewer, as a part of the first may be read already."""
+        least = max(1, (messages - 1) * self._layout.length)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def check(self) -> None:
         """Looks at what has been read since. Raises `DeliveryError` when a delivery is not what it must be."""
@@ -231,6 +261,35 @@ class WildcardSubscriber:
         self._next[topics[starts]] += counts
 
 
+class PairedSubscribers:
+    """A subscriber a topic; what `OpenFleet` waits for and counts is all of them together."""
+
+    def __init__(self, subscribers: Sequence[LoadSubscriber]) -> None:
+        self.received = len(subscribers)
+        self._by_descriptor = {one.sock.fileno(): one for one in subscribers}
+        self._epoll = select.epoll()
+        for one in subscribers:
+            self._epoll.register(one.sock, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Readable when one of the subscribers is."""
+        return self._epoll.fileno()
+
+    def on_readable(self) -> None:
+        """Takes a read of each subscriber that has one. Raises like `LoadSubscriber.on_readable`."""
+        for descriptor, _ in self._epoll.poll(0):
+            one = self._by_descriptor[descriptor]
+            before = one.received
+            one.on_readable()
+            self.received += one.received - before
+
+    def wake_at(self, messages: int) -> None:
+        """Nothing: each subscriber gets one message at a time."""
+
+    def check(self) -> None:
+        """Nothing: each read has been checked."""
+
+
 class OpenFleet:
     """A fleet whose sessions are open at one broker; run it as often as wanted, then close it.
 
@@ -240,35 +299,41 @@ class OpenFleet:
     def __init__(self, address: Address, wire: Wire, load: FleetLoad) -> None:
         self.load = load
         self._wire = wire
-        specs = [SessionSpec(f"bench-{load.name}-{number}") for number in range(load.connections)]
-        specs.append(SessionSpec(f"bench-{load.name}-subscriber", load.wildcard, load.qos))
-        self._sockets = open_sessions(address, wire, specs)
+        publishers = [SessionSpec(f"bench-{load.name}-{number}") for number in range(load.connections)]
+        self._sockets = open_sessions(address, wire, [*publishers, *self._subscriptions()])
         self._poll = select.poll()
-        self._poll.register(self._sockets[-1], select.POLLIN)
         try:
-            self.publishers = FleetPublishers(self._sockets[:-1], wire, load)
-            self.publishers.send_up_to(1)
-            self.subscriber = self._first_delivery(self._sockets[-1])
+            self.publishers = FleetPublishers(self._sockets[: load.connections], wire, load)
+            self._open_subscribers(self._sockets[load.connections :])
         except BaseException:
             self.close()
             raise
 
-    def _first_delivery(self, sock: socket.socket) -> WildcardSubscriber:
-        """Waits for message 0, which tells how deliveries look here."""
-        data = b""
+    def _subscriptions(self) -> list[SessionSpec]:
+        return [SessionSpec(f"bench-{self.load.name}-subscriber", self.load.wildcard, self.load.qos)]
+
+    def _open_subscribers(self, sockets: Sequence[socket.socket]) -> None:
+        self.publishers.send_up_to(1)
+        first = self._first_delivery(sockets[0])
+        layout = self._wire.delivery_layout(first, self.load.payload_size)
+        self.subscriber: WildcardSubscriber | PairedSubscribers
+        self.subscriber = WildcardSubscriber(sockets[0], self.load, layout, first)
+        self._poll.register(sockets[0], select.POLLIN)
+
+    def _first_delivery(self, sock: socket.socket) -> bytes:
+        """Waits for a topic's message 0, which tells how deliveries look here."""
+        data, poll = b"", select.poll()
+        poll.register(sock, select.POLLIN)
         while (packet := self._wire.next_packet(data)) is None:
-            if not self._poll.poll(LOST_AFTER_S * 1_000):
-                raise DeliveryError(f"the first message did not arrive within {LOST_AFTER_S:.0f} s")
-            more = sock.recv(READ_BYTES, socket.MSG_PEEK)
-            if len(more) == len(data):
-                raise DeliveryError("the broker closed the subscriber before its first message")
-            data = more
+            if not poll.poll(LOST_AFTER_S * 1_000):
+                raise DeliveryError(f"a subscriber did not get the first message within {LOST_AFTER_S:.0f} s")
+            more = sock.recv(READ_BYTES)
+            if not more:
+                raise DeliveryError("the broker closed a subscriber before its first message")
+            data += more
         if not packet.is_message or packet.length != len(data):
-            raise DeliveryError(f"the subscriber got something else than one message first: {data[:40]!r}")
-        layout = self._wire.delivery_layout(data, self.load.payload_size)
-        subscriber = WildcardSubscriber(sock, self.load, layout, data)
-        subscriber.on_readable()
-        return subscriber
+            raise DeliveryError(f"a subscriber got something else than one message first: {data[:40]!r}")
+        return data
 
     def run(self, seconds: float, window: int, *, messages_max: int | None = None) -> RunResult:
         """Publishes for `seconds` (or `messages_max` messages) with at most `window` under way, then waits for them.
@@ -293,7 +358,7 @@ class OpenFleet:
         publishers, subscriber, clock = self.publishers, self.subscriber, time.perf_counter
         # A step of a part of the window keeps the generator from waking for single messages.
         step = max(1, window // 8)
-        self._wake_at(step)
+        subscriber.wake_at(step)
         while publishers.sent < limit and clock() < stop_at:
             free = subscriber.received + window - publishers.sent
             if free >= step:
@@ -305,7 +370,7 @@ class OpenFleet:
     def _wait_for_rest(self) -> float:
         """Returns the time of the last delivery, or of the last acknowledgement."""
         publishers, subscriber, clock = self.publishers, self.subscriber, time.perf_counter
-        self._wake_at(0)
+        subscriber.wake_at(0)
         ended, seen = clock(), (0, 0)
         while subscriber.received < publishers.sent or not publishers.all_acknowledged():
             if self._poll.poll(5):
@@ -316,11 +381,54 @@ class OpenFleet:
                 return ended
         return clock()
 
-    def _wake_at(self, messages: int) -> None:
-        """Wakes when about so many deliveries can be read: one fewer, as a part of the first may be read already."""
-        least = max(1, (messages - 1) * self.subscriber.length)
-        self.subscriber.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-
     def close(self) -> None:
         """Says goodbye and closes all sessions."""
         close_all(self._sockets, self._wire.goodbye())
+
+
+class OpenPairs(OpenFleet):
+    """A fleet of which each connection has a subscriber of its own, to its topic alone (QoS 0)."""
+
+    def _subscriptions(self) -> list[SessionSpec]:
+        load = self.load
+        return [SessionSpec(f"bench-{load.name}-to-{at}", load.topic(at), load.qos) for at in range(load.connections)]
+
+    def _open_subscribers(self, sockets: Sequence[socket.socket]) -> None:
+        self.publishers.send_up_to(len(sockets))
+        made = []
+        for number, sock in enumerate(sockets):
+            first = self._first_delivery(sock)
+            layout = self._wire.delivery_layout(first, self.load.payload_size)
+            prefix = first[: layout.sequence_offset]
+            if f"{number:0{TOPIC_DIGITS}d}".encode() not in prefix:
+                raise DeliveryError(f"subscriber {number} got another topic's message: {first[:40]!r}")
+            made.append(LoadSubscriber(sock, f"subscriber {number}", replace(layout, prefix=prefix), 1, False))
+        self.subscriber = PairedSubscribers(made)
+        self._poll.register(self.subscriber.fileno(), select.POLLIN)
+
+
+class OpenTopics(OpenLoad):
+    """One publisher that takes the topics of a fleet in turn, and one wildcard subscriber (QoS 0)."""
+
+    def __init__(self, address: Address, wire: Wire, fleet: FleetLoad) -> None:
+        self._fleet = fleet
+        super().__init__(address, wire, Load(fleet.name, 1, fleet.payload_size))
+
+    def _topic_filter(self, topic: str) -> str:
+        return self._fleet.wildcard
+
+    def _make_publisher(self, topic: str) -> BlockPublisher:
+        return TopicsPublisher(self.publisher_socket, self._wire, self._fleet)
+
+    def _make_subscriber(self, sock: socket.socket, name: str, topic: str, first: bytes) -> Receiver:
+        layout = self._wire.delivery_layout(first, self._fleet.payload_size)
+        self._subscriber = WildcardSubscriber(sock, self._fleet, layout, first)
+        return self._subscriber
+
+    def run(
+        self, seconds: float, window: int, *, ack_window: int = 1_000, messages_max: int | None = None
+    ) -> RunResult:
+        """Like that of any load; what was delivered is looked at before it returns."""
+        result = super().run(seconds, window, ack_window=ack_window, messages_max=messages_max)
+        self._subscriber.check()
+        return result

@@ -22,8 +22,11 @@ from __future__ import annotations
 import select
 import socket
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
 
 from lexicast.cluster.errors import PeerError, UsageError
 
@@ -63,17 +66,23 @@ def sequence_payload(sequence: int, size: int) -> bytes:
     return sequence.to_bytes(SEQUENCE_BYTES, "big") + filler(size - SEQUENCE_BYTES)
 
 
-class LoadPublisher:
-    """Sends the packets of one load, in order, up to a limit that only grows.
+def set_column(block: bytearray, at: int, length: int, value: bytes) -> None:
+    """Writes `value` at `at` of each packet of `block`, whose packets are all `length` bytes long."""
+    count = len(block) // length
+    for index, byte in enumerate(value):
+        block[at + index :: length] = bytes([byte]) * count
+
+
+class BlockPublisher:
+    """Sends a block of packets again and again, renumbered each time, up to a limit that only grows.
 
     `sent` counts the messages of which at least a part has been handed to the socket.
     """
 
-    def __init__(self, sock: socket.socket, wire: Wire, topic: str, size: int, qos: int) -> None:
+    def __init__(self, sock: socket.socket, packets: Sequence[bytes]) -> None:
         self._send = sock.send
-        self._layout = wire.publish_layout(topic, size, qos)
-        # Packet ids 1 to BLOCK come again with each block: never twice at a time while fewer than BLOCK are unacked.
-        packets = (wire.publish(topic, sequence_payload(number, size), qos, number + 1) for number in range(BLOCK))
+        self._count = len(packets)
+        self._ends = list(accumulate(map(len, packets), initial=0))
         self._block = bytearray(b"".join(packets))
         self._view = memoryview(self._block)
         self._start = 0
@@ -84,30 +93,25 @@ class LoadPublisher:
 
     @property
     def sent(self) -> int:
-        return self._start + -(-self._at // self._layout.length)
+        return self._start + bisect_left(self._ends, self._at)
 
     def send_up_to(self, limit: int) -> None:
-        """Sends all messages below sequence number `limit`; `blocked` says that the socket took less."""
-        length = self._layout.length
+        """Sends all messages below number `limit`; `blocked` says that the socket took less."""
         self.blocked = False
-        while (end := min(limit - self._start, BLOCK) * length) > self._at:
+        while (end := self._ends[max(0, min(limit - self._start, self._count))]) > self._at:
             try:
                 self._at += self._send(self._view[self._at : end])
             except BlockingIOError:
                 self.blocked = True
                 return
-            if self._at == BLOCK * length:
-                self._next_block()
+            if self._at == self._ends[-1]:
+                self._start += self._count
+                self._at = 0
+                self._renumber()
 
-    def _next_block(self) -> None:
-        self._start += BLOCK
-        self._at = 0
-        first, length = self._layout.sequence_offset, self._layout.length
-        number = self._start.to_bytes(SEQUENCE_BYTES, "big")
-        for index in range(SEQUENCE_BYTES - 2):
-            self._block[first + index :: length] = bytes([number[index]]) * BLOCK
-        steps = b"".join(bytes([(number[-2] + step) & 255]) * 256 for step in range(BLOCK // 256))
-        self._block[first + SEQUENCE_BYTES - 2 :: length] = steps
+    def _renumber(self) -> None:
+        """Gives the block's packets the numbers from `_start` on."""
+        raise NotImplementedError
 
     def on_acknowledgements(self, data: bytes) -> None:
         """Counts PUBACKs: 4 bytes each, also in MQTT 5 as long as each is a success without properties."""
@@ -115,6 +119,37 @@ class LoadPublisher:
             raise DeliveryError(f"the publisher expected PUBACKs and got {data[:24].hex()}")
         self._ack_bytes += len(data)
         self.acknowledged = self._ack_bytes // 4
+
+
+class LoadPublisher(BlockPublisher):
+    """Sends the packets of one load: one topic, one length, consecutive sequence numbers."""
+
+    def __init__(self, sock: socket.socket, wire: Wire, topic: str, size: int, qos: int) -> None:
+        # Packet ids 1 to BLOCK come again with each block: never twice at a time while fewer than BLOCK are unacked.
+        packets = (wire.publish(topic, sequence_payload(number, size), qos, number + 1) for number in range(BLOCK))
+        super().__init__(sock, list(packets))
+        self._layout = wire.publish_layout(topic, size, qos)
+
+    def _renumber(self) -> None:
+        first, length = self._layout.sequence_offset, self._layout.length
+        number = self._start.to_bytes(SEQUENCE_BYTES, "big")
+        set_column(self._block, first, length, number[:-2])
+        steps = b"".join(bytes([(number[-2] + step) & 255]) * 256 for step in range(BLOCK // 256))
+        self._block[first + SEQUENCE_BYTES - 2 :: length] = steps
+
+
+class Receiver(Protocol):
+    """What a load needs of a subscriber: its socket, how many deliveries it has, and taking a read."""
+
+    @property
+    def sock(self) -> socket.socket: ...
+
+    @property
+    def received(self) -> int: ...
+
+    def on_readable(self) -> object:
+        """Takes one read. Raises `DeliveryError` when the bytes are not the next ones of the load."""
+        ...
 
 
 class LoadSubscriber:
@@ -261,17 +296,16 @@ class OpenLoad:
         self._wire = wire
         topic = f"bench/{load.name}"
         names = [f"bench-{load.name}-{number}" for number in range(load.subscribers)]
-        specs = [SessionSpec(name, topic, load.qos) for name in names]
+        specs = [SessionSpec(name, self._topic_filter(topic), load.qos) for name in names]
         specs.append(SessionSpec(f"bench-{load.name}-publisher"))
         self._sockets = open_sessions(address, wire, specs)
         self.publisher_socket = self._sockets[-1]
         self._epoll = select.epoll()
         try:
-            self.publisher = LoadPublisher(self.publisher_socket, wire, topic, load.payload_size, load.qos)
+            self.publisher = self._make_publisher(topic)
             self.publisher.send_up_to(1)
-            kind = AcknowledgingSubscriber if load.qos else LoadSubscriber
             self.subscribers = [
-                kind(sock, name, self._first_delivery(sock, name), 1, load.verify)
+                self._make_subscriber(sock, name, topic, self._first_delivery(sock, name))
                 for sock, name in zip(self._sockets[:-1], names, strict=True)
             ]
             self._register()
@@ -279,7 +313,21 @@ class OpenLoad:
             self.close()
             raise
 
-    def _first_delivery(self, sock: socket.socket, name: str) -> Layout:
+    def _topic_filter(self, topic: str) -> str:
+        """What the subscribers subscribe to."""
+        return topic
+
+    def _make_publisher(self, topic: str) -> BlockPublisher:
+        load = self.load
+        return LoadPublisher(self.publisher_socket, self._wire, topic, load.payload_size, load.qos)
+
+    def _make_subscriber(self, sock: socket.socket, name: str, topic: str, first: bytes) -> Receiver:
+        """What takes the deliveries after message 0, which came as `first`."""
+        kind = AcknowledgingSubscriber if self.load.qos else LoadSubscriber
+        layout = self._wire.delivery_layout(first, self.load.payload_size)
+        return kind(sock, name, layout, 1, self.load.verify)
+
+    def _first_delivery(self, sock: socket.socket, name: str) -> bytes:
         """Waits for message 0, which tells how deliveries look here, and answers it."""
         data = b""
         sock.settimeout(LOST_AFTER_S)
@@ -297,10 +345,10 @@ class OpenLoad:
             raise DeliveryError(f"{name} got something else than one message first: {data[:40]!r}")
         if packet.reply:
             sock.send(packet.reply)
-        return self._wire.delivery_layout(data, self.load.payload_size)
+        return data
 
     def _register(self) -> None:
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Callable[[], object]] = {}
         for subscriber in self.subscribers:
             self._handlers[subscriber.sock.fileno()] = subscriber.on_readable
             self._epoll.register(subscriber.sock, select.EPOLLIN)
@@ -394,17 +442,29 @@ class OpenLoad:
         close_all(self._sockets, self._wire.goodbye())
 
 
+class Runnable(Protocol):
+    """An open load, of any kind."""
+
+    def run(self, seconds: float, window: int, *, messages_max: int | None = None) -> RunResult:
+        """Publishes for `seconds` (or `messages_max` messages) with at most `window` messages ahead."""
+        ...
+
+    def close(self) -> None:
+        """Closes its sessions."""
+        ...
+
+
 def best_window(
-    load: OpenLoad, ladder: Sequence[int], seconds: float, turnover_s: float
+    load: Runnable, copies: int, ladder: Sequence[int], seconds: float, turnover_s: float
 ) -> tuple[int, dict[int, float]]:
     """The window of `ladder` (ascending) with the most deliveries/s in one short run each, and each one's figure.
 
-    A window that the broker would need more than `turnover_s` to deliver, at the best rate so far, is not tried: a
-    run with it would be one burst and its drain. Raises `DeliveryError` like `OpenLoad.run`.
+    Each message is delivered `copies` times. A window that would take more than `turnover_s` at the best rate so far is
+    not tried: a run with it would be one burst and its drain. Raises `DeliveryError` like `OpenLoad.run`.
     """
     rates: dict[int, float] = {}
     for window in ladder:
-        if rates and window * load.load.subscribers > turnover_s * max(rates.values()):
+        if rates and window * copies > turnover_s * max(rates.values()):
             break
         rates[window] = load.run(seconds, window).deliveries_per_s
     return max(rates, key=lambda window: rates[window]), rates

@@ -63,6 +63,8 @@ class Wire(Protocol):
     """What the generator needs to know of a protocol."""
 
     name: str
+    trailer_bytes: int
+    """What stands behind the payload in a publication and in a delivery."""
 
     def opening(self, client_id: str, topic: str | None, qos: int) -> list[HandshakeStep]:
         """The steps that open a session and, with a `topic`, subscribe it."""
@@ -70,6 +72,10 @@ class Wire(Protocol):
 
     def publish(self, topic: str, payload: bytes, qos: int, packet_id: int = 0) -> bytes:
         """One publication as bytes."""
+        ...
+
+    def delivery(self, topic: str, payload: bytes) -> bytes:
+        """How a QoS 0 delivery to a subscriber of `opening` looks that adds nothing to the publication."""
         ...
 
     def next_packet(self, data: bytes | bytearray) -> Packet | None:
@@ -118,6 +124,8 @@ def mqtt_header(data: bytes | bytearray) -> tuple[int, int] | None:
 class MqttWire:
     """MQTT 3.1.1 (version 4) or 5."""
 
+    trailer_bytes = 0
+
     def __init__(self, version: int = 4) -> None:
         if version not in (4, 5):
             raise UsageError(f"MQTT version {version} is unknown; use 4 (which is 3.1.1) or 5")
@@ -164,6 +172,10 @@ class MqttWire:
         body = len(encoded).to_bytes(2, "big") + encoded + identifier + self._properties + payload
         return mqtt_frame(0x30 | qos << 1, body)
 
+    def delivery(self, topic: str, payload: bytes) -> bytes:
+        """The same packet as the publication."""
+        return self.publish(topic, payload, 0)
+
     def next_packet(self, data: bytes | bytearray) -> Packet | None:
         """The packet at the start of `data`; a QoS 1 delivery asks for its PUBACK."""
         header = mqtt_header(data)
@@ -198,6 +210,7 @@ class NatsWire:
     """Core NATS: at most once, no acknowledgements."""
 
     name = "NATS"
+    trailer_bytes = 2
 
     _CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"lang":"bench","version":"1","protocol":1}\r\n'
 
@@ -241,6 +254,10 @@ class NatsWire:
         """PUB without a reply subject."""
         return b"PUB %b %d\r\n%b\r\n" % (self.subject(topic), len(payload), payload)
 
+    def delivery(self, topic: str, payload: bytes) -> bytes:
+        """MSG to the one subscription of `opening`."""
+        return b"MSG %b 1 %d\r\n%b\r\n" % (self.subject(topic), len(payload), payload)
+
     def next_packet(self, data: bytes | bytearray) -> Packet | None:
         """The line (and payload, of MSG) at the start of `data`; a PING asks for its PONG."""
         end = data.find(b"\r\n")
@@ -253,7 +270,7 @@ class NatsWire:
 
     def delivery_layout(self, packet: bytes, payload_size: int) -> Layout:
         """The payload stands before the last line end."""
-        return Layout(len(packet), len(packet) - payload_size - 2, packet[:2])
+        return Layout(len(packet), len(packet) - payload_size - self.trailer_bytes, packet[:2])
 
     def publish_layout(self, topic: str, payload_size: int, qos: int) -> Layout:
         """The same for what this client sends."""

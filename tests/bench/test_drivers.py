@@ -24,7 +24,7 @@ from lexicast.bench.peers.targets import TargetMissingError
 from lexicast.bench.report import DriverReport
 from lexicast.cluster.errors import UsageError
 
-TINY = ["--rounds", "2", "--seconds", "0.05", "--calibrate-seconds", "0.02", "--subscribers", "1,5"]
+TINY = ["--rounds", "2", "--seconds", "0.05", "--calibrate-seconds", "0.02", "--subscribers", "1,5", "--topics", "7"]
 
 
 def document(driver: Any, arguments: list[str], file: Path) -> dict[str, Any]:
@@ -49,6 +49,11 @@ def test_fanout_measures_mosquitto_and_nats(tmp_path: Path) -> None:
         assert figures[f"fanout_1_{name}_per_s"] > 0
         assert figures[f"fanout_5_{name}_per_s"] > 0
         assert told["samples"]["fanout_5"][name]["lost"] == [0, 0]
+    for scenario in ("fanout_1_varying", "fanout_topics_7", "fanout_pairs_7"):
+        for name in ("mosquitto", "nats", "toy"):
+            assert figures[f"{scenario}_{name}_per_s"] > 0
+            assert told["samples"][scenario][name]["lost"] == [0, 0]
+        assert figures[f"{scenario}_vs_mosquitto"] is None
     assert figures["qos1_mosquitto_per_s"] > 0
     assert "nats" not in told["samples"]["qos1"]
     # lexicast was left out, so its ratios are there and null.
@@ -100,7 +105,7 @@ def test_missing_peer_is_said_and_its_figures_are_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
-    arguments = [*TINY, "--targets", "mosquitto,toy", "--no-qos1"]
+    arguments = [*TINY, "--targets", "mosquitto,toy", "--cases", "same"]
     figures = document(fanout, arguments, tmp_path / "f.json")["figures"]
     assert "mosquitto not found: apt-get install mosquitto" in capsys.readouterr().out
     assert figures["fanout_1_vs_mosquitto"] is None

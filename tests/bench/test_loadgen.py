@@ -325,7 +325,7 @@ def test_nobody_listening_is_said() -> None:
 
 def test_best_window_leaves_out_what_takes_too_long_to_deliver() -> None:
     with broker(toy.ToyConnection) as address, opened(address, Load("t", 1, SIZE)) as running:
-        window, rates = best_window(running, (10, 100, 10**9), 0.05, turnover_s=1.0)
+        window, rates = best_window(running, 1, (10, 100, 10**9), 0.05, turnover_s=1.0)
     assert list(rates) == [10, 100]
     assert rates[window] == max(rates.values())
 
