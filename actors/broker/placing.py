@@ -164,19 +164,34 @@ class Placing:
             self._answered_to_many(answer)
 
         await broker.filters.place(self._fresh, True, take)
-        begin: dict[int, int] = {}
         cuts, ends, behind = self._cut, self._ends, self._behind
-        groups = cuts if concerns_all(self._wanted) else broker.coordinators.groups_of_all(self._wanted)
-        for group in groups:
-            at, cut = start.get(group), cuts.get(group)
-            if cut is None:
-                continue
-            if at is None or (at >= ends[group] and group not in behind):
-                at = max(cut, at or 0)  # nothing was published since
-            begin[group] = at
+        if concerns_all(self._wanted) and not (behind or self._subscriber.lagging):
+            begin = self._missed(start)
+        else:
+            begin = {}
+            groups = cuts if concerns_all(self._wanted) else broker.coordinators.groups_of_all(self._wanted)
+            for group in groups:
+                at, cut = start.get(group), cuts.get(group)
+                if cut is None:
+                    continue
+                if at is None or (at >= ends[group] and group not in behind):
+                    at = max(cut, at or 0)  # nothing was published since
+                begin[group] = at
         past = {**ends, **{group: cuts[group] for group in behind}} if behind else ends
         self._insert(self._wanted, begin, past, behind)
         for group, first in self.first_kept.items():
             if self._subscriber.lagging.get(group, first) < first:
                 self._subscriber.discarded(group, first)
         return dict.fromkeys(self._wanted, self._cut)
+
+    def _missed(self, start: dict[int, int]) -> dict[int, int]:
+        """Where a new subscriber to all groups begins in those in which it is not live at once. (A hundred groups are
+        looked at for each session that returns: this is the short way.)"""
+        ends, heads = self._ends, self._broker.live.heads
+        begin = {group: at for group, at in start.items() if at < ends.get(group, 0)}
+        for group, cut in self._cut.items():
+            if group not in begin:
+                at = max(cut, start.get(group, 0))
+                if heads.get(group) != at:
+                    begin[group] = at
+        return begin

@@ -133,25 +133,35 @@ class Subscriptions:
             return
         self._catching_up.leave(subscriber)
         if not subscriber.samples:
-            heads = self.live.heads
-            lagging, pasts, missed_live = subscriber.lagging, subscriber.past, subscriber.missed_live
-            for group, offset in begin.items():
-                at = lagging.get(group, offset)
-                if at > offset:
-                    at = offset
-                if at != heads.get(group, 0) or group in behind:
-                    lagging[group] = at
-                    # The cache may lack what these filters add.
-                    if at < past.get(group, 0):
-                        missed_live.discard(group)
-                        pasts[group] = past[group]
-                    elif group not in pasts:
-                        missed_live.add(group)
+            self._lag(subscriber, begin, past, behind)
         subscriber.refresh()
         subscriber.set_filters(wanted)
         self._fanout.insert(wanted, subscriber)
         if subscriber.lagging and not subscriber.blocked:
             self.lagged(subscriber)
+
+    def _lag(
+        self, subscriber: Subscriber, begin: Mapping[int, int], past: Mapping[int, int], behind: Collection[int]
+    ) -> None:
+        heads = self.live.heads
+        lagging, pasts, missed_live = subscriber.lagging, subscriber.past, subscriber.missed_live
+        if not lagging:
+            subscriber.lagging = {g: at for g, at in begin.items() if at != heads.get(g, 0) or g in behind}
+            subscriber.past = {g: past[g] for g, at in subscriber.lagging.items() if at < past.get(g, 0)}
+            subscriber.missed_live = subscriber.lagging.keys() - subscriber.past.keys()
+            return
+        for group, offset in begin.items():
+            at = lagging.get(group, offset)
+            if at > offset:
+                at = offset
+            if at != heads.get(group, 0) or group in behind:
+                lagging[group] = at
+                # The cache may lack what these filters add.
+                if at < past.get(group, 0):
+                    missed_live.discard(group)
+                    pasts[group] = past[group]
+                elif group not in pasts:
+                    missed_live.add(group)
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
         """End a subscription; False when there was none."""
