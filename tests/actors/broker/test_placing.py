@@ -49,7 +49,7 @@ def test_a_session_lags_where_something_was_published_since_or_comes_before_it_i
         async def place(filters: Any, everywhere: bool, take: Take) -> None:
             take(list(filters), answer)
 
-        subscriptions.filters.place = cast(Any, place)  # type: ignore[method-assign]
+        subscriptions.filters.place = cast(Any, place)  # type: ignore[method-assign]  # stands for the coordinators
         subscriber = Subscriber(subscriptions, Kind(4))
         subscriber.block()
         await subscriptions.subscribe(subscriber, dict.fromkeys(names, Grant(1)), start=dict(start))
