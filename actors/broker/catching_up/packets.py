@@ -2,7 +2,8 @@
 
 A page is opened row by row, as far as its members want it: payloads are decompressed once, packets
 encoded once for all members of a version, Maximum Packet Size and grant. One member then costs a look at each run, its
-packet ids and one joined write (`MqttSubscriber.take_packets`).
+packet ids and one joined write (`MqttSubscriber.take_packets`). Who wants one topic of the page, as most do who return,
+gets its plain runs joined, JOINED_RUNS at a time: looked at once, not one by one.
 
 Pages are visited again and again while sessions return, so what was made is kept for the pages used last; not so what
 depends on the time (expiry, payloads that lack a dictionary) or mostly belongs to one member (subscription
@@ -11,7 +12,7 @@ identifiers): that serves one visit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lexicast.cluster.blocks import QOS_MASK, RAW, RETAIN, Block
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 # About what a record takes here beside its payload: head, tail, entry, and their places in lists.
 RECORD_BYTES = 250
 MADE_BYTES_MAX = 4 * 1024 * 1024
+# Runs of one topic, counted from the page's first, and their payloads, that are made at once.
+JOINED_RUNS = 64
+JOINED_BYTES_MAX = 32 * 1024
 
 
 class ViewMaker(Protocol):
@@ -43,8 +47,10 @@ class ViewMaker(Protocol):
         """The wall clock's time."""
 
 
-# Version, Maximum Packet Size and grant of members; row by number; records of it left out.
+# Version, Maximum Packet Size and grant of members; row by number; records of it left out, JOINED where it is the first
+# of several.
 _Key = tuple[int, int, Grant, int, int]
+JOINED = -1
 
 
 class _Made:
@@ -96,12 +102,26 @@ class PagePackets:
             self._passing.clear()
             self._now_us = 0
 
-    def runs(self, subscriber: Subscriber, topics: Iterable[bytes]) -> Iterator[RunPackets]:
+    def runs(self, subscriber: Subscriber, topics: Collection[bytes]) -> Iterator[RunPackets]:
         """What a member gets of these topics from its cursor on, in order of offsets."""
-        start = subscriber.lagging[self._page.group]
-        rows, kind = self._page.rows, subscriber.kind
-        for number in self._page.numbers(topics, start):
+        page, kind = self._page, subscriber.kind
+        start, rows = subscriber.lagging[page.group], page.rows
+        numbers = page.numbers(topics, start)
+        joining = subscriber.grant(next(iter(topics))) if len(topics) == 1 and len(numbers) > 1 else None
+        # The first of these is so far from the topic's first run in the page.
+        passed = len(page.index[next(iter(topics))]) - len(numbers) if joining is not None else 0
+        at = 0
+        while at < len(numbers):
+            number = numbers[at]
             row = rows[number]
+            if joining is not None and (passed + at) % JOINED_RUNS == 0 and row.offset >= start:
+                some = numbers[at : at + JOINED_RUNS]
+                joined = self._joined(kind, joining, some)
+                if joined is not None:
+                    yield joined
+                    at += len(some)
+                    continue
+            at += 1
             grant = subscriber.grant(row.topic)
             if grant is not None and grant.no_local:
                 grant = subscriber.granted(row.origin, grant)
@@ -109,6 +129,48 @@ class PagePackets:
                 packets = self._packets(kind, grant, number, row, max(0, start - row.offset))
                 if packets is not None:
                     yield packets
+
+    def _joined(self, kind: Kind, grant: Grant, numbers: Sequence[int]) -> RunPackets | None:
+        """Runs of one topic as one; None where one is not like the others, or needs to be looked at by itself."""
+        if len(numbers) == 1 or not grant.qos or grant.no_local or grant.ids or kind.packet_bytes_max:
+            return None
+        key = (kind.version, 0, grant, numbers[0], JOINED)
+        packets = self._kept.get(key)
+        if packets is None:
+            packets = self._join(kind, grant, [self._page.rows[number] for number in numbers], numbers)
+            if packets is not None:
+                self._kept.add(key, packets)
+        return packets
+
+    def _join(self, kind: Kind, grant: Grant, rows: Sequence[PageRow], numbers: Sequence[int]) -> RunPackets | None:
+        group, first = self._page.group, rows[0]
+        flags = first.run.flags
+        qos = min(grant.qos, flags & QOS_MASK)
+        if not qos:
+            return None
+        payloads: list[bytes] = []
+        sent: list[InFlight | None] = []
+        size = 0
+        for number, row in zip(numbers, rows, strict=True):
+            run = row.run
+            size += len(row.body)
+            if run.flags != flags or run.expiry_ms or run.properties or size > JOINED_BYTES_MAX:
+                return None
+            if run.count == 1 and run.encoding == RAW:
+                payloads.append(row.body)
+                sent.append((group, row.offset, qos, False))
+                continue
+            for offset, payload in enumerate(self._payloads(number, row), row.offset):
+                if payload is None:
+                    return None
+                payloads.append(payload)
+                sent.append((group, offset, qos, False))
+        if sum(map(len, payloads)) > JOINED_BYTES_MAX:
+            return None
+        retain = grant.retain_as_published and bool(flags & RETAIN)
+        heads, tails = split_qos_run(kind.version, first.topic, payloads, qos, retain)
+        size = sum(map(len, heads)) + sum(map(len, tails)) + 2 * len(heads)
+        return RunPackets(heads, sent, tails, size, rows[-1].end)
 
     def _packets(self, kind: Kind, grant: Grant, number: int, row: PageRow, left_out: int) -> RunPackets | None:
         """None when the run has expired."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -151,6 +152,11 @@ class Member:
 def test_a_page_at_once_is_the_page_block_by_block(page: Page, data: st.DataObject) -> None:
     cache = PacketsCache(cast(Any, Engine()), 1 << 20)
     socket = data.draw(st.sampled_from([1, 100, 1 << 30]), "socket")
+    with patch.object(page_packets, "JOINED_RUNS", data.draw(st.sampled_from([1, 2, 3, 64]), "joined")):
+        members_get_the_same(page, cache, socket, data)
+
+
+def members_get_the_same(page: Page, cache: PacketsCache, socket: int, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3), "members")):
         kind = Kind(data.draw(st.sampled_from([4, 5])), False, data.draw(st.sampled_from([0, 20])))
         filters = data.draw(st.dictionaries(st.sampled_from(FILTERS), GRANTS, min_size=1))
@@ -182,6 +188,7 @@ def test_where_the_window_is_used_up_the_cursor_stays(monkeypatch: pytest.Monkey
 
 def test_a_full_socket_is_noticed_within_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt_subscriber, "WRITE_BYTES", 100)
+    monkeypatch.setattr(page_packets, "JOINED_BYTES_MAX", 100)
     page = Page(GROUP, 0, 100, [block(at, [run(0, 10)], 0) for at in range(0, 100, 10)])
     member = Member(Kind(5), {b"a": Grant(1)}, 1_000, 1, True)
     member.take(page, PagePackets(cast(Any, Engine()), page), 0)
@@ -197,6 +204,7 @@ def test_members_share_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
         return encode(self, kind, grant, *rest)
 
     monkeypatch.setattr(PagePackets, "_encode", counted)
+    monkeypatch.setattr(page_packets, "JOINED_RUNS", 1)
     page = Page(GROUP, 0, 30, [block(at, [run(0, 10)], 0) for at in (0, 10, 20)])
     cache = PacketsCache(cast(Any, Engine()), 1 << 20)
     for _ in range(10):
@@ -205,6 +213,25 @@ def test_members_share_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         Member(Kind(4), {b"a": Grant(1, ids=(7,))}, 1_000, 1 << 30, True).take(page, cache.of(page), 0)
     assert len(made) == 9  # identifiers are not shared between visits
+
+
+def test_members_share_the_runs_of_a_topic_that_were_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = 0
+    join = PagePackets._join
+
+    def counted(self: PagePackets, *runs: Any) -> Any:
+        nonlocal joined
+        joined += 1
+        return join(self, *runs)
+
+    monkeypatch.setattr(PagePackets, "_join", counted)
+    page = Page(GROUP, 0, 30, [block(at, [run(0, 1)], 0) for at in range(30)])
+    cache = PacketsCache(cast(Any, Engine()), 1 << 20)
+    for window in (1_000, 1_000, 7):
+        member = Member(Kind(4), {b"a": Grant(1)}, window, 1 << 30, True)
+        member.take(page, cache.of(page), 0)
+        assert member.subscriber.session.sent == 30
+    assert joined == 1
 
 
 def test_what_expires_between_two_visits_is_not_sent_in_the_second() -> None:
