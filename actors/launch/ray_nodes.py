@@ -26,6 +26,7 @@ from ..ray.address import RAY_CLIENT, check_ray, is_open
 from ..ray.errors import error_line
 from ..ray.handles import NAMESPACE
 from ..ray.token import DISABLED, MODE_VARIABLE, make_own_token
+from .lean_ray import lean_ray
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
@@ -73,7 +74,7 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     os.environ.update(durable)
     try:
         cpus = embedded_cpus(os.cpu_count() or 1, actors)
-        with private_umask():  # Ray's processes and our actors write logs
+        with private_umask(), lean_ray():  # Ray's processes and our actors write logs
             _init(address="local", namespace=NAMESPACE, include_dashboard=False, num_cpus=cpus)
     finally:
         for name in durable:

@@ -236,6 +236,14 @@ def test_the_ready_file_says_where_everything_is(cluster: Cluster) -> None:
         assert (cluster.folder / name).stat().st_mode & 0o777 == 0o600
 
 
+def test_of_rays_processes_those_run_that_somebody_asks(cluster: Cluster) -> None:
+    """An embedded Ray has neither dashboard nor autoscaler, and reads no logs (actors/launch/lean_ray.py)."""
+    below = [process.cmdline() for process in psutil.Process(cluster.process.pid).children(recursive=True)]
+    assert [words for words in below if words and words[0].endswith("/raylet")], below
+    scripts = {Path(word).name for words in below for word in words if word.endswith(".py")}
+    assert not scripts & {"dashboard.py", "monitor.py", "log_monitor.py"}
+
+
 def test_what_is_published_can_be_read(cluster: Cluster) -> None:
     assert cluster.run("pub", "cli/one", "hello").returncode == 0
     assert cluster.run("pub", "cli/lines", "--stdin", stdin="a\nb\n\nd").returncode == 0
