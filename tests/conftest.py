@@ -9,6 +9,8 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .support.units_of_work import RAY, unit_of
+
 # Before anything imports ray: its workers inherit these.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -35,5 +37,15 @@ collect_ignore = [
 ]
 
 
+@pytest.hookimpl(trylast=True)  # after xdist's
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: starts Spark in a cluster (make test-spark)")
+    if config.pluginmanager.has_plugin("dsession"):  # pytest -n 2: this process hands the tests out
+        from .support.side_by_side import SideBySide
+
+        config.pluginmanager.register(SideBySide(config))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several: what takes longest is begun first
+        items.sort(key=lambda item: unit_of(item.nodeid) != RAY)

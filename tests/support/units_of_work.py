@@ -1,0 +1,32 @@
+"""What one worker runs, in order, where several run the suite: a file; and all that starts Ray."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RAY: Final = "ray"
+# The files that start a Ray; tests/tidy looks whether these are all.
+RAY_FILES: Final = (
+    "tests/actors/cli/test_cli.py",
+    "tests/actors/client/test_ray.py",
+    "tests/actors/launch/test_cluster.py",
+    "tests/actors/sampling/test_ray.py",
+    "tests/bench/test_demo.py",
+    "tests/cluster/test_files.py",
+    "tests/docs/test_five_minutes.py",
+    "tests/raydp_jobs/test_cluster.py",
+    "tests/raydp_jobs/test_commands.py",
+    "tests/stories/test_operators_cluster.py",
+    "tests/stories/test_operators_nodes.py",
+)
+
+
+def file_of(node_id: str) -> str:
+    """The test file that a node id names."""
+    return node_id.partition("::")[0]
+
+
+def unit_of(node_id: str) -> str:
+    """The unit of work that a test belongs to: one worker runs it, in order."""
+    file = file_of(node_id)
+    return RAY if file in RAY_FILES else file
