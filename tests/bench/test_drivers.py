@@ -77,18 +77,38 @@ def test_fanin_measures_messages_and_cpu(tmp_path: Path) -> None:
 
 
 def test_broker_and_coordinator_add_up_to_the_fleets_cpu() -> None:
-    cpu_us = {"brokers": [10.0, 30.0, None], "coordinators": [1.0, 2.0, 3.0], "sampling": [7.0, 7.0, 7.0]}
+    cpu_us: dict[str, list[float | None]] = {
+        "brokers": [10.0, 30.0, None],
+        "coordinators": [1.0, 2.0, 3.0],
+        "sampling": [7.0, 7.0, 7.0],
+    }
     assert fanin.data_path_cpu_us(cpu_us) == 21.5
     assert fanin.data_path_cpu_us({"brokers": [None], "coordinators": [None]}) is None
 
 
 def test_latency_measures_both_qualities(tmp_path: Path) -> None:
-    arguments = ["--rounds", "2", "--seconds", "0.05", "--rates", "1000", "--targets", "mosquitto,nats"]
+    arguments = ["--rounds", "2", "--seconds", "0.05", "--rates", "1000", "--targets", "mosquitto,nats", "--no-curve"]
     figures = document(latency, arguments, tmp_path / "l.json")["figures"]
     for key in ("mosquitto_qos0", "mosquitto_qos1", "nats_qos0"):
         assert 0 < figures[f"latency_p50_ms_{key}_1000"] <= figures[f"latency_p99_ms_{key}_1000"]
         assert figures[f"latency_p999_ms_{key}_1000"] is None  # 100 messages do not tell a p99.9
     assert figures["latency_p50_ms"] is None
+
+
+def test_latency_rises_with_the_rate_until_a_target_is_saturated(tmp_path: Path) -> None:
+    curve = ["--curve-rates", "500,5000000,6000000", "--curve-seconds", "0.02", "--rates", "1000"]
+    picture = tmp_path / "curve.png"
+    arguments = [*curve, "--rounds", "1", "--seconds", "0.02", "--qos", "0", "--targets", "mosquitto,nats"]
+    told = document(latency, [*arguments, "--picture", str(picture)], tmp_path / "l.json")
+    figures = told["figures"]
+    for name in ("mosquitto", "nats"):
+        points = told["samples"]["curve"][name]
+        # 5 million a second are more than the generator can send. A busy machine may be too slow for 500.
+        assert list(points) in (["500", "5000000"], ["500"])
+        assert list(points.values())[-1]["saturated"]
+        assert figures[f"latency_curve_delivered_per_s_{name}"] > 0
+        assert 0 < figures[f"latency_window_p50_ms_{name}"] <= figures[f"latency_window_p99_ms_{name}"]
+    assert picture.stat().st_size > 1_000
 
 
 def test_connections_measures_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from lexicast.bench import connections, latency
-from lexicast.bench.peers import loadgen, toy
+from lexicast.bench.peers import loadgen, paced_load, toy
 from lexicast.bench.peers.loadgen import (
     BLOCK,
     AcknowledgingSubscriber,
@@ -333,7 +333,7 @@ def test_best_window_leaves_out_what_takes_too_long_to_deliver() -> None:
 def test_paced_latency_has_one_value_a_message() -> None:
     with broker(toy.ToyConnection) as address, opened(address, Load("t", 1, SIZE)) as running:
         for _ in range(2):
-            run = latency.paced(running, 1_000, 0.2)
+            run = paced_load.paced(running, 1_000, 0.2)
             assert len(run.latencies_ns) == len(run.lateness_ns) == 200
             assert min(run.latencies_ns) > 0
             assert min(run.lateness_ns) >= 0
@@ -345,7 +345,46 @@ def test_paced_run_notices_a_lost_message() -> None:
         opened(address, Load("t", 1, SIZE)) as running,
         pytest.raises(DeliveryError, match="1 lost"),
     ):
-        latency.paced(running, 5_000, 0.2)
+        paced_load.paced(running, 5_000, 0.2)
+
+
+def test_fast_schedule_is_kept_in_writes_of_a_tick() -> None:
+    with broker(toy.ToyConnection) as address, opened(address, Load("t", 1, SIZE)) as running:
+        run = paced_load.paced(running, 50_000, 0.1)
+    assert len(run.latencies_ns) == len(run.lateness_ns) == 5_000
+    assert min(run.latencies_ns) > 0
+    assert min(run.lateness_ns) >= 0
+    assert run.delivered_per_s > 0
+
+
+def test_silence_while_messages_are_missing_ends_a_paced_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loadgen, "LOST_AFTER_S", 0.2)
+    with (
+        broker(DropsOne) as address,
+        opened(address, Load("t", 1, SIZE)) as running,
+        pytest.raises(DeliveryError, match="1 of 300 messages did not arrive"),
+    ):
+        paced_load.paced(running, 10_000, 0.03)  # 0 opened the load, so 300 is the last one
+
+
+def test_times_are_spread_over_the_messages_between_two_moments() -> None:
+    moments = paced_load.Moments()
+    for told in ((10, 2), (11, 2), (20, 5)):
+        moments.add(*told)
+    assert moments.spread().tolist() == [10, 10, 20, 20, 20]
+
+
+def test_each_message_of_a_run_with_a_window_is_timed() -> None:
+    with broker(toy.ToyConnection) as address:
+        running = paced_load.OpenTimed(address, MqttWire(), Load("t", 1, SIZE))
+        try:
+            for count in (1, 5_000, 20_000):
+                assert running.run(60, 300, messages_max=count).lost == 0
+                latencies = running.latencies_ns()
+                assert len(latencies) == count
+                assert min(latencies) > 0
+        finally:
+            running.close()
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.5, 50.0), (0.99, 99.0), (0.999, 100.0)])
