@@ -162,8 +162,9 @@ class Filters:
         # Of connections that are gone: their filters were released before the coordinator had them.
         self._end(pipeline, [name for name in filters if name not in self._counts])
 
-    def release(self, filters: Iterable[bytes]) -> None:
-        """One subscriber less to each; the last one ends the back-end subscription."""
+    def release(self, filters: Iterable[bytes]) -> list[asyncio.Future[None]]:
+        """One subscriber less to each; the last one ends the back-end subscription. Done when the coordinators have
+        taken that, or are gone: who releases many waits for it now and then."""
         ended: dict[Pipeline, list[bytes]] = {}
         for topic_filter in filters:
             left = self._counts.get(topic_filter, 0) - 1
@@ -174,13 +175,21 @@ class Filters:
                 self._versions.pop(topic_filter, None)
                 for pipeline in self._concerned_now(topic_filter):
                     ended.setdefault(pipeline, []).append(topic_filter)
-        for pipeline, gone in ended.items():
-            self._end(pipeline, gone)
+        return [done for pipeline, gone in ended.items() for done in self._end(pipeline, gone)]
 
     @staticmethod
-    def _end(pipeline: Pipeline, filters: list[bytes]) -> None:
+    def _end(pipeline: Pipeline, filters: list[bytes]) -> list[asyncio.Future[None]]:
+        answers: list[asyncio.Future[None]] = []
         for part in parts(filters):
-            pipeline.call(lambda error, _: None, "unsubscribe", part)
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def done(error: Exception | None, _: Any, answered: asyncio.Future[None] = answered) -> None:
+                if not answered.done():
+                    answered.set_result(None)
+
+            pipeline.call(done, "unsubscribe", part)
+            answers.append(answered)
+        return answers
 
     def close(self) -> None:
         """Place nothing more; whoever waits for it is told."""

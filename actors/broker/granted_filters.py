@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lexicast.cluster.topics.names import TopicTrie, matches
+from lexicast.cluster.topics.names import TopicTrie, is_wildcard, matches
 
 from .encoding import Grant
 
 TOPICS_REMEMBERED = 1_024
-# With so many filters or fewer they are looked at one by one; more lie in a trie.
+# So many filters are looked at one by one; once there are more, those with wildcards lie in a trie, entered as they
+# come: made for all of them when the first topic is asked for, it would be a long turn.
 FILTERS_TRIED = 8
 
 
@@ -27,14 +28,17 @@ class GrantedFilters:
         """Subscribe, or replace the options of subscriptions."""
         self.subscriptions.update(wanted)
         self._granted.clear()
+        if self._trie is None and len(self.subscriptions) > FILTERS_TRIED:
+            self._trie, wanted = TopicTrie(), self.subscriptions
         if self._trie is not None:
             for topic_filter, grant in wanted.items():
-                self._trie.insert(topic_filter, topic_filter, grant)
+                if is_wildcard(topic_filter):
+                    self._trie.insert(topic_filter, topic_filter, grant)
 
     def drop_filter(self, topic_filter: bytes) -> bool:
         """Unsubscribe; False when it was not subscribed."""
         self._granted.clear()
-        if self._trie is not None:
+        if self._trie is not None and is_wildcard(topic_filter):
             self._trie.remove(topic_filter, topic_filter)
         return self.subscriptions.pop(topic_filter, None) is not None
 
@@ -57,13 +61,11 @@ class GrantedFilters:
             return found
 
     def _grants(self, topic: bytes) -> list[Grant]:
-        if len(self.subscriptions) <= FILTERS_TRIED:
-            return [g for f, g in self.subscriptions.items() if matches(f, topic)]
         if self._trie is None:
-            self._trie = TopicTrie()
-            for topic_filter, grant in self.subscriptions.items():
-                self._trie.insert(topic_filter, topic_filter, grant)
-        return [grant for _, grant in self._trie.match(topic)]
+            return [g for f, g in self.subscriptions.items() if matches(f, topic)]
+        exact = self.subscriptions.get(topic)
+        found = [grant for _, grant in self._trie.match(topic)]
+        return found if exact is None else [exact, *found]
 
 
 def join_grants(grants: list[Grant]) -> Grant | None:

@@ -6,15 +6,21 @@ coordinator as it takes the interest, and taken over while its answer is taken o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
+from ..loop.turns import Turns
 from .coordinators import Coordinators
 from .encoding import Grant
 from .filters import Filters, concerns_all
 from .live_delivery import LiveDelivery
 from .subscriber import Subscriber
 
+# Filters of one subscriber that are placed, put into the fan-out or ended in one step.
+FILTERS_AT_ONCE = 100
 # In an answer that many take: what was seen in it.
 LOOKED_AT = "looked at"
 
@@ -29,89 +35,115 @@ class PlacingBroker(Protocol):
     coordinators: Coordinators
     live: LiveDelivery
 
-    def insert(
-        self,
-        subscriber: Subscriber,
-        wanted: Mapping[bytes, Grant],
-        begin: Mapping[int, int],
-        past: Mapping[int, int],
-        behind: Collection[int],
-    ) -> None:
+    def insert(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant], beginning: Beginning) -> None:
         """Put filters into the fan-out; see `Subscriptions.insert`."""
+
+    def enter(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant]) -> None:
+        """Put filters of one that is held back into the fan-out."""
+
+    def held_back(self, subscriber: Subscriber, begin: Mapping[int, int]) -> AbstractContextManager[None]:
+        """While its filters enter; see `Subscriptions.held_back`."""
+        ...
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
         """End a subscription; False when there was none."""
         ...
 
 
-class Placing:
-    """See the module's docstring. `held`: filters that had no subscription of this subscriber; `fresh`: those that the
-    broker had none of."""
+class Beginning(NamedTuple):
+    """Where new filters of a subscriber begin: at the heads, or lagging from `begin` on. `past`: from where on it comes
+    live, or came to this broker. `behind`: groups whose blocks before the cut are still to come, and may have been
+    chosen before the filter was known."""
 
-    def __init__(
-        self,
-        broker: PlacingBroker,
-        subscriber: Subscriber,
-        wanted: Mapping[bytes, Grant],
-        fresh: list[bytes],
-        start: dict[int, int] | None,
-    ) -> None:
+    begin: Mapping[int, int] = MappingProxyType({})
+    past: Mapping[int, int] = MappingProxyType({})
+    behind: Collection[int] = ()
+
+
+class Placing:
+    """See the module's docstring. `start`: group -> offset to begin at; None: from now on."""
+
+    def __init__(self, broker: PlacingBroker, subscriber: Subscriber, start: dict[int, int] | None) -> None:
         self._broker = broker
         self._subscriber = subscriber
-        self._wanted = wanted
-        self._fresh = fresh
         self._start = start
-        self.held = [name for name in wanted if name not in subscriber.subscriptions]
-        self.inserted: set[bytes] = set()
+        # Filters that had no subscription of this subscriber; those of them that are in the fan-out.
+        self._held: list[bytes] = []
+        self._inserted: set[bytes] = set()
         # group -> where what retention has left begins, of those in which it took something.
         self.first_kept: dict[int, int] = {}
-        # Of all groups answered for: the first cut, where what was published before it ends, whether what came before
-        # is still under way.
+        # Of all groups answered for: the first cut; from where on it comes live, by the last one; and those where what
+        # came before is still under way.
         self._cut: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._behind: set[int] = set()
 
-    async def run(self) -> Cuts:
-        """Raises UnavailableError."""
-        return await (self._now() if self._start is None else self._from(self._start))
+    async def run(self, wanted: Mapping[bytes, Grant]) -> Cuts:
+        """Raises UnavailableError; nothing of it stays then."""
+        try:
+            return await (self._now(wanted) if self._start is None else self._from(wanted, self._start))
+        except BaseException:
+            for name in self._held:
+                if name in self._inserted:
+                    self._broker.unsubscribe(self._subscriber, name)
+            raise
+        finally:
+            # It failed, or the subscriber has left meanwhile.
+            self._broker.filters.release([name for name in self._held if name not in self._inserted])
 
-    def undo(self) -> None:
-        """It failed: nothing of it stays."""
-        subscriber, broker = self._subscriber, self._broker
-        for name in self.held:
-            if name in self.inserted:
-                broker.unsubscribe(subscriber, name)
-            elif not subscriber.closed:
-                broker.filters.release([name])
+    async def _hold(self, names: Collection[bytes]) -> list[bytes]:
+        """Those that the broker had none of. Nobody else is placing one of these by then."""
+        filters, subscriptions = self._broker.filters, self._subscriber.subscriptions
+        await filters.settled(names)
+        if self._subscriber.closed:
+            return []
+        held = [name for name in names if name not in subscriptions]
+        self._held += held
+        return filters.hold(held)
 
     # -- from now on
 
-    async def _now(self) -> Cuts:
+    async def _now(self, wanted: Mapping[bytes, Grant]) -> Cuts:
+        cuts: Cuts = {}
+        turns = Turns()
+        for part in _parts(wanted):
+            fresh = await self._hold(part)
+            if self._subscriber.closed:
+                return {}
+            try:
+                cuts.update(await self._part_now(part, fresh))
+            finally:
+                self._broker.filters.placed(fresh)
+            await turns.give_way()
+        return cuts
+
+    async def _part_now(self, wanted: Mapping[bytes, Grant], fresh: list[bytes]) -> Cuts:
         broker, subscriber = self._broker, self._subscriber
-        fresh = set(self._fresh)
-        known = {name: grant for name, grant in self._wanted.items() if name not in fresh}
+        new = set(fresh)
+        known = {name: grant for name, grant in wanted.items() if name not in new}
         first = not subscriber.subscriptions and not known
         cuts: Cuts = {}
         if known:
             heads = dict(broker.live.heads)
-            self._insert(known, {}, {}, ())
+            self._insert(known, Beginning())
             cuts.update(dict.fromkeys(known, heads))
         if not fresh:
             return cuts
         # A new subscriber of several coordinators' groups would get, of those that have not answered yet, what others
         # here subscribed to, from before its cut: it begins when all have, and catches up from the cuts.
         together = first and len({p for name in fresh for p in broker.coordinators.pipelines_of(name)}) > 1
+        self._cut = {}
 
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
-            behind = self._answered(answer)
+            behind = set(self._answered(answer))
             if not together:
                 # Where it is behind a new subscriber begins at its cut, not with what is still to come before it.
                 begin = {group: answer["cut"][group] for group in behind} if first else {}
-                self._insert({name: self._wanted[name] for name in part}, begin, {}, behind)
+                self._insert({name: wanted[name] for name in part}, Beginning(begin, {}, behind))
 
-        await broker.filters.place(self._fresh, False, take)
+        await broker.filters.place(fresh, False, take)
         if together:
-            self._insert({name: self._wanted[name] for name in fresh}, self._cut, {}, self._behind)
+            self._insert({name: wanted[name] for name in fresh}, Beginning(self._cut, {}, self._behind))
         cuts.update(dict.fromkeys(fresh, self._cut))
         return cuts
 
@@ -127,15 +159,30 @@ class Placing:
             self._cut.setdefault(group, offset)
             if group not in self._behind:
                 live.reached(group, offset)
-            self._ends[group] = max(answer["ends"][group], self._ends.get(group, 0))
+            # What is still to come may have been chosen before the filters were known, all of it before this cut.
+            end = offset if group in self._behind else answer["ends"][group]
+            self._ends[group] = max(end, self._ends.get(group, 0))
         return behind
 
-    def _insert(
-        self, wanted: Mapping[bytes, Grant], begin: Mapping[int, int], past: Mapping[int, int], behind: Iterable[int]
-    ) -> None:
+    def _insert(self, wanted: Mapping[bytes, Grant], beginning: Beginning) -> None:
         if not self._subscriber.closed:
-            self._broker.insert(self._subscriber, wanted, begin, past, set(behind))
-            self.inserted.update(wanted)
+            self._broker.insert(self._subscriber, wanted, beginning)
+            self._inserted.update(wanted)
+
+    async def _insert_all(self, wanted: Mapping[bytes, Grant], beginning: Beginning) -> None:
+        """As many as there are, in steps; in the turn of the last one it begins."""
+        if len(wanted) <= FILTERS_AT_ONCE:
+            self._insert(wanted, beginning)
+            return
+        turns = Turns()
+        with self._broker.held_back(self._subscriber, beginning.begin):
+            for part in _parts(wanted):
+                await turns.give_way()
+                if self._subscriber.closed:
+                    return
+                self._broker.enter(self._subscriber, part)
+                self._inserted.update(part)
+        self._insert({}, beginning)
 
     # -- from an earlier cursor on
 
@@ -157,32 +204,41 @@ class Placing:
                 known[3].copy(),
             )
 
-    async def _from(self, start: dict[int, int]) -> Cuts:
+    async def _from(self, wanted: Mapping[bytes, Grant], start: dict[int, int]) -> Cuts:
         broker = self._broker
 
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
             self._answered_to_many(answer)
 
-        await broker.filters.place(self._fresh, True, take)
+        turns = Turns()
+        for part in _parts(wanted):
+            fresh = await self._hold(part)
+            if self._subscriber.closed:
+                return {}
+            try:
+                if fresh or not self._cut:
+                    await broker.filters.place(fresh, True, take)
+            finally:
+                broker.filters.placed(fresh)
+            await turns.give_way()
         cuts, ends, behind = self._cut, self._ends, self._behind
-        if concerns_all(self._wanted) and not (behind or self._subscriber.lagging):
+        everywhere, at_once = concerns_all(wanted), len(wanted) <= FILTERS_AT_ONCE
+        if everywhere and at_once and not (behind or self._subscriber.lagging):
             begin = self._missed(start)
         else:
             begin = {}
-            groups = cuts if concerns_all(self._wanted) else broker.coordinators.groups_of_all(self._wanted)
-            for group in groups:
+            for group in cuts if everywhere else broker.coordinators.groups_of_all(wanted):
                 at, cut = start.get(group), cuts.get(group)
                 if cut is None:
                     continue
                 if at is None or (at >= ends[group] and group not in behind):
                     at = max(cut, at or 0)  # nothing was published since
                 begin[group] = at
-        past = {**ends, **{group: cuts[group] for group in behind}} if behind else ends
-        self._insert(self._wanted, begin, past, behind)
+        await self._insert_all(wanted, Beginning(begin, ends, behind))
         for group, first in self.first_kept.items():
             if self._subscriber.lagging.get(group, first) < first:
                 self._subscriber.discarded(group, first)
-        return dict.fromkeys(self._wanted, self._cut)
+        return dict.fromkeys(wanted, self._cut)
 
     def _missed(self, start: dict[int, int]) -> dict[int, int]:
         """Where a new subscriber to all groups begins in those in which it is not live at once. (A hundred groups are
@@ -195,3 +251,12 @@ class Placing:
                 if heads.get(group) != at:
                     begin[group] = at
         return begin
+
+
+def _parts(wanted: Mapping[bytes, Grant]) -> Iterator[Mapping[bytes, Grant]]:
+    if len(wanted) <= FILTERS_AT_ONCE:
+        yield wanted
+        return
+    items = iter(wanted.items())
+    while part := dict(islice(items, FILTERS_AT_ONCE)):
+        yield part

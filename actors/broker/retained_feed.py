@@ -11,6 +11,7 @@ from typing import Any
 
 from lexicast.cluster.blocks import Block
 
+from ..loop.turns import Turns
 from .coordinators import Coordinators
 from .filters import parts
 from .pipelines.pipeline import Pipeline
@@ -25,25 +26,32 @@ class RetainedFeed:
         self._coordinators = coordinators
         self._cuts = cuts
         self.filters = list(cuts)
-        self._left: list[tuple[Pipeline, list[bytes]]] = []
+        # What is left to be asked for; None: it has not been sorted yet.
+        self._left: list[tuple[Pipeline, list[bytes]]] | None = None
         self._after: Any = None
-        by_pipeline: dict[Pipeline, list[bytes]] = {}
-        for topic_filter in cuts:
-            for pipeline in coordinators.pipelines_of(topic_filter):
-                by_pipeline.setdefault(pipeline, []).append(topic_filter)
-        for pipeline, filters in by_pipeline.items():
-            self._left += [(pipeline, part) for part in parts(filters)]
 
     @property
     def done(self) -> bool:
         """Whether there is no further page."""
-        return not self._left
+        return not (self.filters if self._left is None else self._left)
+
+    async def _sorted(self) -> list[tuple[Pipeline, list[bytes]]]:
+        """The filters by the coordinators that they concern."""
+        by_pipeline: dict[Pipeline, list[bytes]] = {}
+        turns = Turns()
+        for topic_filter in self.filters:
+            for pipeline in self._coordinators.pipelines_of(topic_filter):
+                by_pipeline.setdefault(pipeline, []).append(topic_filter)
+            await turns.give_way()
+        return [(pipeline, part) for pipeline, filters in by_pipeline.items() for part in parts(filters)]
 
     async def page(self) -> list[tuple[bytes, Block]]:
         """The next page: (filter, a block of one record) each; it may be empty.
 
         Raises UnavailableError when the coordinator does not answer in time; ask again then.
         """
+        if self._left is None:
+            self._left = await self._sorted()
         pipeline, filters = self._left[0]
         answers: list[Any] = []
         await self._coordinators.ask(pipeline, answers.append, "retained", filters, self._after, PAGE_BYTES)

@@ -6,12 +6,12 @@ Subscriptions of many subscribers to one filter are one back-end subscription (`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 
-from ..loop.turns import Turns
 from .catching_up.block_cache import BlockCache
 from .catching_up.readers import CatchingUp
 from .coordinators import Coordinators
@@ -21,12 +21,9 @@ from .fanout import Fan, Fanout
 from .filters import Filters
 from .live_delivery import LiveDelivery
 from .pipelines.pipeline import Pipeline
-from .placing import Cuts, Placing
+from .placing import FILTERS_AT_ONCE, Beginning, Cuts, Placing
 from .retained_feed import RetainedFeed
 from .subscriber import Subscriber
-
-# Subscriptions of one subscriber that end in one step.
-FILTERS_AT_ONCE = 100
 
 
 class Subscriptions:
@@ -51,6 +48,7 @@ class Subscriptions:
         self._clock = clock
         self._fanout = fanout
         self._leaving: set[asyncio.Task[None]] = set()
+        self._held_back: set[Subscriber] = set()
 
     # -- what subscribers that lag need (`SubscriberBroker`), and who brings them up
 
@@ -78,7 +76,8 @@ class Subscriptions:
 
     def lagged(self, subscriber: Subscriber) -> None:
         """Bring a subscriber up."""
-        self._catching_up.start(subscriber)
+        if subscriber not in self._held_back:
+            self._catching_up.start(subscriber)
 
     def pipeline_of(self, group: int) -> Pipeline | None:
         """The pipeline to the leader of `group`."""
@@ -103,46 +102,22 @@ class Subscriptions:
 
         Raises UnavailableError when a coordinator cannot be reached within `link.request_timeout_s`.
         """
-        await self.filters.settled(wanted)
-        if subscriber.closed:
-            return {}
-        fresh = self.filters.hold([name for name in wanted if name not in subscriber.subscriptions])
-        placing = Placing(self, subscriber, wanted, fresh, start)
-        try:
-            return await placing.run()
-        except BaseException:
-            placing.undo()
-            raise
-        finally:
-            self.filters.placed(fresh)
-            if subscriber.closed:
-                self.filters.release([name for name in placing.held if name not in placing.inserted])
+        return await Placing(self, subscriber, start).run(wanted)
 
-    def insert(
-        self,
-        subscriber: Subscriber,
-        wanted: Mapping[bytes, Grant],
-        begin: Mapping[int, int],
-        past: Mapping[int, int],
-        behind: Collection[int],
-    ) -> None:
-        """Subscribe at the heads, or lagging from `begin` on. `past`: from where on it comes live, or came to this
-        broker. `behind`: groups whose blocks before the cut are still to come, and may have been chosen before the
-        filter was known."""
+    def insert(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant], beginning: Beginning) -> None:
+        """Put filters into the fan-out: they begin."""
         if subscriber.closed:
             return
         self._catching_up.leave(subscriber)
         if not subscriber.samples:
-            self._lag(subscriber, begin, past, behind)
+            self._lag(subscriber, beginning)
         subscriber.refresh()
-        subscriber.set_filters(wanted)
-        self._fanout.insert(wanted, subscriber)
+        self.enter(subscriber, wanted)
         if subscriber.lagging and not subscriber.blocked:
             self.lagged(subscriber)
 
-    def _lag(
-        self, subscriber: Subscriber, begin: Mapping[int, int], past: Mapping[int, int], behind: Collection[int]
-    ) -> None:
+    def _lag(self, subscriber: Subscriber, beginning: Beginning) -> None:
+        begin, past, behind = beginning
         heads = self.live.heads
         lagging, pasts, missed_live = subscriber.lagging, subscriber.past, subscriber.missed_live
         if not lagging:
@@ -163,6 +138,31 @@ class Subscriptions:
                 elif group not in pasts:
                     missed_live.add(group)
 
+    def enter(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant]) -> None:
+        """Put filters into the fan-out, as they are."""
+        subscriber.set_filters(wanted)
+        self._fanout.insert(wanted, subscriber)
+
+    @contextmanager
+    def held_back(self, subscriber: Subscriber, begin: Mapping[int, int]) -> Iterator[None]:
+        """While filters of a subscriber `enter` in several turns: in all groups that they concern it stands where they
+        begin, gets nothing and is not brought up, or it would miss what the others match. `insert` follows in the turn
+        in which this ends."""
+        self._catching_up.leave(subscriber)
+        lagging = subscriber.lagging
+        stood = {group: lagging[group] for group in begin if group in lagging}
+        for group, offset in begin.items():
+            lagging[group] = min(offset, stood.get(group, offset))
+        subscriber.refresh()
+        self._held_back.add(subscriber)
+        try:
+            yield
+        finally:
+            self._held_back.discard(subscriber)
+            for group in begin:
+                subscriber.lagging.pop(group, None)
+            subscriber.lagging.update(stood)
+
     def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
         """End a subscription; False when there was none."""
         if not subscriber.drop_filter(topic_filter):
@@ -170,6 +170,18 @@ class Subscriptions:
         self._fanout.remove([topic_filter], subscriber)
         self.filters.release([topic_filter])
         return True
+
+    async def unsubscribe_all(self, subscriber: Subscriber, filters: Sequence[bytes]) -> None:
+        """The same of many, little by little: as many at a time as make a turn here and at the coordinators."""
+        for at in range(0, len(filters), FILTERS_AT_ONCE):
+            dropped = [name for name in filters[at : at + FILTERS_AT_ONCE] if subscriber.drop_filter(name)]
+            answers = self._end(subscriber, dropped)
+            if at + FILTERS_AT_ONCE < len(filters):
+                await _taken(answers)
+
+    def _end(self, subscriber: Subscriber, filters: Collection[bytes]) -> list[asyncio.Future[None]]:
+        self._fanout.remove(filters, subscriber)
+        return self.filters.release(filters)
 
     def leave(self, subscriber: Subscriber) -> None:
         """The subscriber is gone: all its subscriptions end, many of them little by little."""
@@ -184,15 +196,9 @@ class Subscriptions:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def _end(self, subscriber: Subscriber, filters: list[bytes]) -> None:
-        self._fanout.remove(filters, subscriber)
-        self.filters.release(filters)
-
     async def _end_slowly(self, subscriber: Subscriber, filters: list[bytes]) -> None:
-        turns = Turns()
         for at in range(0, len(filters), FILTERS_AT_ONCE):
-            self._end(subscriber, filters[at : at + FILTERS_AT_ONCE])
-            await turns.give_way()
+            await _taken(self._end(subscriber, filters[at : at + FILTERS_AT_ONCE]))
 
     def cursor_of(self, subscriber: Subscriber) -> dict[int, int]:
         """Where the subscriber stands in each group that its subscriptions concern."""
@@ -203,7 +209,7 @@ class Subscriptions:
         return cursor
 
     def retained(self, cuts: Cuts) -> RetainedFeed:
-        """What is retained of new subscriptions' topics from before their cuts. Raises UnavailableError."""
+        """What is retained of new subscriptions' topics from before their cuts."""
         return RetainedFeed(self.coordinators, cuts)
 
     def close(self) -> None:
@@ -212,3 +218,10 @@ class Subscriptions:
         for task in self._leaving:
             task.cancel()
         self._catching_up.close()
+
+
+async def _taken(answers: list[asyncio.Future[None]]) -> None:
+    """Wait for these, and give way."""
+    if answers:
+        await asyncio.wait(answers)
+    await asyncio.sleep(0)

@@ -19,7 +19,8 @@ from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.wire import STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
-from ..broker.encoding import Kind
+from ..broker.encoding import Grant, Kind
+from ..loop.turns import Turns
 from .admission import admission
 from .client_line import ClientLine
 from .codec.encode import encode_acks, encode_answer, encode_packet
@@ -249,7 +250,11 @@ class Connecting:
 
     async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:
         """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
-        wanted = {name: grant_of(subscription) for name, subscription in session.subscriptions.items()}
+        wanted: dict[bytes, Grant] = {}
+        turns = Turns()
+        for name, subscription in session.subscriptions.items():
+            wanted[name] = grant_of(subscription)
+            await turns.give_way()
         if wanted:
             await self._engine.subscriptions.subscribe(subscriber, wanted, start=session.cursor)
         return subscriber.discarded_records

@@ -33,9 +33,10 @@ from lexicast.cluster.protocol.session_floor import EXCEPTION_OFFSETS_MAX, Sessi
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
 from ..broker.pipelines.pipeline import Pipeline
+from ..loop.turns import Turns
 from .codec.packets import Will
 from .session import Session
-from .session_state import filters_of, place_of, restore, will_bytes, will_delay_s
+from .session_state import filters_of, place_of, restoring, will_bytes, will_delay_s, writing_filters
 from .wills import WillPublisher
 
 if TYPE_CHECKING:
@@ -151,7 +152,9 @@ class OwnedSessions:
         present = opened.present
         if present:
             try:
-                restore(session, opened.filters, opened.place)
+                turns = Turns()
+                for _ in restoring(session, opened.filters, opened.place):
+                    await turns.give_way()
             except PeerError as error:
                 log.error("session %r starts anew: %s", session.client_id, error)
                 present = False
@@ -322,6 +325,9 @@ class OwnedSessions:
         """Save a session whose subscriptions have changed; returns when that is durable, or when `owner` serves it no
         more. Raises LexicastError, TimeoutError.
         """
+        turns = Turns()
+        for _ in writing_filters(owner.session):
+            await turns.give_way()
         if _digest(filters_of(owner.session)) == owner.session.filters_saved:
             return  # most devices subscribe at every connect to what they are subscribed to
         async with asyncio.timeout(self._engine.config.link.request_timeout_s):

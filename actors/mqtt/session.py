@@ -122,6 +122,9 @@ class Session:
     expiry_s: int = 0
     will: Will | None = None
     subscriptions: dict[bytes, SessionSubscription] = field(default_factory=dict)
+    # How often these have changed; and, where they are many, how they were written when they had changed so often.
+    changes: int = 0
+    filters_written: tuple[int, bytes] = (-1, b"")
     # group -> next offset to deliver; kept by the broker, here only to be saved
     cursor: Cursor = field(default_factory=dict)
     # The connection's number in its broker's incarnation.
@@ -170,6 +173,7 @@ class Session:
         existed = name in self.subscriptions
         if not existed and len(self.subscriptions) >= self.subscriptions_max:
             return SubscribeOutcome(QUOTA_EXCEEDED, False, False)
+        self.changes += 1
         self.subscriptions[name] = SessionSubscription(
             options.qos, options.no_local, options.retain_as_published, options.retain_handling, identifier
         )
@@ -179,6 +183,7 @@ class Session:
 
     def unsubscribe(self, name: bytes) -> bool:
         """Remove a subscription; False when there was none."""
+        self.changes += 1
         return self.subscriptions.pop(name, None) is not None
 
     # -- publications to the client

@@ -17,7 +17,7 @@ Not saved: publications on their way in (`arriving`: their group knows them), an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import msgpack
@@ -34,6 +34,9 @@ FORMAT = 2
 # Packet ids passed over when nobody handed the session over: a session is saved before it has used so many.
 IDS_SKIPPED = 1 << 15
 
+# Subscriptions read or written in one step.
+STEP = 100
+
 _OFFSET_MAX = 2**63 - 1
 _TOPIC_BYTES_MAX = 65_535
 
@@ -42,9 +45,39 @@ _TOPIC_BYTES_MAX = 65_535
 
 
 def filters_of(session: Session) -> bytes:
-    """The subscriptions."""
-    packed: bytes = msgpack.packb((FORMAT, [(name, *options) for name, options in session.subscriptions.items()]))
-    return packed
+    """The subscriptions. Those of many are kept until they change: they are asked for again and again."""
+    writing = writing_filters(session)
+    while True:
+        try:
+            next(writing)
+        except StopIteration as end:
+            written: bytes = end.value
+            return written
+
+
+def writing_filters(session: Session) -> Generator[None, None, bytes]:
+    """`filters_of` step by step, as they are when it begins: where they do not change meanwhile it finds them kept."""
+    changes, written = session.filters_written
+    if changes == session.changes:
+        return written
+    changes, listed = session.changes, list(session.subscriptions.items())
+    packer = msgpack.Packer(autoreset=False)
+    packer.pack_array_header(2)
+    packer.pack(FORMAT)
+    packer.pack_array_header(len(listed))
+    for at in range(0, len(listed), STEP):
+        for name, options in listed[at : at + STEP]:
+            packer.pack((name, *options))
+        yield
+    written = bytes(packer.bytes())
+    if session.changes == changes:
+        _keep(session, written)
+    return written
+
+
+def _keep(session: Session, filters: bytes) -> None:
+    if len(session.subscriptions) > STEP:
+        session.filters_written = session.changes, filters
 
 
 def will_bytes(will: Will | None) -> bytes:
@@ -81,13 +114,24 @@ def _pack_place(
 
 def restore(session: Session, filters: bytes, place: bytes) -> None:
     """Fill a new `session` with what was saved. Raises PeerError, the session untouched, for anything else."""
+    for _ in restoring(session, filters, place):
+        pass
+
+
+def restoring(session: Session, filters: bytes, place: bytes) -> Iterator[None]:
+    """`restore` of a session that may have many subscriptions, step by step; it is done at the end."""
+    found_subscriptions: dict[bytes, SessionSubscription] = {}
     try:
-        found_subscriptions = _filters(filters)
+        for some in _filters(filters):
+            found_subscriptions.update(some)
+            yield
         next_id, cursor, pending, released, received = _place(place)
     except _UNREADABLE as error:
         raise PeerError(f"the saved state of session {session.client_id!r} cannot be read: {error}") from None
     session.subscriptions, session.next_id, session.cursor = found_subscriptions, next_id, cursor
     session.pending, session.released, session.received = pending, released, received
+    session.changes += 1
+    _keep(session, filters)
 
 
 def left_behind(place: bytes, floor: Mapping[int, int]) -> bytes:
@@ -140,9 +184,10 @@ def _fields(data: bytes, count: int) -> tuple[Any, ...]:
     return tuple(fields)
 
 
-def _filters(data: bytes) -> dict[bytes, SessionSubscription]:
+def _filters(data: bytes) -> Iterator[dict[bytes, SessionSubscription]]:
     (listed,) = _fields(data, 1)
-    return {_name(name): _subscription(rest) for name, *rest in listed}
+    for at in range(0, len(listed), STEP):
+        yield {_name(name): _subscription(rest) for name, *rest in listed[at : at + STEP]}
 
 
 def _place(

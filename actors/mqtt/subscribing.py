@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from lexicast.cluster.errors import LexicastError, TopicError, UsageError
@@ -36,9 +37,13 @@ from .window_subscriptions import Window, place, window_of
 
 log = logging.getLogger(__name__)
 
+# Grants of different options and identifiers of which one object is enough for all subscriptions.
+GRANTS_KEPT = 1_024
 
+
+@lru_cache(maxsize=GRANTS_KEPT)
 def grant_of(subscription: SessionSubscription) -> Grant:
-    """A subscription as the fan-out knows it."""
+    """A subscription as the fan-out knows it; mostly they are alike."""
     identifier = subscription.identifier
     return Grant(
         subscription.qos,
@@ -83,7 +88,7 @@ async def change_subscriptions(
     while left and client.is_open:
         packet = left.popleft()
         if isinstance(packet, Unsubscribe):
-            answers.append(_unsubscribe(services, client, packet))
+            answers.append(await _unsubscribe(services, client, packet))
             continue
         change = _Subscribing(services, client)
         await change.decide(packet)
@@ -179,8 +184,8 @@ class _Subscribing:
             )
             for name, (answer, at) in self._places.items():
                 session.unsubscribe(name)
-                subscriptions.unsubscribe(subscriber, name)
                 answer.reason_codes[at] = UNSPECIFIED_ERROR
+            await subscriptions.unsubscribe_all(subscriber, list(self._places))
         return self._answers
 
 
@@ -198,15 +203,18 @@ async def _in_window(
     return grant.qos
 
 
-def _unsubscribe(services: MqttServices, client: SubscribingClient, packet: Unsubscribe) -> UnsubAck:
+async def _unsubscribe(services: MqttServices, client: SubscribingClient, packet: Unsubscribe) -> UnsubAck:
     """The UNSUBACK."""
-    codes, subscriber = [], client.subscriber
+    codes, gone, subscriber = [], list[bytes](), client.subscriber
+    turns = Turns()
     for name in packet.filters:
         known = client.session.unsubscribe(name)
         if known:
-            services.engine.subscriptions.unsubscribe(subscriber, name)
+            gone.append(name)
         if name in subscriber.windows:
             subscriber.windows.pop(name).leave()
             known = True
         codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)
+        await turns.give_way()
+    await services.engine.subscriptions.unsubscribe_all(subscriber, gone)
     return UnsubAck(packet.packet_id, codes)

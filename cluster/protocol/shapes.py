@@ -14,7 +14,7 @@ from operator import call
 from typing import Any, Final, TypeAlias
 
 from ..errors import LexicastError, PeerError
-from ..topics.names import check_filter
+from ..topics.names import all_filters, check_filter
 
 Shape: TypeAlias = Callable[[Any], bool]
 
@@ -45,6 +45,7 @@ class Number:
 
 
 _INT: Final = frozenset({int})
+_BYTES: Final = frozenset({bytes})
 
 
 def whole_number(low: int = 0, high: int = I64_MAX) -> Number:
@@ -114,11 +115,18 @@ def topic_filter(value: Any) -> bool:
     return True
 
 
+def topic_filters(value: Any) -> bool:
+    """An array of such."""
+    if type(value) is not tuple or not _BYTES.issuperset(map(type, value)):
+        return False
+    return all_filters(value) or all(map(topic_filter, value))
+
+
 GROUP: Final = whole_number(0, GROUP_MAX)
 OFFSET: Final = whole_number()
 WHOLE: Final = whole_number()
 CURSOR: Final = mapping(GROUP, OFFSET)
-FILTERS: Final = each(topic_filter)
+FILTERS: Final = topic_filters
 PACKET_IDS: Final = each(whole_number(1, 65_535))
 DICTIONARY_ID: Final = whole_number(0, U64_MAX)
 

@@ -7,7 +7,7 @@ Statement numbers such as [MQTT-4.7.2-1] are those of the OASIS standard, MQTT V
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ..errors import TopicError
@@ -26,6 +26,9 @@ DICTIONARY_PREFIX: Final = b"$sdc/"
 MODEL_TOPIC: Final = b"$sdc-model/predict"
 
 SHARE_PREFIX: Final = b"$share/"
+
+# Beside '+' in its level another character, in names with NUL between them.
+_MISPLACED_PLUS: Final = re.compile(rb"[^/\0]\+|\+[^/\0]")
 
 # A wildcard beside another character of its level, and '#' that is not the last character.
 _MISPLACED: Final = re.compile(rb"[^/][+#]|\+[^/]|#.", re.DOTALL)
@@ -66,6 +69,29 @@ def check_filter_form(filter: bytes) -> None:
     if filter.endswith(b"#") and not filter.endswith(b"/#"):  # [MQTT-4.7.1-1]: alone in its level
         raise TopicError(f"filter {_show(filter)}: '#' must be alone in its level, as in 'a/#'")
     raise TopicError(f"filter {_show(filter)}: '+' must be alone in its level, as in 'a/+/b'")  # [MQTT-4.7.1-2]
+
+
+def all_filters(filters: Sequence[bytes]) -> bool:
+    """Whether all of `filters` pass `check_filter`, in a fraction of its time where they are many. False says nothing:
+    look at each then, which also tells what is wrong. (Exact filters of very many levels are not looked at closely.)
+    """
+    if not filters:
+        return True
+    joined = b"\0".join(filters)
+    lengths = [*map(len, filters)]
+    if joined.count(b"\0") >= len(filters) or not 0 < min(lengths) <= max(lengths) <= TOPIC_BYTES_MAX:
+        return False
+    try:
+        joined.decode()  # NUL ends whatever a name has left open
+    except UnicodeDecodeError:
+        return False
+    hashes = joined.count(b"#")
+    if hashes and hashes != joined.count(b"/#\0") + joined.endswith(b"/#") + filters.count(b"#"):
+        return False
+    if b"+" in joined and _MISPLACED_PLUS.search(joined):
+        return False
+    # As many slashes as levels allow need as many bytes.
+    return max(lengths) < FILTER_LEVELS_MAX or all([name.count(b"/") < FILTER_LEVELS_MAX for name in filters])
 
 
 def _check_text(text: bytes, what: str) -> None:

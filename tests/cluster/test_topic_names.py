@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lexicast.cluster.errors import TopicError
 from lexicast.cluster.topics import name_tree as topic_names
 from lexicast.cluster.topics.name_tree import Path, TopicNames
-from lexicast.cluster.topics.names import TopicIndex, check_filter, matches
+from lexicast.cluster.topics.names import TopicIndex, all_filters, check_filter, matches
 
 LEVELS = ["", "a", "b", "c", "$x", "dd"]
 topics = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=4).map("/".join).filter(bool).map(str.encode)
@@ -97,3 +98,35 @@ def test_an_index_knows_which_topics_a_filter_matches(held: list[bytes], asked: 
     assert sorted(index.match(asked)) == sorted(name for name in set(held) if matches(asked, name))
     for name in held:
         assert index.setdefault(name, -1) == index[name] == held.index(name)
+
+
+# What a filter may not be, and what it may be, in one alphabet.
+LETTERS = st.sampled_from([b"a", b"/", b"+", b"#", b"$", b"\0", b"\xc3", b"\xa4"])
+any_filters = st.lists(st.lists(LETTERS, max_size=4).map(b"".join), max_size=4)
+
+
+def passes(name: bytes) -> bool:
+    try:
+        check_filter(name)
+    except TopicError:
+        return False
+    return True
+
+
+@given(any_filters)
+@settings(max_examples=500, deadline=None)
+def test_many_filters_pass_together_if_each_does(chosen: list[bytes]) -> None:
+    assert all_filters(chosen) == all(map(passes, chosen))
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        (b"/".join([b"+"] * 200), True),
+        (b"/".join([b"+"] * 201), False),
+        (b"x" * 65_535, True),
+        (b"x" * 65_536, False),
+    ],
+)
+def test_many_filters_keep_the_limits_of_one(name: bytes, good: bool) -> None:
+    assert (all_filters([b"a/#", name, b"b"]), passes(name)) == (good, good)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lexicast.cluster.errors import TopicError
-from lexicast.cluster.topics.names import check_filter_form, check_topic, shared
+from lexicast.cluster.topics.names import SHARE_PREFIX, all_filters, check_filter_form, check_topic, shared
 
 from .packets import (
     AUTH,
@@ -216,7 +216,7 @@ def _decode_subscribe(body: Body, version: int) -> Subscribe:
     packet_id = _packet_id(body, "SUBSCRIBE")
     properties = read_properties(body, SUBSCRIBE) if version == V5 else None
     subscription_id = properties.pop(SUBSCRIPTION_ID, None) if properties else None
-    filters: list[tuple[bytes, SubscriptionOptions]] = []
+    filters = _subscriptions_at_once(body, version)
     while body.left():
         name = _filter(body, version)
         filters.append((name, _subscription_options(body.u8(), version, name)))
@@ -224,6 +224,49 @@ def _decode_subscribe(body: Body, version: int) -> Subscribe:
     if not filters:
         raise protocol_error("MQTT-3.8.3-2", "SUBSCRIBE holds no filter")
     return Subscribe(packet_id, filters, subscription_id, properties or None)
+
+
+def _subscriptions_at_once(body: Body, version: int) -> list[tuple[bytes, SubscriptionOptions]]:
+    """All that follows, if it is plain and nothing is wrong with it: a client may have thousands, in one read. Else
+    nothing is taken."""
+    data, at, end = body.data, body.pos, body.end
+    names: list[bytes] = []
+    options = bytearray()
+    try:
+        while at < end:
+            start = at + 2
+            at = start + (data[at] << 8 | data[at + 1])
+            names.append(data[start:at])
+            options.append(data[at])
+            at += 1
+    except IndexError:
+        return []
+    known = _OPTIONS[version]
+    if at != end or len(names) > FILTERS_MAX or not known.keys() >= set(options) or not _all_plain(names):
+        return []
+    body.pos = end
+    return list(zip(names, map(known.__getitem__, options), strict=True))
+
+
+def _names_at_once(body: Body) -> list[bytes]:
+    """The same without options."""
+    data, at, end = body.data, body.pos, body.end
+    names: list[bytes] = []
+    try:
+        while at < end:
+            start = at + 2
+            at = start + (data[at] << 8 | data[at + 1])
+            names.append(data[start:at])
+    except IndexError:
+        return []
+    if at != end or len(names) > FILTERS_MAX or not _all_plain(names):
+        return []
+    body.pos = end
+    return names
+
+
+def _all_plain(names: list[bytes]) -> bool:
+    return all_filters(names) and not any([name.startswith(_SHARE) for name in names])
 
 
 def _filter(body: Body, version: int) -> bytes:
@@ -251,6 +294,16 @@ def _subscription_options(byte: int, version: int, name: bytes) -> SubscriptionO
     return SubscriptionOptions(byte & 3, bool(byte & 4), bool(byte & 8), byte >> 4 & 3)
 
 
+_SHARE = SHARE_PREFIX[:-1]
+# Options that may stand beside any filter but a shared subscription's, by version.
+_OPTIONS = {
+    version: {
+        byte: _subscription_options(byte, version, b"") for byte in bytes_of if byte & 3 < 3 and byte & 0x30 < 0x30
+    }
+    for version, bytes_of in ((V5, range(0x40)), (V311, range(4)))
+}
+
+
 def _check_filter_count(filters: list[tuple[bytes, SubscriptionOptions]] | list[bytes]) -> None:
     if len(filters) > FILTERS_MAX:
         raise protocol_error("MQTT-4.13.1-1", f"more than {FILTERS_MAX} filters in one packet: send several")
@@ -259,7 +312,7 @@ def _check_filter_count(filters: list[tuple[bytes, SubscriptionOptions]] | list[
 def _decode_unsubscribe(body: Body, version: int) -> Unsubscribe:
     packet_id = _packet_id(body, "UNSUBSCRIBE")
     properties = read_properties(body, UNSUBSCRIBE) if version == V5 else None
-    filters: list[bytes] = []
+    filters = _names_at_once(body)
     while body.left():
         filters.append(_filter(body, version))
         _check_filter_count(filters)

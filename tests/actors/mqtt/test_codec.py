@@ -13,6 +13,7 @@ from paho.mqtt.properties import Properties as PahoProperties
 
 from lexicast.actors.mqtt.codec import (
     PacketReader,
+    decode,
     encode_acks,
     encode_packet,
     encode_publish,
@@ -70,6 +71,7 @@ from lexicast.actors.mqtt.codec.properties import (
     USER_PROPERTY,
     WILL,
 )
+from lexicast.actors.mqtt.codec.wire import Body
 
 LIMIT = 1 << 20
 VERSIONS = (V311, V5)
@@ -658,3 +660,48 @@ def test_paho_reads_our_properties(found: dict[int, Any] | None) -> None:
     assert size == len(encoded)
     assert read(encode_packet(ConnAck(False, 0, found), V5), from_client=False) == [ConnAck(False, 0, found)]
     assert sorted(theirs.pack()) == sorted(encoded)
+
+
+# -- many filters at once
+
+filter_bytes = st.lists(
+    st.sampled_from([b"a", b"/", b"+", b"#", b"\0", b"\xc3", b"\xa4", b"$share", b"/g/"]), max_size=4
+).map(b"".join)
+entries = st.lists(st.tuples(filter_bytes, st.integers(0, 255) | st.integers(0, 2)), max_size=4)
+
+
+def body_of(version: int, entries: list[tuple[bytes, int]], options: bool, cut: int, more: bytes) -> Body:
+    """A packet id and filters, `cut` bytes too short, with what else was read behind it."""
+    parts = [len(name).to_bytes(2, "big") + name + (bytes([byte]) if options else b"") for name, byte in entries]
+    data = b"\0\1" + b"\0" * (version == V5) + b"".join(parts)
+    end = max(3, len(data) - cut)
+    return Body(data[:end] + more, 0, end)
+
+
+@pytest.mark.parametrize("kind", [SUBSCRIBE, UNSUBSCRIBE])
+@pytest.mark.parametrize("version", [V311, V5])
+@given(entries=entries, cut=st.sampled_from([0, 0, 0, 1, 2]), more=st.binary(max_size=3))
+def test_filters_are_decoded_at_once_as_one_by_one(
+    kind: int, version: int, entries: list[tuple[bytes, int]], cut: int, more: bytes
+) -> None:
+    found: list[object] = []
+    for at_once in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not at_once:
+                patch.setattr(decode, "_all_plain", lambda names: False)
+            try:
+                found.append(
+                    decode.decode_packet(
+                        kind | 2, body_of(version, entries, kind == SUBSCRIBE, cut, more), version, True
+                    )
+                )
+            except MqttProtocolError as error:
+                found.append((error.reason_code, str(error)))
+    assert found[0] == found[1]
+
+
+def test_thousands_of_filters_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    packet = Subscribe(1, [(b"gateway/%d/#" % n, SubscriptionOptions(1)) for n in range(1_000)])
+    reader = PacketReader(1 << 20, version=V311, from_client=True)
+    monkeypatch.setattr(decode, "_filter", None)
+    assert reader.feed(encode_packet(packet, V311)) == [packet]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lexicast.actors.mqtt import session_state
 from lexicast.actors.mqtt.codec.packets import (
     PUBCOMP,
     PUBREC,
@@ -29,9 +30,11 @@ from lexicast.actors.mqtt.session_state import (
     left_behind,
     place_of,
     restore,
+    restoring,
     will_bytes,
     will_delay_s,
     will_of,
+    writing_filters,
 )
 from lexicast.cluster.errors import PeerError, UsageError
 
@@ -359,3 +362,32 @@ def test_a_will_that_cannot_be_read_is_a_peer_error(data: st.DataObject) -> None
         will_of(good[:at] + bytes([data.draw(st.integers(0, 255))]) + good[at + 1 :])
     with pytest.raises(PeerError):
         will_of(good[:at] or b"junk")
+
+
+def test_many_subscriptions_are_read_and_written_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_state, "STEP", 3)
+    one = Session("client", b"uid", 1)
+    for number in range(8):
+        one.subscribe(b"a/%d" % number, SubscriptionOptions(number % 3, bool(number % 2)), number or None)
+    assert len([*writing_filters(one)]) == 3
+    written = filters_of(one)
+    assert msgpack.unpackb(written) == [2, [[name, *options] for name, options in one.subscriptions.items()]]
+    assert filters_of(one) is written  # kept
+    after = Session("client", b"uid", 2)
+    assert len([*restoring(after, written, place_of(one))]) == 3
+    assert after.subscriptions == one.subscriptions
+    assert filters_of(after) is written
+    after.unsubscribe(b"a/0")
+    assert filters_of(after) == msgpack.packb((2, [(name, *options) for name, options in after.subscriptions.items()]))
+
+
+def test_subscriptions_that_change_while_they_are_written_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_state, "STEP", 3)
+    one = Session("client", b"uid", 1)
+    for number in range(8):
+        one.subscribe(b"a/%d" % number, SubscriptionOptions(1))
+    steps = writing_filters(one)
+    next(steps)
+    one.unsubscribe(b"a/7")
+    assert [*steps] == [None, None]
+    assert len(msgpack.unpackb(filters_of(one))[1]) == 7
