@@ -7,12 +7,13 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from lexicast.bench import connections, latency
-from lexicast.bench.peers import loadgen, paced_load, toy
+from lexicast.bench.peers import fleet_load, loadgen, paced_load, toy
+from lexicast.bench.peers.fleet_load import FleetLoad, OpenFleet, OpenPairs, OpenTopics
 from lexicast.bench.peers.loadgen import (
     BLOCK,
     AcknowledgingSubscriber,
@@ -294,6 +295,53 @@ def test_dropped_last_message_is_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     with broker(DropsOne) as address, opened(address, Load("t", 2, SIZE)) as running:
         result = running.run(60, 50, messages_max=300)  # 0 opened the load, so 300 is the last one
         assert (result.sent, result.deliveries, result.lost) == (300, 598, 2)
+
+
+FLEETS = [
+    pytest.param(OpenFleet, 0, id="to one subscriber"),
+    pytest.param(OpenFleet, 1, id="to one subscriber, QoS 1"),
+    pytest.param(OpenPairs, 0, id="pairs"),
+    pytest.param(OpenTopics, 0, id="topics in turn"),
+]
+OpenOfAFleet = Callable[[Address, Wire, FleetLoad], OpenFleet | OpenLoad]
+
+
+@pytest.mark.parametrize(("kind", "qos"), FLEETS)
+def test_everything_that_a_fleet_sends_is_delivered(kind: OpenOfAFleet, qos: int) -> None:
+    with broker(toy.ToyConnection) as address:
+        running = kind(address, MqttWire(), FleetLoad("f", 5, SIZE, qos))
+        try:
+            for count in (1, 2_000, 13):
+                result = running.run(60, 20, messages_max=count)
+                assert (result.sent, result.deliveries, result.lost) == (count, count, 0)
+        finally:
+            running.close()
+
+
+@pytest.mark.parametrize(("kind", "qos"), FLEETS)
+def test_message_of_a_fleet_that_is_dropped_is_noticed(
+    kind: OpenOfAFleet, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_load, "LOST_AFTER_S", 0.4)
+    monkeypatch.setattr(loadgen, "LOST_AFTER_S", 0.4)
+    with broker(DropsOne) as address:
+        running = kind(address, MqttWire(), FleetLoad("f", 5, SIZE, qos))
+        try:
+            with pytest.raises(DeliveryError, match=r"message \d+ stands where \d+ should be: 1 lost"):
+                running.run(60, 20, messages_max=2_000)  # of each topic, number 300 is missing
+        finally:
+            running.close()
+
+
+def test_last_message_of_a_fleet_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_load, "LOST_AFTER_S", 0.4)
+    with broker(DropsOne) as address:
+        running = OpenFleet(address, MqttWire(), FleetLoad("f", 1, SIZE))
+        try:
+            result = running.run(60, 50, messages_max=300)  # 0 opened the load
+            assert (result.sent, result.deliveries, result.lost) == (300, 299, 1)
+        finally:
+            running.close()
 
 
 def test_hung_up_subscriber_is_noticed() -> None:
