@@ -136,6 +136,10 @@ def origins_of(topics: tuple[bytes, ...], origins: tuple[str | int, ...]) -> tup
     return (topic.split(b"/")[origins[0]].decode(),)
 
 
+# Without the interpreter's frame that `_make` has: the fields have been counted.
+_new = tuple.__new__
+
+
 def unpack_meta(data: bytes) -> Meta:
     """Bytes back to a Meta, every type and index in it checked. Raises PeerError when they are not one."""
     try:
@@ -144,8 +148,10 @@ def unpack_meta(data: bytes) -> Meta:
         )
         if len(flat) == RUN_FIELDS:
             runs: tuple[Run, ...] = (Run._make(flat),)
+        elif len(flat) % RUN_FIELDS:
+            raise ValueError(f"{len(flat)} fields of runs, which have {RUN_FIELDS} each")
         else:
-            runs = tuple([Run._make(flat[i : i + RUN_FIELDS]) for i in range(0, len(flat), RUN_FIELDS)])
+            runs = tuple([_new(Run, flat[i : i + RUN_FIELDS]) for i in range(0, len(flat), RUN_FIELDS)])
         meta = Meta(
             topics,
             runs,

@@ -383,6 +383,10 @@ class TopicIndex(Generic[V]):
     def __getitem__(self, topic: bytes) -> V:
         return self._exact[topic]
 
+    def get(self, topic: bytes) -> V | None:
+        """The value of `topic`; None when it is not there."""
+        return self._exact.get(topic)
+
     def setdefault(self, topic: bytes, value: V) -> V:
         """The value of `topic`, which is added when it is not there."""
         known = self._exact.get(topic)

@@ -110,18 +110,19 @@ def head_bytes(head: Head) -> int:
 
 def _parts(head: Head) -> tuple[int, int, int, int, int]:
     """Where meta, lengths, crcs and body begin within the value, and where it ends."""
-    meta = head_bytes(head)
+    meta = HEAD_BYTES + _EXPIRY_BYTES if head.flags & EXPIRES else HEAD_BYTES
     lengths = meta + head.meta_bytes
     crcs = lengths + U32 * head.records
     body = crcs + U32 * head.records
     return meta, lengths, crcs, body, body + head.body_bytes
 
 
-def verified_head(value: Value, group: int, last: int) -> Head:
-    """The head after its checksum (over key, head, meta, lengths and crcs). Raises DamageError, StoreFormatError."""
+def verified_head(value: Value, group: int, last: int, key: Value | None = None) -> Head:
+    """The head after its checksum (over key, head, meta, lengths and crcs). `key`: group and last offset as they stand
+    in the log, where that is at hand. Raises DamageError, StoreFormatError."""
     head = peek_head(value, group, last)
     _, _, _, covered, end = _parts(head)
-    seed = crc32(log_key(group, last))
+    seed = crc32(log_key(group, last) if key is None else key)
     if end != len(value) or crc32(value[_CRC.size : covered], seed) != _CRC.unpack_from(value)[0]:
         raise DamageError("log", group, last, "the head of the block does not match its checksum")
     if head.version > FORMAT_VERSION:
@@ -140,7 +141,11 @@ def meta_of(value: Value, head: Head) -> bytes:
 
 def block_of(value: Value, head: Head, unpacked_meta: Meta | None = None) -> Block:
     """The block, its payloads unverified; with its meta, where that is unpacked already and fits."""
-    meta, lengths, crcs, body, end = _parts(head)
+    return _block_of(value, head, _parts(head), unpacked_meta)
+
+
+def _block_of(value: Value, head: Head, parts: tuple[int, int, int, int, int], unpacked_meta: Meta | None) -> Block:
+    meta, lengths, crcs, body, end = parts
     if unpacked_meta is not None and sum([run.count for run in unpacked_meta.runs]) != head.records:
         unpacked_meta = None
     return Block(
@@ -175,10 +180,14 @@ def sound_block(
 
     None when none is left. Damage outside these offsets is no concern of a reader that is going to cut it off.
     """
-    _, _, crcs, body, _ = _parts(head)
-    block = block_of(value, head, meta)
+    parts = _parts(head)
+    _, _, crcs, body, _ = parts
+    block = _block_of(value, head, parts, meta)
     try:
-        if array("I", map(crc32, block.payloads())).tobytes() == value[crcs:body]:
+        if head.records == 1 and len(block.body) == _CRC.unpack(block.lengths)[0]:
+            if crc32(block.body) == _CRC.unpack_from(value, crcs)[0]:
+                return block, []
+        elif array("I", map(crc32, block.payloads())).tobytes() == value[crcs:body]:
             return block, []
         damaged = damaged_records(value, head)
         offsets = [record_offset(block, at) for at in damaged]

@@ -37,7 +37,7 @@ class Log:
     def sound_head(self, value: bytes | memoryview, key: bytes | memoryview, table: str = "log") -> Head | None:
         """The verified head of the block under `key` in the log, or in `kept`; None when it is damaged (noted)."""
         try:
-            return verified_head(value, *parse_log_key(key))
+            return verified_head(value, *parse_log_key(key), key)
         except DamageError as error:
             self.ledger.note(DamageError(table, error.group, error.offset, error.what))
             return None

@@ -11,13 +11,12 @@ blocks as rows, some 400 bytes each, and makes blocks of some of them again for 
 from __future__ import annotations
 
 import logging
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, Block, Meta, Run, pack_meta
+from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, U32, Block, Meta, Run, pack_meta
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.topics.names import TopicIndex
 
@@ -61,32 +60,36 @@ class PageRow(NamedTuple):
         return [self.body[ends[at] : ends[at + 1]] for at in range(self.run.count)]
 
 
+# Without the interpreter's frame that a NamedTuple's own constructor has: rows are made by ten thousands.
+_new_row = tuple.__new__
+
+
 def page_rows(block: Block, topics: dict[bytes, bytes]) -> list[PageRow]:
     """The runs of a block. `topics`: names met before, of which one object is enough. Raises PeerError."""
     meta = block.meta
-    offset, rows = block.first, list[PageRow]()
-    payloads = block.payloads()
-    at = 0
+    body, lengths = block.body, memoryview(block.lengths).cast("I")
+    if sum(lengths) != len(body):
+        raise PeerError(f"group {block.group} offset {block.first}: lengths and body of the block disagree")
+    names = [topics.setdefault(topic, topic) for topic in meta.topics]
+    origins, dictionaries = meta.origins, meta.dictionaries
+    time_us, epoch = block.time_us, block.epoch
+    rows: list[PageRow] = []
+    offset, number, at = block.first, 0, 0
     for run in meta.runs:
-        offset += run.skip
-        count = run.count
-        some = payloads[at : at + count]
-        topic = meta.topics[run.topic]
-        rows.append(
-            PageRow(
-                offset,
-                run,
-                topics.setdefault(topic, topic),
-                block.time_us,
-                block.epoch,
-                meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None,
-                meta.origins[run.origin] if run.origin >= 0 else None,
-                array("I", map(len, some)).tobytes() if count > 1 else b"",
-                some[0] if count == 1 else b"".join(some),
-            )
-        )
+        skip, topic, _, encoding, _, _, origin, count = run
+        offset += skip
+        if count == 1:
+            end, sizes = at + lengths[number], b""
+        else:
+            end = at + sum(lengths[number : number + count])
+            sizes = block.lengths[U32 * number : U32 * (number + count)]
+        dictionary = dictionaries[encoding - FIRST_DICTIONARY] if encoding >= FIRST_DICTIONARY else None
+        who = origins[origin] if origin >= 0 else None
+        fields = (offset, run, names[topic], time_us, epoch, dictionary, who, sizes, body[at:end])
+        rows.append(_new_row(PageRow, fields))
         offset += count
-        at += count
+        number += count
+        at = end
     return rows
 
 
@@ -181,16 +184,21 @@ class Page:
         """What it holds, in the order of offsets. A block that has not what it says costs itself."""
         if self._blocks is not None:
             topics: dict[bytes, bytes] = {}
-            rows, setdefault = self._rows, self._index.setdefault
+            rows, index = self._rows, self._index
+            numbers_of = index.get
             for block in self._blocks:
                 try:
                     found = page_rows(block, topics)
                 except PeerError as error:
                     log.error("a block out of the past is left out: %s", error)
                     continue
-                for row in found:
-                    setdefault(row.topic, []).append(len(rows))
-                    rows.append(row)
+                for number, row in enumerate(found, len(rows)):
+                    numbers = numbers_of(row.topic)
+                    if numbers is None:
+                        index.setdefault(row.topic, [number])
+                    else:
+                        numbers.append(number)
+                rows += found
             self._blocks = None
         return self._rows
 
