@@ -26,6 +26,10 @@ US_PER_S: Final = 1_000_000
 # Seconds since 1970 as a number: from 2001 on. Who writes 10 means a duration, and would get everything since 1970.
 EPOCH_S_MIN: Final = 1_000_000_000
 
+# Publications of a topic that may be asked for as its last ones: as many as MQTT has packet ids.
+LAST_MAX: Final = 65_535
+
+_COUNT: Final = re.compile("[0-9]{1,9}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -108,3 +112,13 @@ def parse_cursor(cursor: Mapping[Any, Any]) -> Cursor:
     if any(group < 0 or offset < 0 for group, offset in parsed.items()):
         raise UsageError("not a cursor: give {group: next offset}, as `subscription.cursor` does")
     return parsed
+
+
+def parse_last(last: int | str) -> int:
+    """How many of a topic's last publications are meant: 1 to LAST_MAX, also as a text. Raises UsageError."""
+    number = int(last) if isinstance(last, str) and _COUNT.fullmatch(last) else last
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= LAST_MAX:
+        raise UsageError(
+            f"last={last!r:.40}: give how many of each topic's last messages, a whole number, 1 to {LAST_MAX}"
+        )
+    return number

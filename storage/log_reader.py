@@ -10,7 +10,7 @@ from lexicast.cluster.clock import Clock
 
 from .file.keys import MAX_OFFSET
 from .file.table import ReadTransaction
-from .log.block_cuts import cut
+from .log.block_cuts import cut, pieces_of
 from .log.block_format import Head
 from .log.block_log import Log
 from .tables.groups import StoredGroup
@@ -81,6 +81,24 @@ class LogReader:
             # Nothing further is stored: what once was, up to the tail, has expired and been reclaimed.
             at = max(at, min(tail, end) + 1)
         return ReadResult(blocks, at, self.first_kept(group))
+
+    def count(
+        self, txn: ReadTransaction, group: int, offset: int, upto: int, topics: Callable[[bytes], bool], read_s: float
+    ) -> tuple[int, int]:
+        """See `Store.count`."""
+        now_us, until = self._clock.time_us(), self._clock.monotonic() + read_s
+        found, at = 0, offset
+        for head, value in self._log.from_offset(txn, group, offset):
+            if head.first > upto:
+                break
+            at = min(head.last, upto) + 1
+            meta = None if head.kind == CONTROL or 0 < head.expire_all_us < now_us else self._log.meta(value, head)
+            if meta is not None:
+                pieces = pieces_of(meta, head.first, head.time_us, offset, upto, now_us, topics)
+                found += sum([piece.records for piece in pieces])
+            if at > upto or self._clock.monotonic() >= until:
+                return found, at
+        return found, upto + 1
 
     def _wanted(
         self,

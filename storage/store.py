@@ -342,6 +342,16 @@ class Store:
         with self.guard.reading() as txn:
             return self._reader.read(txn, group, offset, bytes_max, upto, topics, expired, tail, read_s)
 
+    def count(
+        self, group: int, offset: int, upto: int, topics: Callable[[bytes], bool], read_s: float = READ_S
+    ) -> tuple[int, int]:
+        """How many publications of topics that `topics` accepts lie from `offset` to `upto` and have not expired.
+
+        As far as `read_s` goes; and where to go on. Payloads are not looked at.
+        """
+        with self.guard.reading() as txn:
+            return self._reader.count(txn, group, offset, upto, topics, read_s)
+
     def first_kept(self, group: int) -> int:
         """The first offset that retention has not discarded (expiry does not move it)."""
         self.guard.usable()

@@ -11,14 +11,14 @@ left the log since. So what was looked up once stays good for as long as somebod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from lexicast.cluster.blocks import CONTROL, Block
 from lexicast.cluster.clock import Clock
 
-from .dualdb.rows import U64
+from .dualdb.rows import U64, RowColumns
 from .environment.guard import Guard
 from .file.keys import log_key
 from .file.sealing import DamageError
@@ -31,6 +31,9 @@ from .tables.databases import Databases
 from .tables.groups import StoredGroup
 from .tables.matching_topics import FoundTopic, matching_topics
 from .tables.topics import find_topic, group_of
+
+if TYPE_CHECKING:
+    import lmdb
 
 # Looks at names in one step of finding topics: about 1 ms.
 NAMES_A_STEP: Final = 256
@@ -134,7 +137,43 @@ class TopicReader:
             # Of a block that began before, a topic's entry lies before.
             low = first if head is None else min(first, head.first)
             found = self._index.entries(txn, recent, topic_ids, low, last, most)
-            return None if found is None else Looked(found.rows.seq, found.upto, found.touched)
+            return None if found is None else Looked(found.rows.seq, found.rows.tag, found.upto, found.touched)
+
+    def last_entries(self, group: int, topic_id: int, before: int, most: int) -> RowColumns | None:
+        """The last entries of a topic that begin below an offset; see `LogIndex.last_entries`."""
+        recent = self._index.memory.recent([topic_id])
+        with self._guard.reading() as txn:
+            return self._index.last_entries(txn, recent, topic_id, before, most)
+
+    def alive(self, group: int, entries: RowColumns, first: int, last: int, wanted: Wanted) -> list[int]:
+        """Of each entry of one topic how many publications lie from offset `first` to `last` and have not expired.
+
+        Told by the heads of their blocks; the metas are looked at where these do not say. Payloads are not.
+        """
+        now_us = self.clock.time_us()
+        found: list[int] = []
+        with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
+            for offset, records in zip(entries.seq.tolist(), entries.tag.tolist(), strict=True):
+                value, head = self._block(cursor, group, offset)
+                if value is None or head is None or 0 < head.expire_all_us < now_us:
+                    found.append(0)
+                elif first <= head.first and head.last <= last and not 0 < head.expire_first_us < now_us:
+                    found.append(records)
+                else:
+                    meta = self._log.meta(value, head)
+                    pieces = pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted) if meta else []
+                    found.append(sum([piece.records for piece in pieces]))
+        return found
+
+    def _block(
+        self, cursor: lmdb.Cursor[memoryview], group: int, offset: int
+    ) -> tuple[memoryview, Head] | tuple[None, None]:
+        """The block that holds an offset; nothing where it has left the log, or is damaged."""
+        if cursor.set_range(log_key(group, offset)):
+            head = self._log.sound_head(value := cursor.value(), cursor.key())
+            if head is not None and head.group == group and head.first <= offset:
+                return value, head
+        return None, None
 
     def blocks_at(
         self, group: int, offsets: U64, first: int, last: int, bytes_max: int, read_s: float, wanted: Wanted
@@ -146,12 +185,10 @@ class TopicReader:
         at = size = 0
         with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
             while at < len(offsets):
-                offset = int(offsets[at])
+                value, head = self._block(cursor, group, int(offsets[at]))
                 at += 1
-                there = cursor.set_range(log_key(group, offset))
-                head = self._log.sound_head(value := cursor.value(), cursor.key()) if there else None
-                if head is None or head.group != group or head.first > offset:
-                    continue  # it has left the log, or is damaged
+                if value is None or head is None:
+                    continue
                 at = int(np.searchsorted(offsets, np.uint64(head.last), "right"))
                 part = self._part(value, head, first, last, now_us, wanted)
                 if part is not None:
@@ -160,6 +197,34 @@ class TopicReader:
                 if size >= bytes_max or self.clock.monotonic() >= until:
                     break
         return blocks, at
+
+    def count_at(
+        self, group: int, offsets: U64, records: U64, first: int, last: int, read_s: float, wanted: Wanted
+    ) -> tuple[int, int]:
+        """How many publications the blocks that hold `offsets` have of what is wanted, from offset `first` to `last`.
+
+        By their heads where these say so. And how many offsets are dealt with.
+        """
+        now_us, until = self.clock.time_us(), self.clock.monotonic() + read_s
+        found = at = 0
+        with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
+            while at < len(offsets):
+                start = at
+                value, head = self._block(cursor, group, int(offsets[at]))
+                at += 1
+                if value is None or head is None:
+                    continue
+                at = int(np.searchsorted(offsets, np.uint64(head.last), "right"))
+                if 0 < head.expire_all_us < now_us:
+                    continue
+                if first <= head.first and head.last <= last and not 0 < head.expire_first_us < now_us:
+                    found += int(records[start:at].sum())
+                elif (meta := self._log.meta(value, head)) is not None:
+                    pieces = pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted)
+                    found += sum([piece.records for piece in pieces])
+                if self.clock.monotonic() >= until:
+                    break
+        return found, at
 
     def _part(self, value: memoryview, head: Head, first: int, last: int, now_us: int, wanted: Wanted) -> Block | None:
         if head.kind == CONTROL or 0 < head.expire_all_us < now_us:
@@ -176,9 +241,10 @@ class TopicReader:
 
 
 class Looked(NamedTuple):
-    """Offsets of entries, complete up to offset `upto`; and what the look touched."""
+    """Offsets of entries and the publications of each, complete up to offset `upto`; and what the look touched."""
 
     offsets: U64
+    records: U64
     upto: int
     touched: int
 
@@ -199,9 +265,10 @@ class TopicSpan:
         # A look under way: from where on, up to where, of how many topics, and what it has found.
         self._from = self._upto = -1
         self._looked_at = 0
-        self._parts: list[U64] = []
+        self._parts: list[Looked] = []
         # What was found: entries from `_known_from` up to `_known_upto`.
         self._offsets: U64 = np.empty(0, np.uint64)
+        self._records: U64 = np.empty(0, np.uint64)
         self._known_from, self._known_upto = 0, -1
 
     def look(self, offset: int, last: int, look_s: float) -> bool | None:
@@ -220,27 +287,48 @@ class TopicSpan:
             found = self._reader.entries_from(self._group, some, offset, self._upto, self._most)
             if found is None:
                 return None
-            self._parts.append(found.offsets)
+            self._parts.append(found)
             self._upto = min(self._upto, found.upto)
             self._looked_at += len(some)
-            self._a_step = max(1, self._a_step * 2 if found.touched < _SEGMENTS_A_STEP // 2 else self._a_step)
-            if found.touched > _SEGMENTS_A_STEP:
+            if found.touched < _SEGMENTS_A_STEP // 2:
+                self._a_step *= 2
+            elif found.touched > _SEGMENTS_A_STEP:
                 self._a_step = max(1, self._a_step // 2)
             if self._looked_at < len(self._ids) and clock.monotonic() >= until:
                 return False
-        offsets = np.unique(np.concatenate(self._parts)) if self._parts else self._offsets[:0]
-        self._offsets = offsets[offsets <= np.uint64(max(0, self._upto))]
+        self._offsets = self._records = np.empty(0, np.uint64)
+        if self._parts:
+            offsets = np.concatenate([part.offsets for part in self._parts])
+            order = np.argsort(offsets)
+            order = order[: int(np.count_nonzero(offsets <= np.uint64(max(0, self._upto))))]
+            self._offsets = offsets[order]
+            self._records = np.concatenate([part.records for part in self._parts])[order]
         self._known_from, self._known_upto, self._from = offset, self._upto, -1
         return True
 
-    def read(self, offset: int, bytes_max: int, last: int, read_s: float) -> ReadResult:
-        """What `look` has found from `offset` on, up to `last`; as `Store.read`, cut to the topics."""
+    def count(self, offset: int, last: int, read_s: float) -> tuple[int, int]:
+        """How many publications `look` has found from `offset` on, up to `last`, and where to go on. Payloads are not
+        looked at."""
+        at, end, upto = self._between(offset, last)
+        found, done = self._reader.count_at(
+            self._group, self._offsets[at:end], self._records[at:end], offset, upto, read_s, self._wanted
+        )
+        return found, self._following(at + done, end, upto)
+
+    def _between(self, offset: int, last: int) -> tuple[int, int, int]:
+        """The places of the entries that `look` has found from `offset` on; and up to which offset these are all."""
         upto = min(last, self._known_upto)
         at = 0 if offset == self._known_from else int(np.searchsorted(self._offsets, np.uint64(offset), "left"))
-        end = int(np.searchsorted(self._offsets, np.uint64(upto), "right"))
+        return at, int(np.searchsorted(self._offsets, np.uint64(upto), "right")), upto
+
+    def _following(self, at: int, end: int, upto: int) -> int:
+        """Where to go on. Before the next entry its block has nothing that is wanted."""
+        return int(self._offsets[at]) if at < end else upto + 1
+
+    def read(self, offset: int, bytes_max: int, last: int, read_s: float) -> ReadResult:
+        """What `look` has found from `offset` on, up to `last`; as `Store.read`, cut to the topics."""
+        at, end, upto = self._between(offset, last)
         blocks, done = self._reader.blocks_at(
             self._group, self._offsets[at:end], offset, upto, bytes_max, read_s, self._wanted
         )
-        # Where the next entry lies its block has nothing before it that is wanted.
-        following = int(self._offsets[at + done]) if at + done < end else upto + 1
-        return ReadResult(blocks, following, self._reader.first_kept(self._group))
+        return ReadResult(blocks, self._following(at + done, end, upto), self._reader.first_kept(self._group))

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from lexicast.cluster.errors import UsageError
+from lexicast.cluster.points_in_time import LAST_MAX
 
 from .common import AddressOption, DataDirOption, find_cluster, reported, run_async
 
@@ -132,6 +133,8 @@ def history(
     since: Annotated[str, typer.Option(help="A duration (1h), a time, 'beginning', or a position.")] = "beginning",
     until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, max=LAST_MAX, help="Of each topic the last so many.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Print only how many there are.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
     data_dir: DataDirOption = None,
@@ -142,13 +145,23 @@ def history(
     lexicast history 'flights/+' --since 1h
 
     lexicast history '#' --since 2026-01-01T00:00:00Z --json --limit 1000
+
+    lexicast history 'device/17/+' --last 1
+
+    lexicast history 'flights/#' --since 1d --count
     """
+    if count and (limit is not None or last is not None or as_json or verbose):
+        raise UsageError("--count prints a number: it goes with --since and --until alone")
 
     from ..client.connect import connect  # loads the client and its codecs: only here
 
     async def work() -> None:
         async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
-            await _print(bus.history(filter, since=since, until=until, limit=limit), None, as_json, verbose)
+            if count:
+                typer.echo(await bus.count(filter, since=since, until=until))
+                return
+            messages = bus.history(filter, since=since, until=until, limit=limit, last=last)
+            await _print(messages, None, as_json, verbose)
             if damaged := bus.statistics["undecodable"]:
                 typer.echo(f"lexicast: {damaged} payloads cannot be decompressed, --json says why", err=True)
 

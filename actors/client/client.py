@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import AuthenticationError, UnavailableError, UsageError
-from lexicast.cluster.points_in_time import FOREVER_US, TIME, Since, Until, parse_since, parse_time
+from lexicast.cluster.points_in_time import FOREVER_US, TIME, Since, Until, parse_last, parse_since, parse_time
 from lexicast.cluster.positions import Position
 from lexicast.compression.dictionary import Dictionary
 
 from .connection import Resolve
 from .entries import Kind, make_kind
-from .history_pages import HistoryPages
+from .history_pages import HistoryPages, LastPages, Pages, counted
 from .internals import ClientInternals
 from .messages import Message, Properties, pack_properties
 from .subscription import Subscription
@@ -202,12 +202,19 @@ class Client:
         return subscription
 
     async def history(
-        self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None, limit: int | None = None
+        self,
+        filter: str | Iterable[str],
+        since: Since = "beginning",
+        until: Until = None,
+        limit: int | None = None,
+        *,
+        last: int | None = None,
     ) -> AsyncIterator[Message]:
         """What was published to topics that match `filter`, as long as retention has kept it.
 
         From `since` (as in `subscribe`) to `until` (None: to the end, as of the last page), at most `limit` messages;
-        in order within each topic group, one group's pages after or between another's. `Message.retain` is as
+        in order within each topic group, one group's pages after or between another's. With `last`, of each topic the
+        last so many of these (1 to 65,535), a topic after the other, each in order. `Message.retain` is as
         published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
         `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
@@ -217,7 +224,10 @@ class Client:
         until_us = FOREVER_US if until is None else parse_time(until, now_us)
         if limit is not None and limit < 0:
             raise UsageError(f"limit={limit!r}: give a number from 0, or None")
-        pages, left = HistoryPages(self.internals, names, start, until_us), limit
+        pages: Pages = HistoryPages(self.internals, names, start, until_us)
+        if last is not None:
+            pages = LastPages(self.internals, names, start, until_us, parse_last(last))
+        left = limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
                 messages = await self.internals.decoder.decode_all(block)
@@ -229,6 +239,16 @@ class Client:
                     left -= min(left, len(messages))
                     if left == 0:
                         return
+
+    async def count(self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None) -> int:
+        """How many messages `history` has for these arguments; none of them is sent.
+
+        (Those whose payload is damaged on the disk are counted too.) Raises as `history`.
+        """
+        names, group = self.internals.filters_of(filter)
+        now_us = self.internals.clock.time_us()
+        start = parse_since(since, now_us, group) or (TIME, 0)
+        return await counted(self.internals, names, start, FOREVER_US if until is None else parse_time(until, now_us))
 
     # -- the cluster
 

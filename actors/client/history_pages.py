@@ -19,6 +19,13 @@ class Requests(Protocol):
         """A request that may be repeated: asked again on the next link when one ends."""
 
 
+class Pages(Protocol):
+    """Pages of blocks."""
+
+    async def next(self) -> list[Block] | None:
+        """The next page, perhaps an empty one; None at the end."""
+
+
 class HistoryPages:
     """The past, page by page (about HISTORY_BYTES each). A cancelled `next` loses nothing: it is asked again."""
 
@@ -46,3 +53,48 @@ class HistoryPages:
             raise PeerError("the broker's history does not move on")
         self._cursor, self._done = cursor, done
         return page
+
+
+class LastPages:
+    """The last `count` of each topic, page by page, a topic after the other; as `HistoryPages`."""
+
+    def __init__(
+        self, requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int, count: int
+    ) -> None:
+        self._requests = requests
+        self._asked = (filters, since, until_us, count)
+        self._after: Any = None
+        self._done = False
+
+    async def next(self) -> list[Block] | None:
+        """See `HistoryPages.next`."""
+        if self._done:
+            return None
+        reply = await self._requests.request("last", *self._asked, self._after, HISTORY_BYTES)
+        try:
+            page = [block for wire in reply["blocks"] if (block := Block.from_wire(wire)).kind == PUBLICATIONS]
+            after = reply["after"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"the broker's page of last messages cannot be read: {error!r}") from None
+        if after is not None and after == self._after:
+            raise PeerError("the broker's last messages do not move on")
+        self._after, self._done = after, after is None
+        return page
+
+
+async def counted(requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int) -> int:
+    """How many messages the past has. Raises what `Requests.request` raises."""
+    cursor: Cursor | None = None
+    found = 0
+    while True:
+        reply = await requests.request("count", filters, since, until_us, cursor)
+        try:
+            count, left, done = int(reply["count"]), dict(reply["cursor"]), bool(reply["done"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"the broker's count cannot be read: {error!r}") from None
+        found += count
+        if done:
+            return found
+        if left == cursor:
+            raise PeerError("the broker's count does not move on")
+        cursor = left

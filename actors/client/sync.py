@@ -183,10 +183,16 @@ class SyncClient:
         return SyncSubscription(self._thread, self._thread.call(make()))
 
     def history(
-        self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None, limit: int | None = None
+        self,
+        filter: str | Iterable[str],
+        since: Since = "beginning",
+        until: Until = None,
+        limit: int | None = None,
+        *,
+        last: int | None = None,
     ) -> Iterator[Message]:
         """As `Client.history`."""
-        messages = self._client.history(filter, since, until, limit)
+        messages = self._client.history(filter, since, until, limit, last=last)
 
         async def chunk() -> list[Message]:
             found: list[Message] = []
@@ -198,6 +204,10 @@ class SyncClient:
 
         while found := self._thread.call(chunk()):
             yield from found
+
+    def count(self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None) -> int:
+        """As `Client.count`."""
+        return self._thread.call(self._client.count(filter, since, until))
 
     def status(self) -> Any:
         """As `Client.status`."""

@@ -20,6 +20,7 @@ from ..loop.turns import Turns
 from .led_groups import LedGroups
 from .past import FETCH_BYTES_MAX, FETCH_S, Past
 from .peers import BrokerPeer
+from .settling import settled
 from .topic_filters import TopicFilters
 
 
@@ -53,6 +54,44 @@ class HistoryRequests:
                     done.append(group)
                 await turns.give_way()
         return {"blocks": [block.to_wire() for block in page.blocks], "cursor": left, "done": done}
+
+    async def count(
+        self, peer: BrokerPeer, cursor: dict[int, int], filters: Iterable[bytes], until_us: int
+    ) -> dict[str, Any]:
+        """How many publications filters match from `cursor` on and before the time `until_us`, as far as a page goes.
+
+        Returns "count"; "cursor" and "done" as `history`.
+        """
+        for group in cursor:
+            self._led.sequencer.check_led(group)
+        await settled(self._led, cursor)
+        page = _Page(1, until_us)
+        wanted = TopicFilters(self._led, list(filters), self._past.wide)
+        found = 0
+        left: dict[int, int] = {}
+        done: list[int] = []
+        async with self._past.reading:
+            turns = Turns()
+            for group, offset in cursor.items():
+                if left and page.full:
+                    break
+                end = self._end(group, until_us) or self._led.sequencer.groups[group].committed
+                while offset < end and not page.full:
+                    await turns.give_way()
+                    some, offset = await self._count(group, offset, end - 1, wanted, turns)
+                    found += some
+                left[group] = offset
+                if offset >= end:
+                    done.append(group)
+        return {"count": found, "cursor": left, "done": done}
+
+    async def _count(self, group: int, offset: int, last: int, wanted: TopicFilters, turns: Turns) -> tuple[int, int]:
+        """About a turn's worth of counting, by the index or in a scan; and where to go on."""
+        found = await self._past.looked_up(group, offset, wanted, last, turns)
+        if found is None:
+            return self._led.store.count(group, offset, last, wanted, turns.left_s)
+        span, upto = found
+        return span.count(offset, upto, turns.left_s)
 
     async def _read(self, group: int, offset: int, wanted: TopicFilters, page: _Page, turns: Turns) -> tuple[int, bool]:
         """A group's part of a page; where it was left, and whether that is the end."""

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.cluster.selection import offsets_of, select, select_from
-from lexicast.storage.log_reader import ReadResult, anything
+from lexicast.storage.log_reader import anything
+from lexicast.storage.topic_reader import TopicSpan
 
 from ..loop import turns as turns_of
 from ..loop.turns import Turns
@@ -206,9 +207,10 @@ class Past:
     ) -> tuple[list[Block], int]:
         """(blocks, where to go on), from memory where that has been read just now, and of few topics by the index."""
         if isinstance(wanted, TopicFilters):
-            found = await self._by_topic(group, offset, wanted, bytes_max, upto, turns)
+            found = await self.looked_up(group, offset, wanted, upto, turns)
             if found is not None:
-                return found.blocks, found.next_offset
+                result = found[0].read(offset, bytes_max, found[1], turns.left_s)
+                return result.blocks, result.next_offset
         known = self._memory.get(group, offset, bytes_max, turns_of.now_s()) if wanted is anything else None
         if known is not None:
             return known.blocks, known.next
@@ -219,20 +221,21 @@ class Past:
             self._memory.put(group, offset, result.blocks, result.next_offset, turns_of.now_s())
         return result.blocks, result.next_offset
 
-    async def _by_topic(
-        self, group: int, offset: int, wanted: TopicFilters, bytes_max: int, upto: int, turns: Turns
-    ) -> ReadResult | None:
-        """As `_read`, by the index; None where the log is to be scanned."""
+    async def looked_up(
+        self, group: int, offset: int, wanted: TopicFilters, last: int, turns: Turns
+    ) -> tuple[TopicSpan, int] | None:
+        """The past of few topics that has been looked up, to be read from `offset` on, up to the offset returned; None
+        where the log is to be scanned."""
         span = await wanted.span(group, offset, turns)
         if span is None:
             return None
-        last = min(upto, wanted.below(group) - 1)
+        last = min(last, wanted.below(group) - 1)
         while not (looked := span.look(offset, last, turns.left_s)):
             if looked is None:
                 wanted.give_up()
                 return None
             await turns.give_way()
-        return span.read(offset, bytes_max, last, turns.left_s)
+        return span, last
 
     def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
         """For each group (None: all led here) the first offset whose time is at or after `time_us`."""

@@ -20,6 +20,7 @@ from ..link.link import Link
 from ..status.report import plain
 from .history import HistoryRequests
 from .interest import Interest
+from .last_publications import LastPublications
 from .led_groups import LedGroups
 from .past import Past
 from .peers import BrokerPeer
@@ -51,9 +52,12 @@ class CoordinatorRequests:
             "dictionary_put": self.dictionary_put,
             "status": lambda peer: plain(status()),
         }
+        history = HistoryRequests(led, past)
         self.later: dict[str, Callable[..., Any]] = {
             "fetch": past.fetch,
-            "history": HistoryRequests(led, past).history,
+            "history": history.history,
+            "count": history.count,
+            "last": LastPublications(led, past).last,
             "retained": RetainedRequests(led).retained,
             "release": self.release,
         }

@@ -20,6 +20,7 @@ from ..loop import turns as turns_of
 from ..loop.turns import Turns
 from .led_groups import LedGroups
 from .peers import BrokerPeer
+from .settling import settled
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 # A page that finds little ends after so much time all the same, for others to have their turn.
@@ -67,20 +68,7 @@ class RetainedRequests:
             if any(map(is_wildcard, filters))
             else {topic_group(name, self._led.store.groups) for name in filters}
         )
-        behind = [n for n in wanted & groups.keys() if groups[n].committed < groups[n].delivered]
-        if behind:
-            await asyncio.wait([self._committed(number, groups[number].delivered - 1) for number in behind])
-
-    def _committed(self, group: int, offset: int) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            # What the disk refused is not retained either.
-            if not future.done():
-                future.set_result(None)
-
-        self._led.when_committed(group, offset, done)
-        return future
+        await settled(self._led, wanted)
 
     def _step(self, filters: Sequence[bytes], place: Place, page: _Page) -> Place | None:
         """Some more for the page; where to go on."""

@@ -10,17 +10,28 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError
 
 from ..broker.encoding import Grant
-from ..broker.retained_feed import RetainedFeed
 from ..loop import turns as turns_of
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+
+
+class Feed(Protocol):
+    """Pages of publications: `RetainedFeed`, `LastFeed`."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no further page."""
+
+    async def page(self) -> list[tuple[bytes, Block]]:
+        """The next page: (filter, a block of one record) each. Raises LexicastError; ask again then."""
 
 
 class RetainedSending:
@@ -35,7 +46,7 @@ class RetainedSending:
         self._send = send
         self._is_free = is_free
         self._go_on = go_on
-        self._feeds: deque[tuple[RetainedFeed, Mapping[bytes, Grant]]] = deque()
+        self._feeds: deque[tuple[Feed, Mapping[bytes, Grant]]] = deque()
         self._waiting: deque[tuple[Block, Grant]] = deque()
         self._asking: asyncio.Task[None] | None = None
 
@@ -48,7 +59,7 @@ class RetainedSending:
         """Whether all have been sent."""
         return not (self._waiting or self._feeds)
 
-    def add(self, feed: RetainedFeed, grants: Mapping[bytes, Grant]) -> None:
+    def add(self, feed: Feed, grants: Mapping[bytes, Grant]) -> None:
         """What is retained for new subscriptions, granted so."""
         self._feeds.append((feed, grants))
         self._ask()

@@ -13,12 +13,11 @@ from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
-from ..broker.retained_feed import RetainedFeed
 from ..broker.streaming import in_step, took
 from .codec.encode import encode_qos0_run, encode_qos_run
 from .codec.wire import pack_u16
 from .paced_subscriber import PacedSubscriber
-from .retained_sending import RetainedSending
+from .retained_sending import Feed, RetainedSending
 from .session import InFlight, Resend, Session
 
 if TYPE_CHECKING:
@@ -35,6 +34,9 @@ class MqttSubscriber(PacedSubscriber):
     """One session's live connection, as a subscriber. `write` is the transport's own."""
 
     __slots__ = ("_introductions", "discarded_records", "write")
+
+    # What feeds bring is marked as retained, whatever the subscription says.
+    feeds_are_retained = True
 
     def __init__(
         self, engine: BrokerEngine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
@@ -205,7 +207,7 @@ class MqttSubscriber(PacedSubscriber):
 
     # -- retained publications, and those sent again
 
-    def send_retained(self, feed: RetainedFeed, grants: Mapping[bytes, Grant]) -> None:
+    def send_retained(self, feed: Feed, grants: Mapping[bytes, Grant]) -> None:
         """The retained publications of new subscriptions."""
         if self.closed:
             return
@@ -220,7 +222,7 @@ class MqttSubscriber(PacedSubscriber):
         grant = self.granting(view, run, granted)
         if grant is not None and not view.expired(run):
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
-            data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, True)
+            data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, self.feeds_are_retained)
             if dealt_with == 0:
                 self._window_full = True
                 self.block()

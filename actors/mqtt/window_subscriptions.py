@@ -1,11 +1,13 @@
-"""Subscriptions with a window in time: SUBSCRIBE's user properties `since` and `until` (MQTT 5).
+"""Subscriptions with a window in time: SUBSCRIBE's user properties `since`, `until` and `last` (MQTT 5).
 
     since   "10m" or "-10m", ISO 8601, "beginning": what was published from then on, the past first, in one order
     until   "+10s", ISO 8601: the time at which the subscription ends by itself; what is published later is not sent
+    last    "1" to "65535": of each topic so many publications from before the subscription (with `since`: not from
+            before that), a topic after the other; then what is published from now on
 
 Such a subscription has a cursor of its own beside the session's, and shares its packet ids, its window and its socket.
 It belongs to the connection: it ends with it at the latest, and a session that is taken up again asks for it anew (the
-time that it wants then is another one). Nothing retained is sent with `since`: the past holds it.
+time that it wants then is another one). Nothing retained is sent with `since` or `last`: the past holds it.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from lexicast.cluster.errors import UsageError
-from lexicast.cluster.points_in_time import FOREVER_US, US_PER_S, parse_time
+from lexicast.cluster.points_in_time import FOREVER_US, US_PER_S, parse_last, parse_time
 
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants
+from ..broker.last_feed import LastFeed
 from .codec.packets import Properties
 from .codec.properties import USER_PROPERTY
 from .subscriber import MqttSubscriber
@@ -24,28 +27,33 @@ from .subscriber import MqttSubscriber
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
 
-SINCE, UNTIL = "since", "until"
+SINCE, UNTIL, LAST = "since", "until", "last"
 # A record may be stamped before `until` and committed a moment after it; how often the end is looked at then.
 SETTLE_S = 0.5
 
 
 class Window(NamedTuple):
-    """Microseconds since 1970; `since_us` None: from now on, `until_us` FOREVER_US: no end."""
+    """Microseconds since 1970; `since_us` None: from now on, `until_us` FOREVER_US: no end. `last`: of each topic so
+    many from before; None: all since then."""
 
     since_us: int | None
     until_us: int
+    last: int | None = None
 
 
 def window_of(properties: Properties | None, now_us: int) -> Window | None:
-    """The window that a SUBSCRIBE asks for; None when it asks for none. Raises UsageError for what names no time."""
-    asked = {name: value for name, value in (properties or {}).get(USER_PROPERTY, ()) if name in (SINCE, UNTIL)}
+    """The window that a SUBSCRIBE asks for; None when it asks for none.
+
+    Raises UsageError for what names no time, and for a number of last publications that is none.
+    """
+    asked = {name: value for name, value in (properties or {}).get(USER_PROPERTY, ()) if name in (SINCE, UNTIL, LAST)}
     if not asked:
         return None
     since_us = parse_time(asked[SINCE], now_us) if SINCE in asked else None
     until_us = parse_time(asked[UNTIL], now_us) if UNTIL in asked else FOREVER_US
     if until_us <= (now_us if since_us is None else since_us):
         raise UsageError(f"until={asked[UNTIL]!r} is not after the beginning of the subscription")
-    return Window(since_us, until_us)
+    return Window(since_us, until_us, parse_last(asked[LAST]) if LAST in asked else None)
 
 
 class WindowSubscriber(MqttSubscriber):
@@ -65,6 +73,14 @@ class WindowSubscriber(MqttSubscriber):
     def takes_packets(self) -> bool:
         """Every block's time is looked at."""
         return False
+
+    # Publications out of the past are as they were published, and come before those that are live.
+    feeds_are_retained = False
+
+    def _go_on(self) -> None:
+        if self._is_free() and (self._retained is None or (self._retained.send() and self._retained.done)):
+            self._retained = None
+            self.unblock()
 
     def refresh(self) -> None:
         """Never `ready`: every block's time is looked at first."""
@@ -92,7 +108,7 @@ class WindowSubscriber(MqttSubscriber):
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._end, name)
 
     def _end(self, name: bytes) -> None:
-        if self.lagging:
+        if self.lagging or self._retained is not None:
             self.end_at(SETTLE_S, name)
             return
         del self._main.windows[name]
@@ -112,7 +128,13 @@ async def place(engine: BrokerEngine, main: MqttSubscriber, name: bytes, grant: 
     subscriber = WindowSubscriber(engine, main, window.until_us)
     if main.is_socket_full:
         subscriber.socket_full()
-    await engine.subscriptions.subscribe(subscriber, {name: grant}, start=start)
+    if window.last is None:
+        await engine.subscriptions.subscribe(subscriber, {name: grant}, start=start)
+    else:
+        subscriber.block()
+        cuts = await engine.subscriptions.subscribe(subscriber, {name: grant})
+        feed = LastFeed(engine.coordinators, name, window.last, cuts[name], start, window.until_us)
+        subscriber.send_retained(feed, {name: grant})
     if main.closed:
         subscriber.leave()
         return

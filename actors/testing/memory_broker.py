@@ -26,6 +26,7 @@ KEY_BYTES = 32
 Result = tuple[tuple[int, int, int], ...] | str
 
 
+# More than 25 methods: one for each request of the protocol.
 class MemoryBroker:
     """A broker with real links and real positions, and nothing durable.
 
@@ -232,6 +233,26 @@ class MemoryBroker:
             size += block.size_bytes
             reached[block.group] = block.last + 1
         return {"blocks": page, "cursor": reached, "done": True}
+
+    def on_count(
+        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, cursor: Cursor | None
+    ) -> dict[str, Any]:
+        """See `on_message`: how many publications the past has."""
+        blocks = [block for block in self._past(filters, self._start(since)) if block.time_us < until_us]
+        return {"count": sum([block.count for block in blocks]), "cursor": {}, "done": True}
+
+    def on_last(
+        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, count: int, after: Any, bytes_max: int
+    ) -> dict[str, Any]:
+        """See `on_message`: the last publications of each topic, all in one page."""
+        found: dict[bytes, list[Block]] = {}
+        for block in self._past(filters, self._start(since)):
+            for topic in block.meta.topics if block.time_us < until_us else ():
+                part = self._select(block, (topic,)) if _match(filters, topic) else None
+                if part is not None:
+                    single = [select(part, [i == at for i in range(part.count)]) for at in range(part.count)]
+                    found.setdefault(topic, []).extend([one for one in single if one is not None])
+        return {"blocks": [b.to_wire() for topic in sorted(found) for b in found[topic][-count:]], "after": None}
 
     @staticmethod
     def _select(block: Block, filters: tuple[bytes, ...], start: int = 0) -> Block | None:

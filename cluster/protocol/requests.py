@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..points_in_time import LAST_MAX
 from .shapes import (
     CURSOR,
     DICTIONARY_ID,
@@ -54,6 +55,9 @@ def _options(value: Any) -> bool:
 # Filters of one request to a coordinator, so that no turn of its event loop becomes long.
 FILTERS_MAX: Final = 500
 
+# Where the last publications of topics go on: see `actors.coordinator.last_publications`.
+LAST_PLACE: Final = row(WHOLE, either(nothing, data), WHOLE, WHOLE)
+
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {
     "resume": (CURSOR,),
@@ -73,6 +77,16 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, name_text, data),
     "history": (CURSOR, FILTERS, WHOLE, whole_number(1)),
+    "count": (CURSOR, FILTERS, WHOLE),
+    "last": (
+        FILTERS,
+        whole_number(1, LAST_MAX),
+        CURSOR,
+        either(nothing, CURSOR),
+        WHOLE,
+        either(nothing, LAST_PLACE),
+        whole_number(1),
+    ),
     "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
     "retained": (FILTERS, either(nothing, row(WHOLE, either(nothing, each(either(nothing, data))))), whole_number(1)),
     "status": (),
@@ -91,5 +105,14 @@ CLIENT: Final[dict[str, Fields]] = {
     "cluster": (),
     "clients": (whole_number(1),),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1)),
+    "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR)),
+    "last": (
+        FILTERS,
+        _since,
+        WHOLE,
+        whole_number(1, LAST_MAX),
+        either(nothing, row(name_text, either(nothing, LAST_PLACE))),
+        whole_number(1),
+    ),
     "status": (),
 }

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from lexicast.cluster.errors import UsageError
-from lexicast.cluster.points_in_time import parse_cursor, parse_duration, parse_since, parse_time, utc
+from lexicast.cluster.points_in_time import (
+    LAST_MAX,
+    parse_cursor,
+    parse_duration,
+    parse_last,
+    parse_since,
+    parse_time,
+    utc,
+)
 from lexicast.cluster.positions import Position
 
 NOW_US = 1_700_000_000_000_000
@@ -72,3 +80,14 @@ def test_since() -> None:
     for wrong in ({"a": 1}, {1: -1}, {1: None}):
         with pytest.raises(UsageError, match="not a cursor"):
             parse_cursor(wrong)
+
+
+@pytest.mark.parametrize("last", [1, LAST_MAX, "1", "17", str(LAST_MAX)])
+def test_a_number_of_last_publications(last: int | str) -> None:
+    assert parse_last(last) == int(last)
+
+
+@pytest.mark.parametrize("last", [0, -1, LAST_MAX + 1, True, 1.0, None, "", "0", "-1", "+1", "1e3", "9" * 5_000])
+def test_what_is_no_number_of_last_publications_is_refused(last: Any) -> None:
+    with pytest.raises(UsageError, match="1 to 65535"):
+        parse_last(last)

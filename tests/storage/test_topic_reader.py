@@ -17,6 +17,7 @@ from lexicast.cluster.topics.names import matches
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_cuts import cut
 from lexicast.storage.store import Store
+from lexicast.storage.topic_tail import TopicTail
 
 GROUPS = 2
 MIB = 1 << 20
@@ -122,6 +123,49 @@ def compare(store: Store, bytes_max: int = 1, whole: bool = True) -> None:
                 assert (got is not None) or not whole
                 if got is not None:
                     assert got == scanned(store, group, topic_filter, first, last), (topic_filter, first, last)
+                if whole:
+                    assert counted(store, group, topic_filter, first, last) == (len(got or ()), len(got or ()))
+
+
+def counted(store: Store, group: int, topic_filter: bytes, first: int, last: int) -> tuple[int, int]:
+    """How many there are: by the index, and in a scan."""
+    ids = [i for _, i in found_topics(store, topic_filter, 99) or [] if i >> 48 == group]
+    span = store.by_topic.span(group, ids, lambda topic: matches(topic_filter, topic))
+    at, indexed, in_log = first, 0, 0
+    while at <= last:
+        while not span.look(at, last, 0.0):
+            pass
+        some, at = span.count(at, last, 0.0)
+        indexed += some
+    while first <= last:
+        some, first = store.count(group, first, last, lambda topic: matches(topic_filter, topic), 0.0)
+        in_log += some
+    return indexed, in_log
+
+
+def last_of(store: Store, group: int, topic: bytes, count: int, first: int, before: int, bytes_max: int) -> list[bytes]:
+    """The payloads of the last `count` of a topic, by the index; each read as if it were another request's."""
+    topic_id = dict(found_topics(store, topic, 9) or [])[topic]
+    found: list[bytes] = []
+    while count:
+        tail = TopicTail(store.by_topic, group, topic, topic_id, count, first, before)
+        while not (looked := tail.look(0.0)):
+            assert looked is not None
+        found += [payload for _, _, payload in records(tail.read(bytes_max, 0.0))]
+        count = 0 if tail.done else tail.left
+    return found
+
+
+def compare_last(store: Store) -> None:
+    """Of every topic, some and all of its last publications."""
+    for group, tail in store.tails().items():
+        for topic, topic_id in found_topics(store, b"#", 99) or []:
+            if topic_id >> 48 != group:
+                continue
+            for first, last in ((0, tail.last), (tail.last // 3, tail.last // 2 + 1)):
+                every = [payload for _, _, payload in scanned(store, group, topic, first, last)]
+                for count in (1, 2, 5, 100):
+                    assert last_of(store, group, topic, count, first, last + 1, 1) == every[-count:]
 
 
 class Commit(NamedTuple):
@@ -191,6 +235,7 @@ def test_the_index_gives_what_a_scan_gives(script: list[Commit | Later | Restart
         for action in script:
             world.act(action)
         compare(world.store)
+        compare_last(world.store)
         world.store.close()
 
 

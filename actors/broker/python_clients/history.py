@@ -57,20 +57,78 @@ async def history_page(
 
     Raises TopicError, UsageError, UnavailableError.
     """
+    room = min(bytes_max, HISTORY_BYTES_MAX)
+    return await _page(coordinators, "history", filters, since, until_us, cursor, room)
+
+
+async def count_page(
+    coordinators: Coordinators,
+    filters: tuple[bytes, ...],
+    since: Since | None,
+    until_us: int,
+    cursor: dict[int, int] | None,
+) -> dict[str, Any]:
+    """How many publications the next part of the past has: "count", and the cursor to go on with; as `history_page`."""
+    return {"count": 0, **await _page(coordinators, "count", filters, since, until_us, cursor)}
+
+
+async def _page(
+    coordinators: Coordinators,
+    method: str,
+    filters: tuple[bytes, ...],
+    since: Since | None,
+    until_us: int,
+    cursor: dict[int, int] | None,
+    *more: int,
+) -> dict[str, Any]:
+    """What the first coordinator of those that the cursor names says, and what is left of the cursor then."""
     check_filters(filters)
     if cursor is None:
-        everything = since is None or since == ("time", 0)
-        start = None if everything else await beginning_of(coordinators, filters, since)
-        cursor = start or dict.fromkeys(_groups(coordinators, filters), 0)
+        cursor = await _start(coordinators, filters, since)
     for group in list(cursor):
         pipeline = coordinators.pipeline_of(group)
         if pipeline is None:
             raise UnavailableError(f"no coordinator leads group {group} now")
         part = {g: at for g, at in cursor.items() if coordinators.pipeline_of(g) is pipeline}
-        room = min(bytes_max, HISTORY_BYTES_MAX)
-        result = await pipeline.request("history", part, list(filters), until_us, room)
+        result = await pipeline.request(method, part, list(filters), until_us, *more)
         left = {**cursor, **result["cursor"]}
         for ended in result["done"]:
             left.pop(ended, None)
-        return {"blocks": result["blocks"], "cursor": left, "done": not left}
+        return {**result, "cursor": left, "done": not left}
     return {"blocks": [], "cursor": {}, "done": True}
+
+
+async def _start(coordinators: Coordinators, filters: tuple[bytes, ...], since: Since | None) -> dict[int, int]:
+    """Where to begin. Everything is known to begin at 0."""
+    everything = since is None or since == ("time", 0)
+    start = None if everything else await beginning_of(coordinators, filters, since)
+    return start or dict.fromkeys(_groups(coordinators, filters), 0)
+
+
+async def last_page(
+    coordinators: Coordinators,
+    filters: tuple[bytes, ...],
+    since: Since | None,
+    until_us: int,
+    count: int,
+    after: tuple[str, Any] | None,
+    bytes_max: int,
+) -> dict[str, Any]:
+    """One page of the last `count` publications of each topic: blocks, those of a topic one after the other, and the
+    place `after` which the next page begins; None at the end.
+
+    Raises TopicError, UsageError, UnavailableError.
+    """
+    check_filters(filters)
+    concerned = {p.member.name: p for each in filters for p in coordinators.pipelines_of(each)}
+    # Each coordinator in its turn: the place names whose it is.
+    names = sorted(concerned)
+    name, place = after or (names[0], None)
+    if name not in concerned:
+        raise UnavailableError(f"{name} does not lead these topics any more: ask again from the start")
+    start = await _start(coordinators, filters, since)
+    own = {group: at for group, at in start.items() if coordinators.pipeline_of(group) is concerned[name]}
+    room = min(bytes_max, HISTORY_BYTES_MAX)
+    page = await concerned[name].request("last", list(filters), count, own, None, until_us, place, room)
+    following = name if page["after"] is not None else next((each for each in names if each > name), None)
+    return {"blocks": page["blocks"], "after": None if following is None else (following, page["after"])}

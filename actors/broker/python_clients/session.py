@@ -19,7 +19,7 @@ from lexicast.compression.dictionary import Dictionary
 from ...link.link import Link
 from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
-from .history import Since, history_page
+from .history import count_page, history_page, last_page
 from .streams import ClientStreams
 
 Answers = Mapping[str, Callable[..., Awaitable[Any]]]
@@ -51,7 +51,9 @@ class PythonClientSession:
             "unsubscribe": streams.unsubscribe,
             "retained": streams.retained,
             "dictionary": self._dictionary,
-            "history": self._history,
+            "history": partial(history_page, self._coordinators),
+            "last": partial(last_page, self._coordinators),
+            "count": partial(count_page, self._coordinators),
             **answers,
         }
 
@@ -126,16 +128,6 @@ class PythonClientSession:
 
     async def _dictionary(self, dictionary: int) -> bytes:
         return (await self._fetching.fetch(dictionary)).pack()
-
-    async def _history(
-        self,
-        filters: tuple[bytes, ...],
-        since: Since | None,
-        until_us: int,
-        cursor: dict[int, int] | None,
-        bytes_max: int,
-    ) -> dict[str, Any]:
-        return await history_page(self._coordinators, filters, since, until_us, cursor, bytes_max)
 
     def described(self) -> dict[str, Any]:
         """For the list of clients."""

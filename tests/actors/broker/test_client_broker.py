@@ -165,6 +165,21 @@ async def test_until_and_history(tmp_path: Path) -> None:
         assert {m.position for m in history} == {m.position for m in got}
         assert [m.payload async for m in bus.history("t/3", limit=2)] == [b"3", b"10"]
         assert [m async for m in bus.history("t/#", until="beginning")] == []
+        last = [m.payload async for m in bus.history(["t/+", "t/3"], last=2)]
+        of_each = [[i for i in range(3_000) if i % 7 == topic][-2:] for topic in range(7)]
+        assert last == [b"%d" % i for own in of_each for i in own]
+        assert [m.payload async for m in bus.history("t/3", last=2, limit=1)] == [last[6]]
+        middle = history[len(history) // 2]
+        for filters, since, until in (
+            ("t/#", "beginning", None),
+            ("t/3", "beginning", None),
+            ("t/#", "1h", middle.time),
+        ):
+            expected = [m async for m in bus.history(filters, since=since, until=until)]
+            assert await bus.count(filters, since=since, until=until) == len(expected)
+        for wrong in (0, -1, 65_536, True):
+            with pytest.raises(UsageError, match="1 to 65535"):
+                await anext(bus.history("t/3", last=wrong))
 
 
 async def test_refused_filter_and_closed_cluster(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_help_shows_what_users_use() -> None:
     """No internals, and no member without a docstring."""
     assert [name for name in vars(lexicast.Client) if name[0] != "_"] == [
         *("open", "close", "client_id", "publish", "publish_many", "publish_nowait", "flush", "dictionaries"),
-        *("subscribe", "history", "status", "broker", "broker_name", "statistics"),
+        *("subscribe", "history", "count", "status", "broker", "broker_name", "statistics"),
     ]
     assert [name for name in vars(lexicast.Subscription) if name[0] != "_"] == [
         *("filters", "position", "cursor", "dropped", "next_batch", "close"),

@@ -67,6 +67,8 @@ def test_publish_subscribe_and_history(bus: sync.SyncClient) -> None:
     assert (first.position, first.payload, first.publisher) == (position, b"one", "me")
     assert [m.position for m in rest] == positions
     assert [m.payload for m in bus.history("t/1", since=position, limit=2_500)] == [b"%d" % i for i in range(2_500)]
+    assert [m.payload for m in bus.history("t/+", last=2)] == [b"2998", b"2999"]
+    assert (bus.count("t/1"), bus.count("t/1", since=position), bus.count("t/2")) == (3_001, 3_000, 0)
     assert bus.status()["broker"] == "memory"
 
 

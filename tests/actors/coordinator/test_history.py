@@ -58,6 +58,29 @@ class Asked:
             cursor = {g: at for g, at in {**cursor, **page["cursor"]}.items() if g not in page["done"]}
         return sorted(found)
 
+    async def count(self, *filters: bytes, until_us: int = FOREVER_US) -> int:
+        """All pages."""
+        cursor, found = dict.fromkeys(range(GROUPS), 0), 0
+        while cursor:
+            page = await self.ask("count", cursor, list(filters), until_us)
+            found += page["count"]
+            cursor = {g: at for g, at in {**cursor, **page["cursor"]}.items() if g not in page["done"]}
+        return found
+
+    async def last(
+        self, *filters: bytes, count: int, since: int = 0, until_us: int = FOREVER_US, bytes_max: int = 1 << 20
+    ) -> list[tuple[bytes, bytes]]:
+        """All pages: (topic, payload), as they come."""
+        found: list[tuple[bytes, bytes]] = []
+        after = None
+        while True:
+            asked = (dict.fromkeys(range(GROUPS), since), None, until_us, after, bytes_max)
+            page = await self.ask("last", list(filters), count, *asked)
+            found += [row[2:] for row in rows(page["blocks"])]
+            after = page["after"]
+            if after is None:
+                return found
+
 
 def rows(blocks: list[Any]) -> list[tuple[int, int, bytes, bytes]]:
     parsed = [Block.from_wire(wire) for wire in blocks]
@@ -112,6 +135,7 @@ async def test_few_topics_come_by_the_index_and_many_by_a_scan(
         past.scans = 0
         for bytes_max in (1 << 20, 1):
             assert await past.history(*filters, bytes_max=bytes_max) == expected(everything, *filters)
+        assert await past.count(*filters) == len(expected(everything, *filters))
         wide = filters in [(b"#",), (b"dev/+/state",)]
         assert bool(past.scans) == wide
 
@@ -149,6 +173,7 @@ async def test_history_ends_before_its_until(tmp_path: Path) -> None:
         await past.node.publish(b"a", [b"2"])
         for filters in ((b"a",), (b"a", *[b"other/%d" % at for at in range(9)])):
             assert [row[3] for row in await past.history(*filters, until_us=until_us)] == [b"1"]
+            assert await past.count(*filters, until_us=until_us) == 1
 
 
 async def test_an_index_that_breaks_while_it_answers_is_followed_by_the_log(
@@ -178,3 +203,55 @@ async def test_catching_up_with_few_topics_uses_the_index_too(tmp_path: Path, mo
         assert [row[3] for row in rows(page["blocks"])] == [b"0", b"1", b"2"]
         # The first step reads whatever comes; the rest would be another scan at least.
         assert (page["whole"], page["live"], past.scans) == ((), (1,), 1)
+
+
+def last_of_each(everything: list[tuple[int, int, bytes, bytes]], count: int) -> list[tuple[bytes, bytes]]:
+    topics = sorted({row[2] for row in everything})
+    return [row[2:] for topic in topics for row in [r for r in everything if r[2] == topic][-count:]]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_the_last_of_each_topic_come_topic_by_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    async with asked(tmp_path) as past:
+        await fill(past)
+        everything = await past.history(b"#")
+        past.scans = 0
+        if not indexed:
+            monkeypatch.setattr(past.store.by_topic, "find", lambda *_: None)
+        for count in (1, 2, 99):
+            for bytes_max in (1 << 20, 1):
+                if bytes_max == 1 and count == 1 and not indexed:
+                    continue  # a scan for each page, and a page for each topic
+                got = await past.last(b"dev/7/+", b"dev/8/#", b"dev/7/temp", count=count, bytes_max=bytes_max)
+                wanted = [expected(everything, each) for each in (b"dev/7/+", b"dev/8/#")]
+                assert got == [row for each in wanted for row in last_of_each(each, count)]
+        assert await past.last(b"dev/+/state", count=1) == last_of_each(expected(everything, b"dev/+/state"), 1)
+        assert await past.last(b"nobody", count=1) == []
+        assert bool(past.scans) != indexed
+
+
+async def test_the_last_lie_between_since_and_until_and_before_the_cut(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        for at in range(3):
+            await past.node.publish(b"a", [b"%d" % at])
+        until_us = past.coordinator.server.led.clock.time_us()
+        await past.node.publish(b"a", [b"3"])
+        group = topic_group(b"a", GROUPS)
+        offsets = [row[1] for row in await past.history(b"a")]
+        assert await past.last(b"a", count=2, until_us=until_us) == [(b"a", b"1"), (b"a", b"2")]
+        assert await past.last(b"a", count=9, since=offsets[1]) == [(b"a", b"%d" % at) for at in (1, 2, 3)]
+        page = await past.ask("last", [b"a"], 2, {group: 0}, {group: offsets[2]}, FOREVER_US, None, 1 << 20)
+        assert [row[3] for row in rows(page["blocks"])] == [b"0", b"1"]
+
+
+async def test_what_is_not_yet_durable_is_waited_for(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        await past.node.publish(b"a", [b"durable"])
+        past.coordinator.disk.hold()
+        await past.node.publish(b"a", [b"delivered"], qos=0)
+        answer = asyncio.ensure_future(past.last(b"a", count=1))
+        await asyncio.sleep(0.01)
+        past.coordinator.disk.release()
+        assert await answer == [(b"a", b"delivered")]

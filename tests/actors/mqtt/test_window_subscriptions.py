@@ -96,3 +96,36 @@ async def test_what_names_no_window_is_refused_with_a_reason(port: int, window: 
     assert answer.reason_codes == [0x83]
     assert answer.properties is not None
     assert any(word in answer.properties[REASON_STRING] for word in ("point in time", "not after"))
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_the_last_of_each_topic_come_before_what_is_live(port: int, qos: int) -> None:
+    topic, publisher, client = unique(), await Raw.connect(port), await Raw.connect(port)
+    for name in (topic + "/a", topic + "/b"):
+        await publish(publisher, name, range(20))
+    assert (await subscribe(client, topic + "/+", qos, last="15")).reason_codes == [qos]
+    await publish(publisher, topic + "/a", range(20, 23))
+    found = await client.messages(33)
+    for name, numbers in ((topic + "/a", range(5, 23)), (topic + "/b", range(5, 20))):
+        assert [m.payload for m in found if m.topic == name] == payloads(numbers)
+    assert [m.payload for m in found[30:]] == payloads(range(20, 23))
+    await client.nothing(publisher, topic + "/a")
+
+
+async def test_last_and_since_give_no_more_than_both_allow(port: int) -> None:
+    topic, publisher, client = unique(), await Raw.connect(port), await Raw.connect(port)
+    await publish(publisher, topic, range(4))
+    await subscribe(client, topic, since="10m", last="2")
+    assert [m.payload for m in await client.messages(2)] == payloads(range(2, 4))
+    await subscribe(client, topic, since="-0ms", last="2")
+    await publish(publisher, topic, range(4, 5))
+    assert [m.payload for m in await client.messages(1)] == payloads(range(4, 5))
+
+
+@pytest.mark.parametrize("last", ["0", "-1", "1.5", "all", "", "65536", "9" * 5_000])
+async def test_a_number_of_last_publications_that_is_none_is_refused(port: int, last: str) -> None:
+    client = await Raw.connect(port)
+    answer = await subscribe(client, unique(), last=last)
+    assert answer.reason_codes == [0x83]
+    assert answer.properties is not None
+    assert "1 to 65535" in answer.properties[REASON_STRING]

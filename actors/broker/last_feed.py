@@ -1,0 +1,77 @@
+"""The last publications of each topic of a filter, before a subscription's cut: on their way to it page by page.
+
+As `RetainedFeed`, one page at a time, when whoever takes them has room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.selection import offsets_of
+from lexicast.storage.log.block_cuts import cut
+
+from .coordinators import Coordinators
+from .pipelines.pipeline import Pipeline
+from .retained_feed import PAGE_BYTES
+
+
+class LastFeed:
+    """The last `count` of each topic that lie before `cuts` and not before `since` (in each group; None: all), nor at
+    or after `until_us`. `done`: there is no further page."""
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        topic_filter: bytes,
+        count: int,
+        cuts: Mapping[int, int],
+        since: Mapping[int, int] | None,
+        until_us: int,
+    ) -> None:
+        self._coordinators = coordinators
+        self._filter = topic_filter
+        self._count = count
+        self._cuts = cuts
+        self._since = since or {}
+        self._until_us = until_us
+        self._left = coordinators.pipelines_of(topic_filter)
+        self._after: Any = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no further page."""
+        return not self._left
+
+    async def page(self) -> list[tuple[bytes, Block]]:
+        """The next page: (filter, a block of one record) each; it may be empty.
+
+        Raises UnavailableError when the coordinator does not answer in time; ask again then.
+        """
+        answers: list[Any] = []
+        await self._ask(self._left[0], answers)
+        self._after = answers[0]["after"]
+        if self._after is None:
+            self._left.pop(0)
+        found: list[tuple[bytes, Block]] = []
+        for wire in answers[0]["blocks"]:
+            block = Block.from_wire(wire)
+            parts = [cut(block, offset, offset) for offset in offsets_of(block)]
+            found += [(self._filter, part) for part in parts if part is not None]
+        return found
+
+    async def _ask(self, pipeline: Pipeline, answers: list[Any]) -> None:
+        groups = [g for g in self._cuts if self._coordinators.pipeline_of(g) is pipeline]
+        await self._coordinators.ask(
+            pipeline,
+            answers.append,
+            "last",
+            [self._filter],
+            self._count,
+            {group: self._since.get(group, 0) for group in groups},
+            {group: self._cuts[group] for group in groups},
+            self._until_us,
+            self._after,
+            PAGE_BYTES,
+        )
