@@ -6,8 +6,8 @@ All targets run at the same time and take turns; the same generator loads each o
 (messages under way, of all connections together) that suits it best. The least is one message a connection: then a
 broker reads one message at a time, and nothing can be taken in runs. With more, a broker that falls behind finds
 several in one read; what each window gave is told. That everything arrives, unchanged and in order within each topic,
-is checked: what is not makes the exit code 1. CPU is that of the target's processes, from /proc, in microseconds a
-message; the generator runs on the same cores, so its share is told: near 1 it is the generator that was measured.
+is checked: what is not makes the exit code 1. CPU is that of the target's processes, in microseconds a message; the
+generator runs on the same cores, so its share is told: near 100% it is the generator that was measured.
 
 lexicast sequences and stores every message (QoS 1: durable before each acknowledgement); the peers do not store.
 NATS has no acknowledged delivery in its core, so QoS 1 is compared with Mosquitto alone.
@@ -84,30 +84,27 @@ def _figures(report: DriverReport, chosen: Sequence[Scenario]) -> None:
             rows.append(_row(report, scenario, name, one))
     if "lexicast" in report.samples.get("fanin_1000", {}):
         report.figure("fanin_cpu_us", data_path_cpu_us(report.samples["fanin_1000"]["lexicast"]["cpu_us"]))
-    columns = [
-        "publishers to one subscriber",
-        "msg/s",
-        "vs mosquitto",
-        "CPU us a message",
-        "generator",
-        "by window",
-        "lost",
-    ]
-    title = f"One message of {report.options.payload} B a write, median of {report.options.rounds} rounds"
+    columns = ["publishers to one", "target", "msg/s", "vs mosquitto", "CPU us", "generator", "msg/s by window", "lost"]
+    title = (
+        f"One message of {report.options.payload} B a write, median of {report.options.rounds} rounds\n"
+        "CPU of a message: brokers + coordinators, and in brackets the rest"
+    )
     report.table(title, columns, rows)
 
 
 def _row(report: DriverReport, scenario: Scenario, name: str, samples: dict[str, Any]) -> list[str]:
-    cpu = {role: reports.median(values) for role, values in samples["cpu_us"].items()}
-    told = ", ".join(f"{role} {value:.1f}" for role, value in cpu.items() if value is not None and value >= 0.05)
+    cpu = {role: reports.median(values) or 0.0 for role, values in samples["cpu_us"].items()}
+    rest = sum(value for role, value in cpu.items() if role not in DATA_PATH)
+    told = " + ".join(f"{cpu[role]:.1f}" for role in DATA_PATH if role in cpu)
     share = report.figures[f"{scenario.name}_{name}_generator_cpu"]
     return [
-        f"{scenario.name.split('_')[1]} to 1, QoS {scenario.qos}: {name}",
+        f"{int(scenario.name.split('_')[1]):,}, QoS {scenario.qos}",
+        name,
         reports.format_rate(report.figures[f"{scenario.name}_{name}_per_s"]),
         reports.format_number(report.figures.get(f"{scenario.name}_vs_mosquitto")) if name == "lexicast" else "",
-        told,
+        f"{told} ({rest:.1f})" if rest else told,
         "-" if share is None else f"{share:.0%}",
-        ", ".join(f"{window:,}: {reports.format_rate(rate)}" for window, rate in samples["window_rates"].items()),
+        "\n".join(f"{reports.format_rate(rate)} at {window:,}" for window, rate in samples["window_rates"].items()),
         str(sum(value or 0 for value in samples["lost"])),
     ]
 

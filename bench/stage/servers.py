@@ -87,12 +87,12 @@ def rss_anon_kib(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of one process in seconds, from /proc; 0 when it is gone."""
+    """User and system time of one process in seconds, to the nanosecond; 0 when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The id of a process's CPU clock (clock_getcpuclockid(3)); /proc/PID/stat has steps of 10 ms.
+        return time.clock_gettime(~pid << 3 | 2)
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def log_tail(log: Path, lines_max: int = 5) -> str:

@@ -61,6 +61,7 @@ def test_stop_leaves_no_process_of_a_target_that_ignores_sigint(
 def test_memory_of_this_process_is_read() -> None:
     assert servers.rss_anon_kib(os.getpid()) > 1_000
     assert servers.cpu_s(os.getpid()) > 0
+    assert servers.cpu_s(2**22 + 1) == 0
     with pytest.raises(UnavailableError, match="cannot read the memory"):
         servers.rss_anon_kib(2**22 + 1)
 
