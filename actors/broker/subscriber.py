@@ -94,6 +94,12 @@ class Subscriber(GrantedFilters):
         """Send encoded publications."""
         raise NotImplementedError
 
+    def gather(self) -> None:
+        """What `take_packets` writes from now on may wait until `send_gathered`, in the same turn."""
+
+    def send_gathered(self) -> None:
+        """See `gather`."""
+
     def write_tagged(self, encoded: EncodedBlock) -> None:
         """`write` for dictionary-aware sessions: introduce aliases first."""
         self.write(encoded.data)

@@ -33,7 +33,7 @@ WRITE_BYTES = 64 * 1024
 class MqttSubscriber(PacedSubscriber):
     """One session's live connection, as a subscriber. `write` is the transport's own."""
 
-    __slots__ = ("_introductions", "discarded_records", "write")
+    __slots__ = ("_gathered", "_gathered_bytes", "_introductions", "discarded_records", "write")
 
     # What feeds bring is marked as retained, whatever the subscription says.
     feeds_are_retained = True
@@ -45,6 +45,8 @@ class MqttSubscriber(PacedSubscriber):
         self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
         self._introductions = Introductions() if kind.aware else None
         self.discarded_records = 0
+        self._gathered: list[bytes] | None = None
+        self._gathered_bytes = 0
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
@@ -119,9 +121,29 @@ class MqttSubscriber(PacedSubscriber):
             between = [b"" if each is None else next(following) for each in sent[:count]]
         parts = [b""] * (3 * count)
         parts[::3], parts[1::3], parts[2::3] = heads[:count], between, tails[:count]
-        if count:
+        if count and self._gathered is None:
             self.write(b"".join(parts))
+        elif count:
+            self._gather_more(b"".join(parts))
         return not self.blocked
+
+    def gather(self) -> None:
+        """A session that returns gets its pages in one write, as long as they are short."""
+        self._gathered = []
+
+    def _gather_more(self, data: bytes) -> None:
+        assert self._gathered is not None
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= WRITE_BYTES:
+            self.send_gathered()
+            self.gather()
+
+    def send_gathered(self) -> None:
+        """See `gather`."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, None, 0
+        if gathered:
+            self.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""

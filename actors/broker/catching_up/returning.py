@@ -155,6 +155,13 @@ class ReturningSubscribers:
         at_hand.discarded(subscriber)
         wanted = at_hand.wanted(subscriber, topics)
         subscriber.caught_up_but(wanted)
+        subscriber.gather()
+        try:
+            return self._give(subscriber, wanted, turns)
+        finally:
+            subscriber.send_gathered()
+
+    def _give(self, subscriber: Subscriber, wanted: dict[int, list[tuple[Page, Wanted]]], turns: Turns) -> bool:
         for group, pages in wanted.items():
             for page, of_page in pages:
                 if not self._given(page, subscriber, of_page):

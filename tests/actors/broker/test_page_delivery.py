@@ -195,6 +195,26 @@ def test_a_full_socket_is_noticed_within_a_page(monkeypatch: pytest.MonkeyPatch)
     assert member.stops[:3] == [10, 20, 30]
 
 
+def test_what_is_gathered_goes_out_in_one_write_as_long_as_it_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [Page(GROUP, at, at + 10, [block(at, [run(0, 10)], 0)]) for at in range(0, 100, 10)]
+    wires: list[list[bytes]] = []
+    for gather, write_bytes in ((False, 1 << 20), (True, 1 << 20), (True, 300)):
+        monkeypatch.setattr(mqtt_subscriber, "WRITE_BYTES", write_bytes)
+        member = Member(Kind(4), {b"a": Grant(1)}, 1_000, 1 << 30, True)
+        written: list[bytes] = []
+        member.subscriber.write = written.append  # type: ignore[assignment]  # each write by itself
+        if gather:
+            member.subscriber.gather()
+        for page in pages:
+            member.take(page, PagePackets(cast(Any, Engine()), page), page.start)
+        member.subscriber.send_gathered()
+        wires.append(written)
+    assert len({b"".join(written) for written in wires}) == 1
+    assert len(wires[0]) == len(pages)
+    assert len(wires[1]) == 1
+    assert 1 < len(wires[2]) < len(pages)
+
+
 def test_members_share_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Grant] = []
     encode = PagePackets._encode
