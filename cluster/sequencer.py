@@ -24,7 +24,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from .blocks import FIRST_DICTIONARY, PUBLICATIONS, QOS_MASK, RETAIN, U32, Block, Meta, control_block, pack_meta
+from .blocks import (
+    FIRST_DICTIONARY,
+    PUBLICATIONS,
+    QOS_MASK,
+    RETAIN,
+    U32,
+    Block,
+    Meta,
+    control_block,
+    pack_meta,
+    payloads_bytes,
+)
 from .errors import PeerError, StaleEpochError, UsageError
 from .positions import EPOCH_OFFSET_GAP
 from .records import ControlRecord, EpochStart, pack_record
@@ -355,7 +366,7 @@ class Sequencer:
     # -- the queue
 
     def _enqueue(self, state: Group, block: Block) -> None:
-        at_once = block.kind == PUBLICATIONS and not any(run.flags & QOS_MASK for run in block.meta.runs)
+        at_once = block.kind == PUBLICATIONS and not block.highest_qos
         state.undelivered.append((block, at_once))
         state.uncommitted.append(block)
 
@@ -384,21 +395,22 @@ def check_entry(block: Block) -> None:
     meta, count = block.meta, block.count
     if count == 0 or len(block.lengths) % U32:
         raise PeerError(f"group {block.group}: an entry without records")
-    if sum(memoryview(block.lengths).cast("I")) != len(block.body):
+    if payloads_bytes(block.lengths) != len(block.body):
         raise PeerError(f"group {block.group}: lengths and body of an entry disagree")
     if sum([run.count for run in meta.runs]) != count or sum([run.count for run in meta.producers]) != count:
         raise PeerError(f"group {block.group}: runs or producers of an entry do not cover its records")
-    topics, origins, dictionaries = len(meta.topics), len(meta.origins), len(meta.dictionaries)
+    topics, origins, encodings = len(meta.topics), len(meta.origins), FIRST_DICTIONARY + len(meta.dictionaries)
     for run in meta.runs:
+        skip, topic, flags, encoding, expiry_ms, _, origin, size = run
         if not (
-            0 <= run.topic < topics
-            and -1 <= run.origin < origins
-            and 0 <= run.encoding < FIRST_DICTIONARY + dictionaries
-            and run.skip == 0
-            and run.count > 0
-            and 0 <= run.expiry_ms <= EXPIRY_MS_MAX
-            and 0 <= run.flags <= QOS_MASK + RETAIN
-            and run.flags & QOS_MASK != QOS_MASK
+            0 <= topic < topics
+            and -1 <= origin < origins
+            and 0 <= encoding < encodings
+            and skip == 0
+            and size > 0
+            and 0 <= expiry_ms <= EXPIRY_MS_MAX
+            and 0 <= flags <= QOS_MASK + RETAIN
+            and flags & QOS_MASK != QOS_MASK
         ):
             raise PeerError(f"group {block.group}: a run of an entry is out of range: {run}")
     if any(not (0 <= mark.index < count and 0 < mark.packet_id < 1 << 16) for mark in meta.marks):

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import msgpack
 
-from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STREAMED, Block, Run, pack_meta
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, RETAIN, STREAMED, Block, Run, pack_meta
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import for_readers, select
@@ -84,7 +84,7 @@ class BlockView:
         """`raw`: the payloads decompressed, where they are known."""
         self.block = block
         self.now_us = now_us
-        self.highest_qos = max([run.flags & QOS_MASK for run in block.meta.runs])
+        self.highest_qos = block.highest_qos
         self._payloads: list[bytes] | None = None
         self._raw: list[bytes | None] | None = None if raw is None else [*raw]
         self._tagged: tuple[list[bytes | None], list[int]] | None = None
@@ -309,30 +309,26 @@ class Encoder:
         payloads, tags = self.payloads(kind, view)
         if streamed:
             payloads, tags = view.with_frames(payloads, tags, streamed)
+        block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5
         parts: list[bytes] = []
-        at, records = 0, 0
+        at, records, total = 0, 0, len(payloads)
         used: set[int] = set()
-        for run in view.block.meta.runs:
-            grant, count = grants[run.topic], run.count
-            if grant is not None and not view.expired(run):
-                whole = payloads if count == len(payloads) else payloads[at : at + count]
-                data, sent = self._qos0(kind, view, run, grant, whole)
-                parts.append(data)
-                records += sent
+        for run in block.meta.runs:
+            _, topic_index, flags, _, expiry_ms, _, _, count = run
+            grant = grants[topic_index]
+            if grant is not None and not (expiry_ms and view.expired(run)):
+                topic = topics[topic_index]
+                properties = run_properties(kind, run, grant, block.time_us, view.now_us) if v5 else b""
+                whole = payloads if count == total else payloads[at : at + count]
+                fit = self.fitting(kind, topic, whole, 0, properties)
+                retain = grant.retain_as_published and bool(flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+                parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
+                records += len(fit)
                 if tags:
                     used.update(tags[at : at + count])
             at += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed))
-
-    def _qos0(
-        self, kind: Kind, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None]
-    ) -> tuple[bytes, int]:
-        topic = view.block.meta.topics[run.topic]
-        properties = run_properties(kind, run, grant, view.block.time_us, view.now_us)
-        fit = self.fitting(kind, topic, payloads, 0, properties)
-        retain = grant.retain_as_published and bool(run.flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
-        return encode_qos0_run(kind.version, topic, fit, retain, properties), len(fit)
 
     @staticmethod
     def fitting(kind: Kind, topic: bytes, payloads: list[bytes | None], qos: int, properties: bytes) -> list[bytes]:

@@ -97,7 +97,8 @@ class Fanout:
 
     def plan(self, topics: tuple[bytes, ...], highest_qos: int) -> Plan:
         """The plan for a block of these topics."""
-        fans = [self.fan(topic) for topic in topics]
+        known_fans = self._fans
+        fans = [known_fans.get(topic) or self.fan(topic) for topic in topics]
         key = (highest_qos > 0, *map(id, fans))
         known = self._plans.get(key)
         if known is None:

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block, unpack_meta
+from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFullError, UnavailableError, UsageError
 from lexicast.cluster.protocol.messages import ACK, HEADS, TAKEN, WireEntry, check_entry_columns
@@ -161,7 +161,7 @@ class LedGroups:
         self.published_records += block.count
         self._sequenced.append(block)
         self._deliver(group)
-        if slow or any([run.flags & QOS_MASK for run in parsed.runs]):
+        if slow or block.highest_qos:
             self.when_committed(group, block.last, answer)
         else:
             answer(None)

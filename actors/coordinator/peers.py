@@ -72,6 +72,7 @@ class Routing:
         self.ends: dict[int, int] = {}
         self._trie: TopicTrie[BrokerPeer, None] = TopicTrie()
         self._routes: dict[bytes, frozenset[BrokerPeer]] = {}
+        self._same: dict[frozenset[BrokerPeer], frozenset[BrokerPeer]] = {}
 
     def insert(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
         """Subscribe; those that it did not have yet."""
@@ -105,16 +106,22 @@ class Routing:
         found = self._routes.get(topic)
         if found is None:
             if len(self._routes) >= TOPIC_ROUTES_MAX:
-                self._routes.clear()
-            found = self._routes[topic] = frozenset([peer for peer, _ in self._trie.match(topic)])
+                self._forget()
+            made = frozenset([peer for peer, _ in self._trie.match(topic)])
+            # One object for all topics that go to the same brokers, of which there are few.
+            found = self._routes[topic] = self._same.setdefault(made, made)
         return found
 
     def _changed(self, filters: Sequence[bytes]) -> None:
         if any(map(is_wildcard, filters)):
-            self._routes.clear()
+            self._forget()
         else:
             for topic_filter in filters:
                 self._routes.pop(topic_filter, None)
+
+    def _forget(self) -> None:
+        self._routes.clear()
+        self._same.clear()
 
     def offer(self, block: Block) -> None:
         """Offer `block`, which may be delivered now, to every broker that one of its topics concerns."""
@@ -122,7 +129,9 @@ class Routing:
         topics = block.meta.topics
         peers = self.peers_of(topics[0])
         if len(topics) > 1:
-            peers = peers.union(*[self.peers_of(topic) for topic in topics[1:]])
+            different = set(map(self.peers_of, topics))
+            if len(different) > 1:
+                peers = peers.union(*different)
         for peer in peers:
             if not peer.gone:
                 peer.offer(block)

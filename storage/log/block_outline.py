@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, Run
+from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, payloads_bytes
 from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.records import ControlRecord, unpack_record
 
@@ -81,7 +81,7 @@ def outline(block: Block) -> Outline:
     try:
         if block.count == 0 or len(block.lengths) % U32:
             raise UsageError("it holds no records")
-        if sum(memoryview(block.lengths).cast("I")) != len(block.body):
+        if payloads_bytes(block.lengths) != len(block.body):
             raise UsageError("its lengths and body disagree")
         return _outline_control(block) if block.kind == CONTROL else _outline_publications(block)
     except (UsageError, PeerError) as error:
@@ -96,22 +96,29 @@ def _outline_control(block: Block) -> Outline:
 
 
 def _outline_publications(block: Block) -> Outline:
-    meta = block.meta
-    spans = _spans(block)
+    meta, time_us = block.meta, block.time_us
+    topics, spans = meta.topics, _spans(block)
     rows: dict[int, TopicRow] = {}
-    first_us = never = all_us = flags = 0
+    first_us = all_us = flags = 0
+    never = False
     offset = block.first
-    for run in meta.runs:
-        offset += run.skip
-        until = publication_expires_us(block.time_us, run.expiry_ms)
-        _add_row(rows, meta.topics, run, offset, until)
-        if until:
+    for skip, topic, run_flags, _, expiry_ms, _, _, count in meta.runs:
+        offset += skip
+        until = 0
+        if expiry_ms:
+            until = publication_expires_us(time_us, expiry_ms)
             first_us = min(first_us or until, until)
             all_us = max(all_us, until)
         else:
-            never = 1
-        flags |= run.flags
-        offset += run.count
+            never = True
+        row = rows.get(topic)
+        if row is None:
+            rows[topic] = TopicRow(topics[topic], offset, count, until)
+        else:
+            both = max(row.expires_us, until) if row.expires_us and until else 0
+            rows[topic] = TopicRow(row.topic, row.first, row.records + count, both)
+        flags |= run_flags
+        offset += count
     retained = _retained(block) if flags & RETAIN else ()
     return Outline(
         block,
@@ -126,28 +133,22 @@ def _outline_publications(block: Block) -> Outline:
     )
 
 
-def _add_row(rows: dict[int, TopicRow], topics: tuple[bytes, ...], run: Run, offset: int, until: int) -> None:
-    row = rows.get(run.topic)
-    if row is None:
-        rows[run.topic] = TopicRow(topics[run.topic], offset, run.count, until)
-    else:
-        both = max(row.expires_us, until) if row.expires_us and until else 0
-        rows[run.topic] = TopicRow(row.topic, row.first, row.records + run.count, both)
-
-
 def _spans(block: Block) -> list[_Span]:
     """The block's records as spans of consecutive offsets: one, unless records were cut out before."""
     spans: list[_Span] = []
-    index, offset, topics = 0, block.first, len(block.meta.topics)
-    for run in block.meta.runs:
-        if not 0 <= run.topic < topics or run.count < 1 or run.skip < 0:
-            raise UsageError(f"the run {run} is out of range")
-        if spans and not run.skip:
-            spans[-1] = spans[-1]._replace(records=spans[-1].records + run.count)
-        else:
-            spans.append(_Span(index, offset + run.skip, run.count))
-        index += run.count
-        offset += run.skip + run.count
+    topics = len(block.meta.topics)
+    begun, index, begun_offset, offset = 0, 0, block.first, block.first
+    for skip, topic, _, _, _, _, _, count in block.meta.runs:
+        if not 0 <= topic < topics or count < 1 or skip < 0:
+            raise UsageError(f"a run of {count} records, {skip} left out before it, of topic {topic} is out of range")
+        if skip:
+            if index > begun:
+                spans.append(_Span(begun, begun_offset, index - begun))
+            offset += skip
+            begun, begun_offset = index, offset
+        index += count
+        offset += count
+    spans.append(_Span(begun, begun_offset, index - begun))
     if index != block.count or offset > block.last + 1:
         raise UsageError(f"its runs hold {index} records up to offset {offset - 1}, its lengths {block.count}")
     return spans
@@ -161,9 +162,12 @@ def _offset(spans: list[_Span], index: int) -> int:
 
 
 def _producers(block: Block, spans: list[_Span]) -> tuple[ProducerRow, ...]:
+    producers = block.meta.producers
+    if len(producers) == 1 and len(spans) == 1 and producers[0].count == spans[0].records:
+        return (ProducerRow(*producers[0], spans[0].offset),)
     rows = []
     start = 0
-    for run in block.meta.producers:
+    for run in producers:
         end = start + run.count
         for span in spans:
             low, high = max(start, span.at), min(end, span.at + span.records)

@@ -88,7 +88,7 @@ class GroupEntryBuilder:
     ) -> int:
         """Append publications that differ only in payload. Returns by how many bytes `size_bytes` has grown."""
         count = len(payloads)
-        size = sum(map(len, payloads)) + U32 * count
+        size = U32 + len(payloads[0]) if count == 1 else U32 * count + sum(map(len, payloads))
         if dictionary is not None:
             encoding = FIRST_DICTIONARY + self._dictionaries.setdefault(dictionary, len(self._dictionaries))
         like = (topic, flags, encoding, expiry_ms, properties, origin)
@@ -97,8 +97,9 @@ class GroupEntryBuilder:
         else:
             self._last = like
             size += RUN_BYTES + len(topic)
-            topic_index = self._topics.setdefault(topic, len(self._topics))
-            origin_index = self._origins.setdefault(origin, len(self._origins))
+            topics, origins = self._topics, self._origins
+            topic_index = topics.setdefault(topic, len(topics))
+            origin_index = origins.setdefault(origin, len(origins))
             self._runs.append([0, topic_index, flags, encoding, expiry_ms, properties, origin_index, count])
         self._payloads += payloads
         self.count += count
@@ -130,7 +131,7 @@ class GroupEntryBuilder:
             compression.end(self.count, began_s)
         meta = Meta(
             tuple(self._topics),
-            tuple([Run(*run) for run in self._runs]),
+            tuple([Run._make(run) for run in self._runs]),
             (ProducerRun(producer, incarnation, sequence, self.count),),
             tuple(self._marks),
             tuple(self._origins),

@@ -82,11 +82,13 @@ def encode_qos0_run(
     if version == V5:
         fixed += properties or b"\0"
     first, fixed_size = PUBLISH | retain, len(fixed)
+    if len(payloads) == 1:
+        return _header(first, fixed_size + len(payloads[0])) + fixed + payloads[0]
     sizes = list(map(len, payloads))
     distinct = set(sizes)
     if len(distinct) == 1:
         head = _header(first, fixed_size + sizes[0]) + fixed
-        return head + payloads[0] if len(sizes) == 1 else head.join((b"", *payloads))
+        return head.join((b"", *payloads))
     heads = {size: _header(first, fixed_size + size) + fixed for size in distinct}
     parts = [b""] * (2 * len(sizes))
     parts[::2] = map(heads.__getitem__, sizes)

@@ -65,6 +65,8 @@ TOPIC_CACHED_BYTES_MAX: Final = 256
 STRUCTS_CACHED_MAX: Final = 1_024
 
 _PLAIN_ACKS: Final = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
+# First bytes of publications that are sent for the first time: QoS 0, 1 and 2, retained or not.
+_FIRST_PUBLISHES: Final = frozenset(PUBLISH | qos << 1 | retain for qos in (0, 1, 2) for retain in (0, 1))
 _ACKS_STRUCT: Final = Struct(">" + "HH" * BLOCK)
 
 # The topic field of a PUBLISH, length included, to the topic.
@@ -177,10 +179,15 @@ class PacketReader:
         """Append what `data` holds to `items`; return where the first incomplete packet begins."""
         pos, size = 0, len(data)
         while size - pos >= 2:
+            first = data[pos]
+            if first in _FIRST_PUBLISHES and self.version:
+                # Topics checked before are known at once: of a device's reads, one message each, nearly all.
+                at, pos = pos, (self._qos_runs if first & 6 else self._qos0_runs)(data, pos, first, items)
+                if pos != at:
+                    continue
             body, end = self._frame(data, pos, size)
             if not end:
                 return pos
-            first = data[pos]
             if first & 0xF0 == PUBLISH and self.version:
                 pos = self._publishes(data, first, body, end, items)
             elif first in _PLAIN_ACKS and end - body == 2 and self.version:
@@ -196,19 +203,21 @@ class PacketReader:
         at, middle, run = self._open_run(data, first, body, end)
         items.append(run)
         if run.packet_ids is None:
-            return self._qos0_runs(data, end, first, data[body:at], run, items)
-        return self._qos_runs(data, end, first, (data[body:middle], data[middle + 2 : at]), run, items)
+            return self._qos0_runs(data, end, first, items, data[body:at], run)
+        return self._qos_runs(data, end, first, items, (data[body:middle], data[middle + 2 : at]), run)
 
-    def _qos0_runs(self, data: bytes, pos: int, first: int, head: bytes, run: PublishRun, items: list[Received]) -> int:
-        """Continue a run of QoS 0 (`head`: its topic and properties) and open others of checked topics.
+    def _qos0_runs(
+        self, data: bytes, pos: int, first: int, items: list[Received], head: bytes = b"", run: PublishRun | None = None
+    ) -> int:
+        """Continue a run of QoS 0 (`head`: its topic and properties), if any, and open others of checked topics.
 
         Returns at the first packet that is anything but complete, short enough and plain; `_parse` looks at it.
         """
         size, remaining_max, head_size = len(data), self.packet_bytes_max - 3, len(head)
-        v5, retain = self.version == V5, run.retain
-        payloads = run.payloads
+        v5, retain = self.version == V5, first & 1 == 1
+        payloads = [] if run is None else run.payloads
         open_topic: bytes | None = None
-        joined = True  # while topics alternate, `head` is neither compared nor cut
+        joined = run is not None  # while topics alternate, `head` is neither compared nor cut
         length = streak = 0
         while size - pos > 3 and data[pos] == first:
             body, remaining = pos + 2, data[pos + 1]
@@ -245,13 +254,20 @@ class PacketReader:
         return pos
 
     def _qos_runs(
-        self, data: bytes, pos: int, first: int, fixed: tuple[bytes, bytes], run: PublishRun, items: list[Received]
+        self,
+        data: bytes,
+        pos: int,
+        first: int,
+        items: list[Received],
+        fixed: tuple[bytes, bytes] = (b"", b""),
+        run: PublishRun | None = None,
     ) -> int:
         """`_qos0_runs` for QoS 1 and 2. `fixed`: what stands before (topic) and after (properties) the packet id."""
         size, remaining_max = len(data), self.packet_bytes_max - 3
-        (head, tail), payloads, ids = fixed, run.payloads, run.packet_ids or []
+        head, tail = fixed
         head_size, tail_size = len(head), len(tail)
-        v5 = self.version == V5
+        payloads, ids = ([], []) if run is None else (run.payloads, run.packet_ids or [])
+        v5, qos, retain, dup = self.version == V5, first >> 1 & 3, first & 1 == 1, first & 8 == 8
         length = streak = 0
         while size - pos > 3 and data[pos] == first:
             body, remaining = pos + 2, data[pos + 1]
@@ -263,7 +279,7 @@ class PacketReader:
             end = body + remaining
             if end > size or remaining > remaining_max:
                 return pos
-            joins = data.startswith(head, body, end)
+            joins = head_size > 0 and data.startswith(head, body, end)
             at = body + head_size if joins else body + 2 + (data[body] << 8 | data[body + 1])
             if at + 2 > end or not (packet_id := data[at] << 8 | data[at + 1]):
                 return pos
@@ -284,7 +300,7 @@ class PacketReader:
             head, head_size = new_head, at - body
             tail, tail_size = (b"\0", 1) if v5 else (b"", 0)
             payloads, ids = [data[at + 2 + v5 : end]], [packet_id]
-            items.append(PublishRun(topic, run.qos, run.retain, run.dup, None, payloads, ids))
+            items.append(PublishRun(topic, qos, retain, dup, None, payloads, ids))
             pos = end
         return pos
 
