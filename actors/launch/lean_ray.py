@@ -3,7 +3,7 @@
 These are the dashboard (with `include_dashboard=False` Ray starts it all the same and waits for it, only that it then
 serves nothing), the autoscaler's monitor (there is one node) and the log monitor (drivers get no logs). For the last
 two Ray has options that `ray.init` does not pass on. So what `ray.init` calls is replaced while it runs; Ray is pinned,
-and `tests/actors/launch/test_lean_ray.py` looks at what has been started.
+and `tests/actors/cli/test_cli.py` looks at what has been started.
 """
 
 from __future__ import annotations
