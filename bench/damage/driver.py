@@ -27,12 +27,13 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.cluster.blocks import CONTROL
@@ -64,9 +65,9 @@ from .served_store import (
 FLIPS_MAX: Final = 8
 RUNS_A_TASK: Final = 10
 QUICK_RUNS: Final = 60
-RUN_S: Final = 60.0
+STEP_S: Final = 60.0
 
-
+T = TypeVar("T")
 Record = tuple[int, int]  # group, offset
 
 
@@ -114,6 +115,15 @@ class DamageOutcome(NamedTuple):
 
 class NotServedError(Exception):
     """Something undamaged is missing."""
+
+
+async def within(what: str, work: Awaitable[T]) -> T:
+    """Wait for a step of a run. Raises NotServedError when it takes more than STEP_S."""
+    try:
+        async with asyncio.timeout(STEP_S):
+            return await work
+    except TimeoutError:
+        raise NotServedError(f"{what} took more than {STEP_S:.0f} s") from None
 
 
 def known_content(folder: Path) -> Known:
@@ -202,21 +212,25 @@ def _topics(known: Known) -> Iterator[tuple[bytes, bytes]]:
 async def check_served(cluster: Served, known: Known, flipped: Sequence[Flip]) -> None:
     """Everything undamaged is served. Raises NotServedError, LexicastError."""
     gone = lost(known, flipped)
-    past = cluster.bus.history("#", since="beginning")
-    found = {(m.position.group, m.position.offset): (m.topic, m.payload) async for m in past}
+    found = await within("the history", _history(cluster))
     for record, content in known.records.items():
         if record not in gone and found.get(record) != content:
             raise NotServedError(f"the record at {record} is missing, or another: {found.get(record)!r}")
     port = cluster.broker.mqtt.port
-    reader = await SilentClient.connect(port, "reader", clean=True)
-    await reader.subscribe("#", 0)
-    await reader.topics(expected_retained(known, flipped, gone))
-    await _check_sessions(port, known, flipped)
+    reader = await within("CONNECT", SilentClient.connect(port, "reader", clean=True))
+    await within("SUBSCRIBE", reader.subscribe("#", 0))
+    await within("what is retained", reader.topics(expected_retained(known, flipped, gone)))
+    await within("resuming the sessions", _check_sessions(port, known, flipped))
     for qos in range(3):
-        await cluster.bus.publish("new/topic", b"%d" % qos, qos=qos)
-    await reader.topics({"new/topic"})
+        await within(f"publishing with QoS {qos}", cluster.bus.publish("new/topic", b"%d" % qos, qos=qos))
+    await within("the delivery of what was published", reader.topics({"new/topic"}))
     await reader.close()
     cluster.server.status()
+
+
+async def _history(cluster: Served) -> dict[Record, tuple[str, bytes]]:
+    past = cluster.bus.history("#", since="beginning")
+    return {(m.position.group, m.position.offset): (m.topic, m.payload) async for m in past}
 
 
 def expected_retained(known: Known, flipped: Sequence[Flip], gone: set[Record]) -> set[str]:
@@ -250,11 +264,11 @@ async def serve_damaged(
     store = folder / COORDINATOR_NAME
     await asyncio.to_thread(_write, store, content)
     try:
-        async with asyncio.timeout(RUN_S):
-            async with served(store, coordination, partial(check_tables, known, told)) as cluster:
-                await check_served(cluster, known, told)
-            async with served(store, coordination):
-                pass
+        async with AsyncExitStack() as running:
+            starting = running.enter_async_context(served(store, coordination, partial(check_tables, known, told)))
+            await check_served(await within("the start", starting), known, told)
+        async with AsyncExitStack() as running:
+            await within("the second start", running.enter_async_context(served(store, coordination)))
     except (NotServedError, LexicastError, TimeoutError, OSError) as error:
         return f"{type(error).__name__}: {error}"
     return ""

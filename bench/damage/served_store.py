@@ -204,6 +204,13 @@ async def _fill(cluster: Served) -> None:
         await bus.publish_many([(topic, record_payload(topic, n)) for n in range(12)], qos=number % 3)
         await bus.publish(f"state/{number}", record_payload("state", number), qos=1, retain=True)
         await bus.publish(f"expiring/{number}", b"soon", qos=1, expiry_s=EXPIRY_S)
+    records: list[ControlRecord] = [DictionaryStored(i, f"family/{i}", bytes(range(200))) for i in DICTIONARIES]
+    records += [Subscribed("broker-9", 1, f"data/{i}", 0, FOREVER_US) for i in range(6)]
+    records += [Subscribed("broker-9", 1, "data/#", 0, FOREVER_US), ProducerSeen(b"restated", 1, 5)]
+    for group in range(GROUPS):
+        for record in records:
+            await _append(cluster.server, group, record)
+    # Last: of what they supersede some is left when all stops.
     for number in range(SESSIONS):
         device = await SilentClient.connect(port, f"device-{number}")
         await device.subscribe(f"command/{number}", 1 + number % 2)
@@ -213,12 +220,6 @@ async def _fill(cluster: Served) -> None:
         device.send(Publish(b"data/marked", b"not released", 2, packet_id=7))
         await device.expect(AckRun)
         await device.close()
-    records: list[ControlRecord] = [DictionaryStored(i, f"family/{i}", bytes(range(200))) for i in DICTIONARIES]
-    records += [Subscribed("broker-9", 1, f"data/{i}", 0, FOREVER_US) for i in range(6)]
-    records += [Subscribed("broker-9", 1, "data/#", 0, FOREVER_US), ProducerSeen(b"restated", 1, 5)]
-    for group in range(GROUPS):
-        for record in records:
-            await _append(cluster.server, group, record)
 
 
 async def _append(server: CoordinatorServer, group: int, record: ControlRecord) -> None:
