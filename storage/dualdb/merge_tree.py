@@ -24,7 +24,17 @@ from .environment import DualEnvironment
 from .manifest import TOMBSTONES, Manifest, RunRow, write_manifest
 from .merging import Merge, in_memory
 from .options import DualOptions
-from .rows import I64, ROW_BYTES, Matches, Queries, RowColumns, bounded_queries, joined_matches
+from .rows import (
+    I64,
+    ROW_BYTES,
+    Answer,
+    Matches,
+    Queries,
+    Question,
+    RowColumns,
+    bounded_queries,
+    joined_matches,
+)
 from .runs import SortedRun, delete_some
 from .tiers import Tiers
 from .tombstones import Tombstones
@@ -134,6 +144,16 @@ class MergeTree:
             found += self._frozen.probe(asking)
         found += self._active.probe(asking)
         return joined_matches(found)
+
+    def find(self, asked: Question, found: list[Answer]) -> None:
+        """Add the answers to one question to `found`; tombstones not yet applied."""
+        if self._runs:
+            with self._environment.snapshot() as txn:
+                for run in self._runs:
+                    run.find(txn, self._environment.runs, asked, found)
+        if self._frozen is not None:
+            self._frozen.find(asked, found)
+        self._active.find(asked, found)
 
     # work behind
 

@@ -45,6 +45,8 @@ ID_LIMIT: Final = 2**63
 NEVER_US: Final = 2**63 - 1
 EVER_US: Final = -(2**63)
 
+_NEARBY: Final = 64
+
 
 class RowColumns(NamedTuple):
     """Columns of equal length. `sorted_rows` and everything stored has them in the order of their keys."""
@@ -236,3 +238,53 @@ def probe(rows: RowColumns, bounds: Bounds, asking: BoundedQueries) -> Matches |
             return None
         op, at, low = op.take(chosen), at.take(chosen), low.take(chosen)
     return Matches(op, rows.seq.take(at), low, rows.high.take(at), rows.tag.take(at))
+
+
+Answer: TypeAlias = tuple[int, int, int, int]
+"""A row that answers one question: seq, low, high, tag. A plain tuple, which is made in a third of the time."""
+
+
+def matches_of(answers: Sequence[tuple[int, Answer]]) -> Matches:
+    """The answers of operations, (its place in the batch, answer) each, in columns."""
+    if not answers:
+        return joined_matches([])
+    seq, low, high, tag = zip(*[answer for _, answer in answers], strict=True)
+    return Matches(
+        np.array([op for op, _ in answers], np.intp),
+        np.array(seq, np.uint64),
+        np.array(low, np.int64),
+        np.array(high, np.int64),
+        np.array(tag, np.uint64),
+    )
+
+
+class Question(NamedTuple):
+    """One question, asked by itself: what a row of `Queries` is, of rows that were all stored before it."""
+
+    key: int
+    low_min: int
+    low_max: int
+    valid_at: int
+
+
+def find(rows: RowColumns, bounds: Bounds, asked: Question, found: list[Answer]) -> None:
+    """Add the answers that sorted `rows` hold to `found`: what `probe` does, for a single question."""
+    key, low_min, low_max, valid_at = asked
+    if bounds.high_max < valid_at:
+        return
+    wanted = np.uint64(key)
+    start = int(rows.key.searchsorted(wanted))
+    # Most lists are short: the end of one is looked for nearby first.
+    count = int(rows.key[start : start + _NEARBY].searchsorted(wanted, "right"))
+    if not count:
+        return
+    end = start + count if count < _NEARBY else int(rows.key.searchsorted(wanted, "right"))
+    _, seqs, lows, highs, tags = rows
+    there = zip(
+        seqs[start:end].tolist(),
+        lows[start:end].tolist(),
+        highs[start:end].tolist(),
+        tags[start:end].tolist(),
+        strict=True,
+    )
+    found += [row for row in there if low_min <= row[1] <= low_max and row[2] >= valid_at]

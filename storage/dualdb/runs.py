@@ -11,11 +11,26 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+import lmdb
 import numpy as np
 
 from ..file.sealing import DamageError, unpacked
 from ..file.table import AnyTransaction, Database, WriteTransaction
-from .rows import I64, U64, BoundedQueries, Bounds, Matches, RowColumns, bounded_queries, bounds_of, probe
+from .manifest import Manifest
+from .rows import (
+    I64,
+    U64,
+    Answer,
+    BoundedQueries,
+    Bounds,
+    Matches,
+    Question,
+    RowColumns,
+    bounded_queries,
+    bounds_of,
+    find,
+    probe,
+)
 from .segments import encode_segment, segment_rows, verified_segment_head
 
 _KEY: Final = struct.Struct(">II")
@@ -127,6 +142,14 @@ class SortedRun:
             if found is not None:
                 yield found
 
+    def find(self, txn: AnyTransaction, database: Database, asked: Question, found: list[Answer]) -> None:
+        """Add the answers to one question that this run holds to `found`."""
+        first, last, _ = self.fences()
+        wanted = np.uint64(asked.key)
+        for number in range(int(last.searchsorted(wanted)), int(first.searchsorted(wanted, "right"))):
+            if self._bounds[number].high_max >= asked.valid_at:
+                find(self.segment(txn, database, number), self._bounds[number], asked, found)
+
 
 def _is_last(txn: WriteTransaction, database: Database, key: bytes) -> bool:
     with txn.cursor(database) as cursor:
@@ -142,3 +165,15 @@ def delete_some(txn: WriteTransaction, database: Database, run: int, limit: int,
                 return True
             cursor.delete()
     return False
+
+
+def drop_unfinished(cursor: lmdb.Cursor[memoryview], manifest: Manifest) -> None:
+    """Have all runs deleted that the manifest does not name. Raises DamageError."""
+    known = {run.number for run in manifest.runs} | set(manifest.dropped)
+    with cursor:
+        for key in cursor.iternext(values=False):
+            run = parse_segment_key(key)[0]
+            manifest.next_run = max(manifest.next_run, run + 1)
+            if run not in known:
+                known.add(run)
+                manifest.dropped.append(run)

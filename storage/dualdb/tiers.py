@@ -24,13 +24,14 @@ from typing import Final
 
 import numpy as np
 
-from .rows import BoundedQueries, Bounds, Matches, RowColumns, bounds_of, merged, probe
+from .rows import Answer, BoundedQueries, Bounds, Matches, Question, RowColumns, bounds_of, find, merged, probe
 
-FANOUT: Final = 8
+FANOUT: Final = 4
 
 # A batch moves at most so many times its own rows into larger tiers, or MOVED_ROWS_MIN: 2 ms for so many. (All at once
 # it was 20 ms for 400,000 rows; never to merge more than 131,072 made a look-up a fifth dearer.)
 MOVED_A_ROW: Final = 8
+GROWN_ROWS: Final = 4_096
 MOVED_ROWS_MIN: Final = 32_768
 _TAKEN_ROWS: Final = 16_384
 
@@ -85,27 +86,40 @@ class Joining:
 class Tiers:
     """Sorted rows in memory, asked as one."""
 
-    __slots__ = ("_joining", "_levels", "rows")
+    __slots__ = ("_growing", "_joining", "_levels", "rows")
 
     def __init__(self) -> None:
         self._levels: list[list[tuple[RowColumns, Bounds]]] = [[]]
         # Of each level: its first FANOUT tiers on their way into one of the next.
         self._joining: list[Joining | None] = [None]
         self.rows = 0
+        # The youngest tier is small: the next rows become part of it.
+        self._growing = False
 
     def add(self, rows: RowColumns, now_us: int) -> None:
         """Take in sorted rows, at least one, and go on with joining tiers of which FANOUT of one size are there."""
-        self.rows += rows.size
-        self._levels[0].append((rows, bounds_of(rows)))
+        self._enter(rows, now_us)
         quota = max(MOVED_ROWS_MIN, MOVED_A_ROW * rows.size)
         for level, tiers in enumerate(self._levels):
             joining = self._joining[level]
             if joining is None:
-                if len(tiers) < FANOUT:
+                if len(tiers) - (not level and self._growing) < FANOUT:
                     continue
                 joining = self._joining[level] = Joining([tier for tier, _ in tiers[:FANOUT]])
             if joining.step(quota, now_us):
                 self._joined(level, joining.result())
+
+    def _enter(self, rows: RowColumns, now_us: int) -> None:
+        """Rows become the youngest tier, or part of it for as long as it is small: to ask one costs as much."""
+        youngest = self._levels[0]
+        if self._growing:
+            last = youngest.pop()[0]
+            self.rows -= last.size
+            rows = merged([last, rows], now_us)
+        self.rows += rows.size
+        self._growing = 0 < rows.size < GROWN_ROWS
+        if rows.size:
+            youngest.append((rows, bounds_of(rows)))
 
     def _joined(self, level: int, rows: RowColumns) -> None:
         """The first FANOUT tiers of a level have become one of the next."""
@@ -122,6 +136,12 @@ class Tiers:
         """The answers that these tiers hold."""
         found = [probe(tier, bounds, asking) for tiers in self._levels for tier, bounds in tiers]
         return [matches for matches in found if matches is not None]
+
+    def find(self, asked: Question, found: list[Answer]) -> None:
+        """Add the answers to one question that these tiers hold to `found`."""
+        for tiers in self._levels:
+            for tier, bounds in tiers:
+                find(tier, bounds, asked, found)
 
     def parts(self, now_us: int) -> list[RowColumns]:
         """The tiers; without those that have expired as a whole."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .rows import I64, U64, Matches, Queries, RowColumns, joined
+from .rows import I64, U64, Answer, Matches, Queries, RowColumns, joined
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
@@ -104,6 +104,16 @@ class Tombstones:
         keep = np.ones(rows.size, np.bool_)
         keep[gone] = False
         return rows.take(keep)
+
+    def living(self, key: int, found: list[Answer]) -> list[Answer]:
+        """Of the answers to a question that is asked after all of them, those of `key` that lie under no tombstone."""
+        if not self._tiers or not found:
+            return found
+        tags = np.array([row[3] for row in found], np.uint64)
+        covered = self._covered(np.full(len(found), key, np.uint64), tags)
+        pairs = zip(covered.at.tolist(), covered.seq.tolist(), strict=True)
+        gone = {at for at, seq in pairs if found[at][0] < seq}
+        return [row for at, row in enumerate(found) if at not in gone] if gone else found
 
     def apply_to_matches(self, matches: Matches, queries: Queries, first: int) -> Matches:
         """`matches` without what lay under a tombstone when its operation (the batch begins with `first`) asked."""

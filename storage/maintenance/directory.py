@@ -26,6 +26,7 @@ from lexicast.cluster.errors import StoreError, StoreFormatError
 from lexicast.cluster.files import create_file, make_folder, sync_folder
 
 from ..dualdb.environment import DUAL_FILE, ReadOnlyDual
+from ..dualdb.journal import JOURNAL_FILE, journal_bytes
 from ..environment.environment import DATA_FILE
 from ..environment.read_only import ReadOnlyStore
 from ..file.disk import POISON_FILE
@@ -149,9 +150,12 @@ def backup(directory: Path, target: Path) -> int:
     grow. Raises StoreError when `target` is not empty or cannot be written.
     """
     name = data_file(directory).name
+    journal = journal_bytes(directory)  # before its tables: what is moved meanwhile is in them
     with closing(_open(directory)) as store:  # first: where there is no store there is to be no folder for its copy
         _prepare(target)
-        return _copy(directory, store, target / name)
+        if journal:
+            _write_journal(target, journal)
+        return _copy(directory, store, target / name) + len(journal)
 
 
 def _prepare(target: Path) -> None:
@@ -159,6 +163,16 @@ def _prepare(target: Path) -> None:
         make_folder(target)
         if any(target.iterdir()):
             raise StoreError(f"{target} is not empty: give another directory for the backup")
+    except OSError as error:
+        raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
+
+
+def _write_journal(target: Path, journal: bytes) -> None:
+    try:
+        with create_file(target / JOURNAL_FILE) as file:
+            file.write(journal)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
 
@@ -200,6 +214,9 @@ def repair(directory: Path, progress: Progress = no_progress) -> CheckReport:
     with _rewriting(directory, data) as new:
         report = (repair_dual if data.name == DUAL_FILE else repair_store)(directory, new, progress)
         replace_file(directory, data, new / data.name, data.with_name(data.name + BEFORE_REPAIR))
+        journal = directory / JOURNAL_FILE
+        if journal.exists():  # what it held is in the new file
+            journal.replace(journal.with_name(journal.name + BEFORE_REPAIR))
         (directory / POISON_FILE).unlink(missing_ok=True)
         sync_folder(directory)
     return report

@@ -1,4 +1,6 @@
-"""The check of a stand-alone DualDB: every batch, every segment, the manifest, and that the runs are what it says."""
+"""The check of a stand-alone DualDB: every batch, every segment, the manifest, and that the runs are what it says.
+
+Then the journal, which is read before the tables are: so what its owner moves meanwhile is in them."""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ import numpy as np
 
 from lexicast.cluster.errors import StoreError, StoreFormatError
 
-from ..dualdb.batches import batch_head, decode_batch, undamaged
+from ..dualdb.batches import batch_head, decode_batch, undamaged, unverified_outline
 from ..dualdb.environment import DUAL_FILE, ReadOnlyDual
+from ..dualdb.journal import content_of, journal_bytes
 from ..dualdb.manifest import read_manifest
 from ..dualdb.runs import parse_segment_key
 from ..dualdb.segments import segment_rows
 from ..file.sealing import DamageError
+from ..file.table import AnyTransaction, Database
 from .check import DAMAGES_MAX, CheckReport, Damage
 
 DUAL_TABLES: Final = ("batches", "runs", "meta")
@@ -26,8 +30,9 @@ DUAL_TABLES: Final = ("batches", "runs", "meta")
 class DualChecker:
     """One walk."""
 
-    def __init__(self, store: ReadOnlyDual, directory: Path) -> None:
+    def __init__(self, store: ReadOnlyDual, directory: Path, journal: bytes) -> None:
         self._store = store
+        self._journal = journal
         self._tables = dict(zip(DUAL_TABLES, store.tables, strict=True))
         self._directory = directory
         self._damages: list[Damage] = []
@@ -35,7 +40,8 @@ class DualChecker:
         self._segments: dict[int, int] = {}
 
     def run(self, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:
-        """Walk all tables but `skip`."""
+        """Walk all tables but `skip`, then the journal."""
+        following = self._following() if "batches" not in skip else None
         looks: dict[str, Callable[[bytes, memoryview], None]] = {"batches": self._batch, "runs": self._segment}
         for name, look in looks.items():
             if name not in skip:
@@ -44,6 +50,8 @@ class DualChecker:
         if "meta" not in skip:
             begun("meta")
             self._manifest("runs" not in skip)
+        if following is not None:
+            self._look_at_journal(following)
         return CheckReport(self._batches, self._operations, self._rows, self._damages)
 
     def _note(self, table: str, at: int, what: str) -> None:
@@ -67,6 +75,21 @@ class DualChecker:
                 self._note(name, error.offset, error.what)
             except (StoreError, ValueError) as error:
                 self._note(name, -1, f"{after!r}: {error}")
+
+    def _following(self) -> int | None:
+        """The operation after the last one in the tables; None when that cannot be told."""
+        try:
+            with self._store.begin() as txn:
+                return following_operation(txn, self._tables["batches"], self._tables["meta"], self._directory)
+        except (StoreError, lmdb.Error):
+            return None  # the walk says what is wrong
+
+    def _look_at_journal(self, following: int) -> None:
+        for entry in content_of(self._journal, following).entries:
+            self._batches += entry.whole
+            self._operations += entry.operations
+            if not entry.whole:
+                self._note("journal", entry.first, "an entry of the journal is damaged")
 
     def _batch(self, key: bytes, value: memoryview) -> None:
         first = int.from_bytes(key, "big")
@@ -102,11 +125,22 @@ class DualChecker:
                 self._note("runs", -1, f"run {run.number} has {found} segments, the manifest says {run.segments}")
 
 
+def following_operation(txn: AnyTransaction, batches: Database, meta: Database, directory: Path) -> int:
+    """The operation after the last one that LMDB has. Raises StoreFormatError, DamageError."""
+    flushed = read_manifest(txn, meta, directory).flushed
+    with txn.cursor(batches) as cursor:
+        if not cursor.last():
+            return flushed
+        first = int.from_bytes(cursor.key(), "big")
+        return max(flushed, first + unverified_outline(memoryview(cursor.value()), first).operations)
+
+
 def check_dual(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:
     """Walk the DualDB in `directory`; a report counts batches, operations and rows. Raises StoreFormatError."""
+    journal = journal_bytes(directory)
     with closing(ReadOnlyDual(directory)) as store:
         expected = (store.lmdb.info()["last_pgno"] + 1) * store.lmdb.stat()["psize"]
         found = (directory / DUAL_FILE).stat().st_size
         if found < expected:
             return CheckReport(0, 0, 0, [Damage("file", -1, -1, f"{expected - found} of {expected} bytes are cut off")])
-        return DualChecker(store, directory).run(begun, skip)
+        return DualChecker(store, directory, journal).run(begun, skip)

@@ -21,6 +21,7 @@ from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError
 
 from ..dualdb.batches import batch_head, salvaged
 from ..dualdb.environment import DUAL_FILE, new_dual_environment
+from ..dualdb.journal import content_of, journal_bytes
 from ..dualdb.manifest import MANIFEST, TOMBSTONES, Manifest, RunRow, pack_manifest, unpack_manifest
 from ..dualdb.rows import joined, sorted_rows
 from ..dualdb.runs import parse_segment_key, segment_key
@@ -59,10 +60,8 @@ class DualRepair:
                 self._take_stray(key, value)
             self._tell()
             manifest = self._manifest()
-            if manifest is None:
-                self._gather_runs()
-            else:
-                self._settle_runs(manifest)
+            flushed = self._gather_runs() if manifest is None else self._settle_runs(manifest)
+            self._take_journal(flushed)
             whole = True
         finally:
             self._salvage.close()
@@ -164,8 +163,8 @@ class DualRepair:
         for key, value in self._writer.rows("runs"):
             yield parse_segment_key(key)[0], key, value
 
-    def _settle_runs(self, manifest: Manifest) -> None:
-        """Leave the runs that count, their segments numbered without a gap."""
+    def _settle_runs(self, manifest: Manifest) -> int:
+        """Leave the runs that count, their segments numbered without a gap; what the manifest says is flushed."""
         counts = {run.number: 0 for run in manifest.runs}
         for run, key, value in self._segments():
             if run not in counts:
@@ -185,8 +184,9 @@ class DualRepair:
         manifest.runs = [RunRow(r.number, r.level, counts[r.number]) for r in manifest.runs if counts[r.number]]
         manifest.dropped = []
         self._writer.put("meta", MANIFEST, pack_manifest(manifest))
+        return manifest.flushed
 
-    def _gather_runs(self) -> None:
+    def _gather_runs(self) -> int:
         found = []
         for _, key, value in self._segments():
             found.append(segment_rows(memoryview(bytes(value)), verify=False))
@@ -206,6 +206,20 @@ class DualRepair:
             manifest.runs = [RunRow(1, 0, len(segments))]
             manifest.until_us = int(rows.high.max())
         self._writer.put("meta", MANIFEST, pack_manifest(manifest))
+        return oldest
+
+    # the journal
+
+    def _take_journal(self, flushed: int) -> None:
+        """Make batches of what the journal holds beyond the tables."""
+        following = flushed
+        for key, value in self._writer.rows("batches"):
+            first = int.from_bytes(key, "big")
+            following = max(following, first + batch_head(memoryview(value), first).operations)
+        for entry in content_of(journal_bytes(self._directory), following).entries:
+            key = entry.first.to_bytes(_BATCH_KEY_BYTES, "big")
+            if not entry.value or not self._take_batch(key, entry.value):
+                self._note("journal", entry.first, "an entry of the journal is lost")
 
 
 def repair_dual(directory: Path, new: Path, progress: Progress = no_progress) -> CheckReport:

@@ -61,19 +61,30 @@ def test_the_curve_has_every_engine_at_every_size(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(dualdb, "QUICK", TINY)
     monkeypatch.setattr(batch_sizes, "SIZES", {1: 2, 10: 2})
     file = tmp_path / "figures.json"
-    options = ["--quick", "--json", str(file), "--picture", str(tmp_path / "curves.png")]
-    assert dualdb.main([*options, "--only", "curve"]) == 0
+    monkeypatch.setattr(dualdb, "server", _no_server)
+    picture = tmp_path / "curves.png"
+    assert dualdb.main(["--quick", "--json", str(file), "--picture", str(picture), "--only", "curve"]) == 0
     told = json.loads(file.read_text())
-    wanted = {
-        f"{what}_{name}_{size}"
-        for what in ("cpu_us", "batch_ms")
-        for name in told["samples"]["curve"]
-        for size in (1, 10)
-    }
-    assert set(told["figures"]) == wanted
-    assert {"dualdb", "repqueries"} <= set(told["samples"]["curve"])
-    assert all(value > 0 for value in told["figures"].values())
-    assert len(told["samples"]["curve"]["dualdb"]["10"]) == 1 + 2
+    engines = told["samples"]["curve"]
+    assert {"dualdb", "leveldb", "rocksdb", "two_databases", "repqueries", "repqueries_joined"} == set(engines)
+    measures = ("ops_s", "p50_ms", "p99_ms", "cpu_us")
+    wanted = {f"{what}_{name}_{size}" for what in measures for name in engines for size in (1, 10)}
+    sides = [f"vs_{peer}_{size}" for peer in batch_sizes.PEERS for size in ("single", "100")]
+    ratios = {f"{side}{ending}" for side in sides for ending in ("", "_cpu")}
+    assert set(told["figures"]) == wanted | ratios
+    assert all(value > 0 for key, value in told["figures"].items() if "_100" not in key)
+    assert told["figures"]["vs_leveldb_100"] is None
+    assert len(engines["dualdb"]["10"]["batch_s"]) == 2
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_ratio_is_the_median_of_rounds_and_counts_what_few_batches_take() -> None:
+    slow = batch_sizes.Point([1.0] * 10, [1.0] * 8 + [11.0] * 2)
+    fast = batch_sizes.Point([0.5] * 10, [0.5] * 10)
+    assert batch_sizes.rounds_of(slow.batch_s) == [2.0, 2.0, 2.0, 2.0, 22.0]
+    assert slow.quantile_ms(0.99) == 11_000
+    points = {"dualdb": {1: fast}, "leveldb": {1: slow}}
+    assert batch_sizes.points_in(batch_sizes.samples_of(points)) == points
 
 
 def test_a_file_of_another_mode_is_not_taken_over(tmp_path: Path) -> None:

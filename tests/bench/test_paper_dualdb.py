@@ -53,6 +53,7 @@ def test_renewed_and_unsubscribed_without_a_read(tmp_path: Path, monkeypatch: py
     db.subscribe(C1, 2, 0, 50, 2)
     with monkeypatch.context() as patched:
         patched.setattr(MergeTree, "probe", _never)
+        patched.setattr(MergeTree, "find", _never)
         db.renew(C1, 3, 0, 500, 1)
         db.unsubscribe(C1, 4, 2)
     assert db.publish(C1, 100, 100, 1, b"") == [FoundSubscription(0, 500, 1)]
@@ -88,8 +89,8 @@ def test_section_5_lists_are_fragments_until_compaction_joins_them(tmp_path: Pat
     assert (db.stats().runs, db.stats().memory_rows) == (2, 1)
     assert [p.pid for p in db.subscribe(C1, 11, 0, NEVER_US, 1)] == list(range(11))
     db.flush()
-    for at in range(3):  # merging is done behind commits
-        db.unsubscribe(C2, 11, at)
+    db.unsubscribe(C2, 11, 1)
+    db.flush()  # merging is done behind transactions
     assert db.stats().runs == 1
     assert [p.pid for p in db.subscribe(C1, 12, 0, NEVER_US, 2)] == list(range(11))
     db.close()
@@ -104,7 +105,7 @@ def test_section_4_expired_items_are_removed_by_compaction(tmp_path: Path) -> No
     stats = db.stats()
     assert stats.memory_rows + stats.run_rows < 2 * 20 * 100 + 3 * SMALL.memory_rows_max  # 200 s of items; 20 s live
     assert stats.batches < 40
-    assert max(files[100:]) <= 1.1 * max(files[:100])
+    assert max(files[100:]) <= 1.25 * max(files[:100])  # 20 transactions; from the 60th on it stays as it is
     db.close()
 
 

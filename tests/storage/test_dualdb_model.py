@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lexicast.storage.dualdb import tiers
+from lexicast.storage.dualdb import engine, tiers
 from lexicast.storage.dualdb.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
@@ -19,7 +19,13 @@ from lexicast.storage.dualdb.options import DualOptions
 from ..support.dualdb_model import Model, Operation, batch_of
 
 SMALL = DualOptions(
-    map_bytes=1 << 26, memory_rows_max=12, segment_rows=4, runs_fanout=2, tombstones_max=3, reserve_bytes=0
+    map_bytes=1 << 26,
+    memory_rows_max=12,
+    segment_rows=4,
+    runs_fanout=2,
+    tombstones_max=3,
+    journal_bytes=600,
+    reserve_bytes=0,
 )
 IDS = st.integers(0, 3)
 TAGS = st.integers(0, 3)
@@ -38,8 +44,16 @@ class DualDBMachine(RuleBasedStateMachine):
         super().__init__()
         # Few rows a step: so that tiers are asked, frozen and lost while they are being joined.
         self.patched = pytest.MonkeyPatch()
-        for name, value in (("FANOUT", 2), ("MOVED_A_ROW", 1), ("MOVED_ROWS_MIN", 2), ("_TAKEN_ROWS", 4)):
+        for name, value in (
+            ("FANOUT", 2),
+            ("GROWN_ROWS", 3),
+            ("MOVED_A_ROW", 1),
+            ("MOVED_ROWS_MIN", 2),
+            ("_TAKEN_ROWS", 4),
+        ):
             self.patched.setattr(tiers, name, value)
+        # Row by row, by columns through the journal, and by columns at once.
+        self.patched.setattr(engine, "FEW", 3)
         self.directory = Path(tempfile.mkdtemp(prefix="dualdb"))
         self.db = DualDB.open(self.directory, SMALL)
         self.model = Model()

@@ -188,7 +188,7 @@ def test_a_full_memory_table_of_a_dualdb_is_merged_a_segment_a_batch(
         return whole(parts, now_us)
 
     monkeypatch.setattr(jobs, "merged", counted)
-    options = DualOptions(map_bytes=1 << 28, memory_rows_max=4_000, segment_rows=100, reserve_bytes=0)
+    options = DualOptions(map_bytes=1 << 28, memory_rows_max=4_000, segment_rows=100, journal_bytes=1, reserve_bytes=0)
     db = DualDB.open(tmp_path / "d", options)
     random = np.random.default_rng(1)
     written = 0
@@ -220,6 +220,8 @@ def test_tiers_of_the_memory_table_are_joined_a_few_rows_a_batch(monkeypatch: py
     monkeypatch.setattr(tiers, "merged", counted)
     monkeypatch.setattr(tiers, "MOVED_ROWS_MIN", 100)
     monkeypatch.setattr(tiers, "_TAKEN_ROWS", 50)
+    monkeypatch.setattr(tiers, "GROWN_ROWS", 1)
+    monkeypatch.setattr(tiers, "FANOUT", 8)
     table = tiers.Tiers()
     random = np.random.default_rng(1)
     levels = 3
@@ -237,7 +239,9 @@ def test_tiers_of_the_memory_table_are_joined_a_few_rows_a_batch(monkeypatch: py
     assert len(parts) <= levels * 16
 
 
-def test_tiers_that_have_expired_leave_nothing_behind() -> None:
+def test_tiers_that_have_expired_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "GROWN_ROWS", 1)
+    monkeypatch.setattr(tiers, "FANOUT", 8)
     table = tiers.Tiers()
     one = np.arange(100, dtype=np.uint64)
     for number in range(64):

@@ -3,27 +3,40 @@
 As section 5 has it, nothing is read to be written: each batch puts one fragment a list, under (ID, kind, first
 operation of the batch), and a look-up walks the fragments of its list. A fragment holds the rows of that ID, payloads
 are one value a batch, rows hold positions. One synced write batch a batch of operations. What has expired is
-deleted by its keys in a later batch's write (neither engine's Python binding has a filter for compaction; a TTL by the
-wall clock knows nothing of a simulated one).
+deleted by its keys in a later batch's write: neither engine's Python binding has a filter for compaction or a merge
+operator (`plyvel` 1.5, `rocksdict` 0.3), and a TTL by the wall clock knows nothing of a simulated one.
 
-Tuned: fragments of a batch are made with NumPy; each list is looked up once a batch however many ask for it; rows are
-filtered by the same join as DualDB's. Both with a 64 MiB write buffer, a 256 MiB cache and Bloom filters of whole keys
-(RocksDB's prefix extractor is not set); neither compresses, because DualDB does not.
+Tuned: up to ROWS_MAX operations at once are taken row by row; of more, fragments are made with NumPy and rows filtered
+by the same join as DualDB's. Each list is looked up once a batch however many ask for it. Both have a 64 MiB write
+buffer, a 256 MiB cache and Bloom filters; RocksDB's prefix extractor is the list's key, with prefix filters in the
+memtable and in files, and iterators that end with it (LevelDB has no such thing). Neither compresses, because DualDB
+does not.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lexicast.storage.dualdb.asking import queries_of, rows_of
 from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
-from lexicast.storage.dualdb.engine import queries_of, rows_of
-from lexicast.storage.dualdb.rows import Matches, Queries, RowColumns, bounded_queries, bounds_of, probe, sorted_rows
+from lexicast.storage.dualdb.rows import (
+    EVER_US,
+    Matches,
+    Queries,
+    RowColumns,
+    bounded_queries,
+    bounds_of,
+    probe,
+    sorted_rows,
+)
 
 from .compared_engine import Answered, answered
 
@@ -32,6 +45,9 @@ CACHE_BYTES = 256 * MIB
 BUFFER_BYTES = 64 * MIB
 PAYLOAD_PREFIX = b"\xff"
 ROW = np.dtype([("seq", "<u8"), ("low", "<i8"), ("high", "<i8"), ("tag", "<u8")])
+_ROW = struct.Struct("<QqqQ")
+# Up to so many operations at once are taken row by row: NumPy's calls cost more than it saves.
+ROWS_MAX = 64
 
 
 class KeyValue(Protocol):
@@ -111,6 +127,11 @@ class RocksDB:
         table.set_block_cache(rocksdict.Cache(CACHE_BYTES))
         table.set_bloom_filter(10, False)
         options.set_block_based_table_factory(table)
+        # A look-up is of one list: files and memtables without that prefix are passed over.
+        options.set_prefix_extractor(rocksdict.SliceTransform.create_fixed_prefix(8))
+        options.set_memtable_prefix_bloom_ratio(0.1)
+        self._read_options = rocksdict.ReadOptions()
+        self._read_options.set_prefix_same_as_start(True)
         self._rocksdict: Any = rocksdict
         self._db: Any = rocksdict.Rdict(str(directory), options)
         self._write_options = rocksdict.WriteOptions()
@@ -129,13 +150,11 @@ class RocksDB:
         """See `KeyValue`."""
         found: list[bytes] = []
         counts = []
-        iterator = self._db.iter()
+        iterator = self._db.iter(self._read_options)
         for prefix in prefixes:
             size = 0
             iterator.seek(prefix)
             while iterator.valid():
-                if not iterator.key().startswith(prefix):
-                    break
                 value = iterator.value()
                 found.append(value)
                 size += len(value)
@@ -161,6 +180,51 @@ class ListsOn:
 
     def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
+        return self._by_rows(batch) if batch.size <= ROWS_MAX else self._by_columns(batch)
+
+    def _by_rows(self, batch: OperationBatch) -> Answered:
+        first, now_us = self._next, self._now_us
+        lists: dict[bytes, list[bytes]] = {}
+        asked: list[tuple[bytes, int, int, int, int]] = []
+        expires = [EVER_US, EVER_US]
+        columns = (batch.kind, batch.id, batch.time, batch.low, batch.high, batch.tag)
+        for seq, (kind, id, time, low, high, tag) in enumerate(zip(*[c.tolist() for c in columns], strict=True), first):
+            now_us = max(now_us, time)
+            own = int(kind != PUBLISH)
+            key = (id << 1 | own).to_bytes(8, "big")
+            lists.setdefault(key, []).append(_ROW.pack(seq, time if kind == PUBLISH else low, high, tag))
+            expires[own] = max(expires[own], high)
+            # The other list of the ID: T_min <= T_P of subscriptions, T_min <= T_P <= T_max of publications.
+            other = (id << 1 | 1 - own).to_bytes(8, "big")
+            asked.append((other, seq, EVER_US if kind == PUBLISH else low, time if kind == PUBLISH else high, now_us))
+        suffix = first.to_bytes(8, "big")
+        puts = [(key + suffix, b"".join(rows)) for key, rows in lists.items()]
+        payload_key = PAYLOAD_PREFIX * 8 + suffix
+        if batch.payloads:
+            puts.append((payload_key, b"".join(batch.payloads)))
+        self._store.write(puts, self._expired())
+        for own in (0, 1):
+            if expires[own] > EVER_US:
+                keys = [key for key, _ in puts if key[7] & 1 == own and key != payload_key]
+                self._stored[own].append((expires[own], keys if own or not batch.payloads else [*keys, payload_key]))
+        self._now_us, self._next = now_us, first + batch.size
+        return self._answers(asked)
+
+    def _answers(self, asked: list[tuple[bytes, int, int, int, int]]) -> Answered:
+        prefixes = sorted({each[0] for each in asked})
+        values, sizes = self._store.fragments(prefixes)
+        rows = list(_ROW.iter_unpack(b"".join(values)))
+        ends = list(accumulate(sizes, initial=0))
+        found = {prefix: rows[a:b] for prefix, (a, b) in zip(prefixes, pairwise(ends), strict=True)}
+        tags = [
+            tag
+            for key, asking, low_min, low_max, valid_at in asked
+            for seq, low, high, tag in found[key]
+            if seq < asking and low_min <= low <= low_max and high >= valid_at
+        ]
+        return Answered(len(tags), sum(tags) % 2**64)
+
+    def _by_columns(self, batch: OperationBatch) -> Answered:
         first = self._next
         times = np.maximum.accumulate(np.maximum(batch.time, self._now_us))
         self._write(batch, sorted_rows(rows_of(batch, first)), first)

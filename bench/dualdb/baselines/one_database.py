@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lexicast.storage.dualdb.batches import OperationBatch
+from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
 
@@ -19,7 +19,16 @@ class OneDatabase:
 
     def apply(self, batch: OperationBatch) -> Answered:
         """See `Engine`."""
-        return answered(self.db.apply(batch))
+        return answered(self.db.apply(batch)) if batch.size > 1 else self._one(batch)
+
+    def _one(self, batch: OperationBatch) -> Answered:
+        """A single operation by its own call, table 1's."""
+        id, time, low, high, tag = [int(c[0]) for c in (batch.id, batch.time, batch.low, batch.high, batch.tag)]
+        if batch.kind[0] == PUBLISH:
+            tags = [each.sid for each in self.db.publish(id, time, high, tag, batch.payloads[0])]
+        else:
+            tags = [each.pid for each in self.db.subscribe(id, time, low, high, tag)]
+        return Answered(len(tags), sum(tags) % 2**64)
 
     def file_bytes(self) -> int:
         """See `Engine`."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lexicast.storage.dualdb.asking import queries_of, rows_of
 from lexicast.storage.dualdb.batches import PUBLISH, OperationBatch
-from lexicast.storage.dualdb.engine import DualDB, queries_of, rows_of
+from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import Matches, bounded_queries, bounds_of, joined_matches, probe, sorted_rows
 
