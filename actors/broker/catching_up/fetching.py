@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FETCH_BYTES = 256 * 1024
-# Of everything: the blocks are mostly small then, and an answer is taken in one turn.
-FETCH_EVERYTHING_BYTES = 64 * 1024
+# An answer is taken in one turn, and devices' blocks hold a message or a few: 256 KiB of those made it a long one.
+FETCH_BYTES = 64 * 1024
 # With so many filters among them laggards are fetched for by name; for more, by all that the broker is subscribed to.
 NARROW_FILTERS = 64
 
@@ -130,8 +129,7 @@ class PageFetching:
                 if not answered.done():
                     answered.set_result(None) if error is None else answered.set_exception(error)
 
-        bytes_max = FETCH_EVERYTHING_BYTES if everything else FETCH_BYTES
-        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), bytes_max)
+        pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), FETCH_BYTES)
         await answered
 
     @staticmethod
