@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import lmdb
 import numpy as np
@@ -35,7 +35,6 @@ from .file.keys import MAX_OFFSET, expiry_key
 from .file.table import AnyTransaction, WriteTransaction
 from .index.index_writer import IndexWriter
 from .index.log_index import LogIndex
-from .index.memory import IndexEntry
 from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
@@ -45,11 +44,14 @@ from .table_reader import TableReader
 from .tables import groups as group_rows
 from .tables.groups import StoredGroup
 from .tables.state import State
-from .tables.topics import GROUP_SHIFT, TopicIds, group_of
+from .tables.topics import GROUP_SHIFT, TopicIds
 from .topic_reader import TopicReader
 from .upkeep.housekeeping import Housekeeping
 from .upkeep.reclaiming import Reclaimed
 from .upkeep.row_inspection import RowInspection
+
+# A block's group, and its entries for the index: topic id and entry, packed.
+Entered: TypeAlias = tuple[int, list[tuple[int, bytes]]]
 
 
 class Tail(NamedTuple):
@@ -229,9 +231,9 @@ class Store:
             raise UsageError(f"a commit of {size} bytes exceeds {self._options.commit_bytes_max}: split it")
         return [outline(block) for block in blocks]
 
-    def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[tuple[int, IndexEntry]], int]:
+    def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[Entered], int]:
         txn = self.environment.begin()
-        entries: list[tuple[int, IndexEntry]] = []
+        entries: list[Entered] = []
         try:
             for found, value in zip(outlines, values, strict=True):
                 self._log.put(txn, found.block.group, found.block.last, value)
@@ -242,7 +244,7 @@ class Store:
                         db=self._databases.expiry,
                     )
                 self._state.apply(txn, found)
-                entries += self._index_writer.entries(txn, found)
+                entries.append((found.block.group, self._index_writer.entries(txn, found)))
             self._index_writer.number_topics(txn)
             used = self.environment.used_bytes(txn)
             self._commit(txn)
@@ -256,13 +258,13 @@ class Store:
     def _commit(self, txn: WriteTransaction) -> None:
         txn.commit()
 
-    def _committed(self, outlines: list[Outline], entries: list[tuple[int, IndexEntry]], used: int) -> None:
+    def _committed(self, outlines: list[Outline], entries: list[Entered], used: int) -> None:
         """The transaction is durable: let memory follow."""
         self._ids.committed()
-        for topic_id, entry in entries:
-            group = self._groups.get(group_of(topic_id))
+        for number, entered in entries:
+            group = self._groups.get(number)
             if group is None or group.entered_below > group.last:
-                self._index_memory.add(topic_id, entry)
+                self._index_memory.add(entered)
         for found in outlines:
             block = found.block
             group = self._groups.get(block.group)

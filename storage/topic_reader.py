@@ -237,7 +237,9 @@ class TopicReader:
             return None
         ending = pieces[-1].offset + pieces[-1].records - 1
         block = self._log.sound(value, head, pieces[0].offset, ending, meta)
-        return None if block is None else cut(block, first, last, now_us, wanted)
+        if block is None or sum([piece.records for piece in pieces]) == head.records == block.count:
+            return block
+        return cut(block, first, last, now_us, wanted)
 
 
 class Looked(NamedTuple):

@@ -128,7 +128,8 @@ class _Page:
 
     def add(self, block: Block, wanted: TopicFilters) -> None:
         """A block with something that is wanted in it."""
-        part = cut(block, topics=wanted)
+        # Of a block with one topic that is all: it would not be here.
+        part = block if len(block.meta.topics) == 1 else cut(block, topics=wanted)
         if part is not None:
             self.blocks.append(for_readers(part))
             self.left -= part.size_bytes

@@ -107,6 +107,11 @@ class SortedRun:
         return max([bounds.high_max for bounds in self._bounds])
 
     @property
+    def high_min(self) -> int:
+        """When the first of its rows expires."""
+        return min([bounds.high_min for bounds in self._bounds])
+
+    @property
     def low_max(self) -> int:
         """The latest `low` of its rows."""
         return max([bounds.low_max for bounds in self._bounds])

@@ -21,7 +21,7 @@ from ..tables.groups import StoredGroup
 from ..tables.state import parse_subscription_row
 from ..tables.topics import TopicIds, wildcard_id
 from .log_index import LogIndex
-from .memory import IndexEntry
+from .memory import packed_entry
 
 # How long an opening waits for the index.
 OPEN_S: Final = 1.0
@@ -49,12 +49,12 @@ class IndexWriter:
         self._entering: bytes | None = None
         self._catching: list[int] = []
 
-    def entries(self, txn: WriteTransaction, found: Outline) -> list[tuple[int, IndexEntry]]:
-        """What the index will hold of a block, by topic id (new topics get theirs in `txn`)."""
+    def entries(self, txn: WriteTransaction, found: Outline) -> list[tuple[int, bytes]]:
+        """What the index will hold of a block, packed, by topic id (new topics get theirs in `txn`)."""
         group, time_us = found.block.group, found.block.time_us
-        resolve = self._ids.resolve
+        known, resolve, packed = self._ids.known, self._ids.resolve, packed_entry
         return [
-            (resolve(txn, group, topic), IndexEntry(first, count, time_us, expires_us))
+            (known(topic) or resolve(txn, group, topic), packed(first, count, time_us, expires_us))
             for topic, first, count, expires_us in found.topics
         ]
 
@@ -128,12 +128,13 @@ class IndexWriter:
         return True
 
     def merge_step(self, now_us: int) -> bool:
-        """One durable step of merging runs; False when there is nothing to merge."""
-        if not self._index.merging or self._index.broken:
+        """One durable step of merging runs, or of cleaning them of what has expired; False: there is nothing to do."""
+        merging = self._index.merging
+        if self._index.broken or not (merging or self._index.stale(now_us)):
             return False
         try:
             with self._durable() as txn:
-                self._index.merge_step(txn, now_us)
+                (self._index.merge_step if merging else self._index.clean)(txn, now_us)
         except DamageError as error:
             self._index.damaged(error)
         return True
@@ -197,8 +198,7 @@ class IndexWriter:
         with self._entered() as txn:
             entered = [pair for _, item in found if item is not None for pair in self.entries(txn, item)]
             self.number_topics(txn)
-        for topic_id, entry in entered:
-            self._memory.add(topic_id, entry)
+        self._memory.add(entered)
         for _, item in found:
             if item is not None:
                 self._memory.logged(item.block.size_bytes)

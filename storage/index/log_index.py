@@ -27,12 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..dualdb.rows import NEVER_US, U64, RowColumns
+from ..dualdb.segments import segment_rows
 from ..environment.options import StoreOptions
 from ..file.damage import Ledger
 from ..file.sealing import DamageError
 from ..file.table import AnyTransaction, Database, WriteTransaction
 from .memory import IndexEntry, IndexMemory
-from .runs import IndexRuns, LookUp, OldestUs, StillWanted, in_offset_order
+from .runs import MANIFEST_KEY, RUNS_PREFIX, IndexRuns, LookUp, OldestUs, StillWanted, in_offset_order
 from .subscriptions import IndexSubscriptions
 
 
@@ -89,6 +90,14 @@ class LogIndex:
     def merging(self) -> bool:
         """Runs are being merged, or deleted after a merge."""
         return self._runs.merging
+
+    def stale(self, now_us: int) -> bool:
+        """Runs hold what has been expired for long."""
+        return not self.broken and self._runs.stale(now_us)
+
+    def clean(self, txn: WriteTransaction, now_us: int) -> None:
+        """Drop runs that have expired, and begin to write one anew without what has."""
+        self._runs.clean(txn, now_us)
 
     def merge_step(self, txn: WriteTransaction, now_us: int) -> None:
         """One bounded step of merging; what has expired by `now_us` is left out."""
@@ -185,3 +194,17 @@ def _entries_in(rows: RowColumns) -> Iterator[IndexEntry]:
 def entries_in(rows: RowColumns) -> Iterator[tuple[int, IndexEntry]]:
     """The entries of a segment, each with its topic's id."""
     return zip(rows.key.tolist(), _entries_in(rows), strict=True)
+
+
+def expired_rows(txn: AnyTransaction, database: Database, now_us: int) -> tuple[int, int]:
+    """(rows of which everything had expired by `now_us`, all rows) of the runs on disk."""
+    expired = rows = 0
+    with txn.cursor(database) as cursor:
+        there = cursor.set_range(RUNS_PREFIX)
+        while there:
+            if bytes(cursor.key()) != MANIFEST_KEY:
+                high = segment_rows(memoryview(cursor.value()), verify=True).high
+                expired += int((high < now_us).sum())
+                rows += len(high)
+            there = cursor.next()
+    return expired, rows

@@ -78,6 +78,11 @@ class TopicIds:
         """The next number of each group, as opening has found them."""
         self._next = next_numbers
 
+    @property
+    def known(self) -> Callable[[bytes], int | None]:
+        """The id of a topic, where it is remembered."""
+        return self._cache.get
+
     def resolve(self, txn: WriteTransaction, group: int, topic: bytes) -> int:
         """The id of `topic`; a new one when it has none."""
         known = self._cache.get(topic) or self._added.get(topic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.topics.names import matches
 from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.index.log_index import expired_rows
+from lexicast.storage.index.runs import CLEAN_LOOK_US, CLEAN_US
 from lexicast.storage.log.block_cuts import cut
 from lexicast.storage.store import Store
 from lexicast.storage.topic_tail import TopicTail
@@ -200,12 +203,15 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.options = OPTIONS
         self.clock = ManualClock()
         self.epochs = dict.fromkeys(range(GROUPS), 1)
         self.store = self.open()
 
     def open(self) -> Store:
-        return Store.open(self.directory, cluster_id="c", member="m", groups=GROUPS, options=OPTIONS, clock=self.clock)
+        return Store.open(
+            self.directory, cluster_id="c", member="m", groups=GROUPS, options=self.options, clock=self.clock
+        )
 
     def act(self, action: Commit | Later | Restart) -> None:
         match action:
@@ -316,3 +322,35 @@ def test_an_index_that_breaks_on_the_way_says_so(world: World) -> None:
     span = world.store.by_topic.span(0, [topic_id for _, topic_id in topics], lambda topic: True)
     world.store._index.broken = True
     assert span.look(0, 99, 1.0) is None
+
+
+def index_rows(world: World) -> tuple[int, int]:
+    """(those that have expired, all) of the index on disk."""
+    with world.store.environment.snapshot() as txn:
+        return expired_rows(txn, world.store.environment.databases.dual, world.clock.time_us())
+
+
+def test_what_has_expired_leaves_the_index_though_what_stays_lies_beside_it(world: World) -> None:
+    world.store.close()
+    world.options = replace(OPTIONS, retention_s=0.0)
+    world.store = world.open()
+    for at in range(40):
+        world.act(Commit(0, 0, False, [(b"a", 5_000 if at % 2 else 0), (b"a/b", 40_000)]))
+    world.store.flush()
+    world.act(Later(10.0, 200))
+    assert index_rows(world)[0] > 0  # for a while, lest runs be written anew for each
+    world.act(Later(CLEAN_US / 1e6 + 10, 0))
+    for _ in range(20):
+        world.act(Later(CLEAN_LOOK_US / 1e6, 20))
+    assert index_rows(world) == (0, 20)
+    assert len(records(world.store.past(0, b"a", 0, 2**62, limit=99))) == 20
+
+
+def test_a_store_in_which_everything_expires_has_an_empty_index(world: World) -> None:
+    for _ in range(40):
+        world.act(Commit(0, 0, False, [(b"a", 5_000)]))
+    world.store.flush()
+    assert index_rows(world) == (0, 40)
+    world.act(Later(20.0, 200))
+    assert index_rows(world) == (0, 0)
+    assert world.store.past(0, b"a", 0, 2**62, limit=9) == []

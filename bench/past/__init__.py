@@ -1,0 +1,1 @@
+"""The driver of the past by the index, beside a scan: `python -m lexicast.bench.past --help`."""
