@@ -27,9 +27,10 @@ from .codec.encode import encode_acks, encode_answer, encode_packet
 from .codec.packets import (
     BAD_AUTHENTICATION_METHOD,
     CLIENT_ID_NOT_VALID,
+    CONNACK_REASONS,
     NOT_AUTHORIZED,
     PACKET_TOO_LARGE,
-    SESSION_TAKEN_OVER,
+    SERVER_BUSY,
     SUCCESS,
     TOPIC_NAME_INVALID,
     V5,
@@ -77,6 +78,7 @@ class Refused(Exception):
     """The connection is refused with a reason code."""
 
     def __init__(self, reason_code: int) -> None:
+        assert reason_code in CONNACK_REASONS, hex(reason_code)
         super().__init__(hex(reason_code))
         self.reason_code = reason_code
 
@@ -150,8 +152,8 @@ class Connecting:
         connect, sessions = self._connect, self._services.sessions
         try:
             present = await sessions.open(connect.clean_start, session)
-        except StaleEpochError:
-            raise Refused(SESSION_TAKEN_OVER) from None
+        except StaleEpochError:  # another connection has taken the session over: CONNACK has no code of its own for it
+            raise Refused(SERVER_BUSY) from None
         releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
         subscriber = self._subscriber(session)
         # Nothing is delivered before CONNACK; what comes meanwhile is caught up with.
@@ -169,7 +171,7 @@ class Connecting:
         if not sessions.take(served, session):
             session.will = None
             self._engine.subscriptions.leave(subscriber)
-            raise Refused(SESSION_TAKEN_OVER)
+            raise Refused(SERVER_BUSY)
         if self._aware:
             send_late(self._transport, self._config.output_bytes_max)
         data = self._answer(client_id, present, discarded)

@@ -18,6 +18,7 @@ from .packets import (
     AUTH,
     CLIENT_ID_NOT_VALID,
     CONNACK,
+    CONNACK_REASONS,
     CONNECT,
     DISCONNECT,
     PINGREQ,
@@ -71,7 +72,6 @@ _RELEASE_REASONS = frozenset((0x00, 0x92))
 _SUBACK_REASONS = frozenset((0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
 _UNSUBACK_REASONS = frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
 _AUTH_REASONS = frozenset((0x00, 0x18, 0x19))
-_CONNACK_REASONS = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F))
 _DISCONNECT_FROM_CLIENT = frozenset(
     (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
 )
@@ -181,7 +181,7 @@ def _decode_connack(body: Body, version: int) -> ConnAck:
     if flags > 1:
         raise malformed("MQTT-3.2.2-1", "CONNACK's reserved flags are set")
     if version == V5:
-        reason = _reason(body, _CONNACK_REASONS, "CONNACK")
+        reason = _reason(body, CONNACK_REASONS, "CONNACK")
         properties = read_properties(body, CONNACK)
     else:
         code, properties = body.u8(), None
