@@ -10,6 +10,7 @@ left the log since. So what was looked up once stays good for as long as somebod
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -176,7 +177,7 @@ class TopicReader:
         return None, None
 
     def blocks_at(
-        self, group: int, offsets: U64, first: int, last: int, bytes_max: int, read_s: float, wanted: Wanted
+        self, group: int, offsets: Sequence[int], first: int, last: int, bytes_max: int, read_s: float, wanted: Wanted
     ) -> tuple[list[Block], int]:
         """The blocks that hold `offsets`, cut to what is wanted from offset `first` to `last`; and how many offsets of
         them are dealt with."""
@@ -185,11 +186,11 @@ class TopicReader:
         at = size = 0
         with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
             while at < len(offsets):
-                value, head = self._block(cursor, group, int(offsets[at]))
+                value, head = self._block(cursor, group, offsets[at])
                 at += 1
                 if value is None or head is None:
                     continue
-                at = int(np.searchsorted(offsets, np.uint64(head.last), "right"))
+                at = bisect_right(offsets, head.last, at)
                 part = self._part(value, head, first, last, now_us, wanted)
                 if part is not None:
                     blocks.append(part)
@@ -199,7 +200,14 @@ class TopicReader:
         return blocks, at
 
     def count_at(
-        self, group: int, offsets: U64, records: U64, first: int, last: int, read_s: float, wanted: Wanted
+        self,
+        group: int,
+        offsets: Sequence[int],
+        records: Sequence[int],
+        first: int,
+        last: int,
+        read_s: float,
+        wanted: Wanted,
     ) -> tuple[int, int]:
         """How many publications the blocks that hold `offsets` have of what is wanted, from offset `first` to `last`.
 
@@ -210,15 +218,15 @@ class TopicReader:
         with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
             while at < len(offsets):
                 start = at
-                value, head = self._block(cursor, group, int(offsets[at]))
+                value, head = self._block(cursor, group, offsets[at])
                 at += 1
                 if value is None or head is None:
                     continue
-                at = int(np.searchsorted(offsets, np.uint64(head.last), "right"))
+                at = bisect_right(offsets, head.last, at)
                 if 0 < head.expire_all_us < now_us:
                     continue
                 if first <= head.first and head.last <= last and not 0 < head.expire_first_us < now_us:
-                    found += int(records[start:at].sum())
+                    found += sum(records[start:at])
                 elif (meta := self._log.meta(value, head)) is not None:
                     pieces = pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted)
                     found += sum([piece.records for piece in pieces])
@@ -269,8 +277,8 @@ class TopicSpan:
         self._looked_at = 0
         self._parts: list[Looked] = []
         # What was found: entries from `_known_from` up to `_known_upto`.
-        self._offsets: U64 = np.empty(0, np.uint64)
-        self._records: U64 = np.empty(0, np.uint64)
+        self._offsets: list[int] = []
+        self._records: list[int] = []
         self._known_from, self._known_upto = 0, -1
 
     def look(self, offset: int, last: int, look_s: float) -> bool | None:
@@ -298,13 +306,13 @@ class TopicSpan:
                 self._a_step = max(1, self._a_step // 2)
             if self._looked_at < len(self._ids) and clock.monotonic() >= until:
                 return False
-        self._offsets = self._records = np.empty(0, np.uint64)
+        self._offsets, self._records = [], []
         if self._parts:
             offsets = np.concatenate([part.offsets for part in self._parts])
             order = np.argsort(offsets)
             order = order[: int(np.count_nonzero(offsets <= np.uint64(max(0, self._upto))))]
-            self._offsets = offsets[order]
-            self._records = np.concatenate([part.records for part in self._parts])[order]
+            self._offsets = offsets[order].tolist()
+            self._records = np.concatenate([part.records for part in self._parts])[order].tolist()
         self._known_from, self._known_upto, self._from = offset, self._upto, -1
         return True
 
@@ -320,12 +328,12 @@ class TopicSpan:
     def _between(self, offset: int, last: int) -> tuple[int, int, int]:
         """The places of the entries that `look` has found from `offset` on; and up to which offset these are all."""
         upto = min(last, self._known_upto)
-        at = 0 if offset == self._known_from else int(np.searchsorted(self._offsets, np.uint64(offset), "left"))
-        return at, int(np.searchsorted(self._offsets, np.uint64(upto), "right")), upto
+        at = 0 if offset == self._known_from else bisect_left(self._offsets, offset)
+        return at, bisect_right(self._offsets, upto), upto
 
     def _following(self, at: int, end: int, upto: int) -> int:
         """Where to go on. Before the next entry its block has nothing that is wanted."""
-        return int(self._offsets[at]) if at < end else upto + 1
+        return self._offsets[at] if at < end else upto + 1
 
     def read(self, offset: int, bytes_max: int, last: int, read_s: float) -> ReadResult:
         """What `look` has found from `offset` on, up to `last`; as `Store.read`, cut to the topics."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from lexicast.cluster.blocks import Block
 
-from .dualdb.rows import U64, RowColumns, empty
+from .dualdb.rows import RowColumns, empty
 from .log.block_cuts import cut
 from .topic_reader import TopicReader
 
@@ -91,7 +89,7 @@ class TopicTail:
         """The next blocks, oldest first, cut to the topic. `done` once there are no more."""
         if self._total < 0:
             self._total = self._count - max(0, self._lacking)
-        offsets: U64 = np.array(self._offsets[::-1][self._at :], np.uint64)
+        offsets = self._offsets[::-1][self._at :]
         blocks, done = self._reader.blocks_at(
             self._group, offsets, self._first, self.before - 1, bytes_max, read_s, self._topic.__eq__
         )
