@@ -47,10 +47,12 @@ Points = dict[str, dict[int, Point]]
 """By engine and size."""
 
 
-def measure(engines: dict[str, ComparedEngine], workload: Workload, warm: int) -> Points:
-    """The engines' curves; `warm` batches of the workload's size before."""
+def measure(engines: dict[str, ComparedEngine], workload: Workload, warm: int, quick: bool) -> Points:
+    """The engines' curves; `warm` batches of the workload's size before. `quick`: a quarter of the batches."""
     points: Points = {name: {size: Point() for size in SIZES} for name in engines}
-    counts = [workload.batch] * warm + [size for size, number in SIZES.items() for _ in range(number)]
+    counts = [workload.batch] * warm + [
+        size for size, number in SIZES.items() for _ in range(max(2, number // 4) if quick else number)
+    ]
     names = list(engines)
     for number, batch in enumerate(batches_of(workload, counts)):
         first = number % len(names)

@@ -234,7 +234,7 @@ def by_batch(report: DriverReport, run: ComparisonRun, steps: reports.Steps) -> 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-dualdb")))
         taking_part = contenders(stack, folder, report)
         engines = {each.name: each.engine for each in taking_part}
-        points = batch_sizes.measure(engines, workload, warm_batches(size))
+        points = batch_sizes.measure(engines, workload, warm_batches(size), report.options.quick)
     batch_sizes.tell(report, points)
     report.samples["curve"] = batch_sizes.samples_of(points)
 
