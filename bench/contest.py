@@ -137,3 +137,21 @@ def contest(
     told = {contender.target.name: asdict(contender.samples) for contender in contenders}
     report.samples[scenario.name] = told
     return told
+
+
+def add_run_options(parser: argparse.ArgumentParser, quick_s: float, quick_calibrate_s: float) -> None:
+    """The options that every contest has; `quick_...`: what `set_lengths` takes in quick mode."""
+    parser.add_argument("--payload", type=reports.positive, default=140, help="bytes a message (default 140)")
+    parser.add_argument("--seconds", type=float, help=f"length of one run (default 3; quick {quick_s})")
+    parser.add_argument(
+        "--calibrate-seconds", type=float, help=f"of one run of the ladder (default 1; quick {quick_calibrate_s})"
+    )
+    parser.add_argument("--messages", type=int, help="end a run after so many publications")
+    parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")
+
+
+def set_lengths(options: argparse.Namespace, quick_s: float, quick_calibrate_s: float) -> argparse.Namespace:
+    """Seconds that were left out follow from the mode."""
+    options.seconds = options.seconds or (quick_s if options.quick else 3.0)
+    options.calibrate_seconds = options.calibrate_seconds or (quick_calibrate_s if options.quick else 1.0)
+    return options

@@ -24,7 +24,7 @@ from typing import Any
 from lexicast.cluster.errors import UsageError
 
 from . import report as reports
-from .contest import WINDOWS, Scenario, contest
+from .contest import WINDOWS, Scenario, add_run_options, contest, set_lengths
 from .peers.fleet_load import FleetLoad, OpenFleet
 from .peers.session_opening import raise_open_files
 from .peers.targets import running
@@ -109,23 +109,20 @@ def _row(report: DriverReport, scenario: Scenario, name: str, samples: dict[str,
     ]
 
 
+QUICK_S = (0.5, 0.2)
+"""Seconds of one run, and of one run of the ladder, in quick mode."""
+
+
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options; what is left out follows from the mode."""
     parser = reports.parser("fanin", __doc__, default_targets="lexicast,mosquitto,nats")
     parser.add_argument("--publishers", type=reports.integers, default=[1_000, 5_000], help="default 1000,5000")
     parser.add_argument("--qos", type=reports.qualities, default=[0, 1], help="default 0,1 (NATS: 0 alone)")
-    parser.add_argument("--payload", type=reports.positive, default=140, help="bytes a message (default 140)")
-    parser.add_argument("--seconds", type=float, help="length of one run (default 3; quick 0.5)")
-    parser.add_argument("--calibrate-seconds", type=float, help="of one run of the ladder (default 1; quick 0.2)")
     parser.add_argument(
         "--windows", type=reports.integers, help="messages under way, to choose from (default: see above)"
     )
-    parser.add_argument("--messages", type=int, help="end a run after so many publications")
-    parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")
-    options = parser.parse_args(argv)
-    options.seconds = options.seconds or (0.5 if options.quick else 3.0)
-    options.calibrate_seconds = options.calibrate_seconds or (0.2 if options.quick else 1.0)
-    return options
+    add_run_options(parser, *QUICK_S)
+    return set_lengths(parser.parse_args(argv), *QUICK_S)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from functools import partial
 from lexicast.cluster.errors import UsageError
 
 from . import report as reports
-from .contest import WINDOWS, Scenario, contest
+from .contest import WINDOWS, Scenario, add_run_options, contest, set_lengths
 from .peers.fleet_load import FleetLoad, OpenPairs, OpenTopics
 from .peers.loadgen import Load, OpenLoad
 from .peers.session_opening import raise_open_files
@@ -106,23 +106,20 @@ def _cases(text: str) -> list[str]:
     return chosen
 
 
+QUICK_S = (0.3, 0.15)
+"""Seconds of one run, and of one run of the ladder, in quick mode."""
+
+
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options; seconds left out follow from the mode."""
     parser = reports.parser("fanout", __doc__, default_targets="lexicast,mosquitto,nats")
     parser.add_argument("--subscribers", type=reports.integers, default=[1, 100, 1_000], help="default 1,100,1000")
     parser.add_argument("--cases", type=_cases, default=CASES, help=f"comma-separated, of {', '.join(CASES)} (all)")
     parser.add_argument("--topics", type=reports.positive, default=1_000, help="of `topics` and `pairs` (default 1000)")
-    parser.add_argument("--payload", type=reports.positive, default=140, help="bytes a message (default 140)")
-    parser.add_argument("--seconds", type=float, help="length of one run (default 3; quick 0.3)")
-    parser.add_argument("--calibrate-seconds", type=float, help="of one run of the ladder (default 1; quick 0.15)")
-    parser.add_argument("--messages", type=int, help="end a run after so many publications")
     parser.add_argument("--no-qos1", action="store_true", help="leave the QoS 1 scenario out")
     parser.add_argument("--verify", action="store_true", help="check every sequence number (slower generator)")
-    parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")
-    options = parser.parse_args(argv)
-    options.seconds = options.seconds or (0.3 if options.quick else 3.0)
-    options.calibrate_seconds = options.calibrate_seconds or (0.15 if options.quick else 1.0)
-    return options
+    add_run_options(parser, *QUICK_S)
+    return set_lengths(parser.parse_args(argv), *QUICK_S)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

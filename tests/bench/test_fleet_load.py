@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,17 +12,10 @@ from lexicast.bench.peers.loadgen import DeliveryError, sequence_payload
 from lexicast.bench.peers.wire import MqttWire, NatsWire, Wire
 from lexicast.cluster.errors import UsageError
 
+from ..support.wires import WIRES
+
 SIZE = 40
 LOAD = FleetLoad("t", 3, SIZE)
-WIRES = [pytest.param(MqttWire(4), id="3.1.1"), pytest.param(MqttWire(5), id="5"), pytest.param(NatsWire(), id="nats")]
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with ours, theirs:
-        yield ours, theirs
 
 
 def delivery(wire: Wire, topic: int, number: int, qos: int = 0, packet_id: int = 0) -> bytes:

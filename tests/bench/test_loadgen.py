@@ -30,16 +30,9 @@ from lexicast.bench.peers.wire import Layout, MqttWire, NatsWire, RefusedError, 
 from lexicast.bench.stage.servers import Address
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
 
+from ..support.wires import WIRES
+
 SIZE = 40
-WIRES = [pytest.param(MqttWire(4), id="3.1.1"), pytest.param(MqttWire(5), id="5"), pytest.param(NatsWire(), id="nats")]
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with ours, theirs:
-        yield ours, theirs
 
 
 def deliveries(wire: Wire, numbers: list[int], qos: int = 0) -> tuple[bytes, Layout]:

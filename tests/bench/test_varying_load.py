@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
 from lexicast.bench.peers.loadgen import BLOCK, DeliveryError, sequence_payload
 from lexicast.bench.peers.varying_load import VaryingPublisher, VaryingSubscriber, varying_sizes
-from lexicast.bench.peers.wire import MqttWire, NatsWire, Wire
+from lexicast.bench.peers.wire import MqttWire, Wire
+
+from ..support.wires import WIRES
 
 MEAN = 30
 SIZES = varying_sizes(MEAN)
 TOPIC = "bench/v"
-WIRES = [pytest.param(MqttWire(4), id="3.1.1"), pytest.param(MqttWire(5), id="5"), pytest.param(NatsWire(), id="nats")]
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with ours, theirs:
-        yield ours, theirs
 
 
 def payload(number: int) -> bytes:
