@@ -6,7 +6,7 @@ coordinator as it takes the interest, and taken over while its answer is taken o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from types import MappingProxyType
@@ -101,21 +101,32 @@ class Placing:
         self._held += held
         return filters.hold(held)
 
-    # -- from now on
-
-    async def _now(self, wanted: Mapping[bytes, Grant]) -> Cuts:
-        cuts: Cuts = {}
+    async def _in_parts(
+        self, wanted: Mapping[bytes, Grant], place: Callable[[Mapping[bytes, Grant], list[bytes]], Awaitable[None]]
+    ) -> bool:
+        """Hold and place the filters, some at a time; False when the subscriber has left meanwhile. `place` gets a part
+        and those of it that the broker had none of."""
         turns = Turns()
         for part in _parts(wanted):
             fresh = await self._hold(part)
             if self._subscriber.closed:
-                return {}
+                return False
             try:
-                cuts.update(await self._part_now(part, fresh))
+                await place(part, fresh)
             finally:
                 self._broker.filters.placed(fresh)
             await turns.give_way()
-        return cuts
+        return True
+
+    # -- from now on
+
+    async def _now(self, wanted: Mapping[bytes, Grant]) -> Cuts:
+        cuts: Cuts = {}
+
+        async def place(part: Mapping[bytes, Grant], fresh: list[bytes]) -> None:
+            cuts.update(await self._part_now(part, fresh))
+
+        return cuts if await self._in_parts(wanted, place) else {}
 
     async def _part_now(self, wanted: Mapping[bytes, Grant], fresh: list[bytes]) -> Cuts:
         broker, subscriber = self._broker, self._subscriber
@@ -210,17 +221,12 @@ class Placing:
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
             self._answered_to_many(answer)
 
-        turns = Turns()
-        for part in _parts(wanted):
-            fresh = await self._hold(part)
-            if self._subscriber.closed:
-                return {}
-            try:
-                if fresh or not self._cut:
-                    await broker.filters.place(fresh, True, take)
-            finally:
-                broker.filters.placed(fresh)
-            await turns.give_way()
+        async def place(part: Mapping[bytes, Grant], fresh: list[bytes]) -> None:
+            if fresh or not self._cut:
+                await broker.filters.place(fresh, True, take)
+
+        if not await self._in_parts(wanted, place):
+            return {}
         cuts, ends, behind = self._cut, self._ends, self._behind
         everywhere, at_once = concerns_all(wanted), len(wanted) <= FILTERS_AT_ONCE
         if everywhere and at_once and not (behind or self._subscriber.lagging):
