@@ -359,20 +359,6 @@ class Store:
         self.guard.usable()
         return self._reader.first_kept(group)
 
-    def past(
-        self, group: int, topic: bytes, since_us: int, until_us: int, *, limit: int, first: int = 0
-    ) -> list[Block]:
-        """Publications of exactly `topic` with times from `since_us` to `until_us`, through DualDB, in order.
-
-        At most `limit` records; go on with `first` = the offset after the last one. Expired ones are left out.
-        Where the index cannot tell, the log is looked through.
-        """
-        found = self.by_topic.past(group, topic, since_us, until_us, limit=limit, first=first)
-        if found is not None:
-            return found
-        with self.guard.reading() as txn:
-            return self._reader.past(txn, group, topic, (since_us, until_us), first, limit)
-
     def offset_at(self, group: int, time_us: int) -> int:
         """The first stored offset whose block's time is at or after `time_us`; the last offset + 1 if there is none."""
         with self.guard.reading() as txn:

@@ -27,11 +27,10 @@ from .index.log_index import LogIndex
 from .log.block_cuts import cut, pieces_of
 from .log.block_format import Head
 from .log.block_log import Log
-from .log_reader import ReadResult, first_records
+from .log_reader import ReadResult
 from .tables.databases import Databases
 from .tables.groups import StoredGroup
 from .tables.matching_topics import FoundTopic, matching_topics
-from .tables.topics import find_topic, group_of
 
 if TYPE_CHECKING:
     import lmdb
@@ -96,32 +95,6 @@ class TopicReader:
     def span(self, group: int, topic_ids: Sequence[int], wanted: Wanted) -> TopicSpan:
         """The past of topics of `group`, to be read from any offset on; `wanted` accepts their names, and no others."""
         return TopicSpan(self, group, np.sort(np.array(topic_ids, np.uint64)), wanted)
-
-    def past(
-        self, group: int, topic: bytes, since_us: int, until_us: int, *, limit: int, first: int = 0
-    ) -> list[Block] | None:
-        """See `Store.past`."""
-        known = self._groups.get(group)
-        with self._guard.reading() as txn:
-            topic_id = find_topic(self._databases, txn, topic)
-            if topic_id is None or known is None or group_of(topic_id) != group:
-                return []
-            at = max(first, self._log.offset_at(txn, group, since_us, known.first, known.last))
-            end = self._log.offset_at(txn, group, until_us + 1, known.first, known.last) - 1
-        span = self.span(group, [topic_id], topic.__eq__)
-        blocks: list[Block] = []
-        left = limit
-        while left > 0 and at <= end:
-            while not (looked := span.look(at, end, 1.0)):
-                if looked is None:
-                    return None
-            found = span.read(at, 1 << 20, end, 1.0)
-            for block in found.blocks:
-                if left > 0:
-                    blocks.append(first_records(block, left))
-                    left -= blocks[-1].count
-            at = found.next_offset
-        return blocks
 
     # for spans
 

@@ -155,6 +155,19 @@ def write_store(directory: Path, step: int, pipe: int) -> None:
         step += 1
 
 
+def indexed_records(store: Store, last: int) -> int:
+    """How many publications of group 0, up to offset `last`, the index knows of."""
+    found = store.by_topic.find(b"#")
+    if found is None:
+        return 0
+    span = store.by_topic.span(0, [topic.topic_id for topic in found[0]], lambda topic: True)
+    records = at = 0
+    while at <= last and span.look(at, last, 1.0):
+        some, at = span.count(at, last, 1.0)
+        records += some
+    return records
+
+
 def judge_store(directory: Path, acknowledged: int) -> KillOutcome:
     """Compare log and index with what was committed."""
     store = open_store(directory)
@@ -166,7 +179,8 @@ def judge_store(directory: Path, acknowledged: int) -> KillOutcome:
     torn = ""
     if [block.to_wire() for block in blocks] != [store_block(step).to_wire() for step in range(len(blocks))]:
         torn = "the log holds other blocks than were committed"
-    indexed = sum([b.count for t in store.tables.topics(0) for b in store.past(0, t, 0, 2**62, limit=10**9)])
+    store.flush()  # the index catches up with what the log holds
+    indexed = indexed_records(store, offset - 1)
     if indexed != 5 * len(blocks):
         torn = torn or f"the index knows {indexed} of {5 * len(blocks)} records"
     store.close()

@@ -25,6 +25,7 @@ from lexicast.storage.maintenance.check import CheckReport, check_coordinator_st
 from lexicast.storage.store import Store
 
 from ..support.session_rows import saved_session
+from ..support.topic_past import topic_past
 
 SOURCES = Path(__file__).parents[2] / "src"
 START_US = 1_700_000_000_000_000
@@ -177,7 +178,7 @@ def compare_tables(store: Store, stored: dict[int, list[Block]]) -> None:
             by_topic.setdefault(record.topic, []).append((record.offset, record.payload))
         assert set(store.tables.topics(group)) == set(by_topic)
         for topic, rows in by_topic.items():
-            past = store.past(group, topic, 0, 2**62, limit=10**6)
+            past = topic_past(store, group, topic, 0, 2**62, limit=10**6)
             assert [(r.offset, r.payload) for b in past for r in b.records()] == rows
             kept = store.retained.record(group, topic)
             assert kept is not None
@@ -353,7 +354,7 @@ def test_readers_on_other_threads_see_whole_commits_while_index_and_retention_mo
         def ask() -> None:
             while not done.is_set():
                 durable = store.tails()[0].last
-                got = [r.offset for b in store.past(0, b"t1", 0, 2**62, limit=10**6) for r in b.records()]
+                got = [r.offset for b in topic_past(store, 0, b"t1", 0, 2**62, limit=10**6) for r in b.records()]
                 wanted = list(range(1, durable + 1, 5))
                 if got[: len(wanted)] != wanted or len(set(got)) != len(got):
                     failures.append(f"asked up to {durable}: {len(got)} found")

@@ -34,6 +34,7 @@ from lexicast.storage.tables.state import (
 
 from ..support.retained import retained_records
 from ..support.session_rows import saved_session
+from ..support.topic_past import topic_past
 
 START_US = 1_700_000_000_000_000
 KEYS = (b"\x00", b"\x00\x00\x07", b"\x00\x00" + bytes(11), b"\xff\xff\x01", b"\xff" * 40)
@@ -65,7 +66,7 @@ def fill(store: Store) -> None:
 
 CALLS: dict[str, Callable[[Store], object]] = {
     "read": lambda s: [block.to_wire() for block in s.read(0, 0).blocks],
-    "past": lambda s: [block.to_wire() for block in s.past(0, b"a/topic", 0, 2**62, limit=9)],
+    "past": lambda s: [block.to_wire() for block in topic_past(s, 0, b"a/topic", 0, 2**62, limit=9)],
     "offset_at": lambda s: s.offset_at(0, START_US),
     "topics": lambda s: list(s.tables.topics(0)),
     "session": lambda s: s.tables.session(0, "client"),

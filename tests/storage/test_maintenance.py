@@ -30,6 +30,7 @@ from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.store import Store
 
 from ..support.dualdb_model import Operation, batch_of
+from ..support.topic_past import topic_past
 
 START_US = 1_700_000_000_000_000
 SMALL = DualOptions(map_bytes=1 << 28, memory_rows_max=400, segment_rows=64, runs_fanout=3, reserve_bytes=0)
@@ -70,7 +71,7 @@ def found_in(store: Store) -> dict[int, bytes]:
         offset = result.next_offset
     past: dict[int, bytes] = {}
     for topic in (b"t0", b"t1", b"t2"):
-        past |= {r.offset: r.payload for b in store.past(0, topic, 0, 2**62, limit=10**6) for r in b.records()}
+        past |= {r.offset: r.payload for b in topic_past(store, 0, topic, 0, 2**62, limit=10**6) for r in b.records()}
     assert past == found
     return found
 

@@ -32,6 +32,7 @@ from lexicast.storage.store import Store
 
 from ..support.retained import retained_records
 from ..support.session_rows import saved_session
+from ..support.topic_past import topic_past
 
 GROUPS = 3
 MIB = 1 << 20
@@ -334,7 +335,7 @@ class World:
         for number in range(4):
             topic = self.model.topic(group, number)
             for since, until in ((0, now), (middle, now), (0, middle)):
-                blocks = self.store.past(group, topic, since, until, limit=1_000)
+                blocks = topic_past(self.store, group, topic, since, until, limit=1_000)
                 got = [(r.offset, r.topic, r.payload) for b in blocks for r in b.records()]
                 assert got == [e for e in expected if e[1] == topic and since <= times[e[0]] <= until]
 

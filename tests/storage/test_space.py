@@ -17,6 +17,8 @@ from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.environment.space import RAN_OUT_S, READERS_S
 from lexicast.storage.store import Store
 
+from ..support.topic_past import topic_past
+
 START_US = 1_700_000_000_000_000
 MIB = 1 << 20
 SIZE = 200_000
@@ -182,5 +184,5 @@ def test_housekeeping_that_finds_no_room_begins_again_and_loses_nothing_of_the_i
             continue
     monkeypatch.undo()
     assert store.stats().index_pending == 0
-    assert [block.first for block in store.past(0, b"a", 0, 2**62, limit=100)] == list(range(30))
+    assert [block.first for block in topic_past(store, 0, b"a", 0, 2**62, limit=100)] == list(range(30))
     store.close()

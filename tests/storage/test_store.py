@@ -41,6 +41,7 @@ from lexicast.storage.store import Store
 
 from ..support.retained import retained_records
 from ..support.session_rows import saved_session
+from ..support.topic_past import topic_past
 
 MIB = 1 << 20
 START_US = 1_700_000_000_000_000
@@ -151,7 +152,7 @@ def test_offset_zero_is_indexed_again_after_a_restart_without_flush(bench: Bench
     store.commit([publications(0, [Pub(b"a", b"1")])])
     store.environment.close()  # as a crash would: without writing the index behind
     with bench.open() as store:
-        assert found(store.past(0, b"a", 0, START_US, limit=9)) == [(0, b"a", b"1")]
+        assert found(topic_past(store, 0, b"a", 0, START_US, limit=9)) == [(0, b"a", b"1")]
         assert store.stats().records == 1
 
 
@@ -197,7 +198,7 @@ def test_expired_publications_are_left_out_and_then_reclaimed(bench: Bench) -> N
         bench.clock.advance(2)
         assert [p for _, _, p in found(store.read(0, 0).blocks)] == [b"for ever", b"long"]
         assert [o for o, _, _ in found(store.read(0, 0).blocks)] == [1, 2]
-        assert [p for _, _, p in found(store.past(0, b"a", 0, now, limit=9))] == [b"for ever", b"long"]
+        assert [p for _, _, p in found(topic_past(store, 0, b"a", 0, now, limit=9))] == [b"for ever", b"long"]
         assert len(found(store.read(0, 0, expired=True).blocks)) == 4
         assert bench.reclaim(store) == 1
         assert store.read(0, 0).first_kept == 0  # nobody misses what had expired
@@ -215,14 +216,14 @@ def test_the_past_of_a_topic_in_a_span_of_time(bench: Bench) -> None:
             rows = [Pub(b"a", b"a%d" % n), Pub(b"b", b"b%d" % n), Pub(b"a", b"A%d" % n)]
             store.commit([publications(3 * n, rows, time_us=START_US + n)])
             store.reclaim(START_US)
-        got = found(store.past(0, b"a", START_US + 4, START_US + 6, limit=100))
+        got = found(topic_past(store, 0, b"a", START_US + 4, START_US + 6, limit=100))
         assert [p for _, _, p in got] == [b"a4", b"A4", b"a5", b"A5", b"a6", b"A6"]
         assert [o for o, _, _ in got] == [12, 14, 15, 17, 18, 20]
-        part = found(store.past(0, b"a", START_US + 4, START_US + 6, limit=3))
-        rest = found(store.past(0, b"a", START_US + 4, START_US + 6, limit=3, first=part[-1][0] + 1))
+        part = found(topic_past(store, 0, b"a", START_US + 4, START_US + 6, limit=3))
+        rest = found(topic_past(store, 0, b"a", START_US + 4, START_US + 6, limit=3, first=part[-1][0] + 1))
         assert part + rest == got
-        assert store.past(0, b"nobody", 0, START_US + 99, limit=9) == []
-        assert store.past(3, b"a", 0, START_US + 99, limit=9) == []
+        assert topic_past(store, 0, b"nobody", 0, START_US + 99, limit=9) == []
+        assert topic_past(store, 3, b"a", 0, START_US + 99, limit=9) == []
         assert store.offset_at(0, START_US) == 0
         assert store.offset_at(0, START_US + 7) == 21
         assert store.offset_at(0, START_US + 99) == 60
@@ -401,7 +402,7 @@ def test_expiry_in_the_middle_of_the_log_leaves_the_past_before_it(bench: Bench)
         store.flush()
         bench.clock.advance(5)
         assert bench.reclaim(store) == 1
-        assert found(store.past(0, b"a", 0, now, limit=9)) == [(0, b"a", b"stays")]
+        assert found(topic_past(store, 0, b"a", 0, now, limit=9)) == [(0, b"a", b"stays")]
         assert list(store.tables.topics(0)) == [b"a", b"b"]  # b's run still stands: retention has not come this far
         bench.clock.advance(30 * 86_400)
         assert bench.reclaim(store) == 1
@@ -481,7 +482,7 @@ def test_topics_longer_than_an_lmdb_key_are_told_apart(bench: Bench) -> None:
     with bench.open() as store:
         store.commit([publications(0, [Pub(one, b"1", RETAIN), Pub(two, b"2", RETAIN)])])
     with bench.open() as store:
-        assert [p for _, _, p in found(store.past(0, two, 0, START_US, limit=9))] == [b"2"]
+        assert [p for _, _, p in found(topic_past(store, 0, two, 0, START_US, limit=9))] == [b"2"]
         kept = store.retained.record(0, one)
         assert kept is not None
         assert kept.payloads() == [b"1"]
@@ -578,12 +579,12 @@ def test_the_index_is_rebuilt_from_the_log(bench: Bench) -> None:
         for n in range(12):
             store.commit([publications(n, [Pub(b"t%d" % (n % 3), b"%d" % n)], time_us=START_US + n)])
         store.commit([control(12, Subscribed("b", 1, "t1", 0, 9), Subscribed("b", 1, "t/#", 0, 9))])
-        before = [store.past(0, b"t%d" % t, 0, START_US + 99, limit=99) for t in range(3)]
+        before = [topic_past(store, 0, b"t%d" % t, 0, START_US + 99, limit=99) for t in range(3)]
         subscribers, stats = store.tables.subscribers(b"t1"), store.stats()
         with store.environment.begin() as txn:
             txn.drop(store.environment.databases.dual, delete=False)
         rebuild_index(store)
-        after = [store.past(0, b"t%d" % t, 0, START_US + 99, limit=99) for t in range(3)]
+        after = [topic_past(store, 0, b"t%d" % t, 0, START_US + 99, limit=99) for t in range(3)]
         assert [found(b) for b in after] == [found(b) for b in before]
         assert store.tables.subscribers(b"t1") == subscribers
         assert len(subscribers) == 1
@@ -633,7 +634,7 @@ def test_a_topic_named_in_a_refused_commit_gets_its_id_later(bench: Bench) -> No
         store.commit([publications(0, [Pub(b"new", b"1"), Pub(b"other", b"2")])])
     with bench.open() as store:
         assert list(store.tables.topics(0)) == [b"new", b"other"]
-        assert found(store.past(0, b"new", 0, START_US, limit=9)) == [(0, b"new", b"1")]
+        assert found(topic_past(store, 0, b"new", 0, START_US, limit=9)) == [(0, b"new", b"1")]
 
 
 def test_a_watermark_does_not_pass_what_a_restart_has_not_entered_yet(bench: Bench) -> None:
@@ -648,7 +649,7 @@ def test_a_watermark_does_not_pass_what_a_restart_has_not_entered_yet(bench: Ben
     for _ in range(3):
         store.environment.close()  # as a crash would: group 0 fills the memory table before group 1 is looked at
         store = reopened()
-        assert found(store.past(1, b"one", 0, START_US, limit=9)) == [(0, b"one", b"")]
+        assert found(topic_past(store, 1, b"one", 0, START_US, limit=9)) == [(0, b"one", b"")]
         assert store.stats().records == 21
     store.close()
 
@@ -664,7 +665,7 @@ def test_the_past_is_paged_through_a_block_whose_topics_alternate(bench: Bench) 
         store.commit([Block(0, 1, 100, 202, START_US, PUBLICATIONS, meta, lengths, b"x" * 103)])
         for _ in range(2):
             offsets: list[int] = []
-            while page := store.past(0, b"a", 0, 2**62, limit=1, first=offsets[-1] + 1 if offsets else 0):
+            while page := topic_past(store, 0, b"a", 0, 2**62, limit=1, first=offsets[-1] + 1 if offsets else 0):
                 offsets += [record.offset for part in page for record in part.records()]
             assert offsets == [100, 151, 202]
             store.flush()
@@ -682,7 +683,7 @@ def test_runs_of_the_index_are_merged_and_forget_what_retention_passed_by(bench:
         assert entries < 56  # a hundred entries live, three a segment; 71 if nothing were let go of
         first = store.tails()[0].first
         for topic in range(7):
-            past = store.past(0, b"t%d" % topic, 0, 2**62, limit=1_000)
+            past = topic_past(store, 0, b"t%d" % topic, 0, 2**62, limit=1_000)
             offsets = [record.offset for block in past for record in block.records()]
             assert offsets == [n for n in range(first, 200) if n % 7 == topic]
         assert check_store(store).damages == []

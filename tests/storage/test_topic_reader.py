@@ -22,6 +22,8 @@ from lexicast.storage.log.block_cuts import cut
 from lexicast.storage.store import Store
 from lexicast.storage.topic_tail import TopicTail
 
+from ..support.topic_past import topic_past
+
 GROUPS = 2
 MIB = 1 << 20
 OPTIONS = StoreOptions(
@@ -310,7 +312,7 @@ def test_until_the_index_is_whole_it_does_not_tell(world: World) -> None:
     index_writer.begin_rebuild()
     assert world.store.by_topic.find(b"a/#") is None
     expected = scanned(world.store, 0, b"a/b", 0, 10_000)
-    assert records(world.store.past(0, b"a/b", 0, 2**62, limit=99)) == expected
+    assert records(topic_past(world.store, 0, b"a/b", 0, 2**62, limit=99)) == expected
     index_writer.flush()
     compare(world.store)
 
@@ -343,7 +345,7 @@ def test_what_has_expired_leaves_the_index_though_what_stays_lies_beside_it(worl
     for _ in range(20):
         world.act(Later(CLEAN_LOOK_US / 1e6, 20))
     assert index_rows(world) == (0, 20)
-    assert len(records(world.store.past(0, b"a", 0, 2**62, limit=99))) == 20
+    assert len(records(topic_past(world.store, 0, b"a", 0, 2**62, limit=99))) == 20
 
 
 def test_a_store_in_which_everything_expires_has_an_empty_index(world: World) -> None:
@@ -353,4 +355,4 @@ def test_a_store_in_which_everything_expires_has_an_empty_index(world: World) ->
     assert index_rows(world) == (0, 40)
     world.act(Later(20.0, 200))
     assert index_rows(world) == (0, 0)
-    assert world.store.past(0, b"a", 0, 2**62, limit=9) == []
+    assert topic_past(world.store, 0, b"a", 0, 2**62, limit=9) == []

@@ -18,6 +18,8 @@ from lexicast.storage.store import Store
 from lexicast.storage.tables.groups import LOST_ROW_OFFSET_GAP
 from lexicast.storage.upkeep.oldest_blocks import OldestBlocks
 
+from ..support.topic_past import topic_past
+
 START_US = 1_700_000_000 * US_PER_S
 GROUPS = 4
 
@@ -60,10 +62,14 @@ def test_the_past_goes_on_behind_any_number_of_expired_publications(tmp_path: Pa
     store.commit([pub(clock, first, expiry_ms=1_000) for first in range(1_000)])
     store.commit([pub(clock, first) for first in range(1_000, 1_010)])
     clock.advance(2)
-    assert [block.first for block in store.past(0, b"a", 0, 2**62, limit=3)] == [1_000, 1_001, 1_002]
-    assert [block.first for block in store.past(0, b"a", 0, 2**62, limit=3, first=1_003)] == [1_003, 1_004, 1_005]
+    assert [block.first for block in topic_past(store, 0, b"a", 0, 2**62, limit=3)] == [1_000, 1_001, 1_002]
+    assert [block.first for block in topic_past(store, 0, b"a", 0, 2**62, limit=3, first=1_003)] == [
+        1_003,
+        1_004,
+        1_005,
+    ]
     store.flush()
-    assert [block.first for block in store.past(0, b"a", 0, 2**62, limit=3)] == [1_000, 1_001, 1_002]
+    assert [block.first for block in topic_past(store, 0, b"a", 0, 2**62, limit=3)] == [1_000, 1_001, 1_002]
     store.close()
 
 
@@ -168,7 +174,7 @@ def test_a_lost_row_of_a_group_gives_no_topic_or_offset_again(tmp_path: Path, cl
     with store.environment.snapshot() as txn:
         found = dict(store.environment.databases.names.rows(txn, b"\0\0"))
     assert ids.items() < found.items()
-    assert [block.first for block in store.past(0, b"new", 0, 2**62, limit=9)] == [5]
+    assert [block.first for block in topic_past(store, 0, b"new", 0, 2**62, limit=9)] == [5]
     store.close()
 
 
@@ -186,15 +192,15 @@ def test_a_crash_while_the_index_is_made_anew_loses_none_of_it(tmp_path: Path, c
         crash(store)
         store = opened(tmp_path, clock)
         assert [s.broker for s in store.tables.subscribers(b"a")] == ["b0", "b1", "b2"]
-        assert [b.first for b in store.past(0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
+        assert [b.first for b in topic_past(store, 0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
         store._index_writer.begin_rebuild()
         for _ in range(steps):
             store._index_writer.step()
         # Publications go on meanwhile, and are found.
-        assert [b.first for b in store.past(0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
+        assert [b.first for b in topic_past(store, 0, b"a", 0, 2**62, limit=99)] == list(range(3, 60))
     store.commit([pub(clock, 60)])
     work_off(store, clock)
-    assert [b.first for b in store.past(0, b"a", 0, 2**62, limit=99)] == list(range(3, 61))
+    assert [b.first for b in topic_past(store, 0, b"a", 0, 2**62, limit=99)] == list(range(3, 61))
     assert store.stats().records == 3 + 58
     store.close()
 
