@@ -19,6 +19,8 @@ from ..link.link import Link
 
 # Bytes that may wait on a broker's link before the broker is served from the store instead.
 LINK_BACKLOG_BYTES_MAX = 32 * 1024 * 1024
+# Bytes from which on what is delivered is a message of its own: a broker takes a message in one turn.
+DELIVER_BYTES_MAX = 1024 * 1024
 TOPIC_ROUTES_MAX = 200_000
 
 
@@ -45,15 +47,21 @@ class BrokerPeer:
             self.outgoing.append(block)
 
     def flush(self) -> None:
-        """Send what was offered in this turn, as one message; a full link puts the broker behind instead."""
-        if not self.outgoing:
-            return
+        """Send what was offered in this turn, as one message, or several where that is much: a commit that others have
+        waited for sets free all that did. Where the link is full the broker is behind with the rest."""
         blocks, self.outgoing = self.outgoing, []
-        if self.link.write_buffer_bytes() > LINK_BACKLOG_BYTES_MAX:
-            for block in blocks:
-                self.behind.setdefault(block.group, block.first)
-            return
-        self.send(blocks)
+        at = 0
+        while at < len(blocks):
+            if self.link.write_buffer_bytes() > LINK_BACKLOG_BYTES_MAX:
+                for block in blocks[at:]:
+                    self.behind.setdefault(block.group, block.first)
+                return
+            end, size = at, 0
+            while end < len(blocks) and size < DELIVER_BYTES_MAX:
+                size += blocks[end].size_bytes
+                end += 1
+            self.send(blocks[at:end])
+            at = end
 
     def send(self, blocks: list[Block]) -> None:
         """Send blocks now."""

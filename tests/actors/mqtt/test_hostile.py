@@ -296,8 +296,8 @@ SIZE = 8 * KIB
 # the subscriber's doing.
 UNCOMMITTED_MAX = (64 + 16) * MIB
 # Nor is what is on its way meanwhile: a commit as values and as LMDB's pages, what a link holds back
-# (peers.LINK_BACKLOG_BYTES_MAX), the broker's cache and its queue.
-UNDER_WAY_MAX = (16 + 16 + 32 + 32 + 8) * MIB
+# (peers.LINK_BACKLOG_BYTES_MAX), what the coordinator remembers of its log, and what the broker keeps and has queued.
+UNDER_WAY_MAX = (16 + 16 + 32 + 8 + 8) * MIB
 
 
 def numbers(messages: list[Any]) -> list[int]:
@@ -309,12 +309,15 @@ async def test_a_subscriber_that_never_reads_is_caught_up_later(cluster: Served,
     """Also while the disk stands still, and as it goes on with all that has gathered."""
     topic, count = unique(), 20_000  # 156 MiB
     witness, reader = await healthy(port), await Raw.connect(port)
-    publisher, blocked = await Raw.connect(port), await stalled(port, topic)
-    await reader.subscribe(topic)
-    reading = asyncio.create_task(read_all(reader, count - 1))
-    growth, coordinator = Growth(UNCOMMITTED_MAX + UNDER_WAY_MAX), cluster.cluster.coordinators["coordinator-0"]
+    publisher, coordinator = await Raw.connect(port), cluster.cluster.coordinators["coordinator-0"]
+    growth = Growth(UNCOMMITTED_MAX + UNDER_WAY_MAX)
     coordinator.disk.hold()
     try:
+        # Their subscriptions' record waits for the disk as well, and all that is published behind it for the record:
+        # delivered at once when the disk goes on.
+        blocked = await stalled(port, topic)
+        await reader.subscribe(topic)
+        reading = asyncio.create_task(read_all(reader, count - 1))
         flooding = asyncio.create_task(flood(publisher, topic, count, SIZE))
         await eventually(lambda: coordinator.server.led._slow)
     finally:
