@@ -140,9 +140,6 @@ def origins_of(topics: tuple[bytes, ...], origins: tuple[str | int, ...]) -> tup
     return (topic.split(b"/")[origins[0]].decode(),)
 
 
-# Without the interpreter's frame that `_make` has: the fields have been counted.
-
-
 def unpack_meta(data: bytes) -> Meta:
     """Bytes back to a Meta, every type and index in it checked. Raises PeerError when they are not one."""
     try:
@@ -164,7 +161,7 @@ def unpack_meta(data: bytes) -> Meta:
         # Here alone: what is empty leaves no trace in the meta, whatever it was.
         lists = type(producers) is tuple and type(marks) is tuple
         good = lists and _good_columns(meta) and _good_runs(meta)
-    except (ValueError, TypeError, IndexError, AttributeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException) as error:
         raise PeerError(f"a block's meta cannot be read: {error}") from None
     if not good:
         raise PeerError("a block's meta cannot be read: a field is of a wrong type or out of range")

@@ -45,9 +45,8 @@ class PlacingBroker(Protocol):
         """While its filters enter; see `Subscriptions.held_back`."""
         ...
 
-    def unsubscribe(self, subscriber: Subscriber, topic_filter: bytes) -> bool:
-        """End a subscription; False when there was none."""
-        ...
+    def give_up(self, subscriber: Subscriber, filters: Collection[bytes]) -> None:
+        """End subscriptions whose placing has failed; see `Subscriptions.give_up`."""
 
 
 class Beginning(NamedTuple):
@@ -83,9 +82,7 @@ class Placing:
         try:
             return await (self._now(wanted) if self._start is None else self._from(wanted, self._start))
         except BaseException:
-            for name in self._held:
-                if name in self._inserted:
-                    self._broker.unsubscribe(self._subscriber, name)
+            self._broker.give_up(self._subscriber, [name for name in self._held if name in self._inserted])
             raise
         finally:
             # It failed, or the subscriber has left meanwhile.
@@ -221,12 +218,19 @@ class Placing:
         def take(part: list[bytes], answer: dict[str, Any]) -> None:
             self._answered_to_many(answer)
 
+        # Whether others have placed what came last: later than these cuts, perhaps; until then it came to nobody here.
+        late = False
+
         async def place(part: Mapping[bytes, Grant], fresh: list[bytes]) -> None:
-            if fresh or not self._cut:
+            nonlocal late
+            late = not fresh and bool(self._cut)
+            if not late:
                 await broker.filters.place(fresh, True, take)
 
         if not await self._in_parts(wanted, place):
             return {}
+        if late:
+            await broker.filters.place([], True, take)
         cuts, ends, behind = self._cut, self._ends, self._behind
         everywhere, at_once = concerns_all(wanted), len(wanted) <= FILTERS_AT_ONCE
         if everywhere and at_once and not (behind or self._subscriber.lagging):

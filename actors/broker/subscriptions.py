@@ -180,7 +180,9 @@ class Subscriptions:
                 await _taken(answers)
 
     def _end(self, subscriber: Subscriber, filters: Collection[bytes]) -> list[asyncio.Future[None]]:
-        self._fanout.remove(filters, subscriber)
+        # Some it may have again by now, where they end little by little.
+        again = subscriber.subscriptions
+        self._fanout.remove([name for name in filters if name not in again], subscriber)
         return self.filters.release(filters)
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -188,7 +190,13 @@ class Subscriptions:
         subscriber.closed = True
         subscriber.refresh()
         self._catching_up.leave(subscriber)
-        gone = list(subscriber.drop_filters())
+        self._end_soon(subscriber, list(subscriber.drop_filters()))
+
+    def give_up(self, subscriber: Subscriber, filters: Collection[bytes]) -> None:
+        """End subscriptions that could not all be placed, many of them little by little."""
+        self._end_soon(subscriber, [name for name in filters if subscriber.drop_filter(name)])
+
+    def _end_soon(self, subscriber: Subscriber, gone: list[bytes]) -> None:
         if len(gone) <= FILTERS_AT_ONCE:
             self._end(subscriber, gone)
             return

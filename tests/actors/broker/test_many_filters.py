@@ -4,6 +4,7 @@ is lost or doubled between two steps."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from lexicast.actors.broker.granted_filters import FILTERS_TRIED, GrantedFilters
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.mqtt import session_state
 from lexicast.actors.mqtt.codec.packets import V5, Connect
+from lexicast.cluster.errors import UnavailableError
 
 from ...support.harness import GROUPS, Cluster, Stream, eventually
 from ...support.mqtt_harness import Raw, close_clients, unique
@@ -172,6 +174,78 @@ async def test_who_leaves_while_its_filters_enter_leaves_nothing_behind(
     await eventually(lambda: not [each for each in NAMES if each.encode() in broker.engine.subscriptions.filters])
     client = await Raw.connect(port, name, clean=False, _17=600)
     assert [m.payload for m in await client.messages(1)] == [b"missed"]
+
+
+async def test_two_sessions_of_the_same_filters_return_at_once(
+    broker: BrokerServer, steps: list[Callable[[], Awaitable[None]]]
+) -> None:
+    """Each finds some filters placed by the other, later than its own first cut: what was published between those two
+    moments had come to nobody here, and both are to get it."""
+    port, exact, names = broker.mqtt.port, [f"exact/{n}" for n in range(9)], [unique(), unique()]
+    for name in names:
+        client = await Raw.connect(port, name, clean=False, _17=600)
+        await client.subscribe(*exact, qos=1)
+        await client.disconnect()
+    await eventually(lambda: not [each for each in exact if each.encode() in broker.engine.subscriptions.filters])
+    publisher, sent, one_at_a_time = await Raw.connect(port), list[tuple[str, bytes]](), asyncio.Lock()
+
+    async def publish() -> None:
+        async with one_at_a_time:
+            for topic in exact:
+                sent.append((topic, b"%d" % len(sent)))
+                await publisher.publish(*sent[-1], 1)
+
+    steps.append(publish)
+    back = await asyncio.gather(*[Raw.connect(port, name, clean=False, _17=600) for name in names])
+    steps.clear()
+    await publish()
+    for client in back:
+        got = [(m.topic, m.payload) for m in await client.messages(len(sent))]
+        assert sorted(got) == sorted(sent)
+        for topic in exact:
+            assert [each for each in got if each[0] == topic] == [each for each in sent if each[0] == topic]
+
+
+async def test_placing_that_fails_is_undone_step_by_step_and_what_is_wanted_again_stays(
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 filters were undone in one turn, with a request for each; and what ends little by little must not take
+    along what the subscriber has again."""
+    subscriptions_of, stream = broker.engine.subscriptions, Stream(broker.engine)
+    wanted = {name.encode(): Grant(0) for name in NAMES}
+    place, left = subscriptions_of.filters.place, [len(NAMES) // STEP - 1]
+
+    async def fail_at_last(*how: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise UnavailableError("gone")
+        return await place(*how)
+
+    # Filters ended, of each turn of the loop.
+    ended, turn, loop = Counter[int](), 0, asyncio.get_running_loop()
+    release = subscriptions_of.filters.release
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+
+    def count(filters: Any) -> Any:
+        ended[turn] += len(filters)
+        loop.call_soon(next_turn)
+        return release(filters)
+
+    monkeypatch.setattr(subscriptions_of.filters, "place", fail_at_last)
+    monkeypatch.setattr(subscriptions_of.filters, "release", count)
+    with pytest.raises(UnavailableError):
+        await subscriptions_of.subscribe(stream, wanted)
+    left[0] = len(NAMES)
+    await subscriptions_of.subscribe(stream, wanted)
+    await eventually(lambda: ended.total() == len(NAMES) and not subscriptions_of._leaving)
+    assert max(ended.values()) <= 2 * STEP  # What was at hand when it failed, and a step.
+    publisher = await Raw.connect(broker.mqtt.port)
+    for topic in TOPICS:
+        await publisher.publish(topic, topic.encode(), 1)
+    assert {record.payload for record in await stream.arrived(len(TOPICS))} == {topic.encode() for topic in TOPICS}
 
 
 @pytest.mark.parametrize("count", [FILTERS_TRIED, FILTERS_TRIED + 1])
