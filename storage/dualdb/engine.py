@@ -20,7 +20,8 @@ more by columns: the same answers, and what few of them cost is not NumPy's call
 Nothing is read to be written: renewing and unsubscribing leave a tombstone (`tombstones`), merges apply it.
 
 One thread. Errors as in `store`: the caller's mistake (UsageError) and a full disk that was seen in time
-(StoreFullError) leave everything as it was; any error of LMDB or the system poisons the store.
+(StoreFullError) leave everything as it was; any error of LMDB or the system poisons the store. Damage that a look-up
+meets (DamageError) costs the answers: the operations of that call are stored, and the store goes on.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from .merge_tree import MergeTree
 from .operation_log import OperationLog
 from .options import DualOptions
 from .recent import batch_of_rows
-from .rows import SUBSCRIPTION, Answer, Matches, Queries, joined_matches, matches_of, sorted_rows
+from .rows import SUBSCRIPTION, Answer, Matches, Queries, Question, joined_matches, matches_of, sorted_rows
 from .runs import drop_unfinished
 from .tombstones import tombstone_rows
 
@@ -164,18 +165,14 @@ class DualDB:
     def apply(self, batch: OperationBatch) -> Matches:
         """Store a batch and answer its operations, each with what was stored before it. Durable on return.
 
-        Raises UsageError, StoreFullError (nothing was stored), StoreError (the store is poisoned).
+        Raises UsageError, StoreFullError (nothing was stored), DamageError (all of it was stored; an answer is
+        damaged), StoreError (the store is poisoned).
         """
         self._guard.usable()
         if self._log.takes_rows(in_columns(batch), FEW):
             operations = operations_of(batch)
             self._store(operations, batch.payloads)
-            payloads = iter(batch.payloads)
-            answers: list[tuple[int, Answer]] = []
-            for op, operation in enumerate(operations):
-                payload = next(payloads) if operation.kind == PUBLISH else None
-                answers += [(op, answer) for answer in self._answer(operation, payload)]
-            return matches_of(answers)
+            return self._answers_of_rows(operations, batch.payloads)
         first = self._append(batch)
         queries = queries_of(batch, first, self._times)
         return self.answers(queries, first)
@@ -248,20 +245,40 @@ class DualDB:
         except (lmdb.Error, OSError) as error:
             self._guard.fail(error)
 
+    def _answers_of_rows(self, operations: Sequence[RowOperation], payloads: Sequence[bytes]) -> Matches:
+        """The answers of a few operations that are durable. Raises the first DamageError, all of them being entered."""
+        following = iter(payloads)
+        answers: list[tuple[int, Answer]] = []
+        damage: DamageError | None = None
+        for op, operation in enumerate(operations):
+            payload = next(following) if operation.kind == PUBLISH else None
+            try:
+                answers += [(op, answer) for answer in self._answer(operation, payload)]
+            except DamageError as error:
+                damage = damage or error
+        if damage is not None:
+            raise damage
+        return matches_of(answers)
+
     def _answer(self, operation: RowOperation, payload: bytes | None) -> list[Answer]:
-        """The answers of an operation that is durable, in their order; then it is entered."""
+        """The answers of an operation that is durable, in their order; then it is entered. Raises DamageError."""
         self._now_us = max(self._now_us, operation.time)
         asked = question_of(operation, self._now_us)
+        try:
+            return [] if asked is None else self._found(asked)
+        finally:
+            # Whatever the look-up met: its number is taken, and a second operation under it would be lost.
+            self._enter_row(operation, payload)
+
+    def _found(self, asked: Question) -> list[Answer]:
         found: list[Answer] = []
-        if asked is not None:
-            try:
-                self._tree.find(asked, found)
-            except lmdb.Error as error:
-                self._guard.fail(error)
-            self._log.recent.find(asked, found)
-            found = self._tree.tombstones.living(asked.key, found)
-            found.sort()
-        self._enter_row(operation, payload)
+        try:
+            self._tree.find(asked, found)
+        except lmdb.Error as error:
+            self._guard.fail(error)
+        self._log.recent.find(asked, found)
+        found = self._tree.tombstones.living(asked.key, found)
+        found.sort()
         return found
 
     def _enter_row(self, operation: RowOperation, payload: bytes | None) -> None:
@@ -278,7 +295,10 @@ class DualDB:
     # questions
 
     def answers(self, queries: Queries, first: int) -> Matches:
-        """What `queries`, sorted by key, find; `first` is the number of the operation that is their `op` 0."""
+        """What `queries`, sorted by key, find; `first` is the number of the operation that is their `op` 0.
+
+        Raises DamageError, StoreError (the store is poisoned).
+        """
         if not queries.size:
             return joined_matches([])
         self._close_recent()
@@ -293,12 +313,12 @@ class DualDB:
     # one at a time
 
     def publish(self, id: int, time_us: int, expires_us: int, pid: int, payload: bytes) -> list[FoundSubscription]:
-        """Store a publication; the valid subscriptions of the ID, in their order."""
+        """Store a publication; the valid subscriptions of the ID, in their order. Raises as `apply`."""
         found = self._single(RowOperation(PUBLISH, id, time_us, time_us, expires_us, pid), payload)
         return [FoundSubscription(low, high, tag) for _, low, high, tag in found]
 
     def subscribe(self, id: int, time_us: int, time_min_us: int, time_max_us: int, sid: int) -> list[FoundPublication]:
-        """Store a subscription; the valid publications of the ID so far, in their order."""
+        """Store a subscription; the valid publications of the ID so far, in their order. Raises as `apply`."""
         found = self._single(RowOperation(SUBSCRIBE, id, time_us, time_min_us, time_max_us, sid))
         return [FoundPublication(low, high, tag, seq) for seq, low, high, tag in found]
 

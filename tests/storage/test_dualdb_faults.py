@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -16,14 +16,16 @@ import pytest
 from lexicast.bench.dualdb.crash import kills, store_block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError, StorePoisonedError, UsageError
-from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, OperationBatch
+from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, UNSUBSCRIBE, OperationBatch
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import NEVER_US
+from lexicast.storage.dualdb.runs import SortedRun
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.environment.space import RAN_OUT_S, Space
 from lexicast.storage.file.disk import POISON_FILE
+from lexicast.storage.file.sealing import DamageError
 from lexicast.storage.maintenance import directory as maintenance
 from lexicast.storage.store import Store
 
@@ -202,6 +204,68 @@ def test_an_io_error_other_than_a_full_disk_is_remembered_until_repair(
     assert maintenance.repair(tmp_path).sound
     db = DualDB.open(tmp_path, TINY)
     assert db.stats().operations in ((10, 20) if where == "journal" else (10,))  # what was refused may be there
+    db.close()
+
+
+def damaged(*unused: object) -> NoReturn:
+    raise DamageError("runs", 1, 0, "the segment does not match its checksum")
+
+
+def with_a_run(directory: Path) -> DualDB:
+    """A DualDB whose publications 0 to 9 of ID 1 lie in a run."""
+    db = DualDB.open(directory, TINY)
+    for pid in range(10):
+        db.publish(1, 1_000 + pid, NEVER_US, pid, b"%d" % pid)
+    db.flush()
+    return db
+
+
+def crash_and_open(db: DualDB, directory: Path) -> DualDB:
+    db.environment.close()
+    return DualDB.open(directory, TINY)
+
+
+@pytest.mark.parametrize("later", [0, 1, 2, 3])
+def test_an_operation_that_meets_damage_keeps_its_number_and_later_ones_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    db = with_a_run(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(SortedRun, "segment", damaged)
+        with pytest.raises(DamageError):
+            db.subscribe(1, 2_000, 0, NEVER_US, 77)
+    assert not db.stats().poisoned
+    pids = list(range(100, 100 + later))
+    for pid in pids:
+        assert [found.sid for found in db.publish(1, 3_000, NEVER_US, pid, b"%d" % pid)] == [77]
+    assert db.payloads(list(range(11, 11 + later))) == [b"%d" % pid for pid in pids]
+    db = crash_and_open(db, tmp_path)
+    assert db.stats().operations == 11 + later
+    past = db.subscribe(1, 4_000, 0, NEVER_US, 78)
+    assert [(p.position, p.pid) for p in past] == [(at, at) for at in range(10)] + [(pid - 89, pid) for pid in pids]
+    db.close()
+    assert maintenance.check(tmp_path).sound
+
+
+@pytest.mark.parametrize("size", [3, 20])
+def test_a_batch_whose_first_operation_meets_damage_is_stored_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Row by row and by columns."""
+    db = with_a_run(tmp_path)
+    operations = [Operation(SUBSCRIBE, 1, 2_000, 0, NEVER_US, 77)]
+    operations += [Operation(PUBLISH, 2, 2_001, 0, NEVER_US, pid, b"%d" % pid) for pid in range(size - 2)]
+    operations += [Operation(UNSUBSCRIBE, 1, 2_002, tag=77)]
+    with monkeypatch.context() as patched:
+        patched.setattr(SortedRun, "segment", damaged)
+        with pytest.raises(DamageError):
+            db.apply(batch_of(operations))
+    assert db.stats().operations == 10 + size
+    assert db.publish(1, 3_000, NEVER_US, 10, b"10") == []
+    db = crash_and_open(db, tmp_path)
+    assert db.stats().operations == 11 + size
+    assert [p.pid for p in db.subscribe(2, 4_000, 0, NEVER_US, 78)] == list(range(size - 2))
+    assert [p.pid for p in db.subscribe(1, 4_000, 0, NEVER_US, 78)] == list(range(11))
     db.close()
 
 
