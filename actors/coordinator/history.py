@@ -75,7 +75,9 @@ class HistoryRequests:
             for group, offset in cursor.items():
                 if left and page.full:
                     break
-                end = self._end(group, until_us) or self._led.sequencer.groups[group].committed
+                end = self._end(group, until_us)
+                if end is None:
+                    end = self._led.sequencer.groups[group].committed
                 while offset < end and not page.full:
                     await turns.give_way()
                     some, offset = await self._count(group, offset, end - 1, wanted, turns)

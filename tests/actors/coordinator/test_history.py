@@ -176,6 +176,13 @@ async def test_history_ends_before_its_until(tmp_path: Path) -> None:
             assert await past.count(*filters, until_us=until_us) == 1
 
 
+async def test_before_everything_there_is_nothing(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        await past.node.publish(b"a", [b"1"])
+        for filters in ((b"a",), (b"#",)):
+            assert (await past.history(*filters, until_us=1), await past.count(*filters, until_us=1)) == ([], 0)
+
+
 async def test_an_index_that_breaks_while_it_answers_is_followed_by_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
