@@ -39,6 +39,7 @@ import numpy as np
 from lexicast.cluster.errors import StoreError, StoreFullError, UsageError
 
 from ..file.sealing import DamageError
+from ..file.table import WriteTransaction
 from .asking import queries_of, question_of, rows_of
 from .batches import (
     PUBLISH,
@@ -357,40 +358,66 @@ class DualDB:
             first, batch = closed
             self._tree.add(sorted_rows(rows_of(batch, first)), self._now_us)
 
-    def _step(self, value: bytes | None = None) -> None:
-        """A transaction: what the journal holds is moved, `value` put, and bounded steps of work behind done."""
+    def _step(self, value: bytes | None = None) -> DamageError | None:
+        """A transaction: what the journal holds is moved, `value` put, and bounded steps of work behind done.
+
+        The damage that a merge met is returned: it concerns no operation, and those behind the journal go on.
+        """
         self._close_recent()
         steps = 1 + self._log.waiting // max(1, self._options.segment_rows // 2)
         with self.environment.begin() as txn:
             self._log.move(txn, self._now_us)
             if value is not None:
                 self._log.put(txn, value)
-            while steps > 0 or self._tree.overdue:
-                self._log.expire(txn, self._manifest.flushed, self._now_us)
-                self._tree.work(txn, self._next, self._now_us)
-                steps -= 1
+            damage = self._work(txn, steps)
             self._room.look(txn)
         self._log.moved()
+        return damage
+
+    def _work(self, txn: WriteTransaction, steps: int) -> DamageError | None:
+        """Steps of work behind; the damage that one met, which ends them.
+
+        It does not end the transaction: memory has followed the steps before it, and a step reads before it changes
+        anything.
+        """
+        while steps > 0 or self._tree.overdue:
+            self._log.expire(txn, self._manifest.flushed, self._now_us)
+            try:
+                self._tree.work(txn, self._next, self._now_us)
+            except DamageError as error:
+                return error
+            steps -= 1
+        return None
+
+    def _step_alone(self) -> None:
+        """The same for the sake of the work behind. Raises the damage that it met."""
+        damage = self._step()
+        if damage is not None:
+            raise damage
 
     def step(self) -> bool:
-        """One bounded step of work behind, for when no batches come; False when there was nothing to do."""
+        """One bounded step of work behind, for when no batches come; False when there was nothing to do.
+
+        Raises DamageError (a merge has met it: merges stand still until a repair, operations go on), StoreError (the
+        store is poisoned).
+        """
         if not self._tree.due():
             return False
         with self._guard.watch():
-            self._step()
+            self._step_alone()
         return True
 
     def flush(self) -> None:
-        """Write all of the memory table to runs. Not needed for durability."""
+        """Write all of the memory table to runs. Not needed for durability. Raises as `step`."""
         with self._guard.watch():
             if self._log.waiting_bytes:
                 self._step()
             while self._tree.due():
-                self._step()
+                self._step_alone()
             if self._tree.pending:
                 self._tree.freeze(self._next, self._now_us)
             while self._tree.due():
-                self._step()
+                self._step_alone()
 
     def stats(self) -> DualStats:
         """What is held."""

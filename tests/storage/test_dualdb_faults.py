@@ -269,6 +269,39 @@ def test_a_batch_whose_first_operation_meets_damage_is_stored_whole(
     db.close()
 
 
+def test_a_merge_that_meets_damage_holds_up_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction completes a run and begins to merge it with a damaged one."""
+    options = DualOptions(map_bytes=1 << 28, memory_rows_max=100, segment_rows=16, runs_fanout=2, reserve_bytes=0)
+    db = DualDB.open(tmp_path, options)
+
+    def publish(pids: range) -> None:
+        for pid in pids:
+            assert db.publish(pid % 50, 1_000 + pid, NEVER_US, pid, b"%d" % pid) == []
+
+    publish(range(100))
+    db.flush()
+    with monkeypatch.context() as patched:
+        patched.setattr(SortedRun, "segment", damaged)
+        patched.setattr(SortedRun, "find", lambda *unused: None)
+        publish(range(100, 450))
+        with pytest.raises(DamageError):
+            db.step()
+        with pytest.raises(DamageError):
+            db.flush()
+        publish(range(450, 500))
+    assert db.stats().operations == 500
+    for again in range(2):
+        for id in range(50):
+            assert [p.pid for p in db.subscribe(id, 10**6, 0, NEVER_US, again)] == list(range(id, 500, 50))
+        if not again:
+            db.environment.close()
+            assert maintenance.check(tmp_path).sound
+            db = DualDB.open(tmp_path, options)
+    db.flush()
+    assert db.stats().runs < 4
+    db.close()
+
+
 def test_a_second_owner_is_refused(tmp_path: Path) -> None:
     db = DualDB.open(tmp_path, TINY)
     with pytest.raises(StoreError, match="in use"):
