@@ -5,13 +5,12 @@ As `RetainedFeed`, one page at a time, when whoever takes them has room for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lexicast.cluster.blocks import Block
-from lexicast.cluster.selection import offsets_of
-from lexicast.storage.log.block_cuts import cut
+from lexicast.cluster.blocks import U32, Block, pack_meta
 
+from ..loop.turns import Turns
 from .coordinators import Coordinators
 from .pipelines.pipeline import Pipeline
 from .retained_feed import PAGE_BYTES
@@ -51,14 +50,16 @@ class LastFeed:
         """
         answers: list[Any] = []
         await self._ask(self._left[0], answers)
+        found: list[tuple[bytes, Block]] = []
+        turns = Turns()
+        for wire in answers[0]["blocks"]:
+            for part in _singles(Block.from_wire(wire)):
+                found.append((self._filter, part))
+                await turns.give_way()
+        # With the page in hand and not before: one that is interrupted is asked for again.
         self._after = answers[0]["after"]
         if self._after is None:
             self._left.pop(0)
-        found: list[tuple[bytes, Block]] = []
-        for wire in answers[0]["blocks"]:
-            block = Block.from_wire(wire)
-            parts = [cut(block, offset, offset) for offset in offsets_of(block)]
-            found += [(self._filter, part) for part in parts if part is not None]
         return found
 
     async def _ask(self, pipeline: Pipeline, answers: list[Any]) -> None:
@@ -75,3 +76,28 @@ class LastFeed:
             self._after,
             PAGE_BYTES,
         )
+
+
+def _singles(block: Block) -> Iterator[Block]:
+    """Each record as a block of its own; those of a run share its meta, so that a record costs the same in any block.
+
+    Raises PeerError.
+    """
+    meta, lengths = block.meta, memoryview(block.lengths).cast("I")
+    index, start, offset = 0, 0, block.first
+    for run in meta.runs:
+        offset += run.skip
+        origins = meta.origins[run.origin : run.origin + 1] if run.origin >= 0 else ()
+        own = meta._replace(
+            topics=(meta.topics[run.topic],),
+            runs=(run._replace(skip=0, topic=0, origin=len(origins) - 1, count=1),),
+            producers=(),
+            marks=(),
+            origins=origins,
+        )
+        fields = (block.time_us, block.kind, pack_meta(own))
+        for _ in range(run.count):
+            end = start + lengths[index]
+            length, body = block.lengths[U32 * index : U32 * (index + 1)], block.body[start:end]
+            yield Block(block.group, block.epoch, offset, offset, *fields, length, body, own)
+            index, start, offset = index + 1, end, offset + 1
