@@ -33,11 +33,12 @@ from .batches import (
     unverified_outline,
 )
 from .environment import DualEnvironment
+from .journal import JournalEntry
 from .recent import Recent
 
 # A value of more bytes goes to LMDB at once: to write it twice costs more than to wait for the disk twice.
 JOURNALED_BYTES_MAX: Final = 128 << 10
-# So many operations, entered row by row, are in memory besides the memory table: 4 MB.
+# So many operations, entered row by row, are in memory besides the memory table: 7 to 10 MB, short payloads included.
 JOURNALED_OPERATIONS_MAX: Final = 16_384
 _BATCHES_DELETED_A_STEP: Final = 8
 _SEQ_BYTES: Final = 8
@@ -63,7 +64,10 @@ class OperationLog:
         self._until: list[tuple[int, int]] = []
 
     def recovered(self, txn: ReadTransaction, flushed: int) -> Iterator[tuple[int, OperationBatch]]:
-        """The batches from operation `flushed` on, each with its first one's number. Raises DamageError."""
+        """The batches from operation `flushed` on, each with its first one's number. Raises DamageError.
+
+        The journal's are joined into one: a full journal entered entry by entry cost eleven times the CPU.
+        """
         self._next = flushed
         with txn.cursor(self._environment.batches) as cursor:
             for key, value in cursor:
@@ -76,13 +80,11 @@ class OperationLog:
                 self._next = first + head.operations
                 yield first, decode_batch(value, head)
         self._first = self._next
-        for entry in self._journal.resume(self._next).entries:
-            if not entry.whole:
-                raise DamageError("journal", -1, entry.first, "an entry of the journal is damaged: repair the store")
-            value = memoryview(entry.value)
-            batch = decode_batch(value, batch_head(value, entry.first))
+        entries = self._journal.resume(self._next).entries
+        if entries:
+            batch = joined_batches([_batch_of(entry) for entry in entries])
             self.enter(batch)
-            yield entry.first, batch
+            yield self._first, batch
         self.recent = Recent(self._next)
 
     @property
@@ -209,6 +211,13 @@ class OperationLog:
                 ):
                     found[at] = payload
         return found
+
+
+def _batch_of(entry: JournalEntry) -> OperationBatch:
+    if not entry.whole:
+        raise DamageError("journal", -1, entry.first, "an entry of the journal is damaged: repair the store")
+    value = memoryview(entry.value)
+    return decode_batch(value, batch_head(value, entry.first))
 
 
 def _seq_key(seq: int) -> bytes:

@@ -12,9 +12,10 @@ from lexicast.cluster.errors import StoreError
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, RowOperation, encode_batch, encode_rows
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.journal import JOURNAL_FILE, Journal, content_of, entry_bytes
+from lexicast.storage.dualdb.merge_tree import MergeTree
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.recent import batch_of_rows
-from lexicast.storage.dualdb.rows import EVER_US, NEVER_US
+from lexicast.storage.dualdb.rows import EVER_US, NEVER_US, RowColumns
 from lexicast.storage.file.sealing import unseal
 from lexicast.storage.maintenance import directory as maintenance
 
@@ -106,6 +107,29 @@ def test_what_was_moved_is_not_entered_again(tmp_path: Path) -> None:
     db.environment.close()
     assert (directory / JOURNAL_FILE).read_bytes() == before  # nothing was written over it
     assert pids(directory) == list(range(6))
+
+
+@pytest.mark.parametrize("moved", [0, 100])
+def test_what_the_journal_holds_is_entered_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    """Entered entry by entry a full journal took seconds to open."""
+    directory = crashed(tmp_path / "d", 300, moved)
+    entered: list[int] = []
+    add = MergeTree.add
+
+    def counted(tree: MergeTree, rows: RowColumns, now_us: int) -> None:
+        entered.append(rows.size)
+        add(tree, rows, now_us)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MergeTree, "add", counted)
+        db = DualDB.open(directory, OPTIONS)
+    assert entered == [300 - moved]
+    assert db.payloads(list(range(300))) == [b"payload %d" % pid for pid in range(300)]
+    db.publish(1, 300, NEVER_US, 300, b"goes on")
+    db.environment.close()
+    assert pids(directory) == list(range(301))
 
 
 def test_entries_that_are_missing_before_others_are_damage(tmp_path: Path) -> None:
