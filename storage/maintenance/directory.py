@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -147,15 +147,19 @@ def backup(directory: Path, target: Path) -> int:
     """Copy the store as it is at one moment into the empty or missing `target`; the bytes written.
 
     May run beside the owner. While it runs LMDB reuses no page that was freed after it began: the owner's file may
-    grow. Raises StoreError when `target` is not empty or cannot be written.
+    grow. Raises StoreError when `target` is not empty or cannot be written: then it is left empty, to be tried again.
     """
     name = data_file(directory).name
     journal = journal_bytes(directory)  # before its tables: what is moved meanwhile is in them
     with closing(_open(directory)) as store:  # first: where there is no store there is to be no folder for its copy
         _prepare(target)
-        if journal:
-            _write_journal(target, journal)
-        return _copy(directory, store, target / name) + len(journal)
+        try:
+            if journal:
+                _write_journal(target, journal)
+            return _copy(directory, store, target / name) + len(journal)
+        except BaseException:
+            _take_back(target, (JOURNAL_FILE, name))
+            raise
 
 
 def _prepare(target: Path) -> None:
@@ -177,8 +181,19 @@ def _write_journal(target: Path, journal: bytes) -> None:
         raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
 
 
+def _take_back(target: Path, names: Collection[str]) -> None:
+    """What a backup that failed has written: half a store, and the next one asks for an empty folder."""
+    with suppress(OSError):  # the error that it failed with says more
+        for name in names:
+            (target / name).unlink(missing_ok=True)
+        sync_folder(target)
+
+
 def _copy(directory: Path, store: ReadOnlyEnvironment, target: Path) -> int:
-    """Copy the live pages to the file `target`, and make them durable; the bytes written."""
+    """Copy the live pages to the file `target`, and make them durable; the bytes written.
+
+    Raises StoreError; then part of the file may be there.
+    """
     try:
         with create_file(target) as file:
             store.lmdb.copyfd(file.fileno(), compact=True)
@@ -186,7 +201,6 @@ def _copy(directory: Path, store: ReadOnlyEnvironment, target: Path) -> int:
         sync_folder(target.parent)
         return target.stat().st_size
     except (lmdb.Error, OSError) as error:
-        target.unlink(missing_ok=True)
         raise StoreError(f"{directory} could not be copied ({error}): check it, and look at the space left") from None
 
 

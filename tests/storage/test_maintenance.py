@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedE
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.dualdb.journal import JOURNAL_FILE
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import NEVER_US, Matches
 from lexicast.storage.environment.environment import DATA_FILE
@@ -256,6 +259,43 @@ def test_a_backup_of_a_store_in_use_opens_by_itself(tmp_path: Path, kind: str) -
         other.close()
     with pytest.raises(StoreError, match="not empty"):
         maintenance.backup(directory, target)
+
+
+@pytest.mark.parametrize("kind", ["store", "dual"])
+def test_a_backup_that_fails_leaves_its_folder_empty_and_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The disk fails at each time that the backup waits for it, one after the other."""
+    directory, target = tmp_path / kind, tmp_path / "backup"
+    target.mkdir()
+    if kind == "store":
+        store = open_store(directory)
+        fill_store(store, 3)
+        store.close()
+    else:
+        db = DualDB.open(directory, SMALL)
+        fill_dual(db, 3)
+        db.environment.close()  # with a journal
+    whole = os.fsync
+    for failing in range(1, 10):
+        calls = iter(range(1, 100))
+
+        def fails(descriptor: int, failing: int = failing, calls: Iterator[int] = calls) -> None:
+            if next(calls) == failing:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            whole(descriptor)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fails)
+            try:
+                maintenance.backup(directory, target)
+            except StoreError:
+                assert list(target.iterdir()) == []
+                continue
+        break
+    assert failing == (3 if kind == "store" else 4)
+    assert maintenance.check(target).sound
+    assert (target / JOURNAL_FILE).exists() == (kind == "dual")
 
 
 def test_compacting_gives_free_pages_back_and_needs_a_stopped_store(tmp_path: Path) -> None:
