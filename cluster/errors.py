@@ -36,6 +36,10 @@ class UnavailableError(LexicastError):
     """What is needed is not there now; trying again later may work."""
 
 
+class IndexNotReadyError(UnavailableError):
+    """Only the index of a store could answer, and that is being made anew: ask again in a while, not at once."""
+
+
 class PublishRefusedError(UnavailableError):
     """A publication was refused and is not stored (disk reserve reached, store closed)."""
 

@@ -75,17 +75,19 @@ class TopicReader:
             return entries
 
     def find(
-        self, topic_filter: bytes, after: bytes | None = None, steps: int = NAMES_A_STEP
+        self, topic_filter: bytes, after: bytes | None = None, steps: int = NAMES_A_STEP, *, pass_over: bool = False
     ) -> tuple[list[FoundTopic], bytes | None] | None:
         """Topics that a filter matches, beyond the place `after`, in about `steps` looks at names; and where to go on.
 
-        None: the tables cannot tell, or the index cannot.
+        None: the tables cannot tell, or the index cannot. `pass_over`, for whoever has no log to look through instead:
+        a topic whose row is damaged is noted and left out, as damage is elsewhere, and the tables can always tell.
         """
         if not self._index.whole:
             return None
         with self._guard.reading() as txn:
             try:
-                return matching_topics(self._databases, txn, topic_filter, after, steps)
+                note = self._log.ledger.note if pass_over else None
+                return matching_topics(self._databases, txn, topic_filter, after, steps, note)
             except DamageError as error:
                 self._log.ledger.note(error)
                 return None

@@ -1,4 +1,4 @@
-"""The last publications of a topic: looked for backwards, by the index or in a scan, and read in order.
+"""The last publications of a topic: looked for backwards, by the index, and read in order.
 
 `look` goes back, entry by entry, until so many that have not expired are found; what it looks at is a block's head, and
 its meta only where something in it expires. `read` then gives the blocks. Both work for a millisecond or two a call.
@@ -41,10 +41,6 @@ class TopicTail:
         self._at = 0
         self._given = 0
         self._total = -1
-
-    def take(self, entries: RowColumns) -> None:
-        """All entries of the topic that matter, by offset: what a scan has found. `look` asks no index then."""
-        self._entries, self._below = entries, 0
 
     def look(self, look_s: float) -> bool | None:
         """Go back for `look_s` seconds. True: `read` may begin. None: the index cannot tell."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.errors import IndexNotReadyError, UnavailableError
 from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import is_wildcard
@@ -146,7 +146,7 @@ class Coordinators:
     async def ask(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         """Ask until it is answered; `take(result)` runs while the answer is taken off the link.
 
-        Raises UnavailableError when that takes longer than `link.request_timeout_s`.
+        Raises UnavailableError when that takes longer than `link.request_timeout_s`; IndexNotReadyError is an answer.
         """
         wait_s = self._request_timeout_s
         try:
@@ -169,6 +169,8 @@ class Coordinators:
             pipeline.call(done, method, *arguments)
             try:
                 await answered
+            except IndexNotReadyError:
+                raise
             except UnavailableError:
                 await asyncio.sleep(ASK_AGAIN_S)
             else:

@@ -46,7 +46,8 @@ class LastFeed:
     async def page(self) -> list[tuple[bytes, Block]]:
         """The next page: (filter, a block of one record) each; it may be empty.
 
-        Raises UnavailableError when the coordinator does not answer in time; ask again then.
+        Raises UnavailableError when the coordinator does not answer in time, IndexNotReadyError while it cannot; ask
+        again then.
         """
         answers: list[Any] = []
         await self._ask(self._left[0], answers)

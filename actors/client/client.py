@@ -214,9 +214,10 @@ class Client:
 
         From `since` (as in `subscribe`) to `until` (None: to the end, as of the last page), at most `limit` messages;
         in order within each topic group, one group's pages after or between another's. With `last`, of each topic the
-        last so many of these (1 to 65,535), a topic after the other, each in order. `Message.retain` is as
-        published. A payload that cannot be decompressed costs itself: its message has an empty one and says why in
-        `Message.damaged`; `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
+        last so many of these (1 to 65,535), a topic after the other, each in order (while a damaged index is being
+        made anew that waits for it, as long as `give_up_s` allows). `Message.retain` is as published. A payload that
+        cannot be decompressed costs itself: its message has an empty one and says why in `Message.damaged`;
+        `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
         names, group = self.internals.filters_of(filter)
         now_us = self.internals.clock.time_us()

@@ -14,7 +14,15 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from lexicast.cluster.clock import Clock, SystemClock
-from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError, TopicError, UnavailableError, UsageError
+from lexicast.cluster.errors import (
+    DictionaryError,
+    IndexNotReadyError,
+    LexicastError,
+    PeerError,
+    TopicError,
+    UnavailableError,
+    UsageError,
+)
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY
 from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
@@ -28,6 +36,8 @@ from .subscription import Subscription
 from .subscription_feed import FILTERS_MAX, SubscriptionFeed
 
 CLOSE_TIMEOUT_S: Final = 10.0
+# An index that is being made anew is asked again so often.
+INDEX_RETRY_S: Final = 0.5
 CLIENT_ID_BYTES_MAX: Final = 65_535
 INCARNATION_BITS: Final = 48
 
@@ -119,12 +129,16 @@ class ClientInternals:
             )
 
     @asynccontextmanager
-    async def _limited(self, what: str) -> AsyncIterator[None]:
-        """`give_up_s` for all that happens inside. Raises UnavailableError."""
+    async def _limited(self, what: str) -> AsyncIterator[list[UnavailableError]]:
+        """`give_up_s` for all that happens inside. Raises UnavailableError: the one that was put into what it gives,
+        where that says why."""
+        reasons: list[UnavailableError] = []
         try:
             async with asyncio.timeout(self._give_up_s):
-                yield
+                yield reasons
         except TimeoutError:
+            if reasons:
+                raise reasons[0] from None
             raise UnavailableError(f"{what} has not come to an end within {self._give_up_s or 0:.1f} s") from None
 
     def filters_of(self, filter: str | Iterable[str]) -> tuple[tuple[bytes, ...], int | None]:
@@ -194,12 +208,17 @@ class ClientInternals:
 
     async def request(self, method: str, *arguments: Any) -> Any:
         """See FeedHost."""
-        async with self._limited(f"the request {method!r}"):
+        async with self._limited(f"the request {method!r}") as reasons:
             while True:
                 try:
                     return await self.request_once(method, *arguments)
                 except ConnectionResetError:
                     continue
+                except IndexNotReadyError as error:
+                    if not reasons:
+                        log.info("waiting: %s", error)
+                    reasons[:] = [error]
+                await asyncio.sleep(INDEX_RETRY_S)
 
     async def _fetch_dictionary(self, dictionary: int) -> bytes | None:
         packed = await self.request("dictionary", dictionary)

@@ -1,23 +1,20 @@
 """The last publications of each topic that filters match, as brokers ask a coordinator for them, in pages.
 
-Topics come in the order of their names, each with its own last ones in order. The index says where they lie; while it
-is being made anew the groups' logs are scanned for them, anew for each page.
+Topics come in the order of their names, each with its own last ones in order. Only the index says where they lie: a
+scan of the logs would go through everything for the topic that has been silent longest, and for each page anew. So
+while the index is being made anew whoever asks is told so.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
-from lexicast.cluster.blocks import PUBLICATIONS, Block
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import IndexNotReadyError
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.selection import for_readers
 from lexicast.cluster.topics.names import matches
-from lexicast.storage.dualdb.rows import RowColumns
 from lexicast.storage.tables.matching_topics import FoundTopic
 from lexicast.storage.tables.topics import group_of
 from lexicast.storage.topic_reader import NAMES_A_STEP
@@ -34,8 +31,6 @@ from .settling import settled
 # some of it was given, how many publications are left, and the offset before which they lie.
 Place: TypeAlias = tuple[int, bytes | None, int, int]
 BEGINNING: Final[Place] = (0, None, 0, 0)
-# Entries of topics that a scan notes; beyond that whoever asks has to wait for the index.
-SCANNED_MAX: Final = 1_000_000
 
 
 class LastPublications:
@@ -59,7 +54,8 @@ class LastPublications:
         """The last `count` of each topic in the groups of `since`, not before its offset there, before the one in
         `ends`, and before the time `until_us`; beyond the place `after`, about `bytes_max` bytes.
 
-        Returns "blocks", those of a topic one after the other, and "after": where to go on, None at the end.
+        Returns "blocks", those of a topic one after the other, and "after": where to go on, None at the end. Raises
+        IndexNotReadyError.
         """
         for group in since:
             self._led.sequencer.check_led(group)
@@ -109,17 +105,16 @@ class _Page:
         number, after, left, before = place
         if number >= len(self._filters):
             return None
-        step = self._led.store.by_topic.find(self._filters[number], after, NAMES_A_STEP)
+        step = self._led.store.by_topic.find(self._filters[number], after, NAMES_A_STEP, pass_over=True)
         if step is None:
-            return await self._scan(place)
+            raise _not_ready()
         for topic in step[0]:
             if self.full and self.blocks:
                 return number, after, left, before
             if self._concerns(number, topic.name, group_of(topic.topic_id)):
                 group = group_of(topic.topic_id)
                 tail = self._tail(group, topic, left or self._count, before or self._before_of(group))
-                if not await self._give(tail):
-                    return await self._scan((number, after, left, before))
+                await self._give(tail)
                 if not tail.done:
                     return number, after, tail.left, tail.before
             after, left, before = topic.key, 0, 0
@@ -142,11 +137,11 @@ class _Page:
             before = self._before[group] = min(before, self._ends.get(group, before))
         return before
 
-    async def _give(self, tail: TopicTail) -> bool:
-        """As much of a topic as there is room for; False when the index cannot tell where it is."""
+    async def _give(self, tail: TopicTail) -> None:
+        """As much of a topic as there is room for."""
         while not (looked := tail.look(self.turns.left_s)):
             if looked is None:
-                return False
+                raise _not_ready()
             await self.turns.give_way()
         while not tail.done:
             for block in tail.read(max(1, self._left), self.turns.left_s):
@@ -155,87 +150,9 @@ class _Page:
             if self._left <= 0:
                 break
             await self.turns.give_way()
-        return True
-
-    # -- without the index
-
-    async def _scan(self, place: Place) -> Place | None:
-        """The rest of a filter's topics, from the logs alone."""
-        number, after, left, before = place
-        noted = await self._noted(number)
-        for topic, group in sorted(noted, key=lambda each: each[0].key):
-            if after is not None and topic.key <= after:
-                continue
-            if self.full and self.blocks:
-                return number, after, left, before
-            tail = self._tail(group, topic, left or self._count, before or self._before_of(group))
-            tail.take(_rows(noted[topic, group]))
-            await self._give(tail)
-            if not tail.done:
-                return number, after, tail.left, tail.before
-            after, left, before = topic.key, 0, 0
-        return number + 1, None, 0, 0
-
-    async def _noted(self, number: int) -> dict[tuple[FoundTopic, int], deque[tuple[int, int]]]:
-        """Of each topic that a filter matches (offset, records) of its last publications. Raises UnavailableError."""
-        noted: dict[tuple[FoundTopic, int], deque[tuple[int, int]]] = {}
-        sums: dict[tuple[FoundTopic, int], int] = {}
-        entries = 0
-        for group, offset in self._since.items():
-            upto = self._before_of(group) - 1
-            while offset <= upto:
-                await self.turns.give_way()
-                result = self._led.store.read(
-                    group,
-                    offset,
-                    upto=upto,
-                    topics=lambda topic: matches(self._filters[number], topic),
-                    read_s=self.turns.left_s,
-                )
-                for block in result.blocks:
-                    for topic, first, records in _entries_of(block):
-                        if not matches(self._filters[number], topic) or not self._concerns(number, topic, group):
-                            continue
-                        key = (FoundTopic(topic, -1), group)
-                        own = noted.setdefault(key, deque())
-                        own.append((first, records))
-                        sums[key] = sums.get(key, 0) + records
-                        entries += 1
-                        while sums[key] - own[0][1] >= self._count:
-                            sums[key] -= own.popleft()[1]
-                            entries -= 1
-                if entries > SCANNED_MAX:
-                    raise UnavailableError(
-                        "the index is being made anew, and these are too many to be found without it"
-                    )
-                if result.next_offset == offset:
-                    break
-                offset = result.next_offset
-        return noted
 
 
-def _entries_of(block: Block) -> list[tuple[bytes, int, int]]:
-    """(topic, first offset, records) of each topic of a block."""
-    if block.kind != PUBLICATIONS:
-        return []
-    found: dict[int, tuple[int, int]] = {}
-    offset = block.first
-    for run in block.meta.runs:
-        offset += run.skip
-        first, records = found.get(run.topic, (offset, 0))
-        found[run.topic] = (first, records + run.count)
-        offset += run.count
-    return [(block.meta.topics[topic], first, records) for topic, (first, records) in found.items()]
-
-
-def _rows(entries: deque[tuple[int, int]]) -> RowColumns:
-    """Entries as rows of an index."""
-    count = len(entries)
-    none = np.zeros(count, np.int64)
-    return RowColumns(
-        np.zeros(count, np.uint64),
-        np.array([offset for offset, _ in entries], np.uint64),
-        none,
-        none,
-        np.array([records for _, records in entries], np.uint64),
+def _not_ready() -> IndexNotReadyError:
+    return IndexNotReadyError(
+        "the index is being made anew, and only it knows the last messages of each topic: ask again in a while"
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.errors import IndexNotReadyError, LexicastError
 
 from ..broker.encoding import Grant
 from ..loop import turns as turns_of
@@ -88,7 +88,9 @@ class RetainedSending:
         try:
             self._waiting.extend([(block, grants[name]) for name, block in await feed.page()])
         except LexicastError as error:
-            log.warning("retained publications come later: %s", error)
+            # An index may be minutes in the making, and every subscriber that waits for it asks again and again.
+            level = logging.DEBUG if isinstance(error, IndexNotReadyError) else logging.WARNING
+            log.log(level, "earlier publications come later: %s", error)
             await asyncio.sleep(RETRY_S)
         self._asking = None
         if feed.done:

@@ -7,6 +7,7 @@ long for a key lie behind the others, by digest, and are looked at one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from lexicast.cluster.topics.names import is_wildcard, matches
@@ -24,6 +25,8 @@ _HIDDEN: Final = b"$"
 _BEYOND_HIDDEN: Final = b"%"
 _LONG: Final = b"\1"
 
+Note = Callable[[DamageError], None]
+
 
 class FoundTopic(NamedTuple):
     """A topic that a filter matches, and its id."""
@@ -38,16 +41,20 @@ class FoundTopic(NamedTuple):
 
 
 def matching_topics(
-    databases: Databases, txn: AnyTransaction, topic_filter: bytes, after: bytes | None, steps: int
+    databases: Databases,
+    txn: AnyTransaction,
+    topic_filter: bytes,
+    after: bytes | None,
+    steps: int,
+    note: Note | None = None,
 ) -> tuple[list[FoundTopic], bytes | None]:
     """Topics that a filter matches, beyond the place `after` (None: from the start), in about `steps` looks at names.
 
-    Returns them and where to go on; None at the end. Raises DamageError where a row cannot be believed: the table
-    cannot tell.
+    Returns them and where to go on; None at the end. Where a row cannot be believed the table cannot tell: raises
+    DamageError, or with `note` leaves its topic out and notes that.
     """
     if not is_wildcard(topic_filter):
-        topic_id = find_topic(databases, txn, topic_filter)
-        return ([] if topic_id is None else [FoundTopic(topic_filter, topic_id)]), None
+        return _exact(databases, txn, topic_filter, note), None
     levels = topic_filter.split(b"/")
     rest = levels[-1] == b"#"
     if rest:
@@ -62,7 +69,7 @@ def matching_topics(
             name = key_name(key)
             target = _target(name, levels, rest) if name is not None else None
             if name is None or target is None:
-                found += _found(databases, txn, key, topic_filter)
+                found += _found(databases, txn, key, topic_filter, note)
                 beyond = None if name is None else _beyond(name, levels, rest)
                 there = cursor.next() if beyond is None else cursor.set_range(b"\0" + beyond)
             elif target == name:
@@ -107,8 +114,34 @@ def _beyond(name: bytes, levels: list[bytes], rest: bool) -> bytes | None:
     return b"/".join(name.split(b"/")[:last_wild]) + _BEYOND_LEVEL
 
 
-def _found(databases: Databases, txn: AnyTransaction, key: bytes, topic_filter: bytes) -> list[FoundTopic]:
+def _exact(databases: Databases, txn: AnyTransaction, topic: bytes, note: Note | None) -> list[FoundTopic]:
+    """The one topic of that name, where there is one."""
+    try:
+        topic_id = find_topic(databases, txn, topic)
+    except DamageError as error:
+        return _left_out(error, note)
+    return [] if topic_id is None else [FoundTopic(topic, topic_id)]
+
+
+def _left_out(error: DamageError, note: Note | None) -> list[FoundTopic]:
+    if note is None:
+        raise error
+    note(error)
+    return []
+
+
+def _found(
+    databases: Databases, txn: AnyTransaction, key: bytes, topic_filter: bytes, note: Note | None
+) -> list[FoundTopic]:
     """The topic of a row, where it matches."""
+    try:
+        topic = _topic_of(databases, txn, key)
+    except DamageError as error:
+        return _left_out(error, note)
+    return [topic] if matches(topic_filter, topic.name) else []
+
+
+def _topic_of(databases: Databases, txn: AnyTransaction, key: bytes) -> FoundTopic:
     row = databases.ids.get(txn, key)
     if row is None:
         raise DamageError("ids", -1, -1, "a topic's id cannot be read")
@@ -118,4 +151,4 @@ def _found(databases: Databases, txn: AnyTransaction, key: bytes, topic_filter: 
         name = databases.names.get(txn, row)
         if name is None or name_key(name) != key:
             raise DamageError("names", -1, -1, "a long topic's name cannot be read")
-    return [FoundTopic(name, topic_id)] if matches(topic_filter, name) else []
+    return FoundTopic(name, topic_id)

@@ -306,6 +306,26 @@ def test_damage_costs_what_it_hits_or_the_log_answers(world: World, database: st
     compare(world.store)
 
 
+@pytest.mark.parametrize("table", ["ids", "names"])
+def test_a_damaged_topic_is_passed_over_where_no_log_answers_instead(world: World, table: str) -> None:
+    fill(world)
+    found = getattr(world.store.environment.databases, table).database
+    with world.store.environment.begin() as txn, txn.cursor(found) as cursor:
+        there = cursor.first() if table == "names" else cursor.set_range(b"\0a/b")
+        while there and table == "names" and LONG not in bytes(cursor.value()):
+            there = cursor.next()
+        assert there
+        key, value = bytes(cursor.key()), bytearray(cursor.value())
+        value[len(value) // 2] ^= 1
+        txn.put(key, bytes(value), db=found)
+    gone = LONG if table == "names" else b"a/b"
+    assert world.store.by_topic.find(b"#") is None
+    topics, after = world.store.by_topic.find(b"#", pass_over=True) or ([], b"")
+    assert {topic.name for topic in topics} == {name for name in NAMES if not name.startswith(b"$")} - {gone}
+    assert after is None
+    assert world.store.environment.damage.counts
+
+
 def test_until_the_index_is_whole_it_does_not_tell(world: World) -> None:
     fill(world)
     index_writer = world.store._index_writer

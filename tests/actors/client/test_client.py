@@ -14,7 +14,14 @@ import lexicast
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.publisher import QUEUE_RECORDS_MAX
 from lexicast.actors.client.sent_window import WINDOW
-from lexicast.cluster.errors import AuthenticationError, PublishRefusedError, TopicError, UnavailableError, UsageError
+from lexicast.cluster.errors import (
+    AuthenticationError,
+    IndexNotReadyError,
+    PublishRefusedError,
+    TopicError,
+    UnavailableError,
+    UsageError,
+)
 from lexicast.cluster.positions import Position, topic_group
 from lexicast.testing import MemoryBroker
 
@@ -74,6 +81,30 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # conditions of the fake broker, which has no events for them
             await asyncio.sleep(0.001)
+
+
+async def test_the_last_messages_are_waited_for_while_the_index_is_made_anew(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lexicast.actors.client.internals.INDEX_RETRY_S", 0.01)
+    on_last, refusals = broker.on_last, 3
+
+    def last(*arguments: Any) -> Any:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise IndexNotReadyError("the index is being made anew")
+        return on_last(*arguments)
+
+    monkeypatch.setattr(broker, "on_last", last)
+    async with connected(broker, give_up_s=30.0) as bus:
+        await bus.publish_many([("t", b"1"), ("t", b"2")])
+        assert [m.payload async for m in bus.history("t", last=1)] == [b"2"]
+    refusals = 1_000_000
+    async with connected(broker, give_up_s=0.3) as bus:
+        with pytest.raises(IndexNotReadyError, match="made anew"):
+            _ = [m async for m in bus.history("t", last=1)]
+    assert refusals > 1_000_000 - 50
 
 
 # -- publishing

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from lexicast.actors.broker.last_feed import LastFeed
 from lexicast.actors.coordinator import topic_filters
 from lexicast.actors.loop.turns import Turns
 from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import IndexNotReadyError
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import matches
@@ -217,26 +219,59 @@ def last_of_each(everything: list[tuple[int, int, bytes, bytes]], count: int) ->
     return [row[2:] for topic in topics for row in [r for r in everything if r[2] == topic][-count:]]
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-async def test_the_last_of_each_topic_come_topic_by_topic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool
-) -> None:
+async def test_the_last_of_each_topic_come_topic_by_topic(tmp_path: Path) -> None:
     async with asked(tmp_path) as past:
         await fill(past)
         everything = await past.history(b"#")
         past.scans = 0
-        if not indexed:
-            monkeypatch.setattr(past.store.by_topic, "find", lambda *_: None)
         for count in (1, 2, 99):
             for bytes_max in (1 << 20, 1):
-                if bytes_max == 1 and count == 1 and not indexed:
-                    continue  # a scan for each page, and a page for each topic
                 got = await past.last(b"dev/7/+", b"dev/8/#", b"dev/7/temp", count=count, bytes_max=bytes_max)
                 wanted = [expected(everything, each) for each in (b"dev/7/+", b"dev/8/#")]
                 assert got == [row for each in wanted for row in last_of_each(each, count)]
         assert await past.last(b"dev/+/state", count=1) == last_of_each(expected(everything, b"dev/+/state"), 1)
         assert await past.last(b"nobody", count=1) == []
-        assert bool(past.scans) != indexed
+        assert past.scans == 0
+
+
+async def test_without_the_index_the_last_are_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asked(tmp_path) as past:
+        await fill(past)
+        past.scans = 0
+        index, coordinators = past.store._index, past.node.engine.coordinators
+        for broken in (True, False):
+            index.broken, index.complete = broken, False
+            with pytest.raises(IndexNotReadyError, match=r"made anew.*ask again"):
+                await past.last(b"dev/7/+", count=1)
+            calls, request = 0, coordinators.pipelines["coordinator-0"].call
+
+            def counting(*arguments: Any, request: Any = request) -> None:
+                nonlocal calls
+                calls += 1
+                request(*arguments)
+
+            monkeypatch.setattr(coordinators.pipelines["coordinator-0"], "call", counting)
+            feed = LastFeed(coordinators, b"dev/7/+", 1, {0: 99}, None, FOREVER_US)
+            with pytest.raises(IndexNotReadyError):
+                await feed.page()
+            assert (calls, feed.done, past.scans) == (1, False, 0)
+            monkeypatch.undo()
+
+
+async def test_an_index_that_breaks_says_so_when_the_last_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asked(tmp_path) as past:
+        await fill(past)
+        last_entries = past.store.by_topic.last_entries
+
+        def broken(*arguments: Any) -> Any:
+            past.store._index.broken = True
+            return last_entries(*arguments)
+
+        monkeypatch.setattr(past.store.by_topic, "last_entries", broken)
+        with pytest.raises(IndexNotReadyError):
+            await past.last(b"dev/7/temp", count=1)
 
 
 async def test_the_last_lie_between_since_and_until_and_before_the_cut(tmp_path: Path) -> None:

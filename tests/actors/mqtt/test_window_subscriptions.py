@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from lexicast.actors.mqtt.codec.packets import SubAck, Subscribe, SubscriptionOptions
+from lexicast.actors.mqtt.retained_sending import RETRY_S
 from lexicast.actors.mqtt.window_subscriptions import SETTLE_S
+from lexicast.storage.topic_reader import TopicReader
 
 from ...support.mqtt_harness import Raw, Served, close_clients, served, unique
 
@@ -110,6 +113,19 @@ async def test_the_last_of_each_topic_come_before_what_is_live(port: int, qos: i
         assert [m.payload for m in found if m.topic == name] == payloads(numbers)
     assert [m.payload for m in found[30:]] == payloads(range(20, 23))
     await client.nothing(publisher, topic + "/a")
+
+
+async def test_the_last_wait_for_an_index_that_is_being_made(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, publisher, client = unique(), await Raw.connect(port), await Raw.connect(port)
+    await publish(publisher, topic, range(4))
+    find, refused = TopicReader.find, [True, True]
+    monkeypatch.setattr(TopicReader, "find", lambda *a, **more: None if refused and refused.pop() else find(*a, **more))
+    start_s = time.monotonic()
+    assert (await subscribe(client, topic, 1, last="2")).reason_codes == [1]
+    await publish(publisher, topic, range(4, 6))
+    assert [m.payload for m in await client.messages(4)] == payloads(range(2, 6))
+    assert not refused
+    assert time.monotonic() - start_s >= 2 * RETRY_S
 
 
 async def test_last_and_since_give_no_more_than_both_allow(port: int) -> None:
