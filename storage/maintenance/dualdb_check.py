@@ -40,8 +40,11 @@ class DualChecker:
         self._segments: dict[int, int] = {}
 
     def run(self, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:
-        """Walk all tables but `skip`, then the journal."""
-        following = self._following() if "batches" not in skip else None
+        """Walk all tables but `skip`, then the journal where they say what follows.
+
+        Each table is told to `begun` before anything of it is read: damaged pages of it may end the process.
+        """
+        following = None if {"batches", "meta"} & set(skip) else self._following(begun)
         looks: dict[str, Callable[[bytes, memoryview], None]] = {"batches": self._batch, "runs": self._segment}
         for name, look in looks.items():
             if name not in skip:
@@ -76,11 +79,14 @@ class DualChecker:
             except (StoreError, ValueError) as error:
                 self._note(name, -1, f"{after!r}: {error}")
 
-    def _following(self) -> int | None:
+    def _following(self, begun: Callable[[str], None]) -> int | None:
         """The operation after the last one in the tables; None when that cannot be told."""
         try:
             with self._store.begin() as txn:
-                return following_operation(txn, self._tables["batches"], self._tables["meta"], self._directory)
+                begun("meta")
+                flushed = read_manifest(txn, self._tables["meta"], self._directory).flushed
+                begun("batches")
+                return max(flushed, _after_last(txn, self._tables["batches"]))
         except (StoreError, lmdb.Error):
             return None  # the walk says what is wrong
 
@@ -125,14 +131,13 @@ class DualChecker:
                 self._note("runs", -1, f"run {run.number} has {found} segments, the manifest says {run.segments}")
 
 
-def following_operation(txn: AnyTransaction, batches: Database, meta: Database, directory: Path) -> int:
-    """The operation after the last one that LMDB has. Raises StoreFormatError, DamageError."""
-    flushed = read_manifest(txn, meta, directory).flushed
+def _after_last(txn: AnyTransaction, batches: Database) -> int:
+    """The operation after the last one of all batches; 0 when there is none. Raises DamageError."""
     with txn.cursor(batches) as cursor:
         if not cursor.last():
-            return flushed
+            return 0
         first = int.from_bytes(cursor.key(), "big")
-        return max(flushed, first + unverified_outline(memoryview(cursor.value()), first).operations)
+        return first + unverified_outline(memoryview(cursor.value()), first).operations
 
 
 def check_dual(directory: Path, begun: Callable[[str], None], skip: Collection[str]) -> CheckReport:

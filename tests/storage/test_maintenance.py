@@ -9,8 +9,9 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.disk import POISON_FILE
 from lexicast.storage.maintenance import directory as maintenance
+from lexicast.storage.maintenance import dualdb_check
 from lexicast.storage.store import Store
 
 from ..support.dualdb_model import Operation, batch_of
@@ -191,6 +193,28 @@ def test_random_bytes_flipped_in_a_dualdb_cost_only_what_they_hit(tmp_path: Path
         missing = sum(len(seqs) for seqs in wanted.values()) - sum(len(seqs) for seqs in found.values())
         assert missing <= 3 * 64 or not maintenance.check(directory).sound
     assert noticed >= 2  # the others fell on free pages
+
+
+@pytest.mark.parametrize("skip", ["", "batches", "meta"])
+def test_a_table_of_a_dualdb_is_told_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: str
+) -> None:
+    """Reading it may end the process: the table that was told last is then what is damaged, and skipped."""
+    db = DualDB.open(tmp_path, SMALL)
+    fill_dual(db)
+    db.environment.close()
+    told: list[str] = []
+    read: list[tuple[str, str]] = []
+    for name, table in (("read_manifest", "meta"), ("_after_last", "batches")):
+
+        def noted(*given: Any, table: str = table, done: Callable[..., Any] = getattr(dualdb_check, name)) -> Any:
+            read.append((table, told[-1] if told else "nothing"))
+            return done(*given)
+
+        monkeypatch.setattr(dualdb_check, name, noted)
+    assert maintenance.walk(tmp_path, told.append, [skip]).sound
+    assert {table for table, _ in read} == ({"meta", "batches"} if not skip else {"meta"} - {skip})
+    assert all(table == last for table, last in read)
 
 
 def test_a_dualdb_without_its_manifest_is_put_together_from_rows_and_batches(tmp_path: Path) -> None:
