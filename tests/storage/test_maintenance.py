@@ -25,6 +25,7 @@ from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
 from lexicast.storage.dualdb.journal import JOURNAL_FILE
+from lexicast.storage.dualdb.manifest import read_manifest
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import NEVER_US, Matches
 from lexicast.storage.environment.environment import DATA_FILE
@@ -205,13 +206,16 @@ def test_a_table_of_a_dualdb_is_told_before_it_is_read(
     db.environment.close()
     told: list[str] = []
     read: list[tuple[str, str]] = []
-    for name, table in (("read_manifest", "meta"), ("_after_last", "batches")):
 
-        def noted(*given: Any, table: str = table, done: Callable[..., Any] = getattr(dualdb_check, name)) -> Any:
+    def noted(table: str, look: Callable[..., Any]) -> Callable[..., Any]:
+        def looked(*given: Any) -> Any:
             read.append((table, told[-1] if told else "nothing"))
-            return done(*given)
+            return look(*given)
 
-        monkeypatch.setattr(dualdb_check, name, noted)
+        return looked
+
+    monkeypatch.setattr(dualdb_check, "read_manifest", noted("meta", read_manifest))
+    monkeypatch.setattr(dualdb_check, "_after_last", noted("batches", dualdb_check._after_last))
     assert maintenance.walk(tmp_path, told.append, [skip]).sound
     assert {table for table, _ in read} == ({"meta", "batches"} if not skip else {"meta"} - {skip})
     assert all(table == last for table, last in read)
