@@ -10,11 +10,12 @@ A payload is stored here and nowhere else; the lists hold positions (seq).
 
 from __future__ import annotations
 
+import operator
 import struct
 from binascii import crc32
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,19 @@ class RowOperation(NamedTuple):
     low: int
     high: int
     tag: int
+
+
+def whole(number: SupportsIndex) -> int:
+    """An integer of any library as Python's own: NumPy's overflow in arithmetic. Raises UsageError where it is none."""
+    try:
+        return operator.index(number)
+    except TypeError as error:
+        raise UsageError(f"a number is not a whole one: {error}") from None
+
+
+def row_operation(kind: int, *numbers: SupportsIndex) -> RowOperation:
+    """An operation of that kind; `numbers`: id, time, low, high, tag. Raises UsageError (not a whole number)."""
+    return RowOperation(kind, *map(whole, numbers))
 
 
 class BatchHead(NamedTuple):

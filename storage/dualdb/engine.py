@@ -31,7 +31,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, SupportsIndex
 
 import lmdb
 import numpy as np
@@ -54,6 +54,8 @@ from .batches import (
     encode_rows,
     in_columns,
     operations_of,
+    row_operation,
+    whole,
 )
 from .care import DiskRoom, DualGuard
 from .environment import DualEnvironment
@@ -306,21 +308,30 @@ class DualDB:
         with self._guard.watch():
             return self._tree.tombstones.apply_to_matches(self._tree.probe(queries), queries, first)
 
-    def payloads(self, positions: Sequence[int]) -> list[bytes]:
+    def payloads(self, positions: Sequence[SupportsIndex]) -> list[bytes]:
         """The payloads of publications. Raises UsageError where there is none any more, DamageError (a damaged one)."""
         with self._guard.watch():
-            return self._log.payloads(positions)
+            return self._log.payloads([whole(position) for position in positions])
 
     # one at a time
 
-    def publish(self, id: int, time_us: int, expires_us: int, pid: int, payload: bytes) -> list[FoundSubscription]:
+    def publish(
+        self, id: SupportsIndex, time_us: SupportsIndex, expires_us: SupportsIndex, pid: SupportsIndex, payload: bytes
+    ) -> list[FoundSubscription]:
         """Store a publication; the valid subscriptions of the ID, in their order. Raises as `apply`."""
-        found = self._single(RowOperation(PUBLISH, id, time_us, time_us, expires_us, pid), payload)
+        found = self._single(row_operation(PUBLISH, id, time_us, time_us, expires_us, pid), payload)
         return [FoundSubscription(low, high, tag) for _, low, high, tag in found]
 
-    def subscribe(self, id: int, time_us: int, time_min_us: int, time_max_us: int, sid: int) -> list[FoundPublication]:
+    def subscribe(
+        self,
+        id: SupportsIndex,
+        time_us: SupportsIndex,
+        time_min_us: SupportsIndex,
+        time_max_us: SupportsIndex,
+        sid: SupportsIndex,
+    ) -> list[FoundPublication]:
         """Store a subscription; the valid publications of the ID so far, in their order. Raises as `apply`."""
-        found = self._single(RowOperation(SUBSCRIBE, id, time_us, time_min_us, time_max_us, sid))
+        found = self._single(row_operation(SUBSCRIBE, id, time_us, time_min_us, time_max_us, sid))
         return [FoundPublication(low, high, tag, seq) for seq, low, high, tag in found]
 
     def _single(self, operation: RowOperation, payload: bytes | None = None) -> list[Answer]:
@@ -335,13 +346,20 @@ class DualDB:
         found = self.apply(batch).of(0)
         return list(zip(found.seq.tolist(), found.low.tolist(), found.high.tolist(), found.tag.tolist(), strict=True))
 
-    def renew(self, id: int, time_us: int, time_min_us: int, time_max_us: int, sid: int) -> None:
+    def renew(
+        self,
+        id: SupportsIndex,
+        time_us: SupportsIndex,
+        time_min_us: SupportsIndex,
+        time_max_us: SupportsIndex,
+        sid: SupportsIndex,
+    ) -> None:
         """Replace the subscription: from now on it has these times. It is made when there is none."""
-        self._single(RowOperation(RENEW, id, time_us, time_min_us, time_max_us, sid))
+        self._single(row_operation(RENEW, id, time_us, time_min_us, time_max_us, sid))
 
-    def unsubscribe(self, id: int, time_us: int, sid: int) -> None:
+    def unsubscribe(self, id: SupportsIndex, time_us: SupportsIndex, sid: SupportsIndex) -> None:
         """Take the subscription away; nothing happens when there is none."""
-        self._single(RowOperation(UNSUBSCRIBE, id, time_us, time_us, time_us, sid))
+        self._single(row_operation(UNSUBSCRIBE, id, time_us, time_us, time_us, sid))
 
     # work behind
 

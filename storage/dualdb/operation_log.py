@@ -198,8 +198,9 @@ class OperationLog:
         batches: dict[int, list[int]] = {}
         with self._environment.snapshot() as txn, txn.cursor(self._environment.batches) as cursor:
             for at in elsewhere:
-                there = cursor.set_range(_seq_key(positions[at] + 1))
-                if not (cursor.prev() if there else cursor.last()):
+                known = 0 <= positions[at] < self._next
+                there = known and cursor.set_range(_seq_key(positions[at] + 1))
+                if not known or not (cursor.prev() if there else cursor.last()):
                     raise UsageError(f"there is no publication {positions[at]}")
                 batches.setdefault(int.from_bytes(cursor.key(), "big"), []).append(at)
             for first, places in batches.items():  # each is decoded once

@@ -19,6 +19,7 @@ from lexicast.cluster.errors import StoreError, StoreFormatError, StoreFullError
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE, UNSUBSCRIBE, OperationBatch
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.environment import DUAL_FILE
+from lexicast.storage.dualdb.operation_log import JOURNALED_BYTES_MAX
 from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import NEVER_US
 from lexicast.storage.dualdb.runs import SortedRun
@@ -329,4 +330,53 @@ def test_a_callers_mistake_changes_nothing(tmp_path: Path, change: dict[str, Any
     db.apply(good)
     with pytest.raises(UsageError, match="out of range"):
         db.publish(-1, 0, 0, 0, b"")
+    db.close()
+
+
+@pytest.mark.parametrize("whole", [np.int64, np.int32, np.uint32, np.uint64, bool])
+@pytest.mark.parametrize("payload", [b"short", bytes(JOURNALED_BYTES_MAX + 1)])
+def test_integers_of_numpy_are_taken_as_pythons_own(
+    tmp_path: Path, whole: Callable[[int], int], payload: bytes
+) -> None:
+    """NumPy's wrap or overflow where an ID becomes a key, and have no `to_bytes`."""
+    db = DualDB.open(tmp_path, TINY)
+    large = whole(2**31 - 1)  # True is 1, as everywhere in Python
+    assert db.publish(large, whole(0), large, large, payload) == []
+    found = db.subscribe(int(large), 0, 0, int(large), int(large))
+    assert found == [(0, int(large), int(large), 0)]
+    assert db.subscribe(large, whole(0), whole(0), large, large) == found
+    db.renew(large, whole(0), whole(0), large, large)
+    assert [s.sid for s in db.publish(large, whole(0), large, whole(1), payload)] == [int(large)]
+    db.unsubscribe(large, whole(0), large)
+    assert db.publish(int(large), 0, 1, 1, b"") == []
+    assert db.payloads([whole(0)]) == [payload]
+    db = crash_and_open(db, tmp_path)
+    assert next(p.pid for p in db.subscribe(int(large), 0, 0, 1, 1)) == int(large)
+    db.close()
+
+
+@pytest.mark.parametrize("payload", [b"short", bytes(JOURNALED_BYTES_MAX + 1)])
+@pytest.mark.parametrize("wrong", [1.5, 1.0, np.float64(1), np.bool_(True), "1", None])
+def test_what_is_no_integer_is_the_callers_mistake(tmp_path: Path, wrong: Any, payload: bytes) -> None:
+    db = DualDB.open(tmp_path, TINY)
+    for refused in (
+        lambda: db.publish(wrong, 0, 9, 1, payload),
+        lambda: db.publish(1, 0, wrong, 1, payload),
+        lambda: db.subscribe(1, wrong, 0, 9, 1),
+        lambda: db.renew(1, 0, 0, 9, wrong),
+        lambda: db.unsubscribe(1, wrong, 1),
+        lambda: db.payloads([wrong]),
+    ):
+        with pytest.raises(UsageError, match="not a whole one"):
+            refused()
+    assert db.stats().operations == 0
+    db.close()
+
+
+@pytest.mark.parametrize("position", [-2, -1, 1, 2**64, np.int64(-2)])
+def test_there_is_no_payload_where_nothing_was_published(tmp_path: Path, position: int) -> None:
+    db = DualDB.open(tmp_path, TINY)
+    db.publish(1, 0, 9, 1, b"x")
+    with pytest.raises(UsageError, match="no publication"):
+        db.payloads([position])
     db.close()
