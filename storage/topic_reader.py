@@ -141,6 +141,21 @@ class TopicReader:
                     found.append(sum([piece.records for piece in pieces]))
         return found
 
+    def offset_behind(self, group: int, offset: int, records: int, first: int, last: int, wanted: Wanted) -> int | None:
+        """The offset of the publication that follows on so many from offset `first` on, of those that `alive` counts in
+        the block that holds `offset`; None where there is none."""
+        now_us = self.clock.time_us()
+        with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
+            value, head = self._block(cursor, group, offset)
+            meta = None if value is None or head is None else self._log.meta(value, head)
+            if meta is None or head is None:
+                return None
+            for piece in pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted):
+                if records < piece.records:
+                    return piece.offset + records
+                records -= piece.records
+        return None
+
     def _block(
         self, cursor: lmdb.Cursor[memoryview], group: int, offset: int
     ) -> tuple[memoryview, Head] | tuple[None, None]:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import IndexNotReadyError
+from lexicast.cluster.errors import IndexNotReadyError, UsageError
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.selection import for_readers
 from lexicast.cluster.topics.names import matches
+from lexicast.storage.file.keys import name_key
 from lexicast.storage.tables.matching_topics import FoundTopic
 from lexicast.storage.tables.topics import group_of
 from lexicast.storage.topic_reader import NAMES_A_STEP
@@ -27,10 +28,13 @@ from .past import FETCH_BYTES_MAX, FETCH_S, Past
 from .peers import BrokerPeer
 from .settling import settled
 
-# Where to go on: the filter by number, the place behind the last topic that is done, and of the topic that follows, if
-# some of it was given, how many publications are left, and the offset before which they lie.
-Place: TypeAlias = tuple[int, bytes | None, int, int]
-BEGINNING: Final[Place] = (0, None, 0, 0)
+# A topic of which some was given: its name, the offset from which on the rest lies, and that before which it does. By
+# offsets, since between two pages topics come and go, and publications expire.
+Begun: TypeAlias = tuple[bytes, int, int]
+# Where to go on: the filter by number, the place behind the last topic of it that was looked at, and what is left of
+# that one.
+Place: TypeAlias = tuple[int, bytes | None, Begun | None]
+BEGINNING: Final[Place] = (0, None, None)
 
 
 class LastPublications:
@@ -55,8 +59,10 @@ class LastPublications:
         `ends`, and before the time `until_us`; beyond the place `after`, about `bytes_max` bytes.
 
         Returns "blocks", those of a topic one after the other, and "after": where to go on, None at the end. Raises
-        IndexNotReadyError.
+        IndexNotReadyError; UsageError when `after` is no place in these filters' answer.
         """
+        if after is not None:
+            _check_place(after, filters)
         for group in since:
             self._led.sequencer.check_led(group)
         if after is None:
@@ -102,30 +108,33 @@ class _Page:
 
     async def step(self, place: Place) -> Place | None:
         """Some more for the page; where to go on."""
-        number, after, left, before = place
-        if number >= len(self._filters):
+        number, after, begun = place
+        if begun is not None:
+            return number, name_key(begun[0]), await self._rest_of(*begun)
+        if number == len(self._filters):
             return None
-        step = self._led.store.by_topic.find(self._filters[number], after, NAMES_A_STEP, pass_over=True)
-        if step is None:
+        found, following = self._find(self._filters[number], after)
+        for topic in found:
+            await self.turns.give_way()
+            if self.full and after != place[1]:
+                return number, after, None
+            if self._concerns(number, topic):
+                begun = await self._begin(topic)
+            after = topic.key
+            if begun is not None:
+                return number, after, begun
+        return (number + 1, None, None) if following is None else (number, following, None)
+
+    def _find(self, topic_filter: bytes, after: bytes | None) -> tuple[list[FoundTopic], bytes | None]:
+        found = self._led.store.by_topic.find(topic_filter, after, NAMES_A_STEP, pass_over=True)
+        if found is None:
             raise _not_ready()
-        for topic in step[0]:
-            if self.full and self.blocks:
-                return number, after, left, before
-            if self._concerns(number, topic.name, group_of(topic.topic_id)):
-                group = group_of(topic.topic_id)
-                tail = self._tail(group, topic, left or self._count, before or self._before_of(group))
-                await self._give(tail)
-                if not tail.done:
-                    return number, after, tail.left, tail.before
-            after, left, before = topic.key, 0, 0
-        return (number + 1, None, 0, 0) if step[1] is None else (number, step[1], 0, 0)
+        return found
 
-    def _concerns(self, number: int, topic: bytes, group: int) -> bool:
-        """Whether a topic is one of these groups, and no earlier filter has given it."""
-        return group in self._since and not any([matches(each, topic) for each in self._filters[:number]])
-
-    def _tail(self, group: int, topic: FoundTopic, count: int, before: int) -> TopicTail:
-        return TopicTail(self._led.store.by_topic, group, topic.name, topic.topic_id, count, self._since[group], before)
+    def _concerns(self, number: int, topic: FoundTopic) -> bool:
+        """Whether a topic is of one of these groups, and no earlier filter has given it."""
+        earlier = self._filters[:number]
+        return group_of(topic.topic_id) in self._since and not any([matches(each, topic.name) for each in earlier])
 
     def _before_of(self, group: int) -> int:
         """The offset before which a group's last publications are looked for."""
@@ -137,19 +146,55 @@ class _Page:
             before = self._before[group] = min(before, self._ends.get(group, before))
         return before
 
-    async def _give(self, tail: TopicTail) -> None:
-        """As much of a topic as there is room for."""
+    async def _begin(self, topic: FoundTopic) -> Begun | None:
+        """As much of a topic as there is room for; where to go on with it."""
+        group = group_of(topic.topic_id)
+        before = self._before_of(group)
+        tail = TopicTail(self._led.store.by_topic, topic, self._count, self._since[group], before)
         while not (looked := tail.look(self.turns.left_s)):
             if looked is None:
                 raise _not_ready()
             await self.turns.give_way()
-        while not tail.done:
-            for block in tail.read(max(1, self._left), self.turns.left_s):
-                self.blocks.append(for_readers(block))
-                self._left -= block.size_bytes
-            if self._left <= 0:
-                break
+        while (offset := tail.next) is not None:
+            self._add(tail.read(max(1, self._left), self.turns.left_s))
+            if self.full and (offset := tail.next) is not None:
+                return topic.name, offset, before
             await self.turns.give_way()
+        return None
+
+    async def _rest_of(self, name: bytes, offset: int, before: int) -> Begun | None:
+        """What is left of a topic that an earlier page began: what it has from there on, as far as it was looked for
+        then. Of a topic that is gone nothing is."""
+        for topic in self._find(name, None)[0]:
+            group = group_of(topic.topic_id)
+            if group not in self._since:
+                continue
+            # Nothing beyond what this page would look for: the place may come from anywhere.
+            offset, before = max(offset, self._since[group]), min(before, self._before_of(group))
+            span = self._led.store.by_topic.span(group, [topic.topic_id], name.__eq__)
+            while offset < before:
+                looked = span.look(offset, before - 1, self.turns.left_s)
+                if looked is None:
+                    raise _not_ready()
+                if looked:
+                    result = span.read(offset, max(1, self._left), before - 1, self.turns.left_s)
+                    self._add(result.blocks)
+                    offset = result.next_offset
+                    if self.full and offset < before:
+                        return name, offset, before
+                await self.turns.give_way()
+        return None
+
+    def _add(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            self.blocks.append(for_readers(block))
+            self._left -= block.size_bytes
+
+
+def _check_place(place: Place, filters: Sequence[bytes]) -> None:
+    number, _, begun = place
+    if number > len(filters) or (begun and (number == len(filters) or not matches(filters[number], begun[0]))):
+        raise UsageError("the place to go on from is none of these filters': ask again from the beginning")
 
 
 def _not_ready() -> IndexNotReadyError:

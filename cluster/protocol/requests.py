@@ -20,12 +20,14 @@ from .shapes import (
     Fields,
     Shape,
     data,
+    data_upto,
     each,
     either,
     mapping,
     name_text,
     nothing,
     row,
+    topic_name,
     truth,
     whole_number,
 )
@@ -55,8 +57,12 @@ def _options(value: Any) -> bool:
 # Filters of one request to a coordinator, so that no turn of its event loop becomes long.
 FILTERS_MAX: Final = 500
 
+# The key of a topic's name: that, or its digest, behind a byte (`storage.file.keys`).
+NAME_KEY_BYTES_MAX: Final = 481
 # Where the last publications of topics go on: see `actors.coordinator.last_publications`.
-LAST_PLACE: Final = row(WHOLE, either(nothing, data), WHOLE, WHOLE)
+LAST_PLACE: Final = row(
+    WHOLE, either(nothing, data_upto(NAME_KEY_BYTES_MAX)), either(nothing, row(topic_name, OFFSET, OFFSET))
+)
 
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {

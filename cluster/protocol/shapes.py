@@ -14,7 +14,7 @@ from operator import call
 from typing import Any, Final, TypeAlias
 
 from ..errors import LexicastError, PeerError
-from ..topics.names import all_filters, check_filter
+from ..topics.names import all_filters, check_filter, check_topic
 
 Shape: TypeAlias = Callable[[Any], bool]
 
@@ -94,6 +94,11 @@ def data(value: Any) -> bool:
     return type(value) is bytes
 
 
+def data_upto(most: int) -> Shape:
+    """At most so many bytes."""
+    return lambda value: type(value) is bytes and len(value) <= most
+
+
 def truth(value: Any) -> bool:
     """True or False."""
     return type(value) is bool
@@ -102,6 +107,17 @@ def truth(value: Any) -> bool:
 def name_text(value: Any) -> bool:
     """A text that can be a name. (msgpack gives no lone surrogates.)"""
     return type(value) is str and len(value) <= TEXT_BYTES_MAX
+
+
+def topic_name(value: Any) -> bool:
+    """The bytes of a topic that may be published to."""
+    if type(value) is not bytes:
+        return False
+    try:
+        check_topic(value)
+    except LexicastError:
+        return False
+    return True
 
 
 def topic_filter(value: Any) -> bool:

@@ -54,7 +54,8 @@ def matching_topics(
     DamageError, or with `note` leaves its topic out and notes that.
     """
     if not is_wildcard(topic_filter):
-        return _exact(databases, txn, topic_filter, note), None
+        done = after is not None and name_key(topic_filter) <= after
+        return [] if done else _exact(databases, txn, topic_filter, note), None
     levels = topic_filter.split(b"/")
     rest = levels[-1] == b"#"
     if rest:

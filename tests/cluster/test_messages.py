@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -276,3 +276,29 @@ def test_arguments_are_looked_at_one_by_one() -> None:
     for wrong in (*wrongs, ({0: 5}, (b"a/#/b",), 1), ({0: 5}, (b"a",), 0), ({},)):
         with pytest.raises(PeerError, match="fetch"):
             check_request(COORDINATOR, "fetch", wrong)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        (0, None, None, None),
+        (-1, None, None),
+        (0, "name", None),
+        (0, b"\0" * 482, None),
+        (0, None, (b"a/+", 1, 2)),
+        (0, None, (b"", 1, 2)),
+        (0, None, (b"a", -1, 2)),
+        (0, None, (b"a", 1, 2**63)),
+        (0, None, (b"a", 1)),
+        (0, None, 70_000, 2**40),
+    ],
+)
+def test_a_place_among_the_last_publications_is_one(place: Any) -> None:
+    for each in ((0, b"\0a", (b"a", 1, 2)), (0, None, None), place):
+        asked: dict[str, tuple[Any, ...]] = {
+            "coordinator": ((b"a",), 1, {}, None, 5, each, 1),
+            "client": ((b"a",), None, 5, 1, ("c", each), 1),
+        }
+        for name, requests in (("coordinator", COORDINATOR), ("client", CLIENT)):
+            with pytest.raises(PeerError, match="last") if each is place else nullcontext():
+                check_request(requests, "last", asked[name])

@@ -20,6 +20,7 @@ from lexicast.storage.index.log_index import expired_rows
 from lexicast.storage.index.runs import CLEAN_LOOK_US, CLEAN_US
 from lexicast.storage.log.block_cuts import cut
 from lexicast.storage.store import Store
+from lexicast.storage.tables.matching_topics import FoundTopic
 from lexicast.storage.topic_tail import TopicTail
 
 from ..support.topic_past import topic_past
@@ -152,12 +153,15 @@ def last_of(store: Store, group: int, topic: bytes, count: int, first: int, befo
     """The payloads of the last `count` of a topic, by the index; each read as if it were another request's."""
     topic_id = dict(found_topics(store, topic, 9) or [])[topic]
     found: list[bytes] = []
-    while count:
-        tail = TopicTail(store.by_topic, group, topic, topic_id, count, first, before)
+    at: int | None = first
+    while at is not None:
+        tail = TopicTail(store.by_topic, FoundTopic(topic, topic_id), count, at, before)
         while not (looked := tail.look(0.0)):
             assert looked is not None
-        found += [payload for _, _, payload in records(tail.read(bytes_max, 0.0))]
-        count = 0 if tail.done else tail.left
+        at = tail.next
+        if at is not None:
+            found += [payload for _, _, payload in records(tail.read(bytes_max, 0.0))]
+            at = tail.next
     return found
 
 

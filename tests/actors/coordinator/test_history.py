@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from lexicast.actors.broker.last_feed import LastFeed
 from lexicast.actors.coordinator import topic_filters
 from lexicast.actors.loop.turns import Turns
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import IndexNotReadyError
+from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.errors import IndexNotReadyError, UsageError
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import matches
@@ -24,6 +25,9 @@ from ...support.harness import GROUPS, Cluster, Coordinator, EngineNode
 
 DEVICES = 40
 KINDS = (b"temp", b"state")
+
+
+Between = Callable[[Any], Awaitable[None]]
 
 
 class Asked:
@@ -70,9 +74,15 @@ class Asked:
         return found
 
     async def last(
-        self, *filters: bytes, count: int, since: int = 0, until_us: int = FOREVER_US, bytes_max: int = 1 << 20
+        self,
+        *filters: bytes,
+        count: int,
+        since: int = 0,
+        until_us: int = FOREVER_US,
+        bytes_max: int = 1 << 20,
+        between: Between | None = None,
     ) -> list[tuple[bytes, bytes]]:
-        """All pages: (topic, payload), as they come."""
+        """All pages: (topic, payload), as they come. `between` is called after each with the place where it ends."""
         found: list[tuple[bytes, bytes]] = []
         after = None
         while True:
@@ -82,6 +92,8 @@ class Asked:
             after = page["after"]
             if after is None:
                 return found
+            if between is not None:
+                await between(after)
 
 
 def rows(blocks: list[Any]) -> list[tuple[int, int, bytes, bytes]]:
@@ -232,6 +244,80 @@ async def test_the_last_of_each_topic_come_topic_by_topic(tmp_path: Path) -> Non
         assert await past.last(b"dev/+/state", count=1) == last_of_each(expected(everything, b"dev/+/state"), 1)
         assert await past.last(b"nobody", count=1) == []
         assert past.scans == 0
+
+
+def last_payloads(found: list[tuple[bytes, bytes]], topic: bytes) -> list[bytes]:
+    return [payload for name, payload in found if name == topic]
+
+
+async def test_topics_that_appear_between_pages_move_nothing(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        for topic in (b"t/b", b"t/d"):
+            for at in range(5):
+                await past.node.publish(topic, [b"%d" % at])
+        new = iter(range(99))
+
+        async def between(place: Any) -> None:
+            # Before the topic of which some was given, in its place's name order, and behind it; and more of its own.
+            at = next(new)
+            for topic in (b"t/a%d" % at, b"t/b", b"t/c%d" % at, b"t/d"):
+                await past.node.publish(topic, [b"new"])
+
+        found = await past.last(b"t/+", count=3, bytes_max=1, between=between)
+        assert last_payloads(found, b"t/b") == [b"2", b"3", b"4"]
+        # That one was begun later: its last three are of that time.
+        assert len(last_payloads(found, b"t/d")) == 3
+        assert last_payloads(found, b"t/d")[-1] == b"new"
+        assert not [topic for topic, _ in found if topic.startswith(b"t/a")]
+
+
+class Tomorrow(SystemClock):
+    """A day on."""
+
+    def time_us(self) -> int:
+        return super().time_us() + 86_400_000_000
+
+
+@pytest.mark.parametrize("rest", [b"expires", b"goes"])
+async def test_what_expires_or_goes_between_pages_is_not_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    async with asked(tmp_path) as past:
+        for topic in (b"t/a", b"t/b"):
+            for at in range(6):
+                await past.node.publish(topic, [b"%d" % at], expiry_ms=60_000 if topic == b"t/a" and at > 3 else 0)
+        find = past.store.by_topic.find
+
+        def found_but(*arguments: Any, **more: Any) -> Any:
+            found = find(*arguments, **more)
+            return found and ([topic for topic in found[0] if topic.name != b"t/a"], found[1])
+
+        async def between(place: Any) -> None:
+            if rest == b"expires":
+                monkeypatch.setattr(past.store.by_topic, "clock", Tomorrow())
+            else:
+                monkeypatch.setattr(past.store.by_topic, "find", found_but)
+
+        found = await past.last(b"t/+", count=3, bytes_max=1, between=between)
+        assert found == [(b"t/a", b"3"), *[(b"t/b", b"%d" % at) for at in (3, 4, 5)]]
+
+
+async def test_places_that_are_none_are_refused(tmp_path: Path) -> None:
+    async with asked(tmp_path) as past:
+        for at in range(9):
+            await past.node.publish(b"t/a", [b"%d" % at])
+        since = dict.fromkeys(range(GROUPS), 0)
+        for place in ((2, None, None), (0, None, (b"u/a", 0, 9)), (1, None, (b"t/a", 0, 9))):
+            with pytest.raises(UsageError, match="none of these filters"):
+                await past.ask("last", [b"t/+"], 1, since, None, FOREVER_US, place, 1 << 20)
+        # Whatever it says, it leads to nothing before `since` and nothing beyond what is asked for.
+        offsets = [row[1] for row in await past.history(b"t/a")]
+        group = topic_group(b"t/a", GROUPS)
+        forged = (0, b"\xff" * 481, (b"t/a", 0, 2**60))
+        asked_for = ([b"t/+"], 1, {group: offsets[2]}, {group: offsets[5]}, FOREVER_US, forged, 1 << 20)
+        page = await past.ask("last", *asked_for)
+        assert [row[3] for row in rows(page["blocks"])] == [b"2", b"3", b"4"]
+        assert page["after"] is None
 
 
 async def test_without_the_index_the_last_are_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
