@@ -170,12 +170,16 @@ class TopicReader:
         self, group: int, offsets: Sequence[int], first: int, last: int, bytes_max: int, read_s: float, wanted: Wanted
     ) -> tuple[list[Block], int]:
         """The blocks that hold `offsets`, cut to what is wanted from offset `first` to `last`; and how many offsets of
-        them are dealt with."""
+        them are dealt with: one at least, and all up to `first`."""
         now_us, until = self.clock.time_us(), self.clock.monotonic() + read_s
         blocks: list[Block] = []
         at = size = 0
         with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
             while at < len(offsets):
+                # Looked at first: where retention was there may be thousands of entries without a block.
+                full = size >= bytes_max or self.clock.monotonic() >= until
+                if full and at and offsets[at] > first:
+                    break
                 value, head = self._block(cursor, group, offsets[at])
                 at += 1
                 if value is None or head is None:
@@ -185,8 +189,6 @@ class TopicReader:
                 if part is not None:
                     blocks.append(part)
                     size += part.size_bytes
-                if size >= bytes_max or self.clock.monotonic() >= until:
-                    break
         return blocks, at
 
     def count_at(
@@ -201,12 +203,14 @@ class TopicReader:
     ) -> tuple[int, int]:
         """How many publications the blocks that hold `offsets` have of what is wanted, from offset `first` to `last`.
 
-        By their heads where these say so. And how many offsets are dealt with.
+        By their heads where these say so. And how many offsets are dealt with, as `blocks_at`.
         """
         now_us, until = self.clock.time_us(), self.clock.monotonic() + read_s
         found = at = 0
         with self._guard.reading() as txn, txn.cursor(self._log.database) as cursor:
             while at < len(offsets):
+                if at and offsets[at] > first and self.clock.monotonic() >= until:
+                    break
                 start = at
                 value, head = self._block(cursor, group, offsets[at])
                 at += 1
@@ -220,8 +224,6 @@ class TopicReader:
                 elif (meta := self._log.meta(value, head)) is not None:
                     pieces = pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted)
                     found += sum([piece.records for piece in pieces])
-                if self.clock.monotonic() >= until:
-                    break
         return found, at
 
     def _part(self, value: memoryview, head: Head, first: int, last: int, now_us: int, wanted: Wanted) -> Block | None:

@@ -350,6 +350,44 @@ def test_an_index_that_breaks_on_the_way_says_so(world: World) -> None:
     assert span.look(0, 99, 1.0) is None
 
 
+def without_blocks(world: World) -> None:
+    """The blocks leave the log, and the index does not know yet."""
+    with world.store.environment.begin() as txn:
+        txn.drop(world.store.environment.databases.log, delete=False)
+
+
+def test_entries_whose_blocks_are_gone_take_no_longer_than_others(world: World) -> None:
+    for _ in range(40):
+        world.act(Commit(0, 0, False, [(b"a", 0)]))
+    topic = FoundTopic(*(found_topics(world.store, b"a", 9) or [])[0])
+    span = world.store.by_topic.span(0, [topic.topic_id], b"a".__eq__)
+    assert span.look(0, 99, 1.0)
+    tail = TopicTail(world.store.by_topic, topic, 30, 0, 99)
+    assert tail.look(1.0)
+    without_blocks(world)
+    assert span.read(0, MIB, 99, 0.0).next_offset == 1
+    assert span.read(1, MIB, 99, 0.0).next_offset == 2
+    assert span.count(1, 99, 0.0) == (0, 2)
+    begin = tail.next
+    assert begin is not None
+    assert (tail.read(MIB, 0.0), tail.next) == ([], begin + 1)
+    assert span.read(1, MIB, 99, 1.0).next_offset == 100
+
+
+def test_a_read_gets_on_from_within_a_block_that_is_gone(world: World) -> None:
+    """Who asks and is told to go on where he asked would take it for the end."""
+    for _ in range(3):
+        world.act(Commit(0, 0, False, [(name, 0) for name in (b"a", b"a/b", b"a-b/c", b"a/b/c")]))
+    topics = [topic_id for _, topic_id in found_topics(world.store, b"#", 9) or []]
+    reading, counting = [world.store.by_topic.span(0, topics, lambda topic: True) for _ in range(2)]
+    # In the second block, whose entries begin at 4.
+    assert reading.look(5, 99, 1.0)
+    assert counting.look(5, 99, 1.0)
+    without_blocks(world)
+    assert reading.read(5, MIB, 99, 0.0).next_offset == 6
+    assert counting.count(5, 99, 0.0) == (0, 6)
+
+
 def index_rows(world: World) -> tuple[int, int]:
     """(those that have expired, all) of the index on disk."""
     with world.store.environment.snapshot() as txn:
