@@ -14,7 +14,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import IndexNotReadyError, UsageError
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.selection import for_readers
-from lexicast.cluster.topics.names import matches
+from lexicast.cluster.topics.names import TopicTrie, matches
 from lexicast.storage.file.keys import name_key
 from lexicast.storage.tables.matching_topics import FoundTopic
 from lexicast.storage.tables.topics import group_of
@@ -69,6 +69,7 @@ class LastPublications:
             await settled(self._led, since)
         async with self._past.reading:
             work = _Page(self._led, filters, count, since, ends or {}, until_us, min(bytes_max, FETCH_BYTES_MAX))
+            await work.number_filters()
             place: Place | None = after or BEGINNING
             while place is not None and not work.full:
                 await work.turns.give_way()
@@ -91,6 +92,7 @@ class _Page:
     ) -> None:
         self._led = led
         self._filters = filters
+        self._numbers: TopicTrie[int, None] = TopicTrie()
         self._count = count
         self._since = since
         self._ends = ends
@@ -100,6 +102,12 @@ class _Page:
         self._until_s = turns_of.now_s() + FETCH_S
         self.turns = Turns()
         self.blocks: list[Block] = []
+
+    async def number_filters(self) -> None:
+        """So that which filter is the first to match a topic is one look-up, however many filters there are."""
+        for number, topic_filter in enumerate(self._filters):
+            self._numbers.insert(topic_filter, number, None)
+            await self.turns.give_way()
 
     @property
     def full(self) -> bool:
@@ -133,8 +141,9 @@ class _Page:
 
     def _concerns(self, number: int, topic: FoundTopic) -> bool:
         """Whether a topic is of one of these groups, and no earlier filter has given it."""
-        earlier = self._filters[:number]
-        return group_of(topic.topic_id) in self._since and not any([matches(each, topic.name) for each in earlier])
+        if group_of(topic.topic_id) not in self._since:
+            return False
+        return min([first for first, _ in self._numbers.match(topic.name)]) == number
 
     def _before_of(self, group: int) -> int:
         """The offset before which a group's last publications are looked for."""

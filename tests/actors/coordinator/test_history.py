@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lexicast.actors.broker.last_feed import LastFeed
-from lexicast.actors.coordinator import topic_filters
+from lexicast.actors.coordinator import last_publications, topic_filters
 from lexicast.actors.loop.turns import Turns
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import SystemClock
@@ -244,6 +244,27 @@ async def test_the_last_of_each_topic_come_topic_by_topic(tmp_path: Path) -> Non
         assert await past.last(b"dev/+/state", count=1) == last_of_each(expected(everything, b"dev/+/state"), 1)
         assert await past.last(b"nobody", count=1) == []
         assert past.scans == 0
+
+
+async def test_many_filters_give_each_topic_once_and_are_not_tried_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = 0
+
+    def counted(topic_filter: bytes, topic: bytes) -> bool:
+        nonlocal tried
+        tried += 1
+        return matches(topic_filter, topic)
+
+    monkeypatch.setattr(last_publications, "matches", counted)
+    async with asked(tmp_path) as past:
+        await fill(past, 1)
+        devices = [b"dev/%d/#" % device for device in range(DEVICES)]
+        others = [b"none/%d/+" % number for number in range(300)]
+        found = await past.last(*others, *devices[::2], *devices, b"dev/+/temp", b"#", b"#", count=1)
+    order = [*range(0, DEVICES, 2), *range(1, DEVICES, 2)]
+    assert [topic for topic, _ in found] == [b"dev/%d/%s" % (at, kind) for at in order for kind in (b"state", b"temp")]
+    assert tried < 100
 
 
 def last_payloads(found: list[tuple[bytes, bytes]], topic: bytes) -> list[bytes]:
