@@ -158,7 +158,10 @@ class MergeTree:
     # work behind
 
     def work(self, txn: WriteTransaction, flushed: int, now_us: int) -> None:
-        """One bounded step inside a commit's transaction; `flushed`: all operations before it have been added."""
+        """One bounded step inside a commit's transaction; `flushed`: all operations before it have been added.
+
+        Raises DamageError (a merge met it): memory and `txn` agree all the same, and `txn` is to be committed.
+        """
         if self._manifest.dropped and delete_some(
             txn, self._environment.runs, self._manifest.dropped[0], _SEGMENTS_DELETED_A_STEP
         ):

@@ -1,10 +1,12 @@
-"""Any interleaving of operations, expiry, writing behind, merging, closing and crashing, against the naive model."""
+"""Any interleaving of operations, expiry, writing behind, merging, damage, closing and crashing, against the model."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +17,8 @@ from lexicast.storage.dualdb import engine, tiers
 from lexicast.storage.dualdb.batches import PUBLISH, RENEW, SUBSCRIBE, UNSUBSCRIBE
 from lexicast.storage.dualdb.engine import DualDB
 from lexicast.storage.dualdb.options import DualOptions
+from lexicast.storage.dualdb.runs import SortedRun
+from lexicast.storage.file.sealing import DamageError
 
 from ..support.dualdb_model import Model, Operation, batch_of
 
@@ -37,6 +41,10 @@ SPANS = st.integers(-3, 30)
 def relative_operations(draw: st.DrawFn) -> tuple[int, int, int, int, int, int]:
     kind = draw(st.sampled_from([PUBLISH, PUBLISH, SUBSCRIBE, SUBSCRIBE, RENEW, UNSUBSCRIBE]))
     return kind, draw(IDS), draw(STEPS), draw(SPANS), draw(SPANS), draw(TAGS)
+
+
+def damaged(*unused: object) -> NoReturn:
+    raise DamageError("runs", 1, 0, "the segment does not match its checksum")
 
 
 class DualDBMachine(RuleBasedStateMachine):
@@ -71,7 +79,20 @@ class DualDBMachine(RuleBasedStateMachine):
 
     @rule(parts=st.lists(relative_operations(), min_size=1, max_size=12))
     def apply(self, parts: list[tuple[int, int, int, int, int, int]]) -> None:
+        self.applied([self.operation(*part) for part in parts])
+
+    @rule(parts=st.lists(relative_operations(), min_size=1, max_size=12))
+    def apply_while_runs_are_damaged(self, parts: list[tuple[int, int, int, int, int, int]]) -> None:
+        """Answers may be refused, and merges stand still; what is stored is what it would be."""
         operations = [self.operation(*part) for part in parts]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(SortedRun, "segment", damaged)
+            with suppress(DamageError):
+                self.applied(operations)
+            with suppress(DamageError):
+                self.db.step()
+
+    def applied(self, operations: list[Operation]) -> None:
         wanted = [self.model.apply(operation) for operation in operations]
         found = self.db.apply(batch_of(operations))
         for op, expected in enumerate(wanted):
