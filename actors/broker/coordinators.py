@@ -65,7 +65,8 @@ class Coordinators:
         """The pipeline to the leader of `group`."""
         return self._by_group.get(group)
 
-    def _leader_of(self, group: int) -> Pipeline:
+    def leader_of(self, group: int) -> Pipeline:
+        """The pipeline to the leader of `group`. Raises UnavailableError when there is none."""
         pipeline = self._by_group.get(group)
         if pipeline is None:
             raise UnavailableError(f"no coordinator leads group {group} now")
@@ -75,11 +76,7 @@ class Coordinators:
         """The pipelines that a filter concerns. Raises UnavailableError when nobody leads its one group."""
         if is_wildcard(topic_filter):
             return list(self.pipelines.values())
-        return [self._leader_of(topic_group(topic_filter, self.groups))]
-
-    def groups_of(self, topic_filter: bytes) -> range | list[int]:
-        """The groups that a filter concerns."""
-        return range(self.groups) if is_wildcard(topic_filter) else [topic_group(topic_filter, self.groups)]
+        return [self.leader_of(topic_group(topic_filter, self.groups))]
 
     def groups_of_all(self, filters: Iterable[bytes]) -> Collection[int]:
         """The groups that some of these filters concern."""
@@ -120,7 +117,7 @@ class Coordinators:
 
     def _route(self, topic: bytes) -> tuple[int, Pipeline]:
         group = topic_group(topic, self.groups)
-        pipeline = self._leader_of(group)
+        pipeline = self.leader_of(group)
         if len(self._routes) >= self._routes_max:
             self._routes.clear()
         route = self._routes[topic] = (group, pipeline)
@@ -132,7 +129,7 @@ class Coordinators:
 
     def forward(self, entry: SealedEntry, count: int) -> Pipeline:
         """An entry of `count` records that a Python client made. Raises UnavailableError."""
-        pipeline = self._leader_of(entry.wire[0])
+        pipeline = self.leader_of(entry.wire[0])
         self.published_records += count
         pipeline.forward(entry)
         return pipeline
@@ -176,9 +173,18 @@ class Coordinators:
             else:
                 return
 
-    async def offsets_at(self, topic_filter: bytes, time_us: int) -> dict[int, int]:
-        """The first offset at or after a time in each group that a filter concerns. Raises UnavailableError."""
-        groups = None if is_wildcard(topic_filter) else self.groups_of(topic_filter)
+    async def offsets_at(self, filters: Collection[bytes], time_us: int) -> dict[int, int]:
+        """The first offset at or after a time in each group that some of these filters concern; each coordinator is
+        asked once. Raises UnavailableError."""
+        asked: dict[Pipeline, list[int] | None] = {}
+        if concerns_all(filters):
+            asked = dict.fromkeys(self.pipelines.values())
+        else:
+            by_leader: dict[Pipeline, list[int]] = {}
+            for group in sorted(self.groups_of_all(filters)):
+                by_leader.setdefault(self.leader_of(group), []).append(group)
+            asked.update(by_leader)
         found: dict[int, int] = {}
-        await self.ask_all(topic_filter, found.update, "offsets_at", groups, time_us)
+        calls = [self.ask(pipeline, found.update, "offsets_at", own, time_us) for pipeline, own in asked.items()]
+        await gathered(calls)
         return found

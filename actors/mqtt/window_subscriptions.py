@@ -124,7 +124,7 @@ class WindowSubscriber(MqttSubscriber):
 
 async def place(engine: BrokerEngine, main: MqttSubscriber, name: bytes, grant: Grant, window: Window) -> None:
     """Subscribe with a window, replacing one of the same filter. Raises LexicastError, TimeoutError."""
-    start = None if window.since_us is None else await engine.coordinators.offsets_at(name, window.since_us)
+    start = None if window.since_us is None else await engine.coordinators.offsets_at([name], window.since_us)
     subscriber = WindowSubscriber(engine, main, window.until_us)
     if main.is_socket_full:
         subscriber.socket_full()

@@ -9,6 +9,7 @@ from lexicast.cluster.topics.names import check_filter
 
 from ...client.subscription_feed import FILTERS_MAX
 from ..coordinators import Coordinators
+from ..pipelines.pipeline import Pipeline
 
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 
@@ -35,14 +36,11 @@ async def beginning_of(
         return {group: value[group] for group in _groups(coordinators, filters) if group in value}
     if kind != "time":
         raise UsageError(f"since is of an unknown kind: {kind}")
-    start: dict[int, int] = {}
-    for topic_filter in filters:
-        start |= await coordinators.offsets_at(topic_filter, int(value))
-    return start
+    return await coordinators.offsets_at(filters, int(value))
 
 
 def _groups(coordinators: Coordinators, filters: tuple[bytes, ...]) -> list[int]:
-    return sorted({group for topic_filter in filters for group in coordinators.groups_of(topic_filter)})
+    return sorted(coordinators.groups_of_all(filters))
 
 
 async def history_page(
@@ -86,9 +84,7 @@ async def _page(
     if cursor is None:
         cursor = await _start(coordinators, filters, since)
     for group in list(cursor):
-        pipeline = coordinators.pipeline_of(group)
-        if pipeline is None:
-            raise UnavailableError(f"no coordinator leads group {group} now")
+        pipeline = coordinators.leader_of(group)
         part = {g: at for g, at in cursor.items() if coordinators.pipeline_of(g) is pipeline}
         result = await pipeline.request(method, part, list(filters), until_us, *more)
         left = {**cursor, **result["cursor"]}
@@ -120,15 +116,17 @@ async def last_page(
     Raises TopicError, UsageError, UnavailableError.
     """
     check_filters(filters)
-    concerned = {p.member.name: p for each in filters for p in coordinators.pipelines_of(each)}
+    parts: dict[str, tuple[Pipeline, dict[int, int]]] = {}
+    for group, at in (await _start(coordinators, filters, since)).items():
+        pipeline = coordinators.leader_of(group)
+        parts.setdefault(pipeline.member.name, (pipeline, {}))[1][group] = at
     # Each coordinator in its turn: the place names whose it is.
-    names = sorted(concerned)
+    names = sorted(parts)
     name, place = after or (names[0], None)
-    if name not in concerned:
+    if name not in parts:
         raise UnavailableError(f"{name} does not lead these topics any more: ask again from the start")
-    start = await _start(coordinators, filters, since)
-    own = {group: at for group, at in start.items() if coordinators.pipeline_of(group) is concerned[name]}
+    pipeline, own = parts[name]
     room = min(bytes_max, HISTORY_BYTES_MAX)
-    page = await concerned[name].request("last", list(filters), count, own, None, until_us, place, room)
+    page = await pipeline.request("last", list(filters), count, own, None, until_us, place, room)
     following = name if page["after"] is not None else next((each for each in names if each > name), None)
     return {"blocks": page["blocks"], "after": None if following is None else (following, page["after"])}
