@@ -95,10 +95,10 @@ async def _page(
 
 
 async def _start(coordinators: Coordinators, filters: tuple[bytes, ...], since: Since | None) -> dict[int, int]:
-    """Where to begin. Everything is known to begin at 0."""
+    """Where to begin. Everything is known to begin at 0; nothing that it begins nowhere."""
     everything = since is None or since == ("time", 0)
     start = None if everything else await beginning_of(coordinators, filters, since)
-    return start or dict.fromkeys(_groups(coordinators, filters), 0)
+    return start if start is not None else dict.fromkeys(_groups(coordinators, filters), 0)
 
 
 async def last_page(
@@ -120,6 +120,8 @@ async def last_page(
     for group, at in (await _start(coordinators, filters, since)).items():
         pipeline = coordinators.leader_of(group)
         parts.setdefault(pipeline.member.name, (pipeline, {}))[1][group] = at
+    if not parts:
+        return {"blocks": [], "after": None}
     # Each coordinator in its turn: the place names whose it is.
     names = sorted(parts)
     name, place = after or (names[0], None)

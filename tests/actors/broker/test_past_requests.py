@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lexicast.actors.broker.coordinators import Coordinators
-from lexicast.actors.broker.python_clients.history import beginning_of
+from lexicast.actors.broker.python_clients.history import beginning_of, count_page, history_page, last_page
+from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.positions import topic_group
 
 from ...support.harness import GROUPS, Cluster, EngineNode
@@ -59,3 +60,14 @@ async def test_each_coordinator_is_asked_once_where_the_past_begins(
     assert start.keys() == groups
     concerned = {coordinators.leader_of(group).member.name for group in groups}
     assert asked == dict.fromkeys(concerned, 1)
+
+
+async def test_an_empty_cursor_begins_nowhere(node: EngineNode) -> None:
+    coordinators = node.engine.coordinators
+    for filters in ((b"#",), tuple(TOPICS)):
+        for since, some in ((("cursor", {}), False), (None, True), (("cursor", dict.fromkeys(range(GROUPS), 0)), True)):
+            page = await history_page(coordinators, filters, since, FOREVER_US, None, 1 << 20)
+            count = await count_page(coordinators, filters, since, FOREVER_US, None)
+            last = await last_page(coordinators, filters, since, FOREVER_US, 1, None, 1 << 20)
+            assert [bool(page["blocks"]), bool(count["count"]), bool(last["blocks"])] == [some] * 3
+            assert some or (page["done"], count["done"], last["after"]) == (True, True, None)
