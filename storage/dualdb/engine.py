@@ -39,7 +39,6 @@ import numpy as np
 from lexicast.cluster.errors import StoreError, StoreFullError, UsageError
 
 from ..file.sealing import DamageError
-from ..file.table import WriteTransaction
 from .asking import queries_of, question_of, rows_of
 from .batches import (
     PUBLISH,
@@ -64,7 +63,7 @@ from .merge_tree import MergeTree
 from .operation_log import OperationLog
 from .options import DualOptions
 from .recent import batch_of_rows
-from .rows import SUBSCRIPTION, Answer, Matches, Queries, Question, joined_matches, matches_of, sorted_rows
+from .rows import SUBSCRIPTION, Answer, Matches, Queries, joined_matches, matches_of, sorted_rows
 from .runs import drop_unfinished
 from .tombstones import tombstone_rows
 
@@ -172,13 +171,22 @@ class DualDB:
         damaged), StoreError (the store is poisoned).
         """
         self._guard.usable()
-        if self._log.takes_rows(in_columns(batch), FEW):
-            operations = operations_of(batch)
-            self._store(operations, batch.payloads)
-            return self._answers_of_rows(operations, batch.payloads)
-        first = self._append(batch)
-        queries = queries_of(batch, first, self._times)
-        return self.answers(queries, first)
+        if not self._log.takes_rows(in_columns(batch), FEW):
+            first = self._append(batch)
+            return self.answers(queries_of(batch, first, self._times), first)
+        operations = operations_of(batch)
+        self._store(operations, batch.payloads)
+        payloads = iter(batch.payloads)
+        answers: list[tuple[int, Answer]] = []
+        damage: DamageError | None = None
+        for op, operation in enumerate(operations):
+            payload = next(payloads) if operation.kind == PUBLISH else None
+            try:
+                answers += [(op, answer) for answer in self._answer(operation, payload)]
+            except DamageError as error:  # all of them are durable: the others are entered first
+                damage = damage or error
+        _raise(damage)
+        return matches_of(answers)
 
     def append(self, batch: OperationBatch) -> int:
         """Store a batch without asking anything; the number of its first operation. Raises as `apply`."""
@@ -248,40 +256,22 @@ class DualDB:
         except (lmdb.Error, OSError) as error:
             self._guard.fail(error)
 
-    def _answers_of_rows(self, operations: Sequence[RowOperation], payloads: Sequence[bytes]) -> Matches:
-        """The answers of a few operations that are durable. Raises the first DamageError, all of them being entered."""
-        following = iter(payloads)
-        answers: list[tuple[int, Answer]] = []
-        damage: DamageError | None = None
-        for op, operation in enumerate(operations):
-            payload = next(following) if operation.kind == PUBLISH else None
-            try:
-                answers += [(op, answer) for answer in self._answer(operation, payload)]
-            except DamageError as error:
-                damage = damage or error
-        if damage is not None:
-            raise damage
-        return matches_of(answers)
-
     def _answer(self, operation: RowOperation, payload: bytes | None) -> list[Answer]:
         """The answers of an operation that is durable, in their order; then it is entered. Raises DamageError."""
         self._now_us = max(self._now_us, operation.time)
         asked = question_of(operation, self._now_us)
+        found: list[Answer] = []
         try:
-            return [] if asked is None else self._found(asked)
+            if asked is not None:
+                self._tree.find(asked, found)
+                self._log.recent.find(asked, found)
+                found = self._tree.tombstones.living(asked.key, found)
+                found.sort()
+        except lmdb.Error as error:
+            self._guard.fail(error)
         finally:
             # Whatever the look-up met: its number is taken, and a second operation under it would be lost.
             self._enter_row(operation, payload)
-
-    def _found(self, asked: Question) -> list[Answer]:
-        found: list[Answer] = []
-        try:
-            self._tree.find(asked, found)
-        except lmdb.Error as error:
-            self._guard.fail(error)
-        self._log.recent.find(asked, found)
-        found = self._tree.tombstones.living(asked.key, found)
-        found.sort()
         return found
 
     def _enter_row(self, operation: RowOperation, payload: bytes | None) -> None:
@@ -379,7 +369,7 @@ class DualDB:
     def _step(self, value: bytes | None = None) -> DamageError | None:
         """A transaction: what the journal holds is moved, `value` put, and bounded steps of work behind done.
 
-        The damage that a merge met is returned: it concerns no operation, and those behind the journal go on.
+        The damage that a merge met is returned: it concerns no operation, and none is refused for it.
         """
         self._close_recent()
         steps = 1 + self._log.waiting // max(1, self._options.segment_rows // 2)
@@ -387,31 +377,14 @@ class DualDB:
             self._log.move(txn, self._now_us)
             if value is not None:
                 self._log.put(txn, value)
-            damage = self._work(txn, steps)
+            damage = None
+            while damage is None and (steps > 0 or self._tree.overdue):
+                self._log.expire(txn, self._manifest.flushed, self._now_us)
+                damage = self._tree.work(txn, self._next, self._now_us)
+                steps -= 1
             self._room.look(txn)
         self._log.moved()
         return damage
-
-    def _work(self, txn: WriteTransaction, steps: int) -> DamageError | None:
-        """Steps of work behind; the damage that one met, which ends them.
-
-        It does not end the transaction: memory has followed the steps before it, and a step reads before it changes
-        anything.
-        """
-        while steps > 0 or self._tree.overdue:
-            self._log.expire(txn, self._manifest.flushed, self._now_us)
-            try:
-                self._tree.work(txn, self._next, self._now_us)
-            except DamageError as error:
-                return error
-            steps -= 1
-        return None
-
-    def _step_alone(self) -> None:
-        """The same for the sake of the work behind. Raises the damage that it met."""
-        damage = self._step()
-        if damage is not None:
-            raise damage
 
     def step(self) -> bool:
         """One bounded step of work behind, for when no batches come; False when there was nothing to do.
@@ -422,7 +395,7 @@ class DualDB:
         if not self._tree.due():
             return False
         with self._guard.watch():
-            self._step_alone()
+            _raise(self._step())
         return True
 
     def flush(self) -> None:
@@ -431,11 +404,11 @@ class DualDB:
             if self._log.waiting_bytes:
                 self._step()
             while self._tree.due():
-                self._step_alone()
+                _raise(self._step())
             if self._tree.pending:
                 self._tree.freeze(self._next, self._now_us)
             while self._tree.due():
-                self._step_alone()
+                _raise(self._step())
 
     def stats(self) -> DualStats:
         """What is held."""
@@ -462,3 +435,8 @@ class DualDB:
                 self.flush()
         self._guard.closed = True
         self.environment.close()
+
+
+def _raise(damage: DamageError | None) -> None:
+    if damage is not None:
+        raise damage

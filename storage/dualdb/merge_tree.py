@@ -157,10 +157,11 @@ class MergeTree:
 
     # work behind
 
-    def work(self, txn: WriteTransaction, flushed: int, now_us: int) -> None:
+    def work(self, txn: WriteTransaction, flushed: int, now_us: int) -> DamageError | None:
         """One bounded step inside a commit's transaction; `flushed`: all operations before it have been added.
 
-        Raises DamageError (a merge met it): memory and `txn` agree all the same, and `txn` is to be committed.
+        The damage that a merge met is returned. `txn` is to be committed all the same: memory has followed it, with
+        whole runs of steps before this one.
         """
         if self._manifest.dropped and delete_some(
             txn, self._environment.runs, self._manifest.dropped[0], _SEGMENTS_DELETED_A_STEP
@@ -171,11 +172,15 @@ class MergeTree:
         if self._flush is not None:
             if self._flush.step(txn, self._environment.runs, now_us):
                 self._complete_flush(txn, self._flush.target, now_us)
-            return
+            return None
         if self._merge is None:
             self._choose_merge()
-        if self._merge is not None and self._merge[0].step(txn, self._environment.runs, now_us):
-            self._complete_merge(txn, now_us)
+        try:
+            if self._merge is not None and self._merge[0].step(txn, self._environment.runs, now_us):
+                self._complete_merge(txn, now_us)
+        except DamageError as error:  # a step reads before it changes anything: it stands where it stood
+            return error
+        return None
 
     def _complete_flush(self, txn: WriteTransaction, run: SortedRun, now_us: int) -> None:
         if run.segments:
