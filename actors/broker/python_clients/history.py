@@ -95,7 +95,7 @@ async def _page(
 
 
 async def _start(coordinators: Coordinators, filters: tuple[bytes, ...], since: Since | None) -> dict[int, int]:
-    """Where to begin. Everything is known to begin at 0; nothing that it begins nowhere."""
+    """Where to begin: everything at 0, for which nobody need be asked; an empty cursor nowhere."""
     everything = since is None or since == ("time", 0)
     start = None if everything else await beginning_of(coordinators, filters, since)
     return start if start is not None else dict.fromkeys(_groups(coordinators, filters), 0)

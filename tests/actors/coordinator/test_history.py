@@ -267,6 +267,22 @@ async def test_many_filters_give_each_topic_once_and_are_not_tried_one_by_one(
     assert tried < 100
 
 
+@pytest.mark.parametrize("bytes_max", [1, 200, 1 << 20])
+@pytest.mark.parametrize("count", [1, 4, 7, 11, 99])
+async def test_the_last_may_begin_and_go_on_within_a_block(tmp_path: Path, count: int, bytes_max: int) -> None:
+    a, b = [b"t/%d" % n for n in range(99) if topic_group(b"t/%d" % n, GROUPS) == 1][:2]
+    async with asked(tmp_path) as past:
+        for at in range(3):
+            parts = [(a, 3), (b, 2), (a, 1), (b, 3)]
+            await asyncio.gather(
+                *[past.node.publish(topic, [b"%d.%d" % (at, n)] * size) for n, (topic, size) in enumerate(parts)]
+            )
+        everything = await past.history(b"t/+")
+        assert len({row[1] for row in everything}) == 27
+        got = await past.last(b"t/+", count=count, bytes_max=bytes_max)
+        assert got == last_of_each(everything, count)
+
+
 def last_payloads(found: list[tuple[bytes, bytes]], topic: bytes) -> list[bytes]:
     return [payload for name, payload in found if name == topic]
 
