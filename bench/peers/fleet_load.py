@@ -54,6 +54,11 @@ BUFFER_BYTES = 1 << 20
 ACKS_EVERY = 8
 """Messages of a connection after which its acknowledgements are read."""
 
+UNACKNOWLEDGED = 250
+"""Deliveries of QoS 1 after which they are acknowledged at the latest. A broker sends only so many ahead of their
+acknowledgements (lexicast 1,000): a generator that waits for more than that to arrive waits for nothing, and one that
+waits for just as many lets the broker wait for each round trip."""
+
 _PACKET_IDS = 65_535
 
 
@@ -358,7 +363,7 @@ class OpenFleet:
         publishers, subscriber, clock = self.publishers, self.subscriber, time.perf_counter
         # A step of a part of the window keeps the generator from waking for single messages.
         step = max(1, window // 8)
-        subscriber.wake_at(step)
+        subscriber.wake_at(min(step, UNACKNOWLEDGED) if self.load.qos else step)
         while publishers.sent < limit and clock() < stop_at:
             free = subscriber.received + window - publishers.sent
             if free >= step:
