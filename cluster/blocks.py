@@ -30,7 +30,7 @@ A block of kind CONTROL has no topics; each payload is one msgpack control recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -117,8 +117,19 @@ def pack_meta(meta: Meta) -> bytes:
     flat: list[Any] = []
     for run in meta.runs:
         flat += run
-    origins = _packed_origins(meta.topics, meta.origins)
-    packed: bytes = msgpack.packb((meta.topics, flat, meta.producers, meta.marks, origins, meta.dictionaries))
+    return pack_columns(meta.topics, flat, meta.producers, meta.marks, meta.origins, meta.dictionaries)
+
+
+def pack_columns(
+    topics: tuple[bytes, ...],
+    flat: Sequence[Any],
+    producers: Sequence[ProducerRun],
+    marks: Sequence[Mark],
+    origins: tuple[str, ...],
+    dictionaries: tuple[int, ...],
+) -> bytes:
+    """`pack_meta` of a Meta's fields; `flat`: the fields of its runs, one run after the other."""
+    packed: bytes = msgpack.packb((topics, flat, producers, marks, _packed_origins(topics, origins), dictionaries))
     return packed
 
 

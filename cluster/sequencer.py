@@ -25,10 +25,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from .blocks import (
-    FIRST_DICTIONARY,
     PUBLICATIONS,
     QOS_MASK,
-    RETAIN,
     U32,
     Block,
     Meta,
@@ -389,7 +387,8 @@ def dense(block: Block) -> Block:
 
 
 def check_entry(block: Block) -> None:
-    """Refuse an entry whose columns are none, or disagree. Raises PeerError."""
+    """Refuse an entry whose columns are none, or disagree. Its meta is one that `unpack_meta` gave: looked at here is
+    what an entry may not have though a block may. Raises PeerError."""
     if not {bytes}.issuperset(map(type, (block.meta_bytes, block.lengths, block.body))):
         raise PeerError(f"group {block.group}: a column of an entry is not bytes")
     meta, count = block.meta, block.count
@@ -397,23 +396,15 @@ def check_entry(block: Block) -> None:
         raise PeerError(f"group {block.group}: an entry without records")
     if payloads_bytes(block.lengths) != len(block.body):
         raise PeerError(f"group {block.group}: lengths and body of an entry disagree")
-    if sum([run.count for run in meta.runs]) != count or sum([run.count for run in meta.producers]) != count:
-        raise PeerError(f"group {block.group}: runs or producers of an entry do not cover its records")
-    topics, origins, encodings = len(meta.topics), len(meta.origins), FIRST_DICTIONARY + len(meta.dictionaries)
+    records = 0
     for run in meta.runs:
-        skip, topic, flags, encoding, expiry_ms, _, origin, size = run
-        if not (
-            0 <= topic < topics
-            and -1 <= origin < origins
-            and 0 <= encoding < encodings
-            and skip == 0
-            and size > 0
-            and 0 <= expiry_ms <= EXPIRY_MS_MAX
-            and 0 <= flags <= QOS_MASK + RETAIN
-            and flags & QOS_MASK != QOS_MASK
-        ):
+        skip, _, flags, _, expiry_ms, _, _, size = run
+        if skip or expiry_ms > EXPIRY_MS_MAX or flags & QOS_MASK == QOS_MASK:
             raise PeerError(f"group {block.group}: a run of an entry is out of range: {run}")
-    if any(not (0 <= mark.index < count and 0 < mark.packet_id < 1 << 16) for mark in meta.marks):
+        records += size
+    if records != count or sum([run.count for run in meta.producers]) != count:
+        raise PeerError(f"group {block.group}: runs or producers of an entry do not cover its records")
+    if any([not (mark.index < count and 0 < mark.packet_id < 1 << 16) for mark in meta.marks]):
         raise PeerError(f"group {block.group}: a QoS 2 mark is out of range")
-    if any(not (0 <= p.incarnation < SEQUENCE_END and 0 <= p.sequence < SEQUENCE_END) for p in meta.producers):
+    if any([not (0 <= p.incarnation < SEQUENCE_END and 0 <= p.sequence < SEQUENCE_END) for p in meta.producers]):
         raise PeerError(f"group {block.group}: a producer's sequence is out of range")

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from lexicast.cluster.blocks import RAW
 from lexicast.cluster.errors import IndexNotReadyError, UnavailableError
 from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
@@ -95,9 +96,13 @@ class Coordinators:
         origin: str,
         done: Done | None = None,
         mark: tuple[bytes, list[int]] | None = None,
-        **run: Any,
+        encoding: int = RAW,
+        dictionary: int | None = None,
+        expiry_ms: int = 0,
+        properties: dict[int, Any] | None = None,
     ) -> Pipeline:
-        """Publications that differ only in payload; `done` gets the result of the entry that holds them.
+        """Publications that differ only in payload; `done` gets the result of the entry that holds them, `mark` is the
+        session and the packet ids of what is of QoS 2.
 
         Returns the pipeline: the caller stops reading its publisher while that is `full`. Raises UnavailableError.
         """
@@ -105,14 +110,8 @@ class Coordinators:
         if route is None:
             route = self._route(topic)
         group, pipeline = route
-        builder = pipeline.builder(group, sum(map(len, payloads)) if len(payloads) > 1 else len(payloads[0]))
-        size = builder.add(topic, flags, payloads, origin, **run)
-        if mark is not None:
-            builder.mark(*mark)
-        if done is not None:
-            builder.when_done(done)
+        pipeline.publish(group, topic, flags, payloads, origin, done, mark, encoding, dictionary, expiry_ms, properties)
         self.published_records += len(payloads)
-        pipeline.added(size)
         return pipeline
 
     def _route(self, topic: bytes) -> tuple[int, Pipeline]:

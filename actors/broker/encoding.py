@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -312,6 +312,8 @@ class Encoder:
         block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5
         parts: list[bytes] = []
         at, records, total = 0, 0, len(payloads)
+        # Of most blocks every payload can be decoded, and most clients take packets of any length.
+        all_fit = not kind.packet_bytes_max and None not in payloads
         used: set[int] = set()
         for run in block.meta.runs:
             _, topic_index, flags, _, expiry_ms, _, _, count = run
@@ -320,7 +322,7 @@ class Encoder:
                 topic = topics[topic_index]
                 properties = run_properties(kind, run, grant, block.time_us, view.now_us) if v5 else b""
                 whole = payloads if count == total else payloads[at : at + count]
-                fit = self.fitting(kind, topic, whole, 0, properties)
+                fit = cast("list[bytes]", whole) if all_fit else self.fitting(kind, topic, whole, 0, properties)
                 retain = grant.retain_as_published and bool(flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
                 parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
                 records += len(fit)

@@ -6,19 +6,19 @@ The order of the wire [MQTT-4.6.0-2] is kept whatever group the publications bel
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
+from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
 from lexicast.cluster.topics.names import matches
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.wire import ALIAS_TOPIC, Bindings
 
+from ..broker.pipelines.entries import Done
 from .client_line import ClientLine
 from .codec import encode_acks, encode_packet
 from .codec.packets import (
@@ -47,6 +47,11 @@ SYS_PREFIX = b"$SYS/"
 TOPICS_PUBLISHED_MAX = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
 FETCHED_MAX = 8
+
+
+# What a PUBLISH packet's properties say: when it expires (ms, 0: never), and what travels with it.
+Like = tuple[int, dict[int, Any] | None]
+NOTHING: Like = (0, None)
 
 
 class Slot:
@@ -113,38 +118,53 @@ class Publishing:
             self._publish_dollar(run, ids)
             return
         flags = run.qos | (RETAIN if run.retain else 0)
-        like: dict[str, Any] = {}
+        like: Like = NOTHING
         if run.properties:
-            like = {"expiry_ms": expiry_ms(run.properties), "properties": carried(run.properties)}
+            like = expiry_ms(run.properties), carried(run.properties)
         if self._aliases is None:
-            self._publish_run(topic, flags, payloads, ids, like)
+            self._publish_run(topic, flags, payloads, ids, RAW, None, like)
         else:
             self._publish_tagged(topic, flags, payloads, ids, like)
 
     def _publish_run(
-        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
+        self,
+        topic: bytes,
+        flags: int,
+        payloads: list[bytes],
+        ids: list[int] | None,
+        encoding: int,
+        dictionary: int | None,
+        like: Like,
     ) -> None:
-        coordinators, client_id = self._coordinators, self._session.client_id
-        if ids is None:
-            pipeline = coordinators.publish(topic, flags, payloads, client_id, **like)
-        else:
-            slot = Slot(flags & 3, ids)
-            self._slots.append(slot)
-
-            def done(result: Any) -> None:
-                slot.ready = True
-                if isinstance(result, str):
-                    slot.reason_code = QUOTA_EXCEEDED
-                    log.warning("client %r: publications refused: %s", client_id, result)
-                self._slots_ready()
-
-            mark = (self._session.uid, ids) if flags & 3 == 2 else None
-            pipeline = coordinators.publish(topic, flags, payloads, client_id, done, mark, **like)
+        session = self._session
+        done = mark = None
+        if ids is not None:
+            done = self._expecting(flags & QOS_MASK, ids)
+            if flags & QOS_MASK == 2:
+                mark = (session.uid, ids)
+        pipeline = self._coordinators.publish(
+            topic, flags, payloads, session.client_id, done, mark, encoding, dictionary, *like
+        )
         if pipeline.full:
             self._services.wait_for_room(self._line)
 
+    def _expecting(self, qos: int, ids: list[int]) -> Done:
+        """What is to be called with the result of these."""
+        slot = Slot(qos, ids)
+        self._slots.append(slot)
+
+        def done(result: Any) -> None:
+            slot.ready = True
+            if isinstance(result, str):
+                slot.reason_code = QUOTA_EXCEEDED
+                log.warning("client %r: publications refused: %s", self._session.client_id, result)
+            if not self._acks_scheduled:
+                self._slots_ready()
+
+        return done
+
     def _publish_tagged(
-        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: dict[str, Any]
+        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: Like
     ) -> None:
         """Publications of a dictionary-aware session: passed through untouched, run by run of one encoding."""
         recoder, aliases = self._engine.recoder, self._aliases
@@ -159,8 +179,8 @@ class Publishing:
                 continue
             encoding, dictionary = encoded[start][:2]
             data = [e.data for e in encoded[start:end]]
-            run = {**like, "encoding": min(encoding, FIRST_DICTIONARY), "dictionary": dictionary}
-            self._publish_run(topic, flags, data, None if ids is None else ids[start:end], run)
+            own = None if ids is None else ids[start:end]
+            self._publish_run(topic, flags, data, own, min(encoding, FIRST_DICTIONARY), dictionary, like)
             start = end
         self._introduce_newest(topic)
 
@@ -214,7 +234,8 @@ class Publishing:
         slot = Slot(qos, ids)
         slot.ready, slot.reason_code = True, reason_code
         self._slots.append(slot)
-        self._slots_ready()
+        if not self._acks_scheduled:
+            self._slots_ready()
 
     async def _fetch(self, dictionaries: list[int]) -> None:
         """The client uses dictionaries that this broker does not hold (it was restarted, or they are older than any
@@ -227,9 +248,9 @@ class Publishing:
     # -- acknowledgements
 
     def _slots_ready(self) -> None:
-        if not self._acks_scheduled:
-            self._acks_scheduled = True
-            asyncio.get_running_loop().call_soon(self._send_acks)
+        """What is acknowledged is sent at the end of the turn, that of all connections together."""
+        self._acks_scheduled = True
+        self._services.acknowledge_soon(self._send_acks)
 
     def _send_acks(self) -> None:
         """Everything that is acknowledged by now and next in order, as one write."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config.tables import MqttConfig
@@ -34,6 +34,8 @@ class MqttServices:
         # Those that are not read because the pipelines are full.
         self.waiting: set[ClientLine] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Who sends acknowledgements at the end of this turn.
+        self._acknowledging: list[Callable[[], None]] = []
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something for a connection."""
@@ -45,6 +47,21 @@ class MqttServices:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("work for a connection failed", exc_info=task.exception())
+
+    def acknowledge_soon(self, send: Callable[[], None]) -> None:
+        """Call `send` at the end of this turn: a commit answers many connections at once, and a callback each would
+        cost as much as the acknowledgement."""
+        if not self._acknowledging:
+            asyncio.get_running_loop().call_soon(self._acknowledge)
+        self._acknowledging.append(send)
+
+    def _acknowledge(self) -> None:
+        acknowledging, self._acknowledging = self._acknowledging, []
+        for send in acknowledging:
+            try:
+                send()
+            except Exception:  # the others are acknowledged all the same
+                log.exception("publications could not be acknowledged")
 
     def wait_for_room(self, line: ClientLine) -> None:
         """A pipeline is full: the client is not read until `room`."""

@@ -38,9 +38,16 @@ class WillPublisher:
 
         properties = will.properties or {}
         flags = will.qos | (RETAIN if will.retain else 0)
-        like = {"expiry_ms": expiry_ms(properties), "properties": carried(properties)}
         try:
-            self._coordinators.publish(will.topic, flags, [will.payload], client_id, done, None, **like)
+            self._coordinators.publish(
+                will.topic,
+                flags,
+                [will.payload],
+                client_id,
+                done,
+                expiry_ms=expiry_ms(properties),
+                properties=carried(properties),
+            )
         except UnavailableError as error:
             done(str(error))
         self.waiting.add(future)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.actors.coordinator.sequencer_memory import StoreMemory
-from lexicast.cluster.blocks import CONTROL, QOS_MASK, Block, Mark, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import CONTROL, QOS_MASK, Block, Mark, Meta, ProducerRun, Run, pack_meta, unpack_meta
 from lexicast.cluster.errors import PeerError, StaleEpochError, UsageError
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 from lexicast.cluster.records import Released, Unsubscribed
@@ -263,8 +263,8 @@ def test_more_uncommitted_entries_than_are_remembered_of_old_do_not_hide_the_fir
 def test_an_entry_that_contradicts_itself_is_refused_and_takes_no_place(broken: dict[str, Any]) -> None:
     made = sequencer()
     meta, lengths, body = entry([b"x"])
-    with pytest.raises(PeerError):
-        publish(made, (meta._replace(**broken), lengths, body))
+    with pytest.raises(PeerError):  # by whom it was unpacked, or by the sequencer
+        publish(made, (unpack_meta(pack_meta(meta._replace(**broken))), lengths, body))
     with pytest.raises(PeerError):
         publish(made, (meta, lengths, body + b"more"))
     with pytest.raises(PeerError):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, U32, Mark, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, RUN_FIELDS, U32, Mark, ProducerRun, pack_columns
 from lexicast.cluster.protocol.messages import WireEntry
 
 from .stored_compression import StoredCompression
@@ -50,12 +50,12 @@ class GroupEntryBuilder:
     __slots__ = (
         "_dictionaries",
         "_done",
+        "_flat",
         "_group",
         "_last",
         "_marks",
         "_origins",
         "_payloads",
-        "_runs",
         "_topics",
         "count",
         "size_bytes",
@@ -66,7 +66,8 @@ class GroupEntryBuilder:
         self._topics: dict[bytes, int] = {}
         self._origins: dict[str, int] = {}
         self._dictionaries: dict[int, int] = {}
-        self._runs: list[list[Any]] = []
+        # The fields of its runs, one run after the other.
+        self._flat: list[Any] = []
         self._payloads: list[bytes] = []
         self._marks: list[Mark] = []
         self._done: list[Done] = []
@@ -80,7 +81,6 @@ class GroupEntryBuilder:
         flags: int,
         payloads: list[bytes],
         origin: str,
-        *,
         encoding: int = 0,
         dictionary: int | None = None,
         expiry_ms: int = 0,
@@ -93,18 +93,25 @@ class GroupEntryBuilder:
             encoding = FIRST_DICTIONARY + self._dictionaries.setdefault(dictionary, len(self._dictionaries))
         like = (topic, flags, encoding, expiry_ms, properties, origin)
         if like == self._last:
-            self._runs[-1][_COUNT] += count
+            self._flat[-1] += count
         else:
             self._last = like
             size += RUN_BYTES + len(topic)
             topics, origins = self._topics, self._origins
             topic_index = topics.setdefault(topic, len(topics))
             origin_index = origins.setdefault(origin, len(origins))
-            self._runs.append([0, topic_index, flags, encoding, expiry_ms, properties, origin_index, count])
+            self._flat += (0, topic_index, flags, encoding, expiry_ms, properties, origin_index, count)
         self._payloads += payloads
         self.count += count
         self.size_bytes += size
         return size
+
+    def full_with(self, payloads: list[bytes]) -> bool:
+        """Whether so much has gathered that these go into an entry of their own."""
+        if self.count > ENTRY_RECORDS_MAX:
+            return True
+        size = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
+        return self.size_bytes + size > ENTRY_BYTES_MAX
 
     def mark(self, session_uid: bytes, packet_ids: list[int]) -> None:
         """The publications just added are QoS 2, not released yet."""
@@ -129,33 +136,33 @@ class GroupEntryBuilder:
             if self._compress(compression):
                 compression.remember(producer, incarnation, self._group, sequence, raw)
             compression.end(self.count, began_s)
-        meta = Meta(
+        dictionaries = tuple(self._dictionaries)
+        meta = pack_columns(
             tuple(self._topics),
-            tuple([Run._make(run) for run in self._runs]),
+            self._flat,
             (ProducerRun(producer, incarnation, sequence, self.count),),
-            tuple(self._marks),
+            self._marks,
             tuple(self._origins),
-            tuple(self._dictionaries),
+            dictionaries,
         )
-        lengths = array("I", map(len, self._payloads)).tobytes()
-        wire = (self._group, pack_meta(meta), lengths, b"".join(self._payloads))
-        size = len(wire[1]) + len(lengths) + len(wire[3])
-        return SealedEntry(wire, self._done, meta.dictionaries, size, self.awaited)
+        lengths, body = array("I", map(len, self._payloads)).tobytes(), b"".join(self._payloads)
+        size = len(meta) + len(lengths) + len(body)
+        return SealedEntry((self._group, meta, lengths, body), self._done, dictionaries, size, self.awaited)
 
     def _compress(self, compression: StoredCompression) -> bool:
         """Raw runs in their family's compression; whether there is one, and all payloads came raw."""
-        topics, payloads = list(self._topics), self._payloads
+        topics, payloads, flat = list(self._topics), self._payloads, self._flat
         came_raw, compressed, end = True, False, 0
-        for run in self._runs:
-            start, end = end, end + run[_COUNT]
-            if run[_ENCODING] != RAW:
+        for run in range(0, len(flat), RUN_FIELDS):
+            start, end = end, end + flat[run + _COUNT]
+            if flat[run + _ENCODING] != RAW:
                 came_raw = False
                 continue
-            made = compression.run(topics[run[_TOPIC]], payloads[start:end], bool(self._dictionaries))
+            made = compression.run(topics[flat[run + _TOPIC]], payloads[start:end], bool(self._dictionaries))
             if made is not None:
                 compressed = True
                 index = self._dictionaries.setdefault(made.dictionary, len(self._dictionaries))
-                run[_ENCODING] = FIRST_DICTIONARY + index
+                flat[run + _ENCODING] = FIRST_DICTIONARY + index
                 payloads[start:end] = made.payloads
         return came_raw and compressed
 

@@ -24,7 +24,7 @@ from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQ
 from ...link.link import BEATS, Link
 from ...link.sockets import dial
 from ...loop.background import keep_going, stop_loops
-from .entries import ENTRY_BYTES_MAX, ENTRY_RECORDS_MAX, GroupEntryBuilder, PublishBatch, SealedEntry
+from .entries import Done, GroupEntryBuilder, PublishBatch, SealedEntry
 from .stored_compression import StoredCompression
 
 log = logging.getLogger(__name__)
@@ -120,18 +120,34 @@ class Pipeline:
 
     # -- publishing
 
-    def builder(self, group: int, size_bytes: int) -> GroupEntryBuilder:
-        """Where publications of `group`, of `size_bytes` payload, are to gather; call `added` after adding to it."""
+    def publish(
+        self,
+        group: int,
+        topic: bytes,
+        flags: int,
+        payloads: list[bytes],
+        origin: str,
+        done: Done | None,
+        mark: tuple[bytes, list[int]] | None,
+        encoding: int,
+        dictionary: int | None,
+        expiry_ms: int,
+        properties: dict[int, Any] | None,
+    ) -> None:
+        """Have publications of `group` sent soon, with whatever else gathers; see `Coordinators.publish`."""
         builder = self._builders.get(group)
         if builder is None:
             builder = self._builders[group] = GroupEntryBuilder(group)
-        elif builder.size_bytes + size_bytes > ENTRY_BYTES_MAX or builder.count > ENTRY_RECORDS_MAX:
+        elif builder.full_with(payloads):
             self._seal(group, builder)
             builder = self._builders[group] = GroupEntryBuilder(group)
-        return builder
+        self._added(builder.add(topic, flags, payloads, origin, encoding, dictionary, expiry_ms, properties))
+        if mark is not None:
+            builder.mark(*mark)
+        if done is not None:
+            builder.when_done(done)
 
-    def added(self, size_bytes: int) -> None:
-        """Publications of `size_bytes` were added: send them soon."""
+    def _added(self, size_bytes: int) -> None:
         self._queued_bytes += size_bytes
         if self._queued_bytes > self._queue_bytes_max:
             self.full = True
@@ -142,7 +158,7 @@ class Pipeline:
     def forward(self, entry: SealedEntry) -> None:
         """Send an entry that a Python client made (its own producer, so it stays as it is)."""
         self._sealed.append(entry)
-        self.added(entry.size_bytes)
+        self._added(entry.size_bytes)
 
     def _seal(self, group: int, builder: GroupEntryBuilder) -> None:
         sequence = self._sequences.get(group, 1)

@@ -172,9 +172,10 @@ def publish_size(version: int, topic_bytes: int, payload_bytes: int, qos: int, p
     return 1 + varint_size(remaining) + remaining
 
 
-def encode_acks(kind: int, packet_ids: Iterable[int]) -> bytes:
+def encode_acks(kind: int, packet_ids: Sequence[int]) -> bytes:
     """Plain acknowledgements (PUBACK, PUBREC, PUBREL or PUBCOMP, success), joined; the same in both versions."""
-    return bytes((kind, 2)).join((b"", *map(pack_u16, packet_ids)))
+    head = bytes((kind, 2))
+    return head + pack_u16(packet_ids[0]) if len(packet_ids) == 1 else head.join((b"", *map(pack_u16, packet_ids)))
 
 
 def encode_replies(replies: Iterable[Packet | AckRun], version: int) -> bytes:
@@ -184,22 +185,22 @@ def encode_replies(replies: Iterable[Packet | AckRun], version: int) -> bytes:
     )
 
 
-def encode_pubacks(packet_ids: Iterable[int]) -> bytes:
+def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
     """PUBACKs of success, joined."""
     return encode_acks(PUBACK, packet_ids)
 
 
-def encode_pubrecs(packet_ids: Iterable[int]) -> bytes:
+def encode_pubrecs(packet_ids: Sequence[int]) -> bytes:
     """PUBRECs of success, joined."""
     return encode_acks(PUBREC, packet_ids)
 
 
-def encode_pubrels(packet_ids: Iterable[int]) -> bytes:
+def encode_pubrels(packet_ids: Sequence[int]) -> bytes:
     """PUBRELs of success, joined."""
     return encode_acks(PUBREL, packet_ids)
 
 
-def encode_pubcomps(packet_ids: Iterable[int]) -> bytes:
+def encode_pubcomps(packet_ids: Sequence[int]) -> bytes:
     """PUBCOMPs of success, joined."""
     return encode_acks(PUBCOMP, packet_ids)
 
