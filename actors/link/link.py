@@ -26,6 +26,7 @@ from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats, Heartbeat
 from lexicast.cluster.protocol.messages import BEAT, NONCE_BYTES, REPLY, REQUEST, check_message, unpacker
 
+from .gathered_writes import GatheredWrites
 from .open_requests import OpenRequests
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class Link(asyncio.Protocol):
         self._nonce = os.urandom(NONCE_BYTES)
         self._requests = OpenRequests()
         self._answers: set[asyncio.Task[None]] = set()
+        # Requests and answers.
+        self._gathered = GatheredWrites(self.send_packed)
         self._shaking_bytes = 0
         self._failure: LexicastError | None = None
         self._ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
@@ -94,13 +97,13 @@ class Link(asyncio.Protocol):
         """Send a message that is msgpack already."""
         if self._transport is not None and not self.closed:
             self._said = True
+            self._gathered.flush()
             self._transport.write(parts)
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send one message; silently dropped on a closed link (its user learns of the end by `on_close`)."""
         if self._transport is not None and not self.closed:
-            self._said = True
-            self._transport.write(self._pack(message))
+            self.send_packed(self._pack(message))
 
     def request(self, method: str, *arguments: Any, timeout_s: float | None = None) -> asyncio.Future[Any]:
         """Send a REQUEST; the future gives its result.
@@ -135,11 +138,13 @@ class Link(asyncio.Protocol):
             return
         number = self._requests.add(done, method, REQUEST_TIMEOUT_S if timeout_s is None else timeout_s, self.name)
         if number is not None:
-            self.send((REQUEST, number, method, arguments))
+            self._gathered.add(self._pack((REQUEST, number, method, arguments)))
 
     def reply(self, number: int, error: Exception | None, result: Any = None) -> None:
         """Answer a REQUEST."""
-        self.send((REPLY, number, None if error is None else f"{type(error).__name__}: {error}", result))
+        if not self.closed:
+            told = None if error is None else f"{type(error).__name__}: {error}"
+            self._gathered.add(self._pack((REPLY, number, told, result)))
 
     def answer(self, number: int, work: Awaitable[Any]) -> asyncio.Task[None]:
         """Answer a REQUEST with what `work` gives or raises."""
@@ -173,15 +178,19 @@ class Link(asyncio.Protocol):
 
     def write_buffer_bytes(self) -> int:
         """Bytes that wait to be sent."""
-        return 0 if self._transport is None or self.closed else self._transport.get_write_buffer_size()
+        if self._transport is None or self.closed:
+            return 0
+        return self._gathered.size_bytes + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Close after sending what is buffered."""
         if self._transport is not None and not self.closed:
+            self._gathered.flush()
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
+        self._gathered.clear()
         if self._transport is not None and not self.closed:
             self._transport.abort()
 

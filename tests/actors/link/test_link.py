@@ -16,12 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.actors.link import link as link_module
+from lexicast.actors.link.gathered_writes import GATHERED_BYTES_MAX
 from lexicast.actors.link.handshake import DiallerLink, ListenerLink
 from lexicast.actors.link.link import Link
 from lexicast.actors.link.sockets import dial, listen
 from lexicast.cluster.errors import AuthenticationError, PeerError, StaleEpochError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats
-from lexicast.cluster.protocol.messages import CHALLENGE, DELIVER, HELLO, PROTOCOL_VERSION, PUBLISH, REQUEST, WELCOME
+from lexicast.cluster.protocol.messages import (
+    CHALLENGE,
+    DELIVER,
+    HELLO,
+    PROTOCOL_VERSION,
+    PUBLISH,
+    REPLY,
+    REQUEST,
+    WELCOME,
+)
 
 from ...support.harness import WAIT_S, eventually
 
@@ -264,6 +274,12 @@ class Pipe(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing is ever full."""
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Everything is written at once."""
+
     def abort(self) -> None:
         self.aborted = True
 
@@ -279,6 +295,45 @@ def shaken(user: Side) -> tuple[DiallerLink, Pipe]:
     dialler.data_received(pipes[1].written.pop())
     assert user.link is dialler
     return dialler, pipes[0]
+
+
+async def test_requests_and_answers_of_one_turn_are_one_write_in_order() -> None:
+    link, pipe = shaken(Side())
+    for number in range(3):
+        link.request("ask", number)
+    link.reply(7, None, "answer")
+    assert pipe.written == []
+    await asyncio.sleep(0)
+    (data,) = pipe.written
+    sent = unpacked(data)
+    assert [message[0] for message in sent] == [REQUEST, REQUEST, REQUEST, REPLY]
+    assert [message[3] for message in sent[:3]] == [(0,), (1,), (2,)]
+    await asyncio.sleep(0)
+    assert len(pipe.written) == 1
+
+
+async def test_what_is_sent_at_once_stands_behind_the_requests_before_it() -> None:
+    link, pipe = shaken(Side())
+    link.request("ask")
+    link.send((DELIVER, 1, ()))
+    link.request("ask again")
+    assert [message[0] for message in unpacked(b"".join(pipe.written))] == [REQUEST, DELIVER]
+    assert link.write_buffer_bytes() > 0
+    link.close()
+    assert [message[0] for message in unpacked(b"".join(pipe.written))] == [REQUEST, DELIVER, REQUEST]
+
+
+async def test_many_requests_of_one_turn_do_not_wait_for_its_end() -> None:
+    link, pipe = shaken(Side())
+    for _ in range(5):
+        link.request("ask", b"x" * (GATHERED_BYTES_MAX // 4))
+    assert len(unpacked(b"".join(pipe.written))) == 4
+
+
+def unpacked(data: bytes) -> list[Any]:
+    unpacker = msgpack.Unpacker(use_list=False)
+    unpacker.feed(data)
+    return list(unpacker)
 
 
 MESSAGES = st.lists(
