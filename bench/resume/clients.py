@@ -4,23 +4,34 @@ fare meanwhile, in a process of its own."""
 from __future__ import annotations
 
 import multiprocessing
+import re
 import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from ..peers.loadgen import READ_BYTES, DeliveryError
-from ..peers.wire import MqttWire, mqtt_frame
+from ..peers.wire import MqttWire, mqtt_frame, mqtt_header
 from ..stage.servers import Address
 
 SILENCE_S = 120.0
-WINDOW = 500
+# The publisher's: so many packets go out at once, and are unacknowledged at most. Fewer would measure round trips.
+SENT_AT_ONCE = 1_000
+WINDOW = 10_000
+PACKET_IDS = 60_000
+TOLD_S = 5.0
+PAYLOAD_BYTES = 100
+NUMBER_BYTES = 8
 PROBE_TOPIC = "resume/probe"
 _WIRE = MqttWire(4)
-_PUBACK, _PUBLISH, _CONNACK, _SUBACK = 0x40, 0x30, 0x20, 0x90
+_PUBLISH, _CONNACK, _SUBACK = 0x30, 0x20, 0x90
+_PUBACKS = re.compile(rb"(?:\x40\x02[\x00-\xff]{2})+")
+_DIGITS = 10 ** np.arange(NUMBER_BYTES - 1, -1, -1)
 
 
 def mqtt_string(value: str) -> bytes:
@@ -39,44 +50,66 @@ def subscribe_packet(filters: Iterable[str], qos: int = 1) -> bytes:
     return mqtt_frame(0x82, b"\0\1" + b"".join([mqtt_string(name) + bytes([qos]) for name in filters]))
 
 
+def numbered_payload(number: int) -> bytes:
+    """The `number`th of its topic."""
+    return b"%08d" % number + b"." * (PAYLOAD_BYTES - NUMBER_BYTES)
+
+
 @dataclass(eq=False)
 class ResumingClient:
-    """One connection; `on_message(topic, payload, retained)` for each PUBLISH, which is acknowledged."""
+    """One connection; `on_messages(topic, numbers, retained)` for PUBLISHes of one topic that follow one another, which
+    are acknowledged. `numbers`: of their payloads (`numbered_payload`)."""
 
     sock: socket.socket
-    on_message: Callable[[bytes, bytes, bool], None]
-    buffer: bytearray = field(default_factory=bytearray)
+    on_messages: Callable[[bytes, list[int], bool], None]
+    buffer: bytes = b""
     answered: int = 0
     acked: int = 0
 
     def readable(self) -> None:
         """Take what has arrived. Raises DeliveryError when the broker has closed."""
-        data = self.sock.recv(READ_BYTES)
-        if not data:
+        received = self.sock.recv(READ_BYTES)
+        if not received:
             raise DeliveryError("the broker closed a connection")
-        self.buffer += data
-        acks = bytearray()
-        while (packet := _WIRE.next_packet(self.buffer)) is not None:
-            taken = bytes(self.buffer[: packet.length])
-            del self.buffer[: packet.length]
-            kind = taken[0] & 0xF0
+        data, at = self.buffer + received, 0
+        acks: list[bytes] = []
+        while (header := mqtt_header(data[at : at + 5])) is not None and at + header[1] <= len(data):
+            kind = data[at] & 0xF0
             if kind == _PUBLISH:
-                acks += packet.reply or b""
-                self._message(taken)
-            elif kind == _PUBACK:
-                self.acked += 1
-            elif kind in (_CONNACK, _SUBACK):
-                self.answered += 1
+                at = self._messages(data, at, *header, acks)
+            elif (acked := _PUBACKS.match(data, at)) is not None:
+                self.acked += (acked.end() - at) // 4
+                at = acked.end()
+            else:
+                self.answered += kind in (_CONNACK, _SUBACK)
+                at += header[1]
+        self.buffer = data[at:]
         if acks:
-            self.send(bytes(acks))
+            self.send(b"".join(acks))
 
-    def _message(self, taken: bytes) -> None:
-        start = 2
-        while taken[start - 1] & 0x80:
-            start += 1
-        end = start + 2 + int.from_bytes(taken[start : start + 2], "big")
-        body = end + 2 if taken[0] & 0x06 else end
-        self.on_message(taken[start + 2 : end], taken[body:], bool(taken[0] & 1))
+    def _messages(self, data: bytes, at: int, start: int, length: int, acks: list[bytes]) -> int:
+        """Those that differ in nothing but packet id and payload are looked at together: one by one they would take the
+        core that the broker needs. Returns where they end."""
+        name = at + start + 2
+        end = name + int.from_bytes(data[name - 2 : name], "big")
+        body = end + 2 if data[at] & 0x06 else end
+        head, count = data[at:end], 1
+        numbers = [int(data[body : body + NUMBER_BYTES])]
+        if data.startswith(head, at + length) and body + NUMBER_BYTES <= at + length:
+            rows = np.frombuffer(data, np.uint8, (len(data) - at) // length * length, at).reshape(-1, length)
+            alike = (rows[:, : len(head)] == rows[0, : len(head)]).all(axis=1)
+            count = len(rows) if alike.all() else int(alike.argmin())
+            numbers = ((rows[:count, body - at : body - at + NUMBER_BYTES] - ord("0")) @ _DIGITS).tolist()
+            ids = rows[:count, end - at : body - at]
+        else:
+            ids = np.frombuffer(data, np.uint8, body - end, end).reshape(1, -1)
+        if ids.size:
+            answers = np.empty((count, 4), np.uint8)
+            answers[:, :2] = 0x40, 2
+            answers[:, 2:] = ids
+            acks.append(answers.tobytes())
+        self.on_messages(data[name:end], numbers, bool(data[at] & 1))
+        return at + count * length
 
     def send(self, data: bytes) -> None:
         """Send all of it; the broker always takes acknowledgements in the end."""
@@ -94,12 +127,12 @@ class Crowd:
         self.clients: dict[int, ResumingClient] = {}
 
     def connect(
-        self, client_id: str, clean: bool, on_message: Callable[[bytes, bytes, bool], None] = lambda *_: None
+        self, client_id: str, clean: bool, on_messages: Callable[[bytes, list[int], bool], None] = lambda *_: None
     ) -> ResumingClient:
         """A client whose CONNECT is on its way."""
         sock = socket.create_connection((self._address.host, self._address.port), timeout=SILENCE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = ResumingClient(sock, on_message)
+        client = ResumingClient(sock, on_messages)
         client.send(connect_packet(client_id, clean))
         self.clients[sock.fileno()] = client
         self._epoll.register(sock.fileno(), select.EPOLLIN)
@@ -112,14 +145,17 @@ class Crowd:
             self.clients[descriptor].readable()
         return bool(ready)
 
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        """Go on until it is. Raises DeliveryError after SILENCE_S without anything."""
-        heard = time.monotonic()
+    def until(self, true: Callable[[], bool], what: str, limit_s: float = float("inf")) -> None:
+        """Go on until it is. Raises DeliveryError after SILENCE_S without anything, or `limit_s`."""
+        began = heard = time.monotonic()
         while not true():
-            if self.turn():
-                heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE_S:
+            came, now = self.turn(), time.monotonic()
+            if came:
+                heard = now
+            if now - heard > SILENCE_S:
                 raise DeliveryError(f"{what}: nothing came for {SILENCE_S:.0f} s")
+            if now - began > limit_s:
+                raise DeliveryError(f"{what}: not all came in {limit_s:.0f} s")
 
     def until_acked(self, client: ResumingClient, count: int) -> None:
         """Go on until so many publications of a client are acknowledged."""
@@ -143,21 +179,50 @@ class Crowd:
         self._epoll.close()
 
 
+class Progress:
+    """Says every TOLD_S how far something is. Raises DeliveryError when it takes longer than `limit_s`."""
+
+    def __init__(self, what: str, total: int, tell: Callable[[str], None], limit_s: float) -> None:
+        self._what, self._total, self._tell, self._limit_s = what, total, tell, limit_s
+        self._began_s = self._told_s = time.monotonic()
+
+    def at(self, done: int) -> None:
+        """So many of all are done."""
+        now_s = time.monotonic()
+        took_s = now_s - self._began_s
+        if now_s - self._told_s >= TOLD_S:
+            self._told_s = now_s
+            self._tell(f"{self._what}: {done:,} of {self._total:,} in {took_s:.0f} s")
+        if took_s > self._limit_s:
+            raise DeliveryError(f"{self._what}: {done:,} of {self._total:,} in {took_s:.0f} s, which is too long")
+
+
 def publish_all(
-    crowd: Crowd, publisher: ResumingClient, messages: Iterable[tuple[str, bytes]], retain: bool = False
+    crowd: Crowd,
+    publisher: ResumingClient,
+    messages: Iterable[tuple[str, bytes]],
+    retain: bool = False,
+    progress: Progress | None = None,
 ) -> None:
     """Publish with QoS 1, WINDOW unacknowledged at most; returns when all are acknowledged."""
-    sent, before, pending = 0, publisher.acked, bytearray()
+    sent, before = 0, publisher.acked
+    heads: dict[tuple[str, int], bytes] = {}
+    pending: list[bytes] = []
     for topic, payload in messages:
-        packet = bytearray(_WIRE.publish(topic, payload, 1, sent % 60_000 + 1))
-        packet[0] |= retain
-        pending += packet
+        head = heads.get((topic, len(payload)))
+        if head is None:  # what stands before the packet id
+            whole = bytearray(_WIRE.publish(topic, payload, 1))
+            whole[0] |= retain
+            head = heads[topic, len(payload)] = bytes(whole[: -2 - len(payload)])
+        pending += (head, (sent % PACKET_IDS + 1).to_bytes(2, "big"), payload)
         sent += 1
-        if sent % 50 == 0:
-            publisher.send(bytes(pending))
+        if sent % SENT_AT_ONCE == 0:
+            publisher.send(b"".join(pending))
             pending.clear()
             crowd.until_acked(publisher, before + sent - WINDOW)
-    publisher.send(bytes(pending))
+            if progress is not None:
+                progress.at(publisher.acked - before)
+    publisher.send(b"".join(pending))
     crowd.until_acked(publisher, before + sent)
 
 
@@ -191,7 +256,7 @@ def _probe(address: Address, pipe: Connection) -> None:
     took: list[float] = []
     while not pipe.poll():
         count, acked, started = len(came), client.acked, time.perf_counter()
-        client.send(_WIRE.publish(PROBE_TOPIC, b"x" * 100, 1, len(took) % 60_000 + 1))
+        client.send(_WIRE.publish(PROBE_TOPIC, numbered_payload(len(took)), 1, len(took) % 60_000 + 1))
         while len(came) == count or client.acked == acked:
             crowd.turn(0.2)
         took.append(time.perf_counter() - started)

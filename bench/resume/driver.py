@@ -21,10 +21,12 @@ leave, miss publications, and return all at once; each must get exactly what it 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
+from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,13 +39,13 @@ from ..peers.targets import running
 from ..report import DriverReport
 from ..stage.clusters import cluster_status
 from ..stage.servers import Target
-from .clients import Crowd, Probe, ResumingClient, publish_all, subscribe_packet
+from .clients import Crowd, Probe, Progress, ResumingClient, numbered_payload, publish_all, subscribe_packet
 
 RETURNING = 100
 """Handshakes under way at a time."""
-PAYLOAD_BYTES = 100
 FILTERS_A_PACKET = 500
 ASKED = 20
+CPU_COLUMNS = ("clients", "brokers", "coordinators")
 
 
 # Sessions, messages of their own, shared ones, and each session's filters.
@@ -51,23 +53,30 @@ Case = tuple[int, int, int, Callable[[int], list[str]]]
 
 
 class Returning:
-    """Sessions that leave and come back; what each got, by topic."""
+    """Sessions that leave and come back; what each got, by topic. `progress(what, total)`: of what takes its time."""
 
-    def __init__(self, target: Target, count: int, filters: Callable[[int], list[str]]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        count: int,
+        filters: Callable[[int], list[str]],
+        progress: Callable[[str, int], Progress],
+    ) -> None:
         self._crowd = Crowd(target.address)
+        self._progress = progress
         self._count = count
         self._filters = filters
-        self._got: list[dict[bytes, list[int]]] = [{} for _ in range(count)]
+        self._got: list[dict[bytes, array[int]]] = [{} for _ in range(count)]
         self._total = 0
 
-    def prepare(self, messages: Callable[[], Any]) -> None:
-        """Subscribe all, leave, and publish what they miss."""
+    def prepare(self, messages: Iterable[tuple[str, bytes]], total: int) -> None:
+        """Subscribe all, leave, and publish what they miss, `total` messages."""
         crowd = self._crowd
         self._open(lambda number, client: client.send(subscribe_packet(self._filters(number))), 2)
         crowd.leave(list(crowd.clients.values()))
         publisher = crowd.connect("resume-publisher", True)
         crowd.until(lambda: publisher.answered > 0, "CONNACK")
-        publish_all(crowd, publisher, messages())
+        publish_all(crowd, publisher, messages, progress=self._progress("published", total))
         crowd.leave([publisher])
 
     def _open(self, then: Callable[[int, ResumingClient], None], answers: int) -> None:
@@ -82,24 +91,31 @@ class Returning:
             crowd.turn()
             opening = {n: c for n, c in opening.items() if c.answered < answers}
 
-    def _taker(self, number: int) -> Callable[[bytes, bytes, bool], None]:
+    def _taker(self, number: int) -> Callable[[bytes, list[int], bool], None]:
         got = self._got[number]
 
-        def take(topic: bytes, payload: bytes, retained: bool) -> None:
-            got.setdefault(topic, []).append(int(payload[:8]))
-            self._total += 1
+        def take(topic: bytes, numbers: list[int], retained: bool) -> None:
+            got.setdefault(topic, array("I")).extend(numbers)
+            self._total += len(numbers)
 
         return take
 
     def come_back(self, each: int) -> float:
         """All return; seconds until each had `each` messages. Raises DeliveryError when one lacks, repeats or disorders
         some."""
+        wanted = each * self._count
+        progress = self._progress("given", wanted)
+
+        def complete() -> bool:
+            progress.at(self._total)
+            return self._total >= wanted
+
         started = time.perf_counter()
         self._open(lambda number, client: None, 1)
-        self._crowd.until(lambda: self._total >= each * self._count, "what was missed")
+        self._crowd.until(complete, "what was missed")
         took = time.perf_counter() - started
         for number, got in enumerate(self._got):
-            if sum(map(len, got.values())) != each or any(list(range(len(n))) != n for n in got.values()):
+            if sum(map(len, got.values())) != each or any(list(range(len(n))) != n.tolist() for n in got.values()):
                 raise DeliveryError(f"session {number} did not get exactly its {each} messages in order")
         return took
 
@@ -108,39 +124,35 @@ class Returning:
         self._crowd.close()
 
 
-def numbered_payload(number: int) -> bytes:
-    """The `number`th of its topic."""
-    return b"%08d" % number + b"." * (PAYLOAD_BYTES - 8)
-
-
-def one_return(
-    target: Target, sessions: int, own: int, shared: int, filters: Callable[[int], list[str]]
-) -> dict[str, float]:
-    """Seconds, another client's p99, memory and the coordinators' longest turn."""
-    returning = Returning(target, sessions, filters)
+def one_return(target: Target, case: Case, progress: Callable[[str, int], Progress]) -> dict[str, float]:
+    """Seconds, another client's p99, memory and the coordinators' longest turn; seconds of CPU by role."""
+    sessions, own, shared, filters = case
+    returning = Returning(target, sessions, filters, progress)
     try:
+        started = time.perf_counter()
         returning.prepare(
-            lambda: [
-                *[(f"resume/own/{n}/x", numbered_payload(i)) for i in range(own) for n in range(sessions)],
-                *[("resume/all/x", numbered_payload(i)) for i in range(shared)],
-            ]
+            itertools.chain(
+                ((f"resume/own/{n}/x", numbered_payload(i)) for i in range(own) for n in range(sessions)),
+                (("resume/all/x", numbered_payload(i)) for i in range(shared)),
+            ),
+            own * sessions + shared,
         )
+        published_s = time.perf_counter() - started
         if target.name == "lexicast":
             cluster_status(target)  # the longest turn is told since it was last asked for
         before = target.private_kib("coordinators") if "coordinators" in target.pids else 0
         probe = Probe(target.address)
+        cpu_before, ours_before = target.cpu_by_role(), time.process_time()
         took = returning.come_back(own + shared)
-        found = {"s": took, "live_p99_ms": probe.stop()}
+        found = {"s": took, "published_s": published_s, "clients_cpu_s": time.process_time() - ours_before}
+        found |= {f"{role}_cpu_s": spent - cpu_before[role] for role, spent in target.cpu_by_role().items()}
+        found["live_p99_ms"] = probe.stop()
         if "coordinators" in target.pids:
             found["mib"] = (target.private_kib("coordinators") - before) / 1024
             found["loop_ms"] = max([c["loop_ms"] for c in coordinators(cluster_status(target))], default=0.0)
         return found
     finally:
         returning.close()
-
-
-def _return(settings: Case, target: Target) -> dict[str, float]:
-    return one_return(target, *settings)
 
 
 def many_filters(target: Target, count: int) -> float:
@@ -179,8 +191,8 @@ def many_retained(target: Target, count: int, subscribers: int = 8) -> tuple[flo
         crowd.close()
 
 
-def _count(taken: Counter[bytes], topic: bytes, payload: bytes, retained: bool) -> None:
-    taken[topic] += 1
+def _count(taken: Counter[bytes], topic: bytes, numbers: list[int], retained: bool) -> None:
+    taken[topic] += len(numbers)
 
 
 def _miss_ms(crowd: Crowd, name: str) -> float:
@@ -240,11 +252,16 @@ def measure(report: DriverReport) -> None:
                 for case, settings in cases.items():
                     if case in chosen:
                         progress.step(f"{name}: {case}: {settings[0]} sessions return")
-                        _run(report, name, case, partial(_return, settings))
+                        told = partial(Progress, tell=partial(_tell, report), limit_s=options.limit_s)
+                        _run(report, name, case, partial(one_return, case=settings, progress=told))
                 if name == "lexicast" and "others" in chosen:
                     progress.step(f"{name}: many filters, many retained, clean connections")
                     _run(report, name, "others", lambda target: _others(target, options))
     _figures(report, cases)
+
+
+def _tell(report: DriverReport, text: str) -> None:
+    report.console.print(f"  {text}", markup=False, highlight=False)
 
 
 def _others(target: Target, options: argparse.Namespace) -> dict[str, float]:
@@ -285,6 +302,18 @@ def _figures(report: DriverReport, cases: dict[str, Any]) -> None:
         report.figure(key, reports.median(values("lexicast", "others", key)))
     columns = ["sessions return", "lexicast s", "mosquitto s", "another's p99 ms", "speed ratio"]
     report.table("From the first CONNECT to the last delivery", columns, rows)
+    report.table("Meanwhile, seconds of CPU", ["", *CPU_COLUMNS, "published in s"], _cpu_rows(report, cases))
+
+
+def _cpu_rows(report: DriverReport, cases: dict[str, Any]) -> list[list[str]]:
+    """The clients' too: where they need a core they are what is measured."""
+    keys = [*(f"{role}_cpu_s" for role in CPU_COLUMNS), "published_s"]
+    return [
+        [f"{name}: {case}", *(reports.format_number(reports.median([one.get(key) for one in found])) for key in keys)]
+        for name, of_target in report.samples.items()
+        for case, found in of_target.items()
+        if case in cases and found
+    ]
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -293,6 +322,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.set_defaults(rounds=1)
     parser.add_argument("--sessions", type=reports.positive, help="default 1000; quick 200")
     parser.add_argument("--backlog", type=reports.positive, help="of each of 100 sessions: default 20000; quick 500")
+    parser.add_argument(
+        "--limit-s", type=reports.positive, default=900, help="for publishing, and for coming back: default 900"
+    )
     parser.add_argument("--filters", type=reports.positive, help="of one session: default 10000; quick 2000")
     parser.add_argument("--retained", type=reports.positive, help="default 100000; quick 10000")
     parser.add_argument("--cases", default="wildcard,exact,backlog,others", help="which to run (default all)")

@@ -55,6 +55,10 @@ class Target:
         """CPU time of all its processes so far, in seconds."""
         return sum(cpu_s(pid) for pids in self.pids.values() for pid in pids)
 
+    def cpu_by_role(self) -> dict[str, float]:
+        """The same of each role."""
+        return {role: sum(map(cpu_s, pids)) for role, pids in self.pids.items()}
+
     def require_alive(self) -> None:
         """Raises `UnavailableError` with the end of its log when the broker has died."""
         if self.process.poll() is not None:
