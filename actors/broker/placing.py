@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ..loop.turns import Turns
+from .beginnings import Beginning, Beginnings
 from .coordinators import Coordinators
 from .encoding import Grant
 from .filters import Filters, concerns_all
@@ -31,6 +31,7 @@ Cuts = dict[bytes, dict[int, int]]
 class PlacingBroker(Protocol):
     """The broker, as placing needs it."""
 
+    beginnings: Beginnings
     filters: Filters
     coordinators: Coordinators
     live: LiveDelivery
@@ -47,16 +48,6 @@ class PlacingBroker(Protocol):
 
     def give_up(self, subscriber: Subscriber, filters: Collection[bytes]) -> None:
         """End subscriptions whose placing has failed; see `Subscriptions.give_up`."""
-
-
-class Beginning(NamedTuple):
-    """Where new filters of a subscriber begin: at the heads, or lagging from `begin` on. `past`: from where on it comes
-    live, or came to this broker. `behind`: groups whose blocks before the cut are still to come, and may have been
-    chosen before the filter was known."""
-
-    begin: Mapping[int, int] = MappingProxyType({})
-    past: Mapping[int, int] = MappingProxyType({})
-    behind: Collection[int] = ()
 
 
 class Placing:
@@ -234,7 +225,7 @@ class Placing:
         cuts, ends, behind = self._cut, self._ends, self._behind
         everywhere, at_once = concerns_all(wanted), len(wanted) <= FILTERS_AT_ONCE
         if everywhere and at_once and not (behind or self._subscriber.lagging):
-            begin = self._missed(start)
+            begin = broker.beginnings.missed(start, cuts, ends)
         else:
             begin = {}
             for group in cuts if everywhere else broker.coordinators.groups_of_all(wanted):
@@ -249,18 +240,6 @@ class Placing:
             if self._subscriber.lagging.get(group, first) < first:
                 self._subscriber.discarded(group, first)
         return dict.fromkeys(wanted, self._cut)
-
-    def _missed(self, start: dict[int, int]) -> dict[int, int]:
-        """Where a new subscriber to all groups begins in those in which it is not live at once. (A hundred groups are
-        looked at for each session that returns: this is the short way.)"""
-        ends, heads = self._ends, self._broker.live.heads
-        begin = {group: at for group, at in start.items() if at < ends.get(group, 0)}
-        for group, cut in self._cut.items():
-            if group not in begin:
-                at = max(cut, start.get(group, 0))
-                if heads.get(group) != at:
-                    begin[group] = at
-        return begin
 
 
 def _parts(wanted: Mapping[bytes, Grant]) -> Iterator[Mapping[bytes, Grant]]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 
+from .beginnings import Beginning, Beginnings
 from .catching_up.block_cache import BlockCache
 from .catching_up.readers import CatchingUp
 from .coordinators import Coordinators
@@ -21,7 +22,7 @@ from .fanout import Fan, Fanout
 from .filters import Filters
 from .live_delivery import LiveDelivery
 from .pipelines.pipeline import Pipeline
-from .placing import FILTERS_AT_ONCE, Beginning, Cuts, Placing
+from .placing import FILTERS_AT_ONCE, Cuts, Placing
 from .retained_feed import RetainedFeed
 from .subscriber import Subscriber
 
@@ -43,6 +44,7 @@ class Subscriptions:
         self.coordinators = coordinators
         self.live = live
         self.encoder = encoder
+        self.beginnings = Beginnings(live.heads)
         self.filters = Filters([DICTIONARIES_FILTER], coordinators.pipelines_of, coordinators.ask)
         self._catching_up = CatchingUp(self, cache, live.waiting, past_bytes_max)
         self._clock = clock
@@ -117,14 +119,12 @@ class Subscriptions:
             self.lagged(subscriber)
 
     def _lag(self, subscriber: Subscriber, beginning: Beginning) -> None:
+        if not subscriber.lagging:
+            subscriber.lagging, subscriber.past, subscriber.missed_live = self.beginnings.lagging(beginning)
+            return
         begin, past, behind = beginning
         heads = self.live.heads
         lagging, pasts, missed_live = subscriber.lagging, subscriber.past, subscriber.missed_live
-        if not lagging:
-            subscriber.lagging = {g: at for g, at in begin.items() if at != heads.get(g, 0) or g in behind}
-            subscriber.past = {g: past[g] for g, at in subscriber.lagging.items() if at < past.get(g, 0)}
-            subscriber.missed_live = subscriber.lagging.keys() - subscriber.past.keys()
-            return
         for group, offset in begin.items():
             at = lagging.get(group, offset)
             if at > offset:

@@ -23,6 +23,7 @@ from typing import Any
 import msgpack
 
 from lexicast.cluster.errors import PeerError
+from lexicast.cluster.positions import Cursor
 
 from .codec.packets import Will
 from .codec.properties import WILL, WILL_DELAY_S, read_properties, write_properties
@@ -36,6 +37,9 @@ IDS_SKIPPED = 1 << 15
 
 # Subscriptions read or written in one step.
 STEP = 100
+
+# Cursors of sessions that had nothing in flight, read lately: those that were left together stand at the same place.
+PLACES_REMEMBERED = 16
 
 _OFFSET_MAX = 2**63 - 1
 _TOPIC_BYTES_MAX = 65_535
@@ -172,6 +176,12 @@ def will_delay_s(will: Will | None) -> int:
     return int((will.properties or {}).get(WILL_DELAY_S, 0)) if will is not None else 0
 
 
+_places: dict[bytes, Cursor] = {}
+# How a place begins: an array of six, FORMAT first; and by its first byte, how long the next id is.
+_PLACE_HEAD = bytes([0x96, FORMAT])
+_NEXT_ID_BYTES = {**{bytes([small]): 1 for small in range(0x80)}, b"\xcc": 2, b"\xcd": 3}
+
+
 _UNREADABLE = (ValueError, TypeError, LookupError, msgpack.UnpackException, PeerError)
 
 
@@ -192,8 +202,12 @@ def _filters(data: bytes) -> Iterator[dict[bytes, SessionSubscription]]:
 
 def _place(
     data: bytes,
-) -> tuple[int, dict[int, int], dict[int, InFlight], dict[int, InFlight], dict[int, int]]:
-    """(next id, cursor, pending, released, received)."""
+) -> tuple[int, Cursor, dict[int, InFlight], dict[int, InFlight], dict[int, int]]:
+    """(next id, cursor, pending, released, received). Nobody changes the cursor: others may stand there too."""
+    next_id_bytes = _NEXT_ID_BYTES.get(data[2:3], 0) if data[:2] == _PLACE_HEAD else 0
+    where = data[2 + next_id_bytes :]
+    if next_id_bytes and (known := _places.get(where)) is not None:
+        return _packet_id(msgpack.unpackb(data[2 : 2 + next_id_bytes])), known, {}, {}, {}
     next_id, flat, flying, released, received = _fields(data, 5)
     if flat and ({*map(type, flat)} != {int} or min(flat) < 0 or max(flat) > _OFFSET_MAX):
         raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
@@ -203,6 +217,10 @@ def _place(
         raise ValueError("a packet id is used twice")
     found_received = {_packet_id(i): _number(g, _OFFSET_MAX) for i, g in received}
     cursor = dict(zip(flat[::2], flat[1::2], strict=True))
+    if next_id_bytes and not (flying or released or received):
+        if len(_places) >= PLACES_REMEMBERED:
+            _places.clear()
+        _places[where] = cursor
     return _packet_id(next_id), cursor, found_pending, found_released, found_received
 
 

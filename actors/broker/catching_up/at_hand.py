@@ -54,6 +54,8 @@ class AtHand:
         # Topic -> its pages, in the order of the log.
         self._index: TopicIndex[deque[Page]] = TopicIndex()
         self._gone = 0
+        # Where one stood who was covered, and by which version; nothing has changed here since.
+        self._covered: tuple[dict[int, int], dict[int, int], int] | None = None
         # Groups of which retention had taken something.
         self._trimmed: set[int] = set()
 
@@ -63,6 +65,7 @@ class AtHand:
         """A page was fetched. One that was made for some filters only serves nobody else."""
         if not (page.whole or page.filters is None):
             return
+        self._covered = None
         stretch = self._stretches.get(page.group)
         if stretch is not None:
             while stretch.pages and stretch.pages[-1].start >= page.start:
@@ -89,6 +92,7 @@ class AtHand:
         stretch = self._stretches.get(page.group)
         if stretch is None or page not in stretch.pages:
             return
+        self._covered = None
         while stretch.pages:
             first = stretch.pages.popleft()
             for topic in first.index:
@@ -120,6 +124,7 @@ class AtHand:
     def drop(self, group: int) -> None:
         """What is at hand of a group serves nobody any more."""
         stretch = self._stretches.pop(group, None)
+        self._covered = None
         self._trimmed.discard(group)
         if stretch is not None:
             while stretch.pages:
@@ -142,6 +147,7 @@ class AtHand:
         moved = self._cache.moved
         if not moved:
             return
+        self._covered = None
         for group in moved:
             stretch = self._stretches.get(group)
             if stretch is not None:
@@ -171,7 +177,18 @@ class AtHand:
 
         `version`: by which all its filters were registered.
         """
-        return next(self._missing(subscriber, version), None) is None
+        covered = self._covered
+        if (
+            covered is not None
+            and version <= covered[2]
+            and subscriber.lagging == covered[0]
+            and subscriber.past == covered[1]
+        ):
+            return True
+        if next(self._missing(subscriber, version), None) is not None:
+            return False
+        self._covered = subscriber.lagging.copy(), subscriber.past.copy(), version
+        return True
 
     def lacks(self, subscriber: Subscriber, version: int) -> list[int]:
         """The groups for which it is not covered."""

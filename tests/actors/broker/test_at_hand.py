@@ -175,3 +175,29 @@ def test_a_block_that_has_not_what_it_says_costs_itself() -> None:
     for _ in range(2):
         assert [row.offset for row in page.rows] == [0, 2]
         assert page.numbers([b"a"], 0) == [0, 1]
+
+
+def test_who_stands_where_another_stood_is_not_looked_at_group_by_group(monkeypatch: Any) -> None:
+    log = Log(1 << 20, 1 << 20)
+    for group in range(GROUPS):
+        log.publish(group, 0, live=False)
+        log.fetch(group, 0, 1, whole=True, version=0)
+    looks: list[Subscriber] = []
+    look = AtHand._missing
+
+    def looked(self: AtHand, who: Subscriber, version: int) -> Any:
+        looks.append(who)
+        return look(self, who, version)
+
+    monkeypatch.setattr(AtHand, "_missing", looked)
+    log.at_hand.sync()
+    for _ in range(5):
+        subscriber = Subscriber(cast(Any, None), Kind(4))
+        subscriber.lagging = dict.fromkeys(range(GROUPS), 0)
+        assert log.at_hand.covers(subscriber, 1)
+    assert len(looks) == 1
+    subscriber.past = {0: 2}  # it is known that there is more
+    assert not log.at_hand.covers(subscriber, 1)
+    log.at_hand.drop(1)
+    subscriber.past = {}
+    assert not log.at_hand.covers(subscriber, 1)

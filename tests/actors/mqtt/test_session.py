@@ -274,6 +274,23 @@ def test_state_goes_on_where_it_was_left() -> None:
     assert (filters_of(after), place_of(after)) == (filters_of(before), place_of(before))
 
 
+def test_sessions_left_at_one_place_share_its_cursor_and_nothing_else() -> None:
+    cursor = {group: group + 70_000 for group in range(100)}
+    sessions = []
+    for next_id in (1, 127, 128, 255, 256, 65_535):
+        left = Session("a", b"uid", 7, next_id=next_id, cursor=dict(cursor))
+        session = Session("a", b"uid", 8)
+        restore(session, filters_of(left), place_of(left))
+        assert (session.next_id, session.cursor) == (next_id, cursor)
+        sessions.append(session)
+    assert len({id(session.cursor) for session in sessions}) == 1
+    sessions[0].pending[1] = (1, 2, 1, False)
+    assert not any(session.pending for session in sessions[1:])
+    busy = Session("a", b"uid", 7, cursor=dict(cursor), unacknowledged={5: (1, 2, 1, False)})
+    restore(sessions[0], filters_of(busy), place_of(busy))
+    assert sessions[0].pending == busy.unacknowledged
+
+
 def test_state_half_resent_keeps_the_order() -> None:
     one = session()
     one.send(1, [10, 11, 12], 1)
