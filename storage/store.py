@@ -35,6 +35,7 @@ from .file.keys import MAX_OFFSET, expiry_key
 from .file.table import AnyTransaction, WriteTransaction
 from .index.index_writer import IndexWriter
 from .index.log_index import LogIndex
+from .index.memory import BlockEntries
 from .log.block_format import FORMAT_VERSION, encode_block
 from .log.block_log import Log
 from .log.block_outline import Outline, outline
@@ -50,8 +51,8 @@ from .upkeep.housekeeping import Housekeeping
 from .upkeep.reclaiming import Reclaimed
 from .upkeep.row_inspection import RowInspection
 
-# A block's group, and its entries for the index: topic id and entry, packed.
-Entered: TypeAlias = tuple[int, list[tuple[int, bytes]]]
+# A block's group, and its entries for the index.
+Entered: TypeAlias = tuple[int, BlockEntries]
 
 
 class Tail(NamedTuple):
@@ -198,7 +199,7 @@ class Store:
         need = sum([self._space.needed_bytes(len(value)) for value in values])
         self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
         with self.guard():
-            for _ in range(self._index_memory.steps_owed(sum([len(found.topics) for found in outlines]))):
+            for _ in range(self._index_memory.steps_owed(sum([len(found.topics.names) for found in outlines]))):
                 self._index_writer.step()
             try:
                 entries, used = self._write(outlines, values)

@@ -107,7 +107,7 @@ class TopicReader:
 
     def entries_from(self, group: int, topic_ids: U64, first: int, last: int, most: int) -> Looked | None:
         """Offsets of entries of topics from the block that holds `first` on, up to `last`; see `LogIndex.entries`."""
-        recent = self._index.memory.recent(topic_ids.tolist())
+        recent = self._index.memory.recent(topic_ids)
         with self._guard.reading() as txn:
             head = self._log.head_at(txn, group, first)
             # Of a block that began before, a topic's entry lies before.
@@ -117,7 +117,7 @@ class TopicReader:
 
     def last_entries(self, group: int, topic_id: int, before: int, most: int) -> RowColumns | None:
         """The last entries of a topic that begin below an offset; see `LogIndex.last_entries`."""
-        recent = self._index.memory.recent([topic_id])
+        recent = self._index.memory.recent(np.array([topic_id], np.uint64))
         with self._guard.reading() as txn:
             return self._index.last_entries(txn, recent, topic_id, before, most)
 

@@ -29,27 +29,32 @@ class RowSource(Protocol):
         """How many pieces."""
         ...
 
+    @property
+    def window(self) -> int:
+        """How many rows of a piece are looked at at once."""
+        ...
+
     def segment(self, txn: AnyTransaction, database: Database, number: int) -> RowColumns:
         """One of them."""
         ...
 
 
 class InMemory:
-    """A tier of the memory table as a source; `piece` rows at a time."""
+    """A tier of the memory table as a source: one piece, of which `window` rows are looked at at once."""
 
-    def __init__(self, rows: RowColumns, piece: int) -> None:
+    def __init__(self, rows: RowColumns, window: int) -> None:
         self._rows = rows
-        self._piece = piece
-        self.segments = -(-rows.size // piece)
+        self.window = window
+        self.segments = 1
 
     def segment(self, txn: AnyTransaction, database: Database, number: int) -> RowColumns:
         """See `RowSource`."""
-        del txn, database
-        return self._rows.slice(number * self._piece, (number + 1) * self._piece)
+        del txn, database, number
+        return self._rows
 
 
 def in_memory(tiers: Sequence[RowColumns], segment_rows: int) -> list[RowSource]:
-    """Tiers as sources whose pieces span about the same keys, and are about a segment together."""
+    """Tiers as sources whose windows span about the same keys, and are about a segment together."""
     total = max(1, sum([tier.size for tier in tiers]))
     return [InMemory(tier, -(-segment_rows * tier.size // total)) for tier in tiers if tier.size]
 
@@ -61,10 +66,24 @@ class _Input:
         self.source = source
         self.number = 0
         self.at = 0
+        self._size = 0
 
     @property
     def left(self) -> bool:
+        """There is more."""
         return self.number < self.source.segments
+
+    def ahead(self, txn: AnyTransaction, database: Database) -> RowColumns:
+        """The next rows of the current piece."""
+        rows = self.source.segment(txn, database, self.number)
+        self._size = rows.size
+        return rows.slice(self.at, min(rows.size, self.at + self.source.window))
+
+    def passed(self, rows: int) -> None:
+        """So many of them are taken."""
+        self.at += rows
+        if self.at == self._size:
+            self.number, self.at = self.number + 1, 0
 
 
 class Merge:
@@ -110,19 +129,13 @@ class Merge:
 
     def _take(self, txn: AnyTransaction, database: Database, now_us: int) -> None:
         """Move all rows up to the first end of a current segment: after it every input is at or beyond that key."""
-        current = [
-            (each, each.source.segment(txn, database, each.number).from_row(each.at))
-            for each in self._inputs
-            if each.left
-        ]
+        current = [(each, each.ahead(txn, database)) for each in self._inputs if each.left]
         bound = min([(rows.key[-1], rows.seq[-1] if self._by_seq else 0) for _, rows in current])
         parts = []
         for each, rows in current:
             taken = self._upto(rows, *bound)
             parts.append(rows.slice(0, taken))
-            each.at += taken
-            if taken == rows.size:
-                each.number, each.at = each.number + 1, 0
+            each.passed(taken)
         # Bringing them together copies: what it was taken from lies in the map and does not outlive the transaction.
         found = self._cleaned(in_order(parts, now_us) if self._by_seq else merged(parts, now_us))
         if found.size:
@@ -131,11 +144,11 @@ class Merge:
 
     def _upto(self, rows: RowColumns, key: np.uint64, seq: np.uint64 | int) -> int:
         """How many of the rows lie at or before the bound."""
-        end = int(np.searchsorted(rows.key, key, "right"))
+        end = int(rows.key.searchsorted(key, "right"))
         if not self._by_seq:
             return end
-        start = int(np.searchsorted(rows.key, key, "left"))
-        return start + int(np.searchsorted(rows.seq[start:end], seq, "right"))
+        start = int(rows.key[:end].searchsorted(key))
+        return start + int(rows.seq[start:end].searchsorted(np.uint64(seq), "right"))
 
 
 def in_order(parts: Sequence[RowColumns], now_us: int) -> RowColumns:

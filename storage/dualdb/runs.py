@@ -50,6 +50,9 @@ def parse_segment_key(key: bytes | memoryview) -> tuple[int, int]:
 class SortedRun:
     """A run on disk and, in memory, where its segments begin: 24 bytes a segment of 16,384 rows."""
 
+    # A merge looks at a segment as a whole.
+    window: Final = 2**63
+
     def __init__(self, number: int, level: int, prefix: bytes = b"") -> None:
         self.number = number
         self._prefix = prefix

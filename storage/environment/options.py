@@ -58,8 +58,8 @@ class StoreOptions:
     # what waits for the next commit, and how long an acknowledgement waits behind others.
     commit_bytes_max: int = 16 * MIB
 
-    # Entries (one a block and topic) of the index's memory table before it is written behind: 65,536 x 28 bytes plus
-    # a dictionary slot a topic is about 10 MiB at worst.
+    # Entries (one a block and topic) of the index's memory table before it is written behind: 65,536 x 40 bytes, and
+    # four times as many where a disk is slow.
     index_entries_max: int = 65_536
 
     # Bytes of log not yet covered by the index on disk: what has to be looked through again after a crash. 256 MiB is

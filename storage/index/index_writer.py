@@ -10,6 +10,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.topics.names import is_wildcard
 
+from ..dualdb.rows import NEVER_US
 from ..environment.environment import Environment
 from ..file.sealing import DamageError
 from ..file.table import WriteTransaction
@@ -21,7 +22,7 @@ from ..tables.groups import StoredGroup
 from ..tables.state import parse_subscription_row
 from ..tables.topics import TopicIds, wildcard_id
 from .log_index import LogIndex
-from .memory import packed_entry
+from .memory import BlockEntries
 
 # How long an opening waits for the index.
 OPEN_S: Final = 1.0
@@ -49,14 +50,15 @@ class IndexWriter:
         self._entering: bytes | None = None
         self._catching: list[int] = []
 
-    def entries(self, txn: WriteTransaction, found: Outline) -> list[tuple[int, bytes]]:
-        """What the index will hold of a block, packed, by topic id (new topics get theirs in `txn`)."""
-        group, time_us = found.block.group, found.block.time_us
-        known, resolve, packed = self._ids.known, self._ids.resolve, packed_entry
-        return [
-            (known(topic) or resolve(txn, group, topic), packed(first, count, time_us, expires_us))
-            for topic, first, count, expires_us in found.topics
-        ]
+    def entries(self, txn: WriteTransaction, found: Outline) -> BlockEntries:
+        """What the index will hold of a block (new topics get their ids in `txn`)."""
+        names, firsts, records, expires_us = found.topics
+        try:
+            ids = list(map(self._ids.known, names))
+        except KeyError:
+            ids = [self._ids.resolve(txn, found.block.group, name) for name in names]
+        until = [min(each, NEVER_US) for each in expires_us] if found.expire_first_us else None
+        return BlockEntries(ids, firsts, records, until, found.block.time_us)
 
     def number_topics(self, txn: WriteTransaction) -> None:
         """Store the next topic number of each group in which `txn` has named topics."""
@@ -196,9 +198,10 @@ class IndexWriter:
             group.entered_below = max(group.entered_below, group.last + 1)
             return False
         with self._entered() as txn:
-            entered = [pair for _, item in found if item is not None for pair in self.entries(txn, item)]
+            entered = [self.entries(txn, item) for _, item in found if item is not None]
             self.number_topics(txn)
-        self._memory.add(entered)
+        for entries in entered:
+            self._memory.add(entries)
         for _, item in found:
             if item is not None:
                 self._memory.logged(item.block.size_bytes)

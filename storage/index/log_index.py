@@ -10,10 +10,11 @@ An entry is one topic's publications in one block: first offset u64, records u32
 Nothing is read to be written (the paper's lazy lists): entries go to a memory table, which answers meanwhile, and are
 *written behind* in sorted runs with LMDB's append, a segment a step; runs are merged in the background, and what
 retention has passed by is left out on the way. A memory table that is full is frozen and a new one begun; while the
-frozen one is written both answer, and an entry may be found twice: `entries` names it once. Freezing itself does
-nothing (bringing 65,536 entries into order at once took 5 to 16 ms): each step orders what it writes. Once all of it is
-on disk each group's watermark `indexed_below` moves, in the same transaction: after a crash everything beyond the
-watermark is entered again from the log. Subscriptions are few (one a broker and filter) and written at once.
+frozen one is written both answer, and an entry may be found twice: `entries` names it once. A table is brought into
+order an eighth at a time as it fills, and the eighths together a segment a step (65,536 entries at once took 5 to
+16 ms). Once all of it is on disk each group's watermark `indexed_below` moves, in the same transaction: after a crash
+everything beyond the watermark is entered again from the log. Subscriptions are few (one a broker and filter) and
+written at once.
 
 A topic's times ascend with its offsets, so the entries of a span of time are found by offset: the caller turns times
 into offsets through the log.
@@ -25,6 +26,8 @@ entries of as many topics wrote a page each, 256 MiB; as a run it writes 3 MiB.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from ..dualdb.rows import NEVER_US, U64, RowColumns
 from ..dualdb.segments import segment_rows
@@ -63,15 +66,16 @@ class LogIndex:
     def freeze(self, below: dict[int, int]) -> None:
         """Begin to write the memory table; `below`: a watermark a group, all below it entered here or before."""
         self.memory.freeze(below)
-        self._runs.begin_flush(self.memory.segments())
+        self._runs.begin_flush(self.memory.frozen_pieces())
 
     def write_step(self, txn: WriteTransaction, now_us: int) -> dict[int, int] | None:
-        """Write the next segment of the frozen table; the watermarks to store when it was the last, else None.
+        """Write the next segment of the frozen table, without what has expired by `now_us`; the watermarks to store
+        when it was the last, else None.
 
         Raises DamageError, as `merge_step`: then give up the transaction and call `damaged`.
         """
         frozen = self.memory.frozen
-        if frozen is None or not self._runs.flush_step(txn):
+        if frozen is None or not self._runs.flush_step(txn, now_us):
             return None
         self._runs.choose(txn, now_us)
         return frozen.below
@@ -84,7 +88,7 @@ class LogIndex:
         """The last step's transaction came to nothing: memory goes back, what was under way begins again."""
         self._runs.roll_back()
         if self.memory.frozen is not None:
-            self._runs.begin_flush(self.memory.segments())
+            self._runs.begin_flush(self.memory.frozen_pieces())
 
     @property
     def merging(self) -> bool:
@@ -166,7 +170,11 @@ class LogIndex:
         """Of each topic: nothing at all stands under its ID beyond that offset, no publication and no subscription."""
         if not self.whole:
             return [False] * len(topic_ids)
-        free = [not self.memory.holds(i) and next(self.subscriptions.of(txn, i), None) is None for i in topic_ids]
+        held = self.memory.held(np.array(topic_ids, np.uint64)).tolist()
+        free = [
+            not own and next(self.subscriptions.of(txn, i), None) is None
+            for i, own in zip(topic_ids, held, strict=True)
+        ]
         asked = [(topic_id, last) for topic_id, last, left in zip(topic_ids, lasts, free, strict=True) if left]
         try:
             found = iter(self._runs.bare(txn, [i for i, _ in asked], [last for _, last in asked]))

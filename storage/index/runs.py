@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgpack
 import numpy as np
 
-from ..dualdb.merging import Merge
+from ..dualdb.merging import Merge, in_memory
 from ..dualdb.rows import U64, Index, RowColumns, empty, joined
 from ..dualdb.runs import SortedRun, delete_some
 from ..file.sealing import DamageError, seal, unpacked, unseal
@@ -77,7 +77,7 @@ def _between(rows: RowColumns, keys: U64, first: int, last: int) -> tuple[Index,
     return starts + before[ends] - before[starts], starts + upto[ends] - upto[starts]
 
 
-def _places(starts: Index, counts: Index) -> Index:
+def row_places(starts: Index, counts: Index) -> Index:
     """The places from each start on, as many as its count says."""
     places = np.arange(int(counts.sum()), dtype=np.intp)
     places += np.repeat(starts - (np.cumsum(counts) - counts), counts)
@@ -99,7 +99,7 @@ class IndexRuns:
         self._known: dict[int, SortedRun] = {}
         self._next = 1
         self._dropped: list[int] = []
-        self._flush: tuple[SortedRun, Iterator[RowColumns]] | None = None
+        self._flush: Merge | None = None
         self._merge: tuple[Merge, list[int]] | None = None
         self._before: tuple[dict[int, SortedRun], list[int], list[int]] | None = None
         self._looked_us = 0
@@ -113,7 +113,7 @@ class IndexRuns:
 
     def _memory(self) -> tuple[dict[int, SortedRun], list[int], list[int]]:
         """What a step may change: known and dropped runs, and the runs being written."""
-        written = [self._flush[0].number] if self._flush is not None else []
+        written = [self._flush.target.number] if self._flush is not None else []
         written += [self._merge[0].target.number] if self._merge is not None else []
         return dict(self._known), list(self._dropped), written
 
@@ -175,21 +175,19 @@ class IndexRuns:
 
     # writing
 
-    def begin_flush(self, segments: Iterator[RowColumns]) -> None:
-        """Begin a run of level 0 with these segments, all in order; what is without rows is a step that took time."""
-        self._flush = (self._new_run(0), segments)
+    def begin_flush(self, pieces: Sequence[RowColumns]) -> None:
+        """Begin a run of level 0 with these rows, each piece in order."""
+        sources = in_memory(pieces, self._segment_rows)
+        self._flush = Merge(self._new_run(0), sources, self._still_wanted, self._segment_rows, by_seq=True)
 
-    def flush_step(self, txn: WriteTransaction) -> bool:
-        """Write the next segment of it; True when it is complete and counts, once `txn` is committed."""
+    def flush_step(self, txn: WriteTransaction, now_us: int) -> bool:
+        """Write the next segment of it, without what has expired by `now_us`; True when the run is complete and counts,
+        once `txn` is committed."""
         assert self._flush is not None
         self._before = self._memory()
-        run, segments = self._flush
-        rows = next(segments, None)
-        if rows is not None:
-            if rows.size:
-                run.append(txn, self._database, rows)
+        if not self._flush.step(txn, self._database, now_us):
             return False
-        self._flush = None
+        run, self._flush = self._flush.target, None
         if run.segments:
             self._known[run.number] = run
             self._store(txn, [*self._manifest(txn)[0], (run.number, run.level, run.segments)])
@@ -299,7 +297,7 @@ class IndexRuns:
                 if full.any():
                     upto = min(upto, int(part.seq[(starts + counts)[full] - 1].min()))
                 if counts.any():
-                    found.append(part.take(_places(starts, counts)))
+                    found.append(part.take(row_places(starts, counts)))
         return LookUp(joined(found), upto, touched)
 
     def last_rows(self, txn: AnyTransaction, topic_id: int, before: int, most: int) -> RowColumns:

@@ -19,13 +19,14 @@ from .block_format import HAS_MARKS, HAS_RETAINED
 CLEARED = -1
 
 
-class TopicRow(NamedTuple):
-    """The publications of one topic in one block; `expires_us` is that of the last to expire (0 = never)."""
+class TopicColumns(NamedTuple):
+    """The publications of each topic of a block: its name, the first offset, how many there are, and when the last of
+    them expires (0 = never). In columns: an object for each topic made an outline half as dear again."""
 
-    topic: bytes
-    first: int
-    records: int
-    expires_us: int
+    names: list[bytes]
+    firsts: list[int]
+    records: list[int]
+    expires_us: list[int]
 
 
 class RetainedRow(NamedTuple):
@@ -61,7 +62,7 @@ class Outline(NamedTuple):
     flags: int
     expire_first_us: int
     expire_all_us: int
-    topics: tuple[TopicRow, ...]
+    topics: TopicColumns
     retained: tuple[RetainedRow, ...]
     producers: tuple[ProducerRow, ...]
     marks: tuple[MarkRow, ...]
@@ -92,13 +93,16 @@ def _outline_control(block: Block) -> Outline:
     if block.last - block.first + 1 != block.count:
         raise UsageError(f"{block.count} control records do not fill offsets {block.first} to {block.last}")
     records = tuple([unpack_record(payload) for payload in block.payloads()])
-    return Outline(block, 0, 0, 0, (), (), (), (), records)
+    return Outline(block, 0, 0, 0, TopicColumns([], [], [], []), (), (), (), records)
 
 
 def _outline_publications(block: Block) -> Outline:
     meta, time_us = block.meta, block.time_us
     topics, spans = meta.topics, _spans(block)
-    rows: dict[int, TopicRow] = {}
+    rows: dict[int, int] = {}
+    firsts: list[int] = []
+    records: list[int] = []
+    expires_us: list[int] = []
     first_us = all_us = flags = 0
     never = False
     offset = block.first
@@ -111,12 +115,15 @@ def _outline_publications(block: Block) -> Outline:
             all_us = max(all_us, until)
         else:
             never = True
-        row = rows.get(topic)
-        if row is None:
-            rows[topic] = TopicRow(topics[topic], offset, count, until)
+        row = rows.setdefault(topic, len(firsts))
+        if row == len(firsts):
+            firsts.append(offset)
+            records.append(count)
+            expires_us.append(until)
         else:
-            both = max(row.expires_us, until) if row.expires_us and until else 0
-            rows[topic] = TopicRow(row.topic, row.first, row.records + count, both)
+            records[row] += count
+            both = expires_us[row] and until
+            expires_us[row] = max(expires_us[row], until) if both else 0
         flags |= run_flags
         offset += count
     retained = _retained(block) if flags & RETAIN else ()
@@ -125,7 +132,7 @@ def _outline_publications(block: Block) -> Outline:
         (HAS_RETAINED if retained else 0) | (HAS_MARKS if meta.marks else 0),
         first_us,
         0 if never else all_us,
-        tuple(rows.values()),
+        TopicColumns([topics[topic] for topic in rows], firsts, records, expires_us),
         retained,
         _producers(block, spans),
         tuple([MarkRow(m.session_uid, m.packet_id, _offset(spans, m.index)) for m in meta.marks]),

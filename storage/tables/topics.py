@@ -79,9 +79,9 @@ class TopicIds:
         self._next = next_numbers
 
     @property
-    def known(self) -> Callable[[bytes], int | None]:
-        """The id of a topic, where it is remembered."""
-        return self._cache.get
+    def known(self) -> Callable[[bytes], int]:
+        """The id of a topic that is remembered; KeyError for another one."""
+        return self._cache.__getitem__
 
     def resolve(self, txn: WriteTransaction, group: int, topic: bytes) -> int:
         """The id of `topic`; a new one when it has none."""

@@ -20,9 +20,8 @@ from lexicast.storage.dualdb.options import DualOptions
 from lexicast.storage.dualdb.rows import RowColumns, merged
 from lexicast.storage.dualdb.runs import SortedRun as SortedRun
 from lexicast.storage.environment.options import StoreOptions
-from lexicast.storage.index import memory
 from lexicast.storage.index.index_writer import IndexWriter
-from lexicast.storage.index.memory import IndexEntry, segments_of
+from lexicast.storage.index.memory import BlockEntries
 from lexicast.storage.store import Store
 from lexicast.storage.upkeep.reclaiming import BLOCKS_A_STEP
 from lexicast.storage.upkeep.sweeping import Sweeper
@@ -51,41 +50,51 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     opened.close()
 
 
-class Counted(dict[int, bytearray]):
-    """A memory table that counts how often a topic of it is looked at."""
+def written_steps(
+    store: Store, entries: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Of each step of writing these entries, (topic id, offset), how many rows it ordered; and all rows as written."""
+    ordered: list[int] = []
+    written: list[tuple[int, int]] = []
+    whole, append = jobs.in_order, SortedRun.append
 
-    looked_at = 0
+    def counted(parts: Sequence[RowColumns], now_us: int) -> RowColumns:
+        ordered[-1] += sum([part.size for part in parts])
+        return whole(parts, now_us)
 
-    def __getitem__(self, topic: int) -> bytearray:
-        self.looked_at += 1
-        return super().__getitem__(topic)
+    def appended(run: SortedRun, txn: Any, database: Any, rows: RowColumns) -> None:
+        assert rows.size <= SMALL.index_step_topics
+        written.extend(zip(rows.key.tolist(), rows.seq.tolist(), strict=True))
+        append(run, txn, database, rows)
 
-
-def table(topics: int, entries: int) -> Counted:
-    """A memory table of so many topics, in no order, each with so many entries."""
-    made = Counted()
-    for topic in np.random.default_rng(1).permutation(topics).tolist():
-        made[topic] = bytearray(
-            b"".join([memory._ENTRY.pack(*IndexEntry(n, 1, START_US + n, 0)) for n in range(entries)])
-        )
-    return made
-
-
-def test_freezing_a_memory_table_orders_a_segment_a_step_however_many_topics_it_has() -> None:
-    runs = table(20_000, 1)
-    rows = []
-    for segment in segments_of(runs, 100):
-        assert segment.size <= 100
-        assert runs.looked_at <= 3 * 101  # its size, twice for its rows; and the topic that did not fit any more
-        runs.looked_at = 0
-        rows += segment.key.tolist()
-    assert rows == list(range(20_000))
+    monkeypatch.setattr(jobs, "in_order", counted)
+    monkeypatch.setattr(SortedRun, "append", appended)
+    for topic_id, offset in entries:
+        store._index.memory.add(BlockEntries([topic_id], [offset], [1], None, START_US))
+    ordered.append(0)
+    while store._index_writer.step():
+        ordered.append(0)
+    return ordered, written
 
 
-def test_a_topic_with_more_entries_than_a_segment_is_written_in_several_steps() -> None:
-    found = [segment for segment in segments_of(table(3, 250), 100) if segment.size]
-    assert [segment.size for segment in found] == [100, 100, 50] * 3
-    assert np.concatenate([segment.seq for segment in found]).tolist() == [*range(250)] * 3
+def test_writing_a_memory_table_orders_about_a_segment_a_step_however_many_topics_it_has(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = np.random.default_rng(1).permutation(1_000).tolist()
+    ordered, written = written_steps(store, [(topic, at) for at, topic in enumerate(topics)], monkeypatch)
+    assert written == [(topic, topics.index(topic)) for topic in range(1_000)]
+    assert max(ordered) <= 2 * SMALL.index_step_topics + 1_000 // 8
+    assert len(ordered) >= 1_000 // SMALL.index_step_topics
+
+
+def test_a_topic_with_more_entries_than_a_segment_is_written_in_several_steps(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [(topic, offset) for offset in range(250) for topic in (1, 2, 3)]
+    ordered, written = written_steps(store, entries, monkeypatch)
+    assert written == sorted(entries)
+    assert max(ordered) <= 2 * SMALL.index_step_topics + 750 // 8
+    assert len(ordered) >= 750 // SMALL.index_step_topics
 
 
 def test_a_merge_of_what_retention_has_passed_by_reads_few_segments_a_step(
