@@ -179,6 +179,20 @@ def unpack_meta(data: bytes) -> Meta:
     return meta
 
 
+def unpack_topics(data: bytes) -> tuple[bytes, ...]:
+    """The topics of a packed meta, of which no more is looked at. Raises PeerError when it does not begin with them."""
+    try:
+        unpacker = msgpack.Unpacker(use_list=False, read_size=len(data), max_buffer_size=len(data))
+        unpacker.feed(data)
+        unpacker.read_array_header()
+        topics: tuple[bytes, ...] = unpacker.unpack()
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise PeerError(f"a block's topics cannot be read: {error}") from None
+    if type(topics) is not tuple or not all([type(topic) is bytes for topic in topics]):
+        raise PeerError("a block's topics cannot be read: they are no list of names")
+    return topics
+
+
 def _good_columns(meta: Meta) -> bool:
     """Whether the texts, numbers and lists beside the runs are what they should be."""
     topics, _, producers, marks, origins, dictionaries = meta

@@ -11,7 +11,7 @@ from lexicast.cluster.clock import Clock
 from .file.keys import MAX_OFFSET
 from .file.table import ReadTransaction
 from .log.block_cuts import cut, pieces_of
-from .log.block_format import Head
+from .log.block_format import EXPIRES, Head
 from .log.block_log import Log
 from .tables.groups import StoredGroup
 
@@ -22,12 +22,14 @@ READ_S: Final = 0.25
 class ReadResult(NamedTuple):
     """Blocks, the offset to go on from, and the first offset that retention has not discarded.
 
-    Ask from `offset` < `first_kept`, and at most `first_kept - offset` records are missing.
+    Ask from `offset` < `first_kept`, and at most `first_kept - offset` records are missing. `expires`: some of the
+    blocks found will be without some of their records one day.
     """
 
     blocks: list[Block]
     next_offset: int
     first_kept: int
+    expires: bool = False
 
 
 def anything(topic: bytes) -> bool:
@@ -65,7 +67,7 @@ class LogReader:
         now_us = None if expired else self._clock.time_us()
         until = self._clock.monotonic() + read_s
         blocks: list[Block] = []
-        size, at = 0, offset
+        size, at, expires = 0, offset, False
         for head, value in self._log.from_offset(txn, group, offset):
             if head.first > end:
                 at = max(at, end + 1)
@@ -75,12 +77,13 @@ class LogReader:
             if found is not None:
                 blocks.append(found)
                 size += found.size_bytes
+                expires = expires or bool(head.flags & EXPIRES)
             if size >= bytes_max or at > end or self._clock.monotonic() >= until:
                 break
         else:
             # Nothing further is stored: what once was, up to the tail, has expired and been reclaimed.
             at = max(at, min(tail, end) + 1)
-        return ReadResult(blocks, at, self.first_kept(group))
+        return ReadResult(blocks, at, self.first_kept(group), expires)
 
     def count(
         self, txn: ReadTransaction, group: int, offset: int, upto: int, topics: Callable[[bytes], bool], read_s: float
@@ -112,15 +115,12 @@ class LogReader:
         """The block cut to what the reader wants; nothing is copied when that is nothing."""
         if now_us is not None and 0 < head.expire_all_us < now_us:
             return None
-        meta = None
-        if topics is anything:
+        if topics is not None:
             if head.kind == CONTROL:
                 return None
-        elif topics is not None:
-            meta = None if head.kind == CONTROL else self._log.meta(value, head)
-            if meta is None or not any(map(topics, meta.topics)):
+            if topics is not anything and not any(map(topics, self._log.topics(value, head))):
                 return None
-        block = self._log.sound(value, head, first, last, meta)
+        block = self._log.sound(value, head, first, last)
         if block is None:
             return None
         if now_us is not None and not 0 < head.expire_first_us < now_us:

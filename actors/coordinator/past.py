@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from lexicast.cluster.blocks import Block
+from lexicast.cluster.blocks import Block, unpack_topics
 from lexicast.cluster.errors import LexicastError, UsageError
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.log_reader import anything
@@ -159,7 +159,7 @@ class Past:
         span = await self.step(group, offset, first, min(bytes_max, WHOLE_BYTES), turns)
         blocks, whole = span.blocks, True
         if not (span.live or all_wanted):
-            chosen = [block for block in blocks if any(map(wanted, block.meta.topics))]
+            chosen = [block for block in blocks if any(map(wanted, unpack_topics(block.meta_bytes)))]
             blocks, whole = chosen, len(chosen) == len(blocks)
         size = sum([block.size_bytes for block in blocks])
         while not span.live and size < bytes_max and turns_of.now_s() < until_s:
@@ -167,7 +167,7 @@ class Past:
             span = await self.step(group, span.next, first if whole else wanted, bytes_max - size, turns)
             more = span.blocks
             if whole and not all_wanted:
-                more = [block for block in more if any(map(wanted, block.meta.topics))]
+                more = [block for block in more if any(map(wanted, unpack_topics(block.meta_bytes)))]
                 whole = len(more) == len(span.blocks)
             blocks += more
             size += sum([block.size_bytes for block in more])
@@ -217,7 +217,7 @@ class Past:
         store, read_s = self._led.store, turns.left_s
         topics = anything if wanted is everything else wanted
         result = store.read(group, offset, bytes_max=bytes_max, upto=upto, topics=topics, read_s=read_s)
-        if wanted is anything and result.blocks:
+        if wanted is anything and result.blocks and not result.expires:
             self._memory.put(group, offset, result.blocks, result.next_offset, turns_of.now_s())
         return result.blocks, result.next_offset
 

@@ -1,8 +1,8 @@
 """The memory of what was read of the past a moment ago: many subscribers come back to one place, and ask one by one.
 
-A step of reading is remembered by where it began: the blocks that it found, whatever they are, unpacked, and where it
-ended. The log changes only at its end, and where publications expire: a step that found one that will is not kept.
-What retention has discarded may be served REMEMBERED_S longer.
+A step of reading is remembered by where it began: the blocks that it found, whatever they are, as they were stored, and
+where it ended. The log changes only at its end, and where publications expire: a step that found one that will is not
+to be put here. What retention has discarded may be served REMEMBERED_S longer.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import PeerError
+from lexicast.cluster.blocks import BLOCK_MEMORY_BYTES, Block
 
 REMEMBERED_BYTES_MAX: Final = 8 * 1024 * 1024
 REMEMBERED_S: Final = 5.0
@@ -44,12 +43,8 @@ class PastMemory:
 
     def put(self, group: int, offset: int, blocks: list[Block], next_offset: int, now_s: float) -> None:
         """A step was read."""
-        try:
-            if any([run.expiry_ms for block in blocks for run in block.meta.runs]):
-                return
-            size = sum([block.memory_bytes for block in blocks])
-        except PeerError:
-            return  # whoever looks at them is told
+        # Their metas are not unpacked here, and by nobody who gets them from here.
+        size = sum([BLOCK_MEMORY_BYTES + block.size_bytes for block in blocks])
         known = self._steps.pop((group, offset), None)
         self._bytes += size - (0 if known is None else known.memory_bytes)
         self._steps[group, offset] = ReadStep(blocks, next_offset, size, now_s)

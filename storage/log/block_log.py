@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lexicast.cluster.blocks import Block, Meta, unpack_meta
+from lexicast.cluster.blocks import Block, Meta, unpack_meta, unpack_topics
 from lexicast.cluster.errors import PeerError
 
 from ..file.damage import Ledger
@@ -68,9 +68,12 @@ class Log:
             return None
 
     def topics(self, value: bytes | memoryview, head: Head) -> tuple[bytes, ...]:
-        """The topics of a block's publications; none where they cannot be read."""
-        meta = self.meta(value, head)
-        return () if meta is None else meta.topics
+        """The topics of a block's publications, without unpacking its meta; none where they cannot be read."""
+        try:
+            return unpack_topics(meta_of(value, head))
+        except PeerError as error:
+            self.ledger.note(DamageError("log", head.group, head.first, str(error)))
+            return ()
 
     def from_offset(self, txn: ReadTransaction, group: int, offset: int) -> Iterator[tuple[Head, memoryview]]:
         """(head, value) of each block from the one that holds `offset` (or the next one) on.

@@ -26,6 +26,7 @@ from lexicast.cluster.blocks import (
     control_block,
     pack_meta,
     unpack_meta,
+    unpack_topics,
 )
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.positions import Position, topic_group
@@ -102,6 +103,7 @@ def wired(block: Block) -> Block:
 @given(metas())
 def test_meta_comes_back(meta: Meta) -> None:
     assert unpack_meta(pack_meta(meta)) == meta
+    assert unpack_topics(pack_meta(meta)) == meta.topics
 
 
 @given(blocks())
@@ -138,6 +140,9 @@ def test_mutated_meta_is_a_meta_or_a_peer_error(meta: Meta, data: st.DataObject)
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
     with suppress(PeerError):
         assert unpack_meta(pack_meta(unpack_meta(bytes(packed)))) == unpack_meta(bytes(packed))
+        assert unpack_topics(bytes(packed)) == unpack_meta(bytes(packed)).topics
+    with suppress(PeerError):
+        assert all([type(topic) is bytes for topic in unpack_topics(bytes(packed))])
 
 
 @given(blocks(), st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from lexicast.actors.broker.encoding import Grant
 from lexicast.actors.coordinator import past
+from lexicast.cluster.blocks import Block, Meta
+from lexicast.cluster.positions import topic_group
 
 from ...support.harness import Cluster, Coordinator, EngineNode, Stream, eventually
 
@@ -60,6 +63,50 @@ async def test_sessions_that_return_one_after_the_other_share_what_is_fetched(tm
         await broker.publish(b"all/x", [b"live"])
         await streams[0].arrived(7)
         assert not streams[0].lagging
+
+
+async def test_the_past_is_remembered_and_looked_through_as_it_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unpacking a block's runs costs a coordinator more than all else that it does for a page: nobody there needs them.
+    What expires is read anew: it may have gone meanwhile."""
+    unpacked: list[Block] = []
+    unpack: Callable[[Block], Meta] = vars(Block)["meta"].fget
+
+    def noted(self: Block) -> Meta:
+        unpacked.append(self)
+        return unpack(self)
+
+    async with Cluster(tmp_path, groups=GROUPS) as cluster:
+        coordinator = await cluster.start_coordinator()
+        broker = await cluster.start_engine("broker-0")
+        await broker.subscribe(b"own/#")
+        for _ in range(2):
+            await broker.publish(b"own/1", [b"stays"])
+            await broker.publish(b"own/2", [b"goes"], expiry_ms=3_600_000)
+            await broker.publish(b"other", [b"not wanted"])
+        server = coordinator.server
+        peer = server.routing.peers["broker-0"]
+        groups = {topic: topic_group(topic, GROUPS) for topic in (b"own/1", b"own/2", b"other")}
+        assert len(set(groups.values())) == 3
+        size = server.store.read(groups[b"own/1"], 0, bytes_max=1, topics=past.everything).blocks[0].size_bytes
+        reads: list[int] = []
+        read = server.store.read
+
+        def counted(group: int, *arguments: Any, **named: Any) -> Any:
+            reads.append(group)
+            return read(group, *arguments, **named)
+
+        monkeypatch.setattr(server.store, "read", counted)
+        monkeypatch.setattr(Block, "meta", property(noted))
+        cursor = dict.fromkeys(groups.values(), 0)
+        monkeypatch.setattr(past, "WHOLE_BYTES", size)  # a block a step, so the first one is looked through
+        for _ in range(2):
+            answer = await server.past.fetch(peer, cursor, None, 10_000)
+        assert unpacked == []
+        found = [Block.from_wire(wire).group for wire in answer["blocks"]]
+        assert [found.count(groups[topic]) for topic in groups] == [2, 2, 0]
+        assert [reads.count(groups[topic]) for topic in (b"own/1", b"own/2")] == [2, 4]
 
 
 async def test_a_laggard_with_a_narrow_filter_does_not_drag_the_whole_log_over_the_link(

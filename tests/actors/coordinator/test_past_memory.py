@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from lexicast.actors.coordinator.past_memory import REMEMBERED_S, PastMemory
-from lexicast.cluster.blocks import PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
+from lexicast.cluster.blocks import BLOCK_MEMORY_BYTES, PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
 
 GROUP, ROOM = 3, 1 << 20
 
 
-def block(first: int, expiry_ms: int = 0) -> Block:
-    meta = Meta((b"t",), (Run(0, 0, 1, RAW, expiry_ms, None, -1, 1),), (), (), (), ())
+def block(first: int) -> Block:
+    meta = Meta((b"t",), (Run(0, 0, 1, RAW, 0, None, -1, 1),), (), (), (), ())
     size = (5).to_bytes(4, "little")
     return Block(GROUP, 1, first, first, 9, PUBLICATIONS, pack_meta(meta), size, b"hello")
 
@@ -32,18 +32,6 @@ def test_a_step_that_found_more_than_is_asked_for_is_read_anew() -> None:
     assert memory.get(GROUP, 4, sum([one.size_bytes for one in found]) - 1, 0.0) is None
 
 
-def test_what_expires_is_read_anew() -> None:
-    memory = PastMemory()
-    memory.put(GROUP, 4, [block(4), block(5, expiry_ms=1)], 6, 0.0)
-    assert memory.get(GROUP, 4, ROOM, 0.0) is None
-
-
-def test_what_cannot_be_read_is_not_kept() -> None:
-    memory = PastMemory()
-    memory.put(GROUP, 4, [Block(GROUP, 1, 4, 4, 9, PUBLICATIONS, b"\xc1", bytes(4), b"")], 5, 0.0)
-    assert memory.get(GROUP, 4, ROOM, 0.0) is None
-
-
 def test_what_is_old_is_read_anew() -> None:
     memory = PastMemory()
     memory.put(GROUP, 4, [block(4)], 5, 0.0)
@@ -53,7 +41,7 @@ def test_what_is_old_is_read_anew() -> None:
 
 
 def test_the_oldest_make_room() -> None:
-    memory = PastMemory(2 * block(0).memory_bytes)
+    memory = PastMemory(2 * (BLOCK_MEMORY_BYTES + block(0).size_bytes))
     for offset in range(3):
         memory.put(GROUP, offset, [block(offset)], offset + 1, 0.0)
         memory.put(GROUP, offset, [block(offset)], offset + 1, 0.0)
