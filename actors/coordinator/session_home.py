@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, StaleEpochError, UnavailableError
-from lexicast.cluster.protocol.session_floor import Standing
+from lexicast.cluster.protocol.session_floor import Standings
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionHeld, SessionLeft
 from lexicast.cluster.records import ControlRecord, SessionSaved
 
+from ..loop.one_at_a_time import OneAtATime
 from .peers import BrokerPeer
 from .session_memory import SessionMemory
 from .session_owners import ANY_BROKER, SessionOwners
@@ -44,6 +44,8 @@ WILL_TIMEOUT_S = 10.0
 SETTLED_AT_ONCE = 100
 
 
+# Topic group and client id.
+SessionKey: TypeAlias = tuple[int, str]
 # (filters, place); () where nothing has happened since the row; None where nobody knows.
 HandedOver: TypeAlias = tuple[bytes, bytes] | tuple[()] | None
 
@@ -78,10 +80,9 @@ class SessionHome:
         self._clock = clock
         self._changing: dict[tuple[int, str], tuple[SessionSaved | None, int]] = {}
         self._fleeting: dict[tuple[int, str], SessionSaved] = {}
-        # Each with the number of those who hold it or wait for it.
-        self._locks: dict[tuple[int, str], tuple[asyncio.Lock, int]] = {}
+        self._turns: OneAtATime[SessionKey] = OneAtATime()
         self._writes = 0
-        self._standing: dict[tuple[str, int], Standing] = {}
+        self._standings = Standings()
         self.owners = SessionOwners(peers, clock)
         self._looking = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,76 +96,73 @@ class SessionHome:
         change = self._changing.get((group, client_id))
         return change[0] if change is not None else self._durable.get((group, client_id))
 
-    @asynccontextmanager
-    async def _turn(self, group: int, client_id: str) -> AsyncIterator[None]:
-        """One at a time a session."""
-        key = (group, client_id)
-        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
-        self._locks[key] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            users = self._locks[key][1] - 1
-            if users:
-                self._locks[key] = (lock, users)
-            else:
-                del self._locks[key]
-
     # -- taken over
 
-    async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: SessionClaim) -> SessionGrant:
+    def open(self, peer: BrokerPeer, group: int, client_id: str, asked: SessionClaim) -> Awaitable[SessionGrant]:
         """Give the session to `peer`; the owner until now is told to let go and hands over its last state.
 
         Asked again, because its answer was lost, it answers the same. Raises StaleEpochError when the broker has asked
         for a later connection meanwhile, UnavailableError when a will that is due cannot be published.
         """
-        async with self._turn(group, client_id):
-            current = self.get(group, client_id)
+        return self._open_at_once(peer, (group, client_id), asked) or self._open(peer, (group, client_id), asked)
+
+    def _open_at_once(self, peer: BrokerPeer, key: SessionKey, asked: SessionClaim) -> Awaitable[SessionGrant] | None:
+        """The session of a client that comes (back), as most do: nobody owns it and no will is due."""
+        if key in self._turns:
+            return None
+        try:
+            current = self.get(*key)
+        except LexicastError:
+            return None  # it is told where it is tried again
+        now_us = self._clock.time_us()
+        goes_on = continues(current, asked.clean, now_us)
+        if current is not None and (current.owner or due_will(current, goes_on, now_us)):
+            return None
+        saved = _taken_up(peer, key[1], asked, current, now_us)
+        if current is not None and goes_on:
+            saved = saved._replace(uid=current.uid, filters=current.filters, place=current.place)
+        granted: asyncio.Future[SessionGrant] = asyncio.get_running_loop().create_future()
+        turn = self._turns.begin(key)
+
+        def written(error: Exception | None) -> None:
+            self._turns.end(key, turn)
+            if error is None and peer.link.closed:
+                self.owners.suspect(peer.name)
+            if granted.done():
+                return
+            if error is None:
+                granted.set_result(_grant(saved, goes_on))
+            else:
+                granted.set_exception(error)
+
+        self._write_and(key, saved, written)
+        return granted
+
+    async def _open(self, peer: BrokerPeer, key: SessionKey, asked: SessionClaim) -> SessionGrant:
+        client_id = key[1]
+        async with self._turns.of(key):
+            current = self.get(*key)
             if current is not None and (current.owner, current.incarnation) == (peer.name, peer.incarnation):
                 if current.connection == asked.connection:
-                    present = current.uid != asked.uid
-                    return SessionGrant(current.uid, current.generation, present, current.filters, current.place)
+                    return _grant(current, current.uid != asked.uid)
                 if current.connection > asked.connection:
                     raise StaleEpochError(f"session {client_id!r}: a later connection has it")
             handed_over = await self._handed_over(current, asked.clean)
-            current = self.get(group, client_id)
+            current = self.get(*key)
             if current is not None and not current.owner:
                 handed_over = None  # it was let go meanwhile
             now_us = self._clock.time_us()
             goes_on = continues(current, asked.clean, now_us)
             if current is not None and handed_over is None and (will := due_will(current, goes_on, now_us)):
                 await self._publish_will(peer, client_id, will)
-            saved = SessionSaved(
-                client_id,
-                asked.uid,
-                # Never one that an ended session of this name had: what is still under way for that one must not match.
-                now_us if current is None else max(current.generation + 1, now_us),
-                peer.name,
-                peer.incarnation,
-                asked.connection,
-                asked.expiry_s,
-                0,
-                0,
-                asked.filters,
-                asked.will,
-                asked.place,
-            )
+            saved = _taken_up(peer, client_id, asked, current, now_us)
             if current is not None and goes_on:
-                filters, place = self._state(current, handed_over)
+                filters, place = _state(current, handed_over, self._standings.of(current))
                 saved = saved._replace(uid=current.uid, filters=filters, place=place)
-            await self._write(group, client_id, saved)
+            await self._write(key, saved)
             if peer.link.closed:
                 self.owners.suspect(peer.name)
-            return SessionGrant(saved.uid, saved.generation, goes_on, saved.filters, saved.place)
-
-    def _state(self, current: SessionSaved, handed_over: HandedOver) -> tuple[bytes, bytes]:
-        """(filters, place) to go on from."""
-        if handed_over:
-            return handed_over
-        if not current.owner or handed_over is not None:
-            return current.filters, current.place  # where it was left, nothing has happened since
-        return current.filters, moved_on(current.place, self._floor_of(current))
+            return _grant(saved, goes_on)
 
     async def _handed_over(self, current: SessionSaved | None, clean: bool) -> HandedOver:
         """(filters, place) of the present owner; () when it has served nothing yet, and its row and will are no more
@@ -198,12 +196,12 @@ class SessionHome:
         if left.expires_us:
             saved = saved._replace(owner="", incarnation=0, connection=0)
         if saved != current:
-            await self._write(group, client_id, saved)
+            await self._write((group, client_id), saved)
 
     async def end(self, group: int, client_id: str, generation: int) -> None:
         """Forget the session. Raises StaleEpochError."""
         self._owned(group, client_id, generation)
-        await self._write(group, client_id, None)
+        await self._write((group, client_id), None)
 
     def _owned(self, group: int, client_id: str, generation: int) -> SessionSaved:
         current = self.get(group, client_id)
@@ -236,32 +234,47 @@ class SessionHome:
         self, peer: BrokerPeer, below: int, floor: Mapping[int, int], exceptions: Mapping[int, bytes | None]
     ) -> None:
         """How far a broker's sessions have got; see `session_floor.Standing`. `floor` holds what has moved."""
-        key = (peer.name, peer.incarnation)
-        known = self._standing.get(key)
-        self._standing[key] = Standing(below, {**known.floor, **floor} if known is not None else floor, exceptions)
-
-    def _floor_of(self, session: SessionSaved) -> Mapping[int, int]:
-        standing = self._standing.get((session.owner, session.incarnation))
-        return {} if standing is None else standing.of(session)
+        self._standings.tell((peer.name, peer.incarnation), below, floor, exceptions)
 
     # -- writing
 
-    async def _write(self, group: int, client_id: str, after: SessionSaved | None) -> None:
+    async def _write(self, key: SessionKey, after: SessionSaved | None) -> None:
         """Have it be `after` (None: there is none); returns when that is durable."""
-        key = (group, client_id)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def written(error: Exception | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._write_and(key, after, written)
+        await future
+
+    def _write_and(
+        self, key: SessionKey, after: SessionSaved | None, written: Callable[[Exception | None], None]
+    ) -> None:
+        """The same; `written(error)` when it is durable."""
         self._fleeting.pop(key, None)
-        before = self._lasting(group, client_id)
+        before = self._lasting(*key)
         fleeting = after is not None and not (after.expiry_s or after.will or (before and before.uid == after.uid))
         lasting = None if fleeting else after
-        if lasting is not None or before is not None:
-            await self._append_change(key, before, lasting)
-        if fleeting and after is not None:
-            self._fleeting[key] = after
 
-    async def _append_change(
-        self, key: tuple[int, str], before: SessionSaved | None, after: SessionSaved | None
+        def done(error: Exception | None) -> None:
+            if error is None and fleeting and after is not None:
+                self._fleeting[key] = after
+            written(error)
+
+        if lasting is not None or before is not None:
+            self._append_change(key, before, lasting, done)
+        else:
+            done(None)
+
+    def _append_change(
+        self,
+        key: SessionKey,
+        before: SessionSaved | None,
+        after: SessionSaved | None,
+        written: Callable[[Exception | None], None],
     ) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writes += 1
         number = self._writes
         self._changing[key] = (after, number)
@@ -274,18 +287,16 @@ class SessionHome:
                 self._durable.put(key, after)
             else:
                 self._durable.forget(key)
-            if not future.done():
-                future.set_exception(error) if error is not None else future.set_result(None)
+            written(error)
 
         self._append(key[0], record_of(before, after), done)
-        await future
 
     # -- those that nobody owns
 
     def sweep(self, groups: Iterable[int]) -> None:
         """Call it often: what is due happens, a bounded number at a time. Raises StoreError."""
         for group, session in self._store.due_sessions(self._clock.time_us(), SETTLED_AT_ONCE):
-            if (group, session.client_id) not in self._locks and len(self._tasks) < SETTLED_AT_ONCE:
+            if (group, session.client_id) not in self._turns and len(self._tasks) < SETTLED_AT_ONCE:
                 self._spawn(self._settle(group, session.client_id))
         if not self._looking and self.owners.take_due():
             self._looking = True
@@ -307,21 +318,18 @@ class SessionHome:
             self._looking = False
         for key in [key for key, session in self._fleeting.items() if self.owners.is_gone(session)]:
             del self._fleeting[key]
-        for name, incarnation in list(self._standing):
-            peer = self._peers.get(name)
-            if peer is not None and incarnation < peer.incarnation:
-                del self._standing[name, incarnation]
+        self._standings.forget_before({name: peer.incarnation for name, peer in self._peers.items()})
 
     async def _orphan(self, group: int, client_id: str) -> None:
-        async with self._turn(group, client_id):
+        async with self._turns.of((group, client_id)):
             session = self.get(group, client_id)
             if session is not None and self.owners.is_gone(session):
-                left = orphaned(session, self.owners.gone_us(session), self._floor_of(session))
-                await self._write(group, client_id, left)
+                left = orphaned(session, self.owners.gone_us(session), self._standings.of(session))
+                await self._write((group, client_id), left)
 
     async def _settle(self, group: int, client_id: str) -> None:
         """Publish a will that is due, forget a session whose time is over."""
-        async with self._turn(group, client_id):
+        async with self._turns.of((group, client_id)):
             session = self.get(group, client_id)
             now_us = self._clock.time_us()
             if session is None or session.owner:
@@ -331,7 +339,7 @@ class SessionHome:
                 if not await self._published(client_id, session.will):
                     return  # it still is due: the next sweep tries again
                 session = session._replace(will_us=0)
-            await self._write(group, client_id, None if over else session)
+            await self._write((group, client_id), None if over else session)
 
     async def _published(self, client_id: str, will: bytes) -> bool:
         """Have some broker publish a will; False when none can now."""
@@ -372,3 +380,37 @@ class SessionHome:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _taken_up(
+    peer: BrokerPeer, client_id: str, asked: SessionClaim, current: SessionSaved | None, now_us: int
+) -> SessionSaved:
+    """A session that begins with this connection, after `current`."""
+    return SessionSaved(
+        client_id,
+        asked.uid,
+        # Never one that an ended session of this name had: what is still under way for that one must not match.
+        now_us if current is None else max(current.generation + 1, now_us),
+        peer.name,
+        peer.incarnation,
+        asked.connection,
+        asked.expiry_s,
+        0,
+        0,
+        asked.filters,
+        asked.will,
+        asked.place,
+    )
+
+
+def _state(current: SessionSaved, handed_over: HandedOver, floor: Mapping[int, int]) -> tuple[bytes, bytes]:
+    """(filters, place) to go on from."""
+    if handed_over:
+        return handed_over
+    if not current.owner or handed_over is not None:
+        return current.filters, current.place  # where it was left, nothing has happened since
+    return current.filters, moved_on(current.place, floor)
+
+
+def _grant(session: SessionSaved, present: bool) -> SessionGrant:
+    return SessionGrant(session.uid, session.generation, present, session.filters, session.place)

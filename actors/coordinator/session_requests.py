@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionHeld, SessionLeft
@@ -26,9 +26,9 @@ class SessionRequests:
             "session_end": self.end,
         }
 
-    async def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Any) -> Any:
+    def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Any) -> Awaitable[Any]:
         """See `SessionHome.open`."""
-        return tuple(await self._home.open(peer, group, client_id, SessionClaim(*asked)))
+        return self._home.open(peer, group, client_id, SessionClaim(*asked))
 
     async def save(self, peer: BrokerPeer, group: int, client_id: str, generation: int, left: Any) -> None:
         """See `SessionHome.save`."""

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -146,8 +147,11 @@ class Link(asyncio.Protocol):
             told = None if error is None else f"{type(error).__name__}: {error}"
             self._gathered.add(self._pack((REPLY, number, told, result)))
 
-    def answer(self, number: int, work: Awaitable[Any]) -> asyncio.Task[None]:
-        """Answer a REQUEST with what `work` gives or raises."""
+    def answer(self, number: int, work: Awaitable[Any]) -> None:
+        """Answer a REQUEST with what `work` gives or raises: of a coroutine in the turn in which it ends."""
+        if isinstance(work, asyncio.Future):
+            work.add_done_callback(partial(_answer_with, self, number))
+            return
 
         async def run() -> None:
             try:
@@ -164,7 +168,6 @@ class Link(asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(run())
         self._answers.add(task)  # an event loop refers to its tasks only weakly
         task.add_done_callback(self._answers.discard)
-        return task
 
     def pause_reading(self) -> None:
         """Stop taking messages from the peer."""
@@ -316,3 +319,16 @@ class Link(asyncio.Protocol):
     async def wait_open(self) -> Link:
         """Return when the handshake is done. Raises AuthenticationError, PeerError or OSError."""
         return await self._ready
+
+
+def _answer_with(link: Link, number: int, answer: asyncio.Future[Any]) -> None:
+    if answer.cancelled():
+        return
+    error = answer.exception()
+    if error is None:
+        link.reply(number, None, answer.result())
+    elif isinstance(error, LexicastError):
+        link.reply(number, error)
+    else:
+        log.error("a request failed inside", exc_info=error)
+        link.reply(number, UnavailableError(f"the request failed inside: {error!r}"))

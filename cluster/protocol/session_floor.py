@@ -93,3 +93,28 @@ class Standing(NamedTuple):
             return self.floor
         own = frontier_of(self.exceptions[session.connection])
         return {} if own is None else {**self.floor, **own}
+
+
+class Standings:
+    """How far the sessions of each broker's incarnation have got, as their homes were told."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, int], Standing] = {}
+
+    def tell(
+        self, broker: tuple[str, int], below: int, moved: Mapping[int, int], exceptions: Mapping[int, bytes | None]
+    ) -> None:
+        """What a broker (its name and incarnation) says; `moved`: the floor where it has moved since."""
+        known = self._told.get(broker)
+        self._told[broker] = Standing(below, {**known.floor, **moved} if known is not None else moved, exceptions)
+
+    def of(self, session: SessionSaved) -> Mapping[int, int]:
+        """The floor of one session, as its owner has told."""
+        standing = self._told.get((session.owner, session.incarnation))
+        return {} if standing is None else standing.of(session)
+
+    def forget_before(self, incarnations: Mapping[str, int]) -> None:
+        """Forget incarnations before those that there are by now."""
+        for broker, incarnation in list(self._told):
+            if incarnation < incarnations.get(broker, 0):
+                del self._told[broker, incarnation]

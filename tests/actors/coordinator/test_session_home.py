@@ -299,7 +299,27 @@ async def test_of_many_that_come_at_once_each_gets_it_once_in_turn() -> None:
     owner = brokers[found.index(last)]
     assert home.row().owner == owner.name
     assert all(opened.uid == found[0].uid for opened in found)
-    assert home.sessions._locks == {}
+    assert len(home.sessions._turns) == 0
+
+
+async def test_who_comes_while_another_one_is_written_waits_for_it_also_where_that_fails() -> None:
+    home = Home()
+    home.holds = True
+    before = asyncio.all_tasks()
+    claim = SessionClaim(False, b"u1", 1, HOUR, b"", b"", b"")
+    first = home.sessions.open(home.broker("a"), GROUP, CLIENT, claim)
+    assert asyncio.all_tasks() == before  # a task for each of a thousand that return would cost as much again
+    second = asyncio.create_task(home.open(home.broker("b"), 1, uid=b"u2"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(home.log) == 1
+    home.commit(StoreError("full"))
+    with pytest.raises(StoreError):
+        await first
+    await eventually(lambda: bool(home.waiting))
+    home.commit()
+    assert (await second).uid == b"u2"
+    assert len(home.sessions._turns) == 0
 
 
 async def test_a_new_session_has_the_state_it_is_given_and_never_a_generation_of_the_past() -> None:

@@ -468,3 +468,21 @@ async def test_a_stranger_cannot_have_room_made_for_what_it_does_not_send(size: 
         writer.close()
         server.close()
         assert there.link is None
+
+
+async def test_what_is_there_already_is_answered_as_it_is_done() -> None:
+    link, pipe = shaken(Side())
+    answers: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in range(4)]
+    for number, answer in enumerate(answers):
+        link.answer(number, answer)
+    answers[2].set_result("second")
+    answers[0].set_exception(StaleEpochError("too old"))
+    answers[1].set_exception(ZeroDivisionError("a defect"))
+    answers[3].cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    told = {message[1]: message[2:] for message in unpacked(b"".join(pipe.written))}
+    assert told.keys() == {0, 1, 2}
+    assert told[2] == (None, "second")
+    assert told[0][0].startswith("StaleEpochError")
+    assert told[1][0].startswith("UnavailableError")

@@ -374,7 +374,7 @@ async def test_what_was_acknowledged_is_not_sent_again_though_nothing_of_it_was_
     group = topic_group(topic.encode(), GROUPS)
     head = two.broker(0).engine.live.heads[group]
     homes = two.cluster.coordinators["coordinator-0"].server.sessions
-    standing = homes._standing
+    standing = homes._standings._told
 
     def passed() -> bool:
         told = standing.get(("broker-0", 1))
