@@ -27,6 +27,7 @@ from .index.log_index import LogIndex
 from .log.block_cuts import cut, pieces_of
 from .log.block_format import Head
 from .log.block_log import Log
+from .log.lone_blocks import lone_publication
 from .log_reader import ReadResult
 from .tables.databases import Databases
 from .tables.groups import StoredGroup
@@ -180,16 +181,45 @@ class TopicReader:
                 full = size >= bytes_max or self.clock.monotonic() >= until
                 if full and at and offsets[at] > first:
                     break
-                value, head = self._block(cursor, group, offsets[at])
-                at += 1
-                if value is None or head is None:
-                    continue
-                at = bisect_right(offsets, head.last, at)
-                part = self._part(value, head, first, last, now_us, wanted)
-                if part is not None:
-                    blocks.append(part)
-                    size += part.size_bytes
+                block = self._lone(cursor, group, offsets[at], first, last, wanted)
+                if block is not None:
+                    at += 1
+                else:
+                    block, at = self._cut(cursor, group, offsets, at, first, last, now_us, wanted)
+                if block is not None:
+                    blocks.append(block)
+                    size += block.size_bytes
         return blocks, at
+
+    def _lone(
+        self, cursor: lmdb.Cursor[memoryview], group: int, offset: int, first: int, last: int, wanted: Wanted
+    ) -> Block | None:
+        """The block at an offset, where it is all of one publication that is wanted; see `lone_publication`."""
+        key = log_key(group, offset)
+        value = cursor.get(key)
+        block = None if value is None else lone_publication(value, group, offset, key)
+        if block is None:
+            return None
+        meta = block.meta
+        run = meta.runs[0]
+        return block if first <= block.first + run.skip <= last and wanted(meta.topics[run.topic]) else None
+
+    def _cut(
+        self,
+        cursor: lmdb.Cursor[memoryview],
+        group: int,
+        offsets: Sequence[int],
+        at: int,
+        first: int,
+        last: int,
+        now_us: int,
+        wanted: Wanted,
+    ) -> tuple[Block | None, int]:
+        """The block that holds the offset at place `at`, cut to what is wanted; and the place of the next one."""
+        value, head = self._block(cursor, group, offsets[at])
+        if value is None or head is None:
+            return None, at + 1
+        return self._part(value, head, first, last, now_us, wanted), bisect_right(offsets, head.last, at + 1)
 
     def count_at(
         self,

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from lexicast.storage.index.runs import CLEAN_LOOK_US, CLEAN_US
 from lexicast.storage.log.block_cuts import cut
 from lexicast.storage.store import Store
 from lexicast.storage.tables.matching_topics import FoundTopic
+from lexicast.storage.topic_reader import TopicReader
 from lexicast.storage.topic_tail import TopicTail
 
 from ..support.topic_past import topic_past
@@ -261,6 +262,26 @@ def world(tmp_path: Path) -> Iterator[World]:
 def fill(world: World, blocks: int = 30) -> None:
     for at in range(blocks):
         world.act(Commit(0, 0, False, [(NAMES[(at + k) % len(NAMES)], 0) for k in range(3)]))
+
+
+def test_messages_that_are_blocks_of_their_own_are_taken_from_the_log_in_one_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        world.act(Commit(0, 0, False, [(NAMES[0], 0)]))
+        world.act(Commit(0, 0, False, [(NAMES[1], 0)]))
+        world.act(Commit(0, 0, False, [(NAMES[0], 0), (NAMES[1], 0)]))
+    general: list[int] = []
+    whole = TopicReader._part
+
+    def counted(*arguments: Any) -> Any:
+        general.append(1)
+        return whole(*arguments)
+
+    compare(world.store)
+    monkeypatch.setattr(TopicReader, "_part", counted)
+    assert len(by_index(world.store, 0, NAMES[0], 0, 100, MIB) or []) == 10
+    assert len(general) == 5
 
 
 def test_filters_find_their_topics_and_no_others(world: World) -> None:
