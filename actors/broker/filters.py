@@ -95,10 +95,11 @@ class Filters:
         self.version += bool(filters)
         self._versions.update(dict.fromkeys(filters, self.version))
         by_pipeline: dict[Pipeline, list[bytes]] = {}
+        every = self._concerned(b"#")
         if everywhere:
-            by_pipeline = {pipeline: [] for pipeline in self._concerned(b"#")}
+            by_pipeline = {pipeline: [] for pipeline in every}
         for topic_filter in filters:
-            for pipeline in self._concerned(topic_filter):
+            for pipeline in every if is_wildcard(topic_filter) else self._concerned(topic_filter):
                 by_pipeline.setdefault(pipeline, []).append(topic_filter)
         place = self._place_with_others if everywhere else self._place_at
         await gathered([place(pipeline, part, take) for pipeline, part in by_pipeline.items()])

@@ -94,16 +94,25 @@ class Placing:
     ) -> bool:
         """Hold and place the filters, some at a time; False when the subscriber has left meanwhile. `place` gets a part
         and those of it that the broker had none of."""
+        if len(wanted) <= FILTERS_AT_ONCE:
+            return await self._part(wanted, place)
         turns = Turns()
         for part in _parts(wanted):
-            fresh = await self._hold(part)
-            if self._subscriber.closed:
+            if not await self._part(part, place):
                 return False
-            try:
-                await place(part, fresh)
-            finally:
-                self._broker.filters.placed(fresh)
             await turns.give_way()
+        return True
+
+    async def _part(
+        self, part: Mapping[bytes, Grant], place: Callable[[Mapping[bytes, Grant], list[bytes]], Awaitable[None]]
+    ) -> bool:
+        fresh = await self._hold(part)
+        if self._subscriber.closed:
+            return False
+        try:
+            await place(part, fresh)
+        finally:
+            self._broker.filters.placed(fresh)
         return True
 
     # -- from now on

@@ -123,15 +123,25 @@ def is_wildcard(filter: bytes) -> bool:
 
 def matches(filter: bytes, topic: bytes) -> bool:
     """Whether a valid `filter` matches `topic`. One pair at a time: many filters belong into a TopicTrie."""
-    if not is_wildcard(filter):
-        return filter == topic
-    if topic.startswith(b"$") and filter[:1] in (b"+", b"#"):  # [MQTT-4.7.2-1]
+    levels_below = filter[-1:] == b"#"
+    if b"+" not in filter:
+        if not levels_below:
+            return filter == topic
+        if len(filter) == 1:  # [MQTT-4.7.2-1]
+            return topic[:1] != b"$"
+        return topic.startswith(filter[:-1]) or topic == filter[:-2]
+    if topic[:1] == b"$" and filter[:1] == b"+":  # [MQTT-4.7.2-1]
         return False
     wanted, levels = filter.split(b"/"), topic.split(b"/")
-    if wanted[-1] == b"#":  # "a/#" matches "a" too (section 4.7.1.2)
+    if levels_below:  # "a/#" matches "a" too (section 4.7.1.2)
         wanted.pop()
         levels = levels[: len(wanted)]
-    return len(wanted) == len(levels) and all(w in (b"+", level) for w, level in zip(wanted, levels, strict=True))
+    if len(wanted) != len(levels):
+        return False
+    for level, there in zip(wanted, levels, strict=True):  # noqa: SIM110  # half the price of `all`
+        if level not in (there, b"+"):
+            return False
+    return True
 
 
 def shared(filter: bytes) -> tuple[str, bytes] | None:

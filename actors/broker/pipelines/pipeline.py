@@ -318,11 +318,11 @@ class Pipeline:
             self._transmit(batch)
         self._flush()
 
-    async def request(self, method: str, *arguments: Any) -> Any:
-        """A request to the coordinator. Raises UnavailableError when there is no link now, and what it raises."""
+    def request(self, method: str, *arguments: Any, timeout_s: float | None = None) -> asyncio.Future[Any]:
+        """A request to the coordinator: see `Link.request`. Raises UnavailableError when there is no link now."""
         if self.link is None or not self._resumed.is_set():
             raise UnavailableError(f"{self.member.name} cannot be reached now")
-        return await self.link.request(method, *arguments)
+        return self.link.request(method, *arguments, timeout_s=timeout_s)
 
     def call(self, done: Callable[[Exception | None, Any], None], method: str, *arguments: Any) -> None:
         """See `Link.call`; at once with an UnavailableError when there is no link now."""
