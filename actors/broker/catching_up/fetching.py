@@ -3,6 +3,9 @@
 A wait is a `Stand`: an offset of a group, and who stands there. With few filters among all that wait they are fetched
 for by these; with more, by all that the broker is subscribed to, which serves whoever comes next and had his filter
 here by then; or everything is, which serves whoever comes.
+
+Where pages do not fit into one answer, two requests are under way, each for half of the groups: the coordinator reads
+for one while the broker takes what the other has brought.
 """
 
 from __future__ import annotations
@@ -65,7 +68,11 @@ class PageFetching:
         self._go_on = go_on
         self._later = later
         self._needed: dict[Pipeline, dict[int, Stand]] = {}
-        self._fetching: dict[Pipeline, asyncio.Task[None]] = {}
+        self._fetching: dict[Pipeline, set[asyncio.Task[None]]] = {}
+        # The groups that requests under way ask for.
+        self._asked: dict[Pipeline, set[int]] = {}
+        # Those whose last answer had no room for all groups.
+        self._crowded: set[Pipeline] = set()
         self._closed = False
 
     def need(self, group: int, stand: Stand) -> None:
@@ -78,30 +85,59 @@ class PageFetching:
         # Who asks for less here is asked again when a page of the group has come.
         if group not in needed or not needed[group].everything:
             needed[group] = stand
-        if pipeline not in self._fetching:
-            self._fetching[pipeline] = asyncio.get_running_loop().create_task(self._fetch_all(pipeline))
+        self._begin(pipeline)
+
+    def _begin(self, pipeline: Pipeline) -> None:
+        under_way = self._fetching.setdefault(pipeline, set())
+        if len(under_way) < (2 if pipeline in self._crowded else 1):
+            task = asyncio.get_running_loop().create_task(self._fetch_all(pipeline))
+            under_way.add(task)
 
     def close(self) -> None:
         """Fetch nothing more."""
         self._closed = True
-        for task in self._fetching.values():
-            task.cancel()
+        for tasks in self._fetching.values():
+            for task in tasks:
+                task.cancel()
 
     async def _fetch_all(self, pipeline: Pipeline) -> None:
         try:
             await asyncio.sleep(0)  # the other groups of this turn
-            while needed := self._needed.pop(pipeline, None):
+            while needed := self._share(pipeline):
+                asked = self._asked.setdefault(pipeline, set())
+                asked.update(needed)
                 try:
                     await self._fetch(pipeline, needed)
                 except Exception as error:
+                    self._crowded.discard(pipeline)
                     if not isinstance(error, LexicastError):
                         log.exception("a page of %s could not be taken", pipeline.member.name)
                     for group in needed:
                         self._later(group)
+                finally:
+                    asked.difference_update(needed)
                 if not self._closed:
                     await asyncio.sleep(0)
         finally:
-            del self._fetching[pipeline]
+            under_way = self._fetching[pipeline]
+            under_way.difference_update([asyncio.current_task()])
+            if not under_way:
+                del self._fetching[pipeline]
+                self._asked.pop(pipeline, None)
+
+    def _share(self, pipeline: Pipeline) -> dict[int, Stand]:
+        """What one request is to ask for: all that is needed, or the half of it that has waited longer; not what the
+        other one asks for."""
+        needed, asked = self._needed.pop(pipeline, {}), self._asked.get(pipeline, ())
+        free = [group for group in needed if group not in asked]
+        first = pipeline in self._crowded and not asked
+        chosen = free[: (len(free) + 1) // 2] if first else free
+        share = {group: needed.pop(group) for group in chosen}
+        if needed:
+            self._needed[pipeline] = needed
+            if first and len(free) > 1:
+                self._begin(pipeline)
+        return share
 
     async def _fetch(self, pipeline: Pipeline, needed: dict[int, Stand]) -> None:
         """One page of each group, as far as they fit into one answer."""
@@ -118,6 +154,7 @@ class PageFetching:
         def done(error: Exception | None, result: Any) -> None:
             try:
                 if error is None:
+                    self._note_room(pipeline, len(result["cursor"]) < len(cursor))
                     self._take(cursor, filters, version, result)
             except LexicastError as bad:
                 error = bad
@@ -131,6 +168,9 @@ class PageFetching:
 
         pipeline.call(done, "fetch", cursor, None if filters is None else sorted(filters), FETCH_BYTES)
         await answered
+
+    def _note_room(self, pipeline: Pipeline, crowded: bool) -> None:
+        (self._crowded.add if crowded else self._crowded.discard)(pipeline)
 
     @staticmethod
     def _narrow(needed: dict[int, Stand]) -> frozenset[bytes] | None:

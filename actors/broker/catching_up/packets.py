@@ -152,13 +152,14 @@ class PagePackets:
         sent: list[InFlight | None] = []
         size = 0
         for number, row in zip(numbers, rows, strict=True):
-            run = row.run
-            size += len(row.body)
-            if run.flags != flags or run.expiry_ms or run.properties or size > JOINED_BYTES_MAX:
+            # Unpacked at once: there are many of them, and an attribute of a row is a call.
+            offset, (_, _, run_flags, encoding, expiry_ms, properties, _, count), _, _, _, _, _, _, body = row
+            size += len(body)
+            if run_flags != flags or expiry_ms or properties or size > JOINED_BYTES_MAX:
                 return None
-            if run.count == 1 and run.encoding == RAW:
-                payloads.append(row.body)
-                sent.append((group, row.offset, qos, False))
+            if count == 1 and encoding == RAW:
+                payloads.append(body)
+                sent.append((group, offset, qos, False))
                 continue
             for offset, payload in enumerate(self._payloads(number, row), row.offset):
                 if payload is None:

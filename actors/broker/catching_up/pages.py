@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from itertools import accumulate, groupby, repeat
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, U32, Block, Meta, Run, pack_meta
 from lexicast.cluster.errors import PeerError
@@ -61,7 +63,7 @@ class PageRow(NamedTuple):
 
 
 # Without the interpreter's frame that a NamedTuple's own constructor has: rows are made by ten thousands.
-_new_row = tuple.__new__
+_new_row: Callable[[Iterable[Any]], PageRow] = partial(tuple.__new__, PageRow)
 
 
 def page_rows(block: Block, topics: dict[bytes, bytes]) -> list[PageRow]:
@@ -71,6 +73,8 @@ def page_rows(block: Block, topics: dict[bytes, bytes]) -> list[PageRow]:
     if sum(lengths) != len(body):
         raise PeerError(f"group {block.group} offset {block.first}: lengths and body of the block disagree")
     names = [topics.setdefault(topic, topic) for topic in meta.topics]
+    if len(meta.runs) == len(lengths):
+        return _single_rows(block, meta, names, lengths)
     origins, dictionaries = meta.origins, meta.dictionaries
     time_us, epoch = block.time_us, block.epoch
     rows: list[PageRow] = []
@@ -86,11 +90,35 @@ def page_rows(block: Block, topics: dict[bytes, bytes]) -> list[PageRow]:
         dictionary = dictionaries[encoding - FIRST_DICTIONARY] if encoding >= FIRST_DICTIONARY else None
         who = origins[origin] if origin >= 0 else None
         fields = (offset, run, names[topic], time_us, epoch, dictionary, who, sizes, body[at:end])
-        rows.append(_new_row(PageRow, fields))
+        rows.append(_new_row(fields))
         offset += count
         number += count
         at = end
     return rows
+
+
+def _single_rows(block: Block, meta: Meta, names: Sequence[bytes], lengths: Sequence[int]) -> list[PageRow]:
+    """Runs of one record each, as where topics alternate, column by column: that takes half the time."""
+    body, runs, origins, dictionaries = block.body, meta.runs, meta.origins, meta.dictionaries
+    offsets: Iterable[int] = range(block.first, block.first + len(runs))
+    if block.last != block.first + len(runs) - 1:
+        offsets = map(add, accumulate([run[0] for run in runs]), offsets)
+    named: Iterable[int | None] = repeat(None)
+    if dictionaries:
+        ids = [None] * FIRST_DICTIONARY + list(dictionaries)
+        named = [ids[run[3]] for run in runs]
+    columns = (
+        offsets,
+        runs,
+        [names[run[1]] for run in runs],
+        repeat(block.time_us),
+        repeat(block.epoch),
+        named,
+        [origins[run[6]] if run[6] >= 0 else None for run in runs],
+        repeat(b""),
+        [body[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)],
+    )
+    return list(map(_new_row, zip(*columns, strict=False)))
 
 
 def block_of_rows(group: int, rows: Sequence[PageRow]) -> Block:
@@ -145,7 +173,19 @@ class Stand:
 class Page:
     """See the module's docstring. `filters`: None when it was made for the broker's interest as of `version`."""
 
-    __slots__ = ("_blocks", "_index", "_rows", "end", "filters", "first_kept", "group", "start", "version", "whole")
+    __slots__ = (
+        "_blocks",
+        "_index",
+        "_payload_bytes",
+        "_rows",
+        "end",
+        "filters",
+        "first_kept",
+        "group",
+        "start",
+        "version",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -169,6 +209,7 @@ class Page:
         self._blocks: list[Block] | None = blocks
         self._rows: list[PageRow] = []
         self._index: TopicIndex[list[int]] = TopicIndex()
+        self._payload_bytes = 0
 
     def serves(self, version: int, members: Iterable[Subscriber]) -> bool:
         """Whether it lacks nothing that these want, whose filters were all registered as of `version`."""
@@ -185,20 +226,20 @@ class Page:
         if self._blocks is not None:
             topics: dict[bytes, bytes] = {}
             rows, index = self._rows, self._index
-            numbers_of = index.get
             for block in self._blocks:
                 try:
                     found = page_rows(block, topics)
                 except PeerError as error:
                     log.error("a block out of the past is left out: %s", error)
                     continue
-                for number, row in enumerate(found, len(rows)):
-                    numbers = numbers_of(row.topic)
+                names, of_topic = block.meta.topics, dict[int, list[int]]()
+                for number, run in enumerate(block.meta.runs, len(rows)):
+                    numbers = of_topic.get(run[1])
                     if numbers is None:
-                        index.setdefault(row.topic, [number])
-                    else:
-                        numbers.append(number)
+                        numbers = of_topic[run[1]] = index.setdefault(topics[names[run[1]]], [])
+                    numbers.append(number)
                 rows += found
+                self._payload_bytes += len(block.body) + len(block.lengths)
             self._blocks = None
         return self._rows
 
@@ -213,8 +254,7 @@ class Page:
     def size_bytes(self) -> int:
         """About what it takes in memory."""
         rows = self.rows
-        payloads = sum([len(row.body) + len(row.lengths) for row in rows])
-        return PAGE_BYTES + ROW_BYTES * len(rows) + TOPIC_BYTES * len(self._index) + payloads
+        return PAGE_BYTES + ROW_BYTES * len(rows) + TOPIC_BYTES * len(self._index) + self._payload_bytes
 
     def numbers(self, topics: Iterable[bytes], start: int) -> list[int]:
         """The rows of these topics that hold something at or after `start`, in order."""
