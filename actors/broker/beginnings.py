@@ -71,7 +71,7 @@ class Beginnings:
 
 
 class Remembered:
-    """A function of offsets, and what it gave the last time."""
+    """A function of offsets, and what it gave the last time. Of them all only the last ones, the heads, may change."""
 
     __slots__ = ("_found", "_look", "_offsets")
 
@@ -84,5 +84,5 @@ class Remembered:
         """Of the same offsets what it gave before."""
         if offsets != self._offsets:
             self._found = self._look(*offsets)
-            self._offsets = tuple([dict(each) for each in offsets])
+            self._offsets = (*offsets[:-1], dict(offsets[-1]))
         return self._found

@@ -63,6 +63,10 @@ class Filters:
         versions = self._versions
         return max([versions.get(topic_filter, 0) for topic_filter in filters], default=0)
 
+    def is_settled(self, filters: Iterable[bytes]) -> bool:
+        """Whether none of these is being placed now."""
+        return self._placing.keys().isdisjoint(filters)
+
     async def settled(self, filters: Iterable[bytes]) -> None:
         """Return once none of these is being placed for somebody else."""
         while waiting := {future for name in filters if (future := self._placing.get(name)) is not None}:
@@ -82,9 +86,10 @@ class Filters:
 
     def placed(self, filters: Iterable[bytes]) -> None:
         """Those that `hold` returned are placed, or given up and released."""
-        futures = {future for name in filters if (future := self._placing.pop(name, None)) is not None}
-        for future in futures:
-            future.set_result(None)
+        for name in filters:
+            future = self._placing.pop(name, None)
+            if future is not None and not future.done():  # those that `hold` returned together share one
+                future.set_result(None)
 
     async def place(self, filters: Collection[bytes], everywhere: bool, take: Take) -> None:
         """Register filters with every coordinator concerned, in bounded parts; `take(part, answer)` for each answer.

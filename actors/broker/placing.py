@@ -67,6 +67,8 @@ class Placing:
         self._cut: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._behind: set[int] = set()
+        # Whether these are others' too.
+        self._shared = False
 
     async def run(self, wanted: Mapping[bytes, Grant]) -> Cuts:
         """Raises UnavailableError; nothing of it stays then."""
@@ -82,7 +84,8 @@ class Placing:
     async def _hold(self, names: Collection[bytes]) -> list[bytes]:
         """Those that the broker had none of. Nobody else is placing one of these by then."""
         filters, subscriptions = self._broker.filters, self._subscriber.subscriptions
-        await filters.settled(names)
+        if not filters.is_settled(names):
+            await filters.settled(names)
         if self._subscriber.closed:
             return []
         held = [name for name in names if name not in subscriptions]
@@ -158,6 +161,10 @@ class Placing:
     def _answered(self, answer: dict[str, Any]) -> list[int]:
         """Take a coordinator's cuts; the groups of which blocks before the cut are still to come, or have come and wait
         for a dictionary."""
+        if self._shared:
+            self._shared = False
+            self._cut, self._ends = self._cut.copy(), self._ends.copy()
+            self._behind, self.first_kept = self._behind.copy(), self.first_kept.copy()
         live, cut = self._broker.live, answer["cut"]
         late = set(answer["behind"])
         behind = [group for group in cut if group in late or group in live.waiting]
@@ -204,13 +211,8 @@ class Placing:
             self._answered(answer)
             answer[LOOKED_AT] = self._cut, self._ends, self._behind, self.first_kept
         else:
-            # Each is the taker's own, should another coordinator's answer follow.
-            self._cut, self._ends, self._behind, self.first_kept = (
-                known[0].copy(),
-                known[1].copy(),
-                known[2].copy(),
-                known[3].copy(),
-            )
+            self._cut, self._ends, self._behind, self.first_kept = known
+        self._shared = True
 
     async def _from(self, wanted: Mapping[bytes, Grant], start: dict[int, int]) -> Cuts:
         broker = self._broker

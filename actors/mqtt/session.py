@@ -218,11 +218,9 @@ class Session:
         return ids
 
     def _unused(self, ids: Iterable[int]) -> bool:
-        return (
-            self.unacknowledged.keys().isdisjoint(ids)
-            and self.released.keys().isdisjoint(ids)
-            and self.pending.keys().isdisjoint(ids)
-        )
+        # Most of these are empty most of the time; an empty one too would look at each id.
+        held = (self.unacknowledged, self.released, self.pending)
+        return not any([entries and not entries.keys().isdisjoint(ids) for entries in held])
 
     def send(self, group: int, offsets: Sequence[int], qos: int, retained: bool = False) -> list[int]:
         """Packet ids for publications about to be sent with `qos` 1 or 2: for as many as the window allows.

@@ -73,3 +73,32 @@ def test_a_session_lags_where_something_was_published_since_or_comes_before_it_i
     assert subscriber.lagging == lagging
     assert subscriber.past == past
     assert subscriber.missed_live == lagging.keys() - past.keys()
+
+
+async def test_an_answer_that_many_take_stays_what_it_was_when_another_coordinators_follows() -> None:
+    engine = BrokerEngine("broker-0", 1, GROUPS, Config(), SystemClock())
+    subscriptions = engine.subscriptions
+    shared = {"cut": {0: 5, 1: 5}, "ends": {0: 5, 1: 4}, "first": {0: 1}, "behind": []}
+    others = {"cut": {2: 7, 3: 7}, "ends": {2: 7, 3: 7}, "first": {3: 2}, "behind": [3]}
+
+    async def place_at_one(filters: Any, everywhere: bool, take: Take) -> None:
+        take(list(filters), shared)
+
+    async def place_at_both(filters: Any, everywhere: bool, take: Take) -> None:
+        take(list(filters), shared)
+        take(list(filters), others)
+
+    async def subscribed(place: Any) -> dict[int, int]:
+        subscriptions.filters.place = cast(Any, place)  # type: ignore[method-assign]  # stands for the coordinators
+        subscriber = Subscriber(subscriptions, Kind(4))
+        subscriber.block()
+        cuts = await subscriptions.subscribe(subscriber, {b"a/#": Grant(1)}, start={0: 2, 1: 2, 2: 2, 3: 2})
+        assert set(cuts[b"a/#"]) == set(range(4 if place is place_at_both else 2))
+        return subscriber.lagging
+
+    alone = await subscribed(place_at_one)
+    assert alone == {0: 2, 1: 2}
+    assert await subscribed(place_at_both) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert await subscribed(place_at_one) == alone
+    assert (shared["cut"], shared["ends"]) == ({0: 5, 1: 5}, {0: 5, 1: 4})
+    await engine.close()
