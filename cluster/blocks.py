@@ -56,6 +56,8 @@ FIRST_DICTIONARY = 2
 STREAMED = 0
 
 RUN_FIELDS = 8
+# Where a block's topics have fewer runs on average each of these is unpacked by itself.
+RUNS_A_TOPIC = 4
 U32 = 4
 
 # What Python objects cost beside the bytes that they hold: a block with its columns and an empty meta, a run, the
@@ -159,8 +161,7 @@ def unpack_meta(data: bytes) -> Meta:
         )
         if type(flat) is not tuple or len(flat) % RUN_FIELDS:
             raise ValueError("its runs are no list of whole runs")
-        one = len(flat) == RUN_FIELDS
-        runs = (_run(flat),) if one else tuple(map(_run, zip(*[iter(flat)] * RUN_FIELDS, strict=True)))
+        runs, distinct = _runs_of(flat, len(topics))
         meta = Meta(
             topics,
             runs,
@@ -171,12 +172,34 @@ def unpack_meta(data: bytes) -> Meta:
         )
         # Here alone: what is empty leaves no trace in the meta, whatever it was.
         lists = type(producers) is tuple and type(marks) is tuple
-        good = lists and _good_columns(meta) and _good_runs(meta)
+        good = lists and _good_columns(meta) and _good_runs(meta, distinct)
     except (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException) as error:
         raise PeerError(f"a block's meta cannot be read: {error}") from None
     if not good:
         raise PeerError("a block's meta cannot be read: a field is of a wrong type or out of range")
     return meta
+
+
+def _runs_of(flat: tuple[Any, ...], topics: int) -> tuple[tuple[Run, ...], Iterable[Run]]:
+    """(the runs, those that differ). Where topics alternate a block's runs are a few, many times over: each of these is
+    made and looked at once."""
+    if len(flat) < RUNS_A_TOPIC * RUN_FIELDS * topics:
+        runs = (
+            (_run(flat),) if len(flat) == RUN_FIELDS else tuple(map(_run, zip(*[iter(flat)] * RUN_FIELDS, strict=True)))
+        )
+        return runs, runs
+    known: dict[tuple[Any, ...], Run] = {}
+    found: list[Run] = []
+    try:
+        for fields in zip(*[iter(flat)] * RUN_FIELDS, strict=True):
+            run = known.get(fields)
+            if run is None:
+                run = known[fields] = _run(fields)
+            found.append(run)
+    except TypeError:  # properties are no part of a key
+        found = list(map(_run, zip(*[iter(flat)] * RUN_FIELDS, strict=True)))
+        return tuple(found), found
+    return tuple(found), known.values()
 
 
 def unpack_topics(data: bytes) -> tuple[bytes, ...]:
@@ -216,10 +239,10 @@ def _good_columns(meta: Meta) -> bool:
     return True
 
 
-def _good_runs(meta: Meta) -> bool:
-    """Whether each run's numbers are in range: they index into the columns, and add up to offsets."""
+def _good_runs(meta: Meta, runs: Iterable[Run]) -> bool:
+    """Whether each of these runs' numbers are in range: they index into the columns, and add up to offsets."""
     topics, origins, encodings = len(meta.topics), len(meta.origins), FIRST_DICTIONARY + len(meta.dictionaries)
-    for skip, topic, flags, encoding, expiry_ms, properties, origin, count in meta.runs:
+    for skip, topic, flags, encoding, expiry_ms, properties, origin, count in runs:
         if not (
             type(skip) is type(topic) is type(flags) is type(encoding) is type(expiry_ms) is type(origin) is int
             and type(count) is int

@@ -354,3 +354,46 @@ def test_a_publisher_that_is_no_level_of_the_topic_is_refused(origins: Any) -> N
         unpack_meta(msgpack.packb(((b"a/b",), flat, (), (), origins, ())))
     with pytest.raises(PeerError, match="meta cannot be read"):
         unpack_meta(msgpack.packb(((b"a/b", b"c"), flat, (), (), (0,), ())))
+
+
+def alternating(count: int) -> list[list[Any]]:
+    """Runs of two topics in turns, field by field."""
+    return [[0, number % 2, 1, 0, 0, None, -1, 1] for number in range(count)]
+
+
+def packed_runs(runs: list[list[Any]]) -> bytes:
+    packed: bytes = msgpack.packb(((b"a", b"b"), [field for run in runs for field in run], (), (), (), ()))
+    return packed
+
+
+def test_runs_that_repeat_are_one_object() -> None:
+    runs = unpack_meta(packed_runs(alternating(40))).runs
+    assert [list(run) for run in runs] == alternating(40)
+    assert len({id(run) for run in runs}) == 2
+
+
+def test_runs_that_repeat_may_have_properties() -> None:
+    fields = alternating(40)
+    fields[7][5] = fields[9][5] = {3: "text/plain"}
+    assert [list(run) for run in unpack_meta(packed_runs(fields)).runs] == fields
+
+
+@pytest.mark.parametrize("at", [0, 1, 20, 39])
+@pytest.mark.parametrize(
+    ("field", "bad"), [(0, -1), (1, 2), (2, 8), (3, 2), (4, -1), (5, 7), (6, 0), (7, 0), (0, b"0"), (7, 1.5), (1, None)]
+)
+def test_a_bad_run_is_found_among_many_that_repeat(at: int, field: int, bad: Any) -> None:
+    fields = alternating(40)
+    fields[at][field] = bad
+    with pytest.raises(PeerError):
+        unpack_meta(packed_runs(fields))
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_what_equals_a_number_does_not_stay_in_a_run_of_many(at: int) -> None:
+    fields = alternating(40)
+    fields[at][7] = True
+    fields[at + 4][0] = 0.0
+    with suppress(PeerError):
+        assert all([type(field) is not float for run in unpack_meta(packed_runs(fields)).runs for field in run])
+        assert all([type(run.count) is int for run in unpack_meta(packed_runs(fields)).runs])
