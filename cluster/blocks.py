@@ -327,9 +327,12 @@ class Block:
         """Bytes that the block takes in this process, its unpacked meta included, to a fifth: small blocks take far
         more than `size_bytes`. Raises PeerError as `meta`."""
         meta = self.meta
+        runs = meta.runs
+        distinct = 1 if len(runs) == 1 else len(set(map(id, runs)))
         parts = (
-            RUN_MEMORY_BYTES * len(meta.runs)
-            + PROPERTIES_MEMORY_BYTES * len([run for run in meta.runs if run.properties is not None])
+            RUN_MEMORY_BYTES * distinct
+            + 8 * (len(runs) - distinct)
+            + PROPERTIES_MEMORY_BYTES * len([run for run in runs if run.properties is not None])
             + NAME_MEMORY_BYTES * (len(meta.topics) + len(meta.origins))
             + ROW_MEMORY_BYTES * (len(meta.producers) + len(meta.marks))
         )
