@@ -27,7 +27,7 @@ from .index.log_index import LogIndex
 from .log.block_cuts import cut, pieces_of
 from .log.block_format import Head
 from .log.block_log import Log
-from .log.lone_blocks import lone_publication
+from .log.lone_blocks import lone_first, lone_publication
 from .log_reader import ReadResult
 from .tables.databases import Databases
 from .tables.groups import StoredGroup
@@ -161,11 +161,15 @@ class TopicReader:
         self, cursor: lmdb.Cursor[memoryview], group: int, offset: int
     ) -> tuple[memoryview, Head] | tuple[None, None]:
         """The block that holds an offset; nothing where it has left the log, or is damaged."""
-        if cursor.set_range(log_key(group, offset)):
-            head = self._log.sound_head(value := cursor.value(), cursor.key())
-            if head is not None and head.group == group and head.first <= offset:
-                return value, head
-        return None, None
+        return self._block_here(cursor, group, offset) if cursor.set_range(log_key(group, offset)) else (None, None)
+
+    def _block_here(
+        self, cursor: lmdb.Cursor[memoryview], group: int, offset: int
+    ) -> tuple[memoryview, Head] | tuple[None, None]:
+        """The same where the cursor stands, if that holds the offset."""
+        key, value = cursor.item()
+        head = self._log.sound_head(value, key)
+        return (value, head) if head is not None and head.group == group and head.first <= offset else (None, None)
 
     def blocks_at(
         self, group: int, offsets: Sequence[int], first: int, last: int, bytes_max: int, read_s: float, wanted: Wanted
@@ -181,30 +185,22 @@ class TopicReader:
                 full = size >= bytes_max or self.clock.monotonic() >= until
                 if full and at and offsets[at] > first:
                     break
-                block = self._lone(cursor, group, offsets[at], first, last, wanted)
-                if block is not None:
-                    at += 1
-                else:
-                    block, at = self._cut(cursor, group, offsets, at, first, last, now_us, wanted)
+                offset = offsets[at]
+                at += 1
+                if not cursor.set_range(key := log_key(group, offset)):
+                    continue
+                held, value = cursor.item()
+                block = lone_publication(value, group, offset, key) if held == key else None
+                if block is None:
+                    block, at = self._part_here(cursor, group, offsets, at, first, last, now_us, wanted)
+                elif not _lone_wanted(block, first, last, wanted):
+                    continue
                 if block is not None:
                     blocks.append(block)
                     size += block.size_bytes
         return blocks, at
 
-    def _lone(
-        self, cursor: lmdb.Cursor[memoryview], group: int, offset: int, first: int, last: int, wanted: Wanted
-    ) -> Block | None:
-        """The block at an offset, where it is all of one publication that is wanted; see `lone_publication`."""
-        key = log_key(group, offset)
-        value = cursor.get(key)
-        block = None if value is None else lone_publication(value, group, offset, key)
-        if block is None:
-            return None
-        meta = block.meta
-        run = meta.runs[0]
-        return block if first <= block.first + run.skip <= last and wanted(meta.topics[run.topic]) else None
-
-    def _cut(
+    def _part_here(
         self,
         cursor: lmdb.Cursor[memoryview],
         group: int,
@@ -215,11 +211,12 @@ class TopicReader:
         now_us: int,
         wanted: Wanted,
     ) -> tuple[Block | None, int]:
-        """The block that holds the offset at place `at`, cut to what is wanted; and the place of the next one."""
-        value, head = self._block(cursor, group, offsets[at])
+        """The block where the cursor stands, if it holds the offset before place `at`, cut to what is wanted; and the
+        place of the first offset beyond it."""
+        value, head = self._block_here(cursor, group, offsets[at - 1])
         if value is None or head is None:
-            return None, at + 1
-        return self._part(value, head, first, last, now_us, wanted), bisect_right(offsets, head.last, at + 1)
+            return None, at
+        return self._part(value, head, first, last, now_us, wanted), bisect_right(offsets, head.last, at)
 
     def count_at(
         self,
@@ -241,17 +238,24 @@ class TopicReader:
             while at < len(offsets):
                 if at and offsets[at] > first and self.clock.monotonic() >= until:
                     break
-                start = at
-                value, head = self._block(cursor, group, offsets[at])
+                start, offset = at, offsets[at]
                 at += 1
-                if value is None or head is None:
+                if not cursor.set_range(key := log_key(group, offset)):
+                    continue
+                held, value = cursor.item()
+                begun = lone_first(value, offset, key) if held == key else None
+                if begun is not None and first <= begun and offset <= last:
+                    found += records[start]
+                    continue
+                here, head = self._block_here(cursor, group, offset)
+                if here is None or head is None:
                     continue
                 at = bisect_right(offsets, head.last, at)
                 if 0 < head.expire_all_us < now_us:
                     continue
                 if first <= head.first and head.last <= last and not 0 < head.expire_first_us < now_us:
                     found += sum(records[start:at])
-                elif (meta := self._log.meta(value, head)) is not None:
+                elif (meta := self._log.meta(here, head)) is not None:
                     pieces = pieces_of(meta, head.first, head.time_us, first, last, now_us, wanted)
                     found += sum([piece.records for piece in pieces])
         return found, at
@@ -270,6 +274,13 @@ class TopicReader:
         if block is None or sum([piece.records for piece in pieces]) == head.records == block.count:
             return block
         return cut(block, first, last, now_us, wanted)
+
+
+def _lone_wanted(block: Block, first: int, last: int, wanted: Wanted) -> bool:
+    """The one publication of a block lies from offset `first` to `last` and is wanted."""
+    meta = block.meta
+    run = meta.runs[0]
+    return first <= block.first + run.skip <= last and wanted(meta.topics[run.topic])
 
 
 class Looked(NamedTuple):

@@ -70,6 +70,10 @@ class RowColumns(NamedTuple):
         """Rows from `start` to before `end`, without a copy."""
         return RowColumns._make([column[start:end] for column in self])
 
+    def copy(self) -> RowColumns:
+        """The same rows in columns of their own."""
+        return RowColumns._make([column.copy() for column in self])
+
     def from_row(self, start: int) -> RowColumns:
         """Rows from `start` on, without a copy."""
         return self.slice(start, self.size)

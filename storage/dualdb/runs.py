@@ -128,6 +128,12 @@ class SortedRun:
             if self._bounds[number].seq_max >= seq_min:
                 yield number, slice(int(start[number]), int(end[number]))
 
+    def segments_of(self, key: np.uint64, seq_min: int) -> list[int]:
+        """The segments that may hold rows of one key with `seq_min` or more."""
+        first, last, _ = self.fences()
+        numbers = range(int(last.searchsorted(key)), int(first.searchsorted(key, "right")))
+        return [number for number in numbers if self._bounds[number].seq_max >= seq_min]
+
     def fences(self) -> tuple[U64, U64, I64]:
         """First key, last key and last expiry of each segment."""
         if self._fences is None:

@@ -80,7 +80,7 @@ class Joining:
     def result(self) -> RowColumns:
         """The one tier; a copy where most of the room for it has stayed empty."""
         rows = self._made.slice(0, self._filled)
-        return rows if 2 * self._filled > self._total else RowColumns._make([column.copy() for column in rows])
+        return rows if 2 * self._filled > self._total else rows.copy()
 
 
 class Tiers:

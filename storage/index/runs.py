@@ -68,13 +68,17 @@ def _between(rows: RowColumns, keys: U64, first: int, last: int) -> tuple[Index,
     """Where the rows of each key at offsets from `first` to `last` begin and end. A key's rows are in their order."""
     starts = np.searchsorted(rows.key, keys, "left")
     ends = np.searchsorted(rows.key, keys, "right")
-    if len(keys) == 1:
-        own = rows.seq[starts[0] : ends[0]]
-        low, high = np.searchsorted(own, np.uint64(first), "left"), np.searchsorted(own, np.uint64(last), "right")
-        return starts + low, starts + np.maximum(low, high)
     before = np.concatenate(([0], np.cumsum(rows.seq < np.uint64(first))))
     upto = np.concatenate(([0], np.cumsum(rows.seq <= np.uint64(last))))
     return starts + before[ends] - before[starts], starts + upto[ends] - upto[starts]
+
+
+def _between_of(rows: RowColumns, key: np.uint64, first: int, last: int) -> tuple[int, int]:
+    """The same of one key."""
+    start = int(rows.key.searchsorted(key))
+    own = rows.seq[start : int(rows.key.searchsorted(key, "right"))]
+    low, high = int(own.searchsorted(np.uint64(first))), int(own.searchsorted(np.uint64(last), "right"))
+    return start + low, start + max(low, high)
 
 
 def row_places(starts: Index, counts: Index) -> Index:
@@ -277,6 +281,8 @@ class IndexRuns:
 
         Copies: they outlive the transaction. They are all there up to offset `upto` of the answer.
         """
+        if len(topic_ids) == 1:
+            return self._rows_of(txn, topic_ids[0], first, last, most)
         found: list[RowColumns] = []
         upto, touched = last, 0
         for row in self._manifest(txn)[0]:
@@ -285,8 +291,6 @@ class IndexRuns:
             for number, own in run.segments_with(topic_ids, first):
                 left = most - taken[own]
                 if not left.any():
-                    if len(topic_ids) == 1:
-                        break
                     continue
                 touched += 1
                 part = run.segment(txn, self._database, number)
@@ -300,23 +304,42 @@ class IndexRuns:
                     found.append(part.take(row_places(starts, counts)))
         return LookUp(joined(found), upto, touched)
 
+    def _rows_of(self, txn: AnyTransaction, topic_id: np.uint64, first: int, last: int, most: int) -> LookUp:
+        """The same of one topic, without the arithmetic of many."""
+        found: list[RowColumns] = []
+        upto, touched = last, 0
+        for row in self._manifest(txn)[0]:
+            run, left = self._run(txn, row), most
+            for number in run.segments_of(topic_id, first):
+                touched += 1
+                part = run.segment(txn, self._database, number)
+                start, end = _between_of(part, topic_id, first, last)
+                end = min(end, start + left)
+                if start < end:
+                    found.append(part.slice(start, end).copy())
+                    left -= end - start
+                if not left:
+                    upto = min(upto, int(part.seq[end - 1]))
+                    break
+        return LookUp(joined(found), upto, touched)
+
     def last_rows(self, txn: AnyTransaction, topic_id: int, before: int, most: int) -> RowColumns:
         """The last rows of a topic at offsets below `before`, oldest first: `most` of them, or all there are.
 
         Copies. The youngest runs are looked at first: most often they have it all.
         """
-        wanted = np.array([topic_id], np.uint64)
+        wanted = np.uint64(topic_id)
         found = empty()
         for row in sorted(self._manifest(txn)[0], key=lambda row: (row[1], -row[0])):
             run = self._run(txn, row)
             # What lies at or before this is not among the last ones.
             above = int(found.seq[-most]) + 1 if found.size >= most else 0
             parts, left = [], most
-            for number, _ in reversed(list(run.segments_with(wanted, above))):
+            for number in reversed(run.segments_of(wanted, above)):
                 part = run.segment(txn, self._database, number)
-                (start,), (end,) = _between(part, wanted, above, before - 1)
+                start, end = _between_of(part, wanted, above, before - 1)
                 start = max(start, end - left)
-                parts.append(RowColumns._make([column[start:end].copy() for column in part]))
+                parts.append(part.slice(start, end).copy())
                 left -= end - start
                 if left <= 0:
                     break

@@ -23,20 +23,15 @@ _CRC_BYTES: Final = 4
 _RECORD = struct.Struct("<II")
 
 
-def lone_publication(value: Value, group: int, last: int, key: Value) -> Block | None:
+def lone_publication(value: Value, group: int, last: int, key: bytes) -> Block | None:
     """The block under `key` (group, last offset), verified as a whole, where it holds one publication, which does not
     expire; else None."""
-    if len(value) < HEAD_BYTES:
+    head = _sound_head(value, key)
+    if head is None:
         return None
-    crc, version, kind, flags, epoch, span, time_us, records, meta_bytes, body_bytes = _HEAD.unpack_from(value)
-    if records != 1 or kind != PUBLICATIONS or flags & EXPIRES or version > FORMAT_VERSION:
-        return None
+    epoch, span, time_us, lengths, body_bytes = head
     data = bytes(value)
-    lengths = HEAD_BYTES + meta_bytes
-    body = lengths + _RECORD.size
-    if len(data) != body + body_bytes or crc32(data[_CRC_BYTES:body], crc32(key)) != crc:
-        return None
-    payload = data[body:]
+    payload = data[lengths + _RECORD.size :]
     if _RECORD.unpack_from(data, lengths) != (body_bytes, crc32(payload)):
         return None
     packed = data[HEAD_BYTES:lengths]
@@ -47,6 +42,26 @@ def lone_publication(value: Value, group: int, last: int, key: Value) -> Block |
     runs = meta.runs
     if len(runs) != 1 or runs[0].count != 1 or runs[0].expiry_ms:
         return None
-    return Block(
-        group, epoch, max(last - span, 0), last, time_us, kind, packed, data[lengths : lengths + U32], payload, meta
-    )
+    first = last - span if last > span else 0
+    size = data[lengths : lengths + U32]
+    return Block(group, epoch, first, last, time_us, PUBLICATIONS, packed, size, payload, meta)
+
+
+def lone_first(value: Value, last: int, key: bytes) -> int | None:
+    """The first offset of that block, its head verified (the payload is not); else None."""
+    head = _sound_head(value, key)
+    return None if head is None else max(last - head[1], 0)
+
+
+def _sound_head(value: Value, key: bytes) -> tuple[int, int, int, int, int] | None:
+    """Of that block: epoch, span, time, where its length stands, bytes of its payload; None where it is another."""
+    if len(value) < HEAD_BYTES:
+        return None
+    crc, version, kind, flags, epoch, span, time_us, records, meta_bytes, body_bytes = _HEAD.unpack_from(value)
+    if records != 1 or kind != PUBLICATIONS or flags & EXPIRES or version > FORMAT_VERSION:
+        return None
+    lengths = HEAD_BYTES + meta_bytes
+    body = lengths + _RECORD.size
+    if len(value) != body + body_bytes or crc32(value[_CRC_BYTES:body], crc32(key)) != crc:
+        return None
+    return epoch, span, time_us, lengths, body_bytes

@@ -264,7 +264,7 @@ def fill(world: World, blocks: int = 30) -> None:
         world.act(Commit(0, 0, False, [(NAMES[(at + k) % len(NAMES)], 0) for k in range(3)]))
 
 
-def test_messages_that_are_blocks_of_their_own_are_taken_from_the_log_in_one_go(
+def test_messages_that_are_blocks_of_their_own_are_read_and_counted_in_one_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(5):
@@ -272,16 +272,21 @@ def test_messages_that_are_blocks_of_their_own_are_taken_from_the_log_in_one_go(
         world.act(Commit(0, 0, False, [(NAMES[1], 0)]))
         world.act(Commit(0, 0, False, [(NAMES[0], 0), (NAMES[1], 0)]))
     general: list[int] = []
-    whole = TopicReader._part
+    whole = TopicReader._block_here
 
     def counted(*arguments: Any) -> Any:
         general.append(1)
         return whole(*arguments)
 
     compare(world.store)
-    monkeypatch.setattr(TopicReader, "_part", counted)
+    monkeypatch.setattr(TopicReader, "_block_here", counted)
     assert len(by_index(world.store, 0, NAMES[0], 0, 100, MIB) or []) == 10
     assert len(general) == 5
+    (topic_id,) = [topic_id for name, topic_id in found_topics(world.store, NAMES[0], 9) or []]
+    span = world.store.by_topic.span(0, [topic_id], NAMES[0].__eq__)
+    assert span.look(0, 100, 10.0)
+    assert span.count(0, 100, 10.0) == (10, 101)
+    assert len(general) == 10
 
 
 def test_filters_find_their_topics_and_no_others(world: World) -> None:
