@@ -105,7 +105,7 @@ class PagePackets:
     def runs(self, subscriber: Subscriber, topics: Collection[bytes]) -> Iterator[RunPackets]:
         """What a member gets of these topics from its cursor on, in order of offsets."""
         page, kind = self._page, subscriber.kind
-        start, rows = subscriber.lagging[page.group], page.rows
+        start, columns = subscriber.lagging[page.group], page.columns
         numbers = page.numbers(topics, start)
         joining = subscriber.grant(next(iter(topics))) if len(topics) == 1 and len(numbers) > 1 else None
         # The first of these is so far from the topic's first run in the page.
@@ -113,8 +113,7 @@ class PagePackets:
         at = 0
         while at < len(numbers):
             number = numbers[at]
-            row = rows[number]
-            if joining is not None and (passed + at) % JOINED_RUNS == 0 and row.offset >= start:
+            if joining is not None and (passed + at) % JOINED_RUNS == 0 and columns.offsets[number] >= start:
                 some = numbers[at : at + JOINED_RUNS]
                 joined = self._joined(kind, joining, some)
                 if joined is not None:
@@ -122,6 +121,7 @@ class PagePackets:
                     at += len(some)
                     continue
             at += 1
+            row = columns.row(number)
             grant = subscriber.grant(row.topic)
             if grant is not None and grant.no_local:
                 grant = subscriber.granted(row.origin, grant)
@@ -137,41 +137,44 @@ class PagePackets:
         key = (kind.version, 0, grant, numbers[0], JOINED)
         packets = self._kept.get(key)
         if packets is None:
-            packets = self._join(kind, grant, [self._page.rows[number] for number in numbers], numbers)
+            packets = self._join(kind, grant, numbers)
             if packets is not None:
                 self._kept.add(key, packets)
         return packets
 
-    def _join(self, kind: Kind, grant: Grant, rows: Sequence[PageRow], numbers: Sequence[int]) -> RunPackets | None:
-        group, first = self._page.group, rows[0]
-        flags = first.run.flags
+    def _join(self, kind: Kind, grant: Grant, numbers: Sequence[int]) -> RunPackets | None:
+        group, columns = self._page.group, self._page.columns
+        runs = [columns.runs[number] for number in numbers]
+        flags = runs[0].flags
         qos = min(grant.qos, flags & QOS_MASK)
-        if not qos:
+        bodies = [columns.bodies[number] for number in numbers]
+        if not qos or sum(map(len, bodies)) > JOINED_BYTES_MAX:
             return None
-        payloads: list[bytes] = []
-        sent: list[InFlight | None] = []
-        size = 0
-        for number, row in zip(numbers, rows, strict=True):
-            # Unpacked at once: there are many of them, and an attribute of a row is a call.
-            offset, (_, _, run_flags, encoding, expiry_ms, properties, _, count), _, _, _, _, _, _, body = row
-            size += len(body)
-            if run_flags != flags or expiry_ms or properties or size > JOINED_BYTES_MAX:
-                return None
-            if count == 1 and encoding == RAW:
-                payloads.append(body)
-                sent.append((group, offset, qos, False))
-                continue
-            for offset, payload in enumerate(self._payloads(number, row), row.offset):
-                if payload is None:
+        plain, last = True, None
+        for run in runs:
+            if run is not last:  # those of a block that are alike are one object
+                last = run
+                if run.flags != flags or run.expiry_ms or run.properties:
                     return None
-                payloads.append(payload)
-                sent.append((group, offset, qos, False))
-        if sum(map(len, payloads)) > JOINED_BYTES_MAX:
-            return None
+                plain = plain and run.count == 1 and run.encoding == RAW
+        payloads = bodies
+        sent: list[InFlight | None] = [(group, columns.offsets[number], qos, False) for number in numbers]
+        if not plain:
+            payloads, sent = [], []
+            for number in numbers:
+                row = columns.row(number)
+                for offset, payload in enumerate(self._payloads(number, row), row.offset):
+                    if payload is None:
+                        return None
+                    payloads.append(payload)
+                    sent.append((group, offset, qos, False))
+            if sum(map(len, payloads)) > JOINED_BYTES_MAX:
+                return None
         retain = grant.retain_as_published and bool(flags & RETAIN)
-        heads, tails = split_qos_run(kind.version, first.topic, payloads, qos, retain)
+        topic = columns.row(numbers[0]).topic
+        heads, tails = split_qos_run(kind.version, topic, payloads, qos, retain)
         size = sum(map(len, heads)) + sum(map(len, tails)) + 2 * len(heads)
-        return RunPackets(heads, sent, tails, size, rows[-1].end)
+        return RunPackets(heads, sent, tails, size, columns.end(numbers[-1]))
 
     def _packets(self, kind: Kind, grant: Grant, number: int, row: PageRow, left_out: int) -> RunPackets | None:
         """None when the run has expired."""

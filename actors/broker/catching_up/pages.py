@@ -5,7 +5,8 @@ leaves nothing out serves everybody; one of what the broker was interested in, t
 by then; one of some filters, those who have no others.
 
 Devices' blocks hold a message each, and a block takes 2 KB of memory however small it is: a page keeps the runs of its
-blocks as rows, some 400 bytes each, and makes blocks of some of them again for those who take blocks (`blocks_of`).
+blocks as rows, column by column (`PageColumns`), and makes blocks of some of them again for those who take blocks
+(`blocks_of`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import accumulate, groupby, repeat
+from itertools import accumulate, groupby
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, U32, Block, Meta, Run, pack_meta
 from lexicast.cluster.errors import PeerError
@@ -62,63 +62,92 @@ class PageRow(NamedTuple):
         return [self.body[ends[at] : ends[at + 1]] for at in range(self.run.count)]
 
 
-# Without the interpreter's frame that a NamedTuple's own constructor has: rows are made by ten thousands.
-_new_row: Callable[[Iterable[Any]], PageRow] = partial(tuple.__new__, PageRow)
+class _RowsBlock(NamedTuple):
+    """What the rows of one block share."""
+
+    epoch: int
+    time_us: int
+    topics: tuple[bytes, ...]
+    origins: tuple[str, ...]
+    dictionaries: tuple[int, ...]
 
 
-def page_rows(block: Block, topics: dict[bytes, bytes]) -> list[PageRow]:
-    """The runs of a block. `topics`: names met before, of which one object is enough. Raises PeerError."""
-    meta = block.meta
-    body, lengths = block.body, memoryview(block.lengths).cast("I")
-    if sum(lengths) != len(body):
-        raise PeerError(f"group {block.group} offset {block.first}: lengths and body of the block disagree")
-    names = [topics.setdefault(topic, topic) for topic in meta.topics]
-    if len(meta.runs) == len(lengths):
-        return _single_rows(block, meta, names, lengths)
-    origins, dictionaries = meta.origins, meta.dictionaries
-    time_us, epoch = block.time_us, block.epoch
-    rows: list[PageRow] = []
-    offset, number, at = block.first, 0, 0
-    for run in meta.runs:
-        skip, topic, _, encoding, _, _, origin, count = run
-        offset += skip
-        if count == 1:
-            end, sizes = at + lengths[number], b""
+class PageColumns:
+    """The rows of a page, a column each: what most members get (`packets`) needs three of these, and no rows.
+
+    `offsets`: where a row begins; `runs`; `bodies`: its payloads, joined.
+    """
+
+    __slots__ = ("_lengths", "_of", "bodies", "offsets", "runs")
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.runs: list[Run] = []
+        self.bodies: list[bytes] = []
+        self._lengths: list[bytes] = []
+        self._of: list[_RowsBlock] = []
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def row(self, number: int) -> PageRow:
+        """All of a row."""
+        run, of = self.runs[number], self._of[number]
+        return PageRow(
+            self.offsets[number],
+            run,
+            of.topics[run.topic],
+            of.time_us,
+            of.epoch,
+            of.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None,
+            of.origins[run.origin] if run.origin >= 0 else None,
+            self._lengths[number],
+            self.bodies[number],
+        )
+
+    def end(self, number: int) -> int:
+        """The offset behind a row."""
+        return self.offsets[number] + self.runs[number].count
+
+    def add(self, block: Block, names: tuple[bytes, ...]) -> None:
+        """The runs of a block. `names`: its topics'. Raises PeerError, and has added nothing then."""
+        meta, lengths = block.meta, memoryview(block.lengths).cast("I")
+        if sum(lengths) != len(block.body):
+            raise PeerError(f"group {block.group} offset {block.first}: lengths and body of the block disagree")
+        if len(meta.runs) == len(lengths):
+            self._add_single(block, meta.runs, lengths)
         else:
-            end = at + sum(lengths[number : number + count])
-            sizes = block.lengths[U32 * number : U32 * (number + count)]
-        dictionary = dictionaries[encoding - FIRST_DICTIONARY] if encoding >= FIRST_DICTIONARY else None
-        who = origins[origin] if origin >= 0 else None
-        fields = (offset, run, names[topic], time_us, epoch, dictionary, who, sizes, body[at:end])
-        rows.append(_new_row(fields))
-        offset += count
-        number += count
-        at = end
-    return rows
+            self._add_runs(block, meta.runs, lengths)
+        self.runs += meta.runs
+        self._of += [_RowsBlock(block.epoch, block.time_us, names, meta.origins, meta.dictionaries)] * len(meta.runs)
 
+    def _add_single(self, block: Block, runs: tuple[Run, ...], lengths: Sequence[int]) -> None:
+        """Runs of one record each, as where topics alternate and in devices' blocks."""
+        body = block.body
+        offsets: Iterable[int] = range(block.first, block.first + len(runs))
+        if block.last != block.first + len(runs) - 1:
+            offsets = map(add, accumulate([run[0] for run in runs]), offsets)
+        self.offsets += offsets
+        self.bodies += [body[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)]
+        self._lengths += [b""] * len(runs)
 
-def _single_rows(block: Block, meta: Meta, names: Sequence[bytes], lengths: Sequence[int]) -> list[PageRow]:
-    """Runs of one record each, as where topics alternate, column by column: that takes half the time."""
-    body, runs, origins, dictionaries = block.body, meta.runs, meta.origins, meta.dictionaries
-    offsets: Iterable[int] = range(block.first, block.first + len(runs))
-    if block.last != block.first + len(runs) - 1:
-        offsets = map(add, accumulate([run[0] for run in runs]), offsets)
-    named: Iterable[int | None] = repeat(None)
-    if dictionaries:
-        ids = [None] * FIRST_DICTIONARY + list(dictionaries)
-        named = [ids[run[3]] for run in runs]
-    columns = (
-        offsets,
-        runs,
-        [names[run[1]] for run in runs],
-        repeat(block.time_us),
-        repeat(block.epoch),
-        named,
-        [origins[run[6]] if run[6] >= 0 else None for run in runs],
-        repeat(b""),
-        [body[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)],
-    )
-    return list(map(_new_row, zip(*columns, strict=False)))
+    def _add_runs(self, block: Block, runs: tuple[Run, ...], lengths: Sequence[int]) -> None:
+        body = block.body
+        offset, number, at = block.first, 0, 0
+        for run in runs:
+            count = run.count
+            offset += run.skip
+            if count == 1:
+                end, sizes = at + lengths[number], b""
+            else:
+                end = at + sum(lengths[number : number + count])
+                sizes = block.lengths[U32 * number : U32 * (number + count)]
+            self.offsets.append(offset)
+            self.bodies.append(body[at:end])
+            self._lengths.append(sizes)
+            offset += count
+            number += count
+            at = end
 
 
 def block_of_rows(group: int, rows: Sequence[PageRow]) -> Block:
@@ -175,9 +204,9 @@ class Page:
 
     __slots__ = (
         "_blocks",
+        "_columns",
         "_index",
         "_payload_bytes",
-        "_rows",
         "end",
         "filters",
         "first_kept",
@@ -207,7 +236,7 @@ class Page:
         self.filters = filters
         self.first_kept = first_kept
         self._blocks: list[Block] | None = blocks
-        self._rows: list[PageRow] = []
+        self._columns = PageColumns()
         self._index: TopicIndex[list[int]] = TopicIndex()
         self._payload_bytes = 0
 
@@ -221,58 +250,58 @@ class Page:
         return all([member.subscriptions.keys() <= filters for member in members])
 
     @property
-    def rows(self) -> list[PageRow]:
+    def columns(self) -> PageColumns:
         """What it holds, in the order of offsets. A block that has not what it says costs itself."""
         if self._blocks is not None:
             topics: dict[bytes, bytes] = {}
-            rows, index = self._rows, self._index
+            columns, index = self._columns, self._index
             for block in self._blocks:
+                first = len(columns)
                 try:
-                    found = page_rows(block, topics)
+                    # Of names met before one object is enough.
+                    names = tuple([topics.setdefault(topic, topic) for topic in block.meta.topics])
+                    columns.add(block, names)
                 except PeerError as error:
                     log.error("a block out of the past is left out: %s", error)
                     continue
-                names, of_topic = block.meta.topics, dict[int, list[int]]()
-                for number, run in enumerate(block.meta.runs, len(rows)):
+                of_topic: dict[int, list[int]] = {}
+                for number, run in enumerate(block.meta.runs, first):
                     numbers = of_topic.get(run[1])
                     if numbers is None:
-                        numbers = of_topic[run[1]] = index.setdefault(topics[names[run[1]]], [])
+                        numbers = of_topic[run[1]] = index.setdefault(names[run[1]], [])
                     numbers.append(number)
-                rows += found
                 self._payload_bytes += len(block.body) + len(block.lengths)
             self._blocks = None
-        return self._rows
+        return self._columns
 
     @property
     def index(self) -> TopicIndex[list[int]]:
         """Topic -> its rows, by number in ascending order."""
         if self._blocks is not None:
-            assert self.rows is not None
+            assert self.columns is not None
         return self._index
 
     @property
     def size_bytes(self) -> int:
         """About what it takes in memory."""
-        rows = self.rows
-        return PAGE_BYTES + ROW_BYTES * len(rows) + TOPIC_BYTES * len(self._index) + self._payload_bytes
+        return PAGE_BYTES + ROW_BYTES * len(self.columns) + TOPIC_BYTES * len(self._index) + self._payload_bytes
 
     def numbers(self, topics: Iterable[bytes], start: int) -> list[int]:
         """The rows of these topics that hold something at or after `start`, in order."""
-        index, rows = self.index, self.rows
+        index, end = self.index, self._columns.end
         found = [number for topic in topics for number in index[topic]]
         found.sort()  # costs little where it is one topic's
-        if found and rows[found[0]].end <= start:
-            found = [number for number in found if rows[number].end > start]
+        if found and end(found[0]) <= start:
+            found = [number for number in found if end(number) > start]
         return found
 
     def reaches(self, topic: bytes, offset: int) -> bool:
         """Whether it holds something of a topic, of which it holds something, at or after an offset."""
-        return self.rows[self.index[topic][-1]].end > offset
+        return self.columns.end(self.index[topic][-1]) > offset
 
     def blocks_of(self, numbers: Iterable[int]) -> list[Block]:
         """Rows, by number in ascending order, as the parts of blocks that they were."""
-        rows = self.rows
-        chosen = [rows[number] for number in numbers]
+        chosen = map(self.columns.row, numbers)
         return [block_of_rows(self.group, list(part)) for _, part in groupby(chosen, _of_block)]
 
 

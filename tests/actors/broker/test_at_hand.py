@@ -77,7 +77,7 @@ class Log:
         for group, pages in sorted(self.at_hand.wanted(subscriber, topics).items()):
             for page, wanted in pages:
                 start = max(subscriber.lagging[group], page.start)
-                rows = [page.rows[number] for number in page.numbers(wanted, start)]
+                rows = [page.columns.row(number) for number in page.numbers(wanted, start)]
                 # Topics of others may be among them, where there are fewer topics than filters: runs are looked at.
                 got += [(group, row.offset) for row in rows if subscriber.grant(row.topic) is not None]
         return got
@@ -173,7 +173,7 @@ def test_a_block_that_has_not_what_it_says_costs_itself() -> None:
     bad = replace(block(0, 1, b"a"), body=b"longer than its length")
     page = Page(0, 0, 3, [block(0, 0, b"a"), bad, block(0, 2, b"a")], whole=True)
     for _ in range(2):
-        assert [row.offset for row in page.rows] == [0, 2]
+        assert page.columns.offsets == [0, 2]
         assert page.numbers([b"a"], 0) == [0, 1]
 
 
