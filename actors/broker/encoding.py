@@ -173,8 +173,13 @@ def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: 
 def _decompressed(
     recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None]
 ) -> list[bytes | None]:
-    raw: list[bytes | None] = []
     encoding = min(encoding, FIRST_DICTIONARY)
+    if len(stored) > 1 and None not in stored:
+        try:
+            return [*recoder.all_to_raw(encoding, dictionary, cast("list[bytes]", stored))]
+        except DictionaryError:
+            pass  # some of them, perhaps
+    raw: list[bytes | None] = []
     for payload in stored:
         try:
             raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload))

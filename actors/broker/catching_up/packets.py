@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from lexicast.cluster.blocks import QOS_MASK, RAW, RETAIN, Block
+from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block
 
 from ...mqtt.codec.encode import encode_qos0_run, split_qos_packet, split_qos_run
 from ...mqtt.session import InFlight
@@ -150,31 +150,48 @@ class PagePackets:
         bodies = [columns.bodies[number] for number in numbers]
         if not qos or sum(map(len, bodies)) > JOINED_BYTES_MAX:
             return None
-        plain, last = True, None
+        single, packed, last = True, False, None
         for run in runs:
             if run is not last:  # those of a block that are alike are one object
                 last = run
                 if run.flags != flags or run.expiry_ms or run.properties:
                     return None
-                plain = plain and run.count == 1 and run.encoding == RAW
-        payloads = bodies
+                single = single and run.count == 1
+                packed = packed or run.encoding != RAW
         sent: list[InFlight | None] = [(group, columns.offsets[number], qos, False) for number in numbers]
-        if not plain:
+        payloads: list[bytes | None] = [*bodies]
+        if not single:
             payloads, sent = [], []
             for number in numbers:
                 row = columns.row(number)
-                for offset, payload in enumerate(self._payloads(number, row), row.offset):
-                    if payload is None:
-                        return None
-                    payloads.append(payload)
-                    sent.append((group, offset, qos, False))
-            if sum(map(len, payloads)) > JOINED_BYTES_MAX:
-                return None
+                found = self._payloads(number, row)
+                payloads += found
+                sent += [(group, offset, qos, False) for offset in range(row.offset, row.offset + len(found))]
+        elif packed:
+            payloads = self._unpacked(numbers, payloads)
+        whole = [payload for payload in payloads if payload is not None]
+        if len(whole) < len(payloads) or sum(map(len, whole)) > JOINED_BYTES_MAX:
+            return None  # a dictionary may come yet, or it is much
         retain = grant.retain_as_published and bool(flags & RETAIN)
         topic = columns.row(numbers[0]).topic
-        heads, tails = split_qos_run(kind.version, topic, payloads, qos, retain)
+        heads, tails = split_qos_run(kind.version, topic, whole, qos, retain)
         size = sum(map(len, heads)) + sum(map(len, tails)) + 2 * len(heads)
         return RunPackets(heads, sent, tails, size, columns.end(numbers[-1]))
+
+    def _unpacked(self, numbers: Sequence[int], payloads: list[bytes | None]) -> list[bytes | None]:
+        """The payloads of runs of one record: those of one encoding and dictionary are decompressed together."""
+        columns = self._page.columns
+        places: dict[tuple[int, int | None], list[int]] = {}
+        for at, number in enumerate(numbers):
+            encoding = columns.runs[number].encoding
+            if encoding != RAW:
+                dictionary = columns.row(number).dictionary if encoding >= FIRST_DICTIONARY else None
+                places.setdefault((min(encoding, FIRST_DICTIONARY), dictionary), []).append(at)
+        for (encoding, dictionary), of in places.items():
+            found = self._broker.encoder.decompressed(encoding, dictionary, [payloads[at] for at in of])
+            for at, payload in zip(of, found, strict=True):
+                payloads[at] = payload
+        return payloads
 
     def _packets(self, kind: Kind, grant: Grant, number: int, row: PageRow, left_out: int) -> RunPackets | None:
         """None when the run has expired."""

@@ -254,6 +254,26 @@ def test_members_share_the_runs_of_a_topic_that_were_joined(monkeypatch: pytest.
     assert joined == 1
 
 
+def test_single_messages_of_a_topic_are_decompressed_together() -> None:
+    engine = cast(Any, Engine())
+    decompressed, calls = engine.encoder.decompressed, list[int]()
+
+    def counted(encoding: int, dictionary: int | None, stored: list[bytes | None]) -> list[bytes | None]:
+        calls.append(len(stored))
+        found: list[bytes | None] = decompressed(encoding, dictionary, stored)
+        return found
+
+    engine.encoder.decompressed = counted
+    runs = [run(0, 1)._replace(encoding=DEFLATE if at % 3 else RAW) for at in range(30)]
+    page = Page(GROUP, 0, 30, [block(at, [each], 0) for at, each in enumerate(runs)])
+    member = Member(Kind(4), {b"a": Grant(1)}, 1_000, 1 << 30, True)
+    member.take(page, PagePackets(engine, page), 0)
+    assert calls == [20]
+    plain = Member(Kind(4), {b"a": Grant(1)}, 1_000, 1 << 30, False)
+    plain.take(page, PagePackets(engine, page), 0)
+    assert member.wire == plain.wire
+
+
 def test_what_expires_between_two_visits_is_not_sent_in_the_second() -> None:
     engine = Engine()
     page = Page(GROUP, 0, 4, [block(0, [run(0, 2, expiry_ms=2_000), run(0, 2)], 0)])

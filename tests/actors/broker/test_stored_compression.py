@@ -256,11 +256,16 @@ async def test_local_plain_subscribers_get_it_without_decompression() -> None:
 
 def count_decoding(recoder: Recoder) -> Callable[[], int]:
     """How often a payload is decompressed from now on."""
-    to_raw, count = recoder.to_raw, [0]
+    to_raw, all_to_raw, count = recoder.to_raw, recoder.all_to_raw, [0]
 
     def counting(encoding: int, dictionary: int | None, data: bytes) -> bytes:
         count[0] += encoding != RAW
         return to_raw(encoding, dictionary, data)
 
+    def counting_all(encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
+        count[0] += len(payloads) * (encoding != RAW)
+        return all_to_raw(encoding, dictionary, payloads)
+
     recoder.to_raw = counting  # type: ignore[method-assign]  # watched
+    recoder.all_to_raw = counting_all  # type: ignore[method-assign]  # watched
     return lambda: count[0]
