@@ -87,7 +87,14 @@ class CoordinatorRequests:
             else:
                 link.reply(number, None, result)
         elif method in self.later:
-            link.answer(number, self.later[method](peer, *arguments))
+            try:
+                work = self.later[method](peer, *arguments)
+            except PeerError:
+                raise
+            except LexicastError as error:
+                link.reply(number, error)
+            else:
+                link.answer(number, work)
         else:
             link.reply(number, UsageError(f"no such request: {method}"))
 

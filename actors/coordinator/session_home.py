@@ -135,7 +135,11 @@ class SessionHome:
             else:
                 granted.set_exception(error)
 
-        self._write_and(key, saved, written)
+        try:
+            self._write_and(key, saved, written)
+        except BaseException:  # or whoever comes next would wait for this turn for ever
+            self._turns.end(key, turn)
+            raise
         return granted
 
     async def _open(self, peer: BrokerPeer, key: SessionKey, asked: SessionClaim) -> SessionGrant:
@@ -289,7 +293,11 @@ class SessionHome:
                 self._durable.forget(key)
             written(error)
 
-        self._append(key[0], record_of(before, after), done)
+        try:
+            self._append(key[0], record_of(before, after), done)
+        except BaseException:
+            self._changing.pop(key, None)
+            raise
 
     # -- those that nobody owns
 

@@ -17,7 +17,7 @@ from lexicast.actors.mqtt.codec.packets import Will
 from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.session_state import filters_of, place_of, restore, will_bytes
 from lexicast.cluster.clock import ManualClock
-from lexicast.cluster.errors import PeerError, StaleEpochError, StoreError, UnavailableError
+from lexicast.cluster.errors import PeerError, StaleEpochError, StoreError, UnavailableError, UsageError
 from lexicast.cluster.protocol.session_floor import packed_exceptions
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionHeld, SessionLeft
 from lexicast.cluster.records import ControlRecord, SessionEnded, SessionMoved, SessionSaved
@@ -379,6 +379,22 @@ async def test_a_failed_write_is_told_and_leaves_what_is_durable() -> None:
     found = home.get()
     assert found is not None
     assert (found.place, found.owner) == (b"begin", "a")
+
+
+async def test_what_could_not_even_be_begun_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home()
+    a = home.broker("a")
+
+    def refuse(*record: Any) -> None:
+        raise UsageError("the group is not led here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(home.sessions, "_append", refuse)
+        with pytest.raises(UsageError):
+            await home.open(a)
+    assert home.get() is None
+    async with asyncio.timeout(5):
+        assert not (await home.open(a)).present
 
 
 async def test_an_ended_session_is_forgotten() -> None:
