@@ -20,10 +20,19 @@ help: ## This list
 	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
 .PHONY: setup
-setup: $(VENV)/.installed ## Install lexicast into .venv (then: . .venv/bin/activate; lexicast up)
+setup: compiled ## Install lexicast into .venv (then: . .venv/bin/activate; lexicast up)
+
+# Without a C compiler, or where it fails, the sources run.
+.PHONY: compiled
+compiled: $(VENV)/.installed ## Compile the data path, where there is a C compiler (setup does it; some minutes, once)
+	-@$(BIN)/python scripts/compile.py
+
+.PHONY: wheel
+wheel: compiled ## A wheel in dist/, with what was compiled
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 .PHONY: demo
-demo: $(VENV)/.installed ## Replay 100,000 flight events through a cluster on this machine (under 3 minutes after set-up)
+demo: compiled ## Replay 100,000 flight events through a cluster on this machine (under 3 minutes after set-up)
 	@mkdir -p $(OUT)
 	$(BIN)/lexicast demo --out $(OUT)
 
@@ -33,7 +42,7 @@ demo-spark: $(VENV)/.installed-spark ## Ask and train from the history of flight
 	$(BIN)/python -m lexicast.bench.demo_spark --out $(OUT)
 
 .PHONY: test
-test: $(VENV)/.installed-dev debian-test ## Lint, types and all tests
+test: $(VENV)/.installed-dev debian-test compiled ## Lint, types and all tests
 	@printf '== ruff\n'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,7 +67,7 @@ format: $(VENV)/.installed-dev ## Bring the code into ruff's form
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(VENV)/.installed-bench debian-bench ## All drivers beside their peers (hours; BENCH_ARGS=--quick: minutes)
+bench: $(VENV)/.installed-bench debian-bench compiled ## All drivers beside their peers (hours; BENCH_ARGS=--quick: minutes)
 	@mkdir -p $(OUT)
 	for driver in fanout fanin latency connections resume past stream_cpu fleet damage bandwidth tapd compression \
 	    history.learning dualdb dualdb.crash; do
@@ -76,7 +85,7 @@ spark: $(VENV)/.installed-spark ## Install what the history as Spark DataFrames 
 
 .PHONY: clean
 clean: ## Remove .venv, caches and output
-	@rm -rf $(VENV) $(OUT) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@rm -rf $(VENV) $(OUT) build dist src/lexicast/compiled_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -108,7 +117,7 @@ define install
 endef
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
-	$(call install,)
+	$(call install,[compile])
 
 # Not compiled: the tests import a fifth of 7,000 modules, and Python compiles what it imports.
 $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt

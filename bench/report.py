@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from lexicast import compiled
 from lexicast.cluster.errors import LexicastError
 
 from .peers import targets
@@ -173,6 +174,7 @@ def machine(target_names: Iterable[str]) -> dict[str, Any]:
         "memory_gib": round(memory, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "lexicast": compiled.state(),
         "load_1min": round(os.getloadavg()[0], 2),
         "versions": {name: told for name in target_names if (told := targets.version(name))},
     }

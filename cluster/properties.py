@@ -33,7 +33,7 @@ def carried(properties: Mapping[int, Any]) -> dict[int, Any] | None:
 
     In ascending order of identifier, so that equal properties are equal bytes once packed (they share a run).
     """
-    return {identifier: properties[identifier] for identifier in sorted(CARRIED & properties.keys())} or None
+    return {identifier: properties[identifier] for identifier in sorted(properties) if identifier in CARRIED} or None
 
 
 def well_formed(properties: object) -> bool:

@@ -106,7 +106,7 @@ def _producers(producers: Sequence[ProducerRun], keep: Sequence[bool]) -> tuple[
 def _marks(marks: Sequence[Mark], keep: Sequence[bool]) -> tuple[Mark, ...]:
     if not marks:
         return ()
-    new_index = [n - 1 for n in accumulate(keep)]
+    new_index = [n - 1 for n in accumulate(map(int, keep))]
     return tuple([mark._replace(index=new_index[mark.index]) for mark in marks if keep[mark.index]])
 
 

@@ -14,6 +14,12 @@ from .support.units_of_work import RAY, unit_of
 # Before anything imports ray: its workers inherit these.
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Tests run against the sources: they look into them, and replace parts. The processes that they start run what was
+# compiled, and tests/test_compiled.py runs tests of the data path against it.
+os.environ["LEXICAST_PURE"] = "0" if os.environ.get("LEXICAST_TESTS") == "compiled" else "1"
+import lexicast  # noqa: F401 - imported for what it decides now
+
+os.environ["LEXICAST_PURE"] = "0"
 
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

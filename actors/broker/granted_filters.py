@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mypy_extensions import mypyc_attr
+
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard, matches
 
 from .encoding import Grant
@@ -14,6 +16,7 @@ TOPICS_REMEMBERED = 1_024
 FILTERS_TRIED = 8
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class GrantedFilters:
     """See the module's docstring. A base of `Subscriber`, not a part: `grant` is asked for each run of the past."""
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from lexicast.cluster.blocks import Block, Run
 from lexicast.cluster.selection import select_from
 
@@ -40,6 +42,7 @@ class StandingPlace(Protocol):
     members: set[Subscriber]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class Subscriber(GrantedFilters):
     """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""
 

@@ -208,10 +208,13 @@ class MqttConnection(ClientSocket):
         if self.state == CLOSED:
             return
         self._stalled = False
-        held, self._held = self._held or [], None
-        self._take(held)
+        self._take(self._let_loose())
         if self._held is None:
             self.resume(HELD)
+
+    def _let_loose(self) -> list[Received]:
+        held, self._held = self._held or [], None
+        return held
 
     def held_changes(self) -> list[Subscribe | Unsubscribe]:
         """Take the SUBSCRIBEs and UNSUBSCRIBEs that come next of what is held."""

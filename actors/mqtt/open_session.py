@@ -234,7 +234,7 @@ class OpenSession:
         will, self.session.will = self.session.will, None
         taken_back = self._line.leave()
         self.subscriber.leave()
-        self.subscriber.write = _unheard  # type: ignore[method-assign]  # what is being fetched for it goes nowhere
+        self.subscriber.send = _unheard  # what is being fetched for it goes nowhere
         owners = self._services.sessions.owners
         if owners.get(self.session.client_id) is self:
             del owners[self.session.client_id]

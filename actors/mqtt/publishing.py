@@ -89,7 +89,7 @@ class Publishing:
         self._engine = services.engine
         self._coordinators = services.engine.coordinators
         self._line = line
-        self._write = subscriber.write
+        self._write = subscriber.send
         self._session = subscriber.session
         self._subscriber = subscriber
         self._slots: deque[Slot] = deque()

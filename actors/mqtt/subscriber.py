@@ -31,9 +31,9 @@ WRITE_BYTES = 64 * 1024
 
 
 class MqttSubscriber(PacedSubscriber):
-    """One session's live connection, as a subscriber. `write` is the transport's own."""
+    """One session's live connection, as a subscriber. `send`: the transport's own."""
 
-    __slots__ = ("_gathered", "_gathered_bytes", "_introductions", "discarded_records", "write")
+    __slots__ = ("_gathered", "_gathered_bytes", "_introductions", "discarded_records", "send")
 
     # What feeds bring is marked as retained, whatever the subscription says.
     feeds_are_retained = True
@@ -42,11 +42,14 @@ class MqttSubscriber(PacedSubscriber):
         self, engine: BrokerEngine, session: Session, kind: Kind, write: Callable[[bytes], None], drops: bool
     ) -> None:
         super().__init__(engine, session, kind, drops)
-        self.write = write  # type: ignore[assignment, method-assign]  # one attribute look-up less a delivery
+        self.send = write
         self._introductions = Introductions() if kind.aware else None
         self.discarded_records = 0
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self.send(data)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""

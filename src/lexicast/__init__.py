@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from . import compiled as _compiled
+
 if TYPE_CHECKING:
     from lexicast import sync as sync
     from lexicast.actors.client.awaited_positions import PublishManyRefusedError as PublishManyRefusedError
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from lexicast.raydp_jobs.spark.environment import spark_session as spark_session
 
 __version__: Final = "0.1.0"
+
+# Before any module of the data path is imported.
+_compiled.use()
 
 _ERRORS: Final = "lexicast.cluster.errors"
 _WHERE: Final = {

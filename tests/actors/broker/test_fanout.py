@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lexicast.actors.broker import fanout as fanout_module
 from lexicast.actors.broker.catching_up.block_cache import BlockCache
 from lexicast.actors.broker.catching_up.readers import CatchingUp
+from lexicast.actors.broker.dictionaries.keeper import DictionaryKeeper
 from lexicast.actors.broker.dictionaries.waiting_blocks import WaitingBlocks
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.fanout import Fanout
@@ -294,7 +295,9 @@ def test_a_subscriber_that_cannot_keep_up_neglects_no_group() -> None:
     """In a fixed order the first groups used up every window, and the others got nothing until the load ended."""
     cache = BlockCache(1 << 20)
     nothing: Any = None
-    catching_up = CatchingUp(nothing, cache, WaitingBlocks(nothing, nothing, nothing), 1 << 20)
+    catching_up = CatchingUp(
+        nothing, cache, WaitingBlocks(DictionaryKeeper(nothing, nothing), nothing, nothing), 1 << 20
+    )
     slow = Taker(Kind(V5))
     slow.set_filters({b"a": Grant(qos=1)})
     slow.window = 0

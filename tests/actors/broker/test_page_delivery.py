@@ -202,7 +202,7 @@ def test_what_is_gathered_goes_out_in_one_write_as_long_as_it_is_short(monkeypat
         monkeypatch.setattr(mqtt_subscriber, "WRITE_BYTES", write_bytes)
         member = Member(Kind(4), {b"a": Grant(1)}, 1_000, 1 << 30, True)
         written: list[bytes] = []
-        member.subscriber.write = written.append  # type: ignore[assignment]  # each write by itself
+        member.subscriber.send = written.append  # each write by itself
         if gather:
             member.subscriber.gather()
         for page in pages:
