@@ -219,7 +219,10 @@ async def check_served(cluster: Served, known: Known, flipped: Sequence[Flip]) -
     port = cluster.broker.mqtt.port
     reader = await within("CONNECT", SilentClient.connect(port, "reader", clean=True))
     await within("SUBSCRIBE", reader.subscribe("#", 0))
-    await within("what is retained", reader.topics(expected_retained(known, flipped, gone)))
+    try:
+        await within("what is retained", reader.topics(expected_retained(known, flipped, gone)))
+    except NotServedError as error:
+        raise NotServedError(f"{error}: {', '.join(sorted(reader.missing)[:5])} of {len(reader.missing)}") from None
     await within("resuming the sessions", _check_sessions(port, known, flipped))
     for qos in range(3):
         await within(f"publishing with QoS {qos}", cluster.bus.publish("new/topic", b"%d" % qos, qos=qos))

@@ -68,6 +68,7 @@ class SilentClient:
         self._reader = PacketReader(PACKET_BYTES_MAX, from_client=False, version=V5)
         self._packets: deque[Any] = deque()
         self.connack = ConnAck()
+        self.missing: set[str] = set()
 
     @classmethod
     async def connect(cls, port: int, client_id: str, clean: bool = False) -> Self:
@@ -101,12 +102,12 @@ class SilentClient:
             raise PeerError(f"SUBSCRIBE {name} was refused with {answer.reason_codes[0]:#x}")
 
     async def topics(self, wanted: set[str]) -> set[str]:
-        """Of the wanted topics those of which a publication arrives before everything has."""
-        found: set[str] = set()
-        while wanted - found:
+        """Of the wanted topics those of which a publication arrives before everything has; `missing` are the others."""
+        self.missing = set(wanted)
+        while self.missing:
             run = await self.expect(PublishRun)
-            found.add(run.topic.decode())
-        return found & wanted
+            self.missing.discard(run.topic.decode())
+        return wanted
 
     async def close(self) -> None:
         """DISCONNECT."""
