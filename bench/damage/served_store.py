@@ -35,13 +35,18 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import PeerError, UnavailableError
 from lexicast.cluster.membership import COORDINATOR, Member
 from lexicast.cluster.records import ControlRecord, DictionaryStored, ProducerSeen, Subscribed
+from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
+
+from .file_rows import FileRows
 
 GROUPS: Final = 4
 COORDINATOR_NAME: Final = "coordinator-0"
 COORDINATION: Final = "coordination"
 SESSIONS: Final = 6
+# Rows of `superseded` at least, which compaction takes away when it is due.
+SUPERSEDED: Final = 2
 RETAINED: Final = 12
 TOPICS: Final = 24
 EXPIRY_S: Final = 100_000.0
@@ -180,6 +185,9 @@ async def fill_store(folder: Path) -> None:
         await _outlive(store, coordination)
         async with served(store, coordination) as cluster:
             await _fill(cluster)
+        while _superseded(store) < SUPERSEDED:  # compaction was due just before all stopped
+            async with served(store, coordination) as cluster:
+                await _subscribe_broker(cluster)
     finally:
         coordination.close()
 
@@ -206,11 +214,11 @@ async def _fill(cluster: Served) -> None:
         await bus.publish(f"state/{number}", record_payload("state", number), qos=1, retain=True)
         await bus.publish(f"expiring/{number}", b"soon", qos=1, expiry_s=EXPIRY_S)
     records: list[ControlRecord] = [DictionaryStored(i, f"family/{i}", bytes(range(200))) for i in DICTIONARIES]
-    records += [Subscribed("broker-9", 1, f"data/{i}", 0, FOREVER_US) for i in range(6)]
-    records += [Subscribed("broker-9", 1, "data/#", 0, FOREVER_US), ProducerSeen(b"restated", 1, 5)]
+    records.append(ProducerSeen(b"restated", 1, 5))
     for group in range(GROUPS):
         for record in records:
             await _append(cluster.server, group, record)
+    await _subscribe_broker(cluster)
     # Last: of what they supersede some is left when all stops.
     for number in range(SESSIONS):
         device = await SilentClient.connect(port, f"device-{number}")
@@ -221,6 +229,18 @@ async def _fill(cluster: Served) -> None:
         device.send(Publish(b"data/marked", b"not released", 2, packet_id=7))
         await device.expect(AckRun)
         await device.close()
+
+
+async def _subscribe_broker(cluster: Served) -> None:
+    """Subscriptions of a broker in all groups, which supersede those that it had."""
+    for group in range(GROUPS):
+        for name in (*[f"data/{i}" for i in range(6)], "data/#"):
+            await _append(cluster.server, group, Subscribed("broker-9", 1, name, 0, FOREVER_US))
+
+
+def _superseded(store: Path) -> int:
+    rows = FileRows((store / DATA_FILE).read_bytes())
+    return len([row for row in rows if row.table == "superseded"])
 
 
 async def _append(server: CoordinatorServer, group: int, record: ControlRecord) -> None:
