@@ -40,9 +40,10 @@ class RetainedReader:
 
     def _name(self, txn: ReadTransaction, key: bytes, row: bytes) -> bytes | None:
         """The topic of a row of the retained table; None when neither its name nor its record can be read."""
-        topic = self._databases.names.get(txn, key)
-        if topic is not None:
-            return topic
+        return self._databases.names.get(txn, key) or self.recorded_topic(txn, key, row)
+
+    def recorded_topic(self, txn: ReadTransaction, key: bytes, row: bytes) -> bytes | None:
+        """The topic that the record itself names; None where that cannot be read."""
         block = self._record(txn, group_of(topic_id_of(key, "retained")), row, 0)
         return None if block is None else only_topic(block)
 

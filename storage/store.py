@@ -116,14 +116,16 @@ class Store:
         self._space = Space(environment, options, clock)
         self.guard = Guard(environment, self._space)
         self._time_lock = threading.Lock()
-        self._inspection = RowInspection(environment, self._index, self._ids, self._state, clock)
+        self.retained = RetainedReader(self.guard, self._databases, self._log, clock)
+        self._inspection = RowInspection(
+            environment, self._index, self._ids, self._state, clock, self.retained.recorded_topic
+        )
         self._inspection.at_open()
         self._load_groups()
         self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
         self._reader = LogReader(self._log, self._groups, clock)
         self.by_topic = TopicReader(self._databases, self.guard, self._log, self._index, self._groups, clock)
         self.tables = TableReader(self.guard, self._databases, self._state, self._index.subscriptions)
-        self.retained = RetainedReader(self.guard, self._databases, self._log, clock)
         self._retained_names = self.retained.names
         parts = (self._log, self._index, self._ids, self._groups, self._index_writer, self._inspection, self._space)
         self._housekeeping = Housekeeping(environment, *parts, options, clock)

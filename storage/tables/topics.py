@@ -132,6 +132,13 @@ class TopicIds:
                     break
                 after = rows[-1][0]
 
+    def name_again(self, txn: WriteTransaction, topic_id: int, topic: bytes) -> None:
+        """Make the rows of a topic anew that has lost both, unless it has got another id since."""
+        if find_topic(self._databases, txn, topic) is None:
+            key = id_key(topic_id)
+            self._databases.ids.put(txn, name_key(topic), key)
+            self._databases.names.put(txn, key, topic)
+
     def numbered(self) -> dict[int, int]:
         """The next number of each group in which the open transaction has named topics: to be stored with it."""
         return self._next_added

@@ -20,6 +20,8 @@ from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.bench.damage import driver as damage
 from lexicast.bench.damage.file_rows import FileRows
 from lexicast.bench.damage.served_store import COORDINATION, COORDINATOR_NAME, GROUPS, fill_store
+from lexicast.storage.file.keys import name_key
+from lexicast.storage.file.sealing import unseal
 from lexicast.storage.tables.databases import Databases
 from lexicast.storage.upkeep.row_inspection import out_of_order
 
@@ -79,6 +81,23 @@ def test_a_damaged_key_and_a_damaged_value_of_each_table_cost_themselves(made: M
     flipped = [damage.Flip(rows[0], dice.randrange(8 * len(rows[0].key)))]
     if rows[1].value_bytes:
         flipped.append(damage.Flip(rows[1], 8 * len(rows[1].key) + dice.randrange(8 * rows[1].value_bytes)))
+    assert run(made, flipped, flipped) == ""
+
+
+@pytest.mark.parametrize("in_keys", [False, True])
+@pytest.mark.parametrize("kind", ["state", "kept"])
+def test_a_retained_publication_is_served_although_its_topic_has_lost_both_its_rows(
+    made: Made, kind: str, in_keys: bool
+) -> None:
+    """Neither its id nor its name can be made anew from the other: its record names the topic, its row the id."""
+    rows = {(row.table, row.key): row for row in made.known.rows}
+    key, topic = next(
+        (row.key, name)
+        for row in made.known.rows
+        if row.table == "names" and (name := unseal("names", row.key, made.known.value(row))).startswith(kind.encode())
+    )
+    hit = [rows["names", key], rows["ids", name_key(topic)]]
+    flipped = [damage.Flip(row, 8 * (len(row.key) - 1 if in_keys else len(row.key) + 1)) for row in hit]
     assert run(made, flipped, flipped) == ""
 
 
