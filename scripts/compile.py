@@ -6,6 +6,7 @@ sources run: slower, and otherwise the same. About two minutes of one core.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,6 +43,33 @@ def modules() -> list[str]:
     """What pyproject.toml lists."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return sorted(f"lexicast.{module}" for module in project["tool"]["lexicast"]["compiled"])
+
+
+def imported(module: str) -> Iterator[str]:
+    """The modules of the package that a module imports, wherever in it; packages as their `__init__`."""
+    package = module.split(".")[:-1]
+    for node in ast.walk(ast.parse(compiled.source_of(module).read_text(encoding="utf-8"))):
+        named: list[str] = []
+        if isinstance(node, ast.Import):
+            named = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            base += node.module.split(".") if node.module else []
+            named = [".".join(base), *[".".join([*base, alias.name]) for alias in node.names]]
+        for name in named:
+            if name.startswith("lexicast."):
+                yield from [each for each in (name, f"{name}.__init__") if compiled.source_of(each).is_file()]
+
+
+def sources_of(names: list[str]) -> list[str]:
+    """These modules and all that they import of the package, directly or not: mypyc writes their constants into its
+    code, whether they are compiled or not."""
+    found, left = set(names), list(names)
+    while left:
+        fresh = set(imported(left.pop())) - found
+        found |= fresh
+        left += fresh
+    return sorted(found)
 
 
 def compiler() -> str | None:
@@ -86,9 +115,11 @@ def install(out: Path, names: list[str]) -> None:
         if module not in names:
             shared.append(module)
         shutil.copy2(file, compiled.FOLDER / f"{module}.so")
+    sources = sources_of(names)
     manifest = {
         "interpreter": compiled.INTERPRETER,
-        "sources": compiled.fingerprint([compiled.source_of(name) for name in names]),
+        "sources": sources,
+        "fingerprint": compiled.fingerprint([compiled.source_of(source) for source in sources]),
         "modules": names,
         "shared": shared,
     }

@@ -27,6 +27,7 @@ TESTS = (
     "tests/actors/mqtt/test_broker.py",
     "tests/actors/mqtt/test_codec.py",
     "tests/actors/mqtt/test_codec_fuzz.py",
+    "tests/actors/mqtt/test_hostile.py",
     "tests/actors/mqtt/test_order.py",
     "tests/actors/mqtt/test_order_fuzz.py",
     "tests/actors/mqtt/test_session.py",
@@ -40,8 +41,14 @@ TESTS = (
 
 def made(folder: Path, **other: Any) -> Path:
     """A folder as `scripts/compile.py` leaves it."""
-    sources = compiled.fingerprint([compiled.source_of(module) for module in MODULES])
-    manifest = {"interpreter": compiled.INTERPRETER, "sources": sources, "modules": MODULES, "shared": ["a__mypyc"]}
+    sources = SCRIPT["sources_of"](MODULES)
+    manifest = {
+        "interpreter": compiled.INTERPRETER,
+        "sources": sources,
+        "fingerprint": compiled.fingerprint([compiled.source_of(source) for source in sources]),
+        "modules": MODULES,
+        "shared": ["a__mypyc"],
+    }
     (folder / compiled.MANIFEST).write_text(json.dumps(manifest | other))
     return folder
 
@@ -59,8 +66,9 @@ def test_all_of_it_is_used_where_it_was_made_of_these_sources(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"sources": "0" * 64}, "other sources"),
-        ({"modules": MODULES[:1]}, "other sources"),
+        ({"fingerprint": "0" * 64}, "other sources"),
+        ({"sources": MODULES}, "other sources"),
+        ({"sources": ["lexicast.gone"]}, "cannot be read"),
         ({"interpreter": "cpython-312-x86_64-linux-gnu"}, "cpython-312"),
         ({"modules": None}, "cannot be read"),
     ],
@@ -69,6 +77,16 @@ def test_what_was_made_of_others_is_not_used(tmp_path: Path, other: dict[str, An
     found = compiled.fitting(made(tmp_path, **other))
     assert isinstance(found, str)
     assert why in found
+
+
+def test_what_compiled_modules_import_counts_as_their_source() -> None:
+    """mypyc writes constants of modules that are not compiled into its code: a changed one would live on in there."""
+    sources = SCRIPT["sources_of"](SCRIPT["modules"]())
+    assert set(SCRIPT["modules"]()) < set(sources)
+    assert {"lexicast.cluster.errors", "lexicast.cluster.protocol.heartbeat", "lexicast.actors.mqtt.codec.__init__"} < {
+        *sources
+    }
+    assert not [source for source in sources if source.startswith(("lexicast.bench", "lexicast.raydp_jobs"))]
 
 
 def test_sources_are_used_where_there_is_nothing_else_or_they_are_asked_for(

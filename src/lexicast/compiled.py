@@ -2,8 +2,9 @@
 
 `scripts/compile.py` writes extension modules and a manifest into FOLDER; a wheel carries them. They are used where the
 manifest was made by this kind of interpreter from exactly the sources that are here, all of them or none: compiled
-modules call each other without looking. Else, and with LEXICAST_PURE=1 in the environment, the sources run. Those are
-the reference: tests run against them, and those of the data path once more against what was compiled.
+modules call each other without looking, and hold the constants of what they import. Else, and with LEXICAST_PURE=1 in
+the environment, the sources run. Those are the reference: tests run against them, and those of the data path once more
+against what was compiled.
 """
 
 from __future__ import annotations
@@ -68,18 +69,18 @@ def fitting(folder: Path = FOLDER) -> dict[str, Path] | str:
     """Module -> its compiled file, the part that they share among them; or why they are not used."""
     if sources_are_asked_for():
         return f"{PURE} is set"
+    if not (folder / MANIFEST).exists():
+        return "not compiled"
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         interpreter, modules, shared = manifest["interpreter"], manifest["modules"], manifest["shared"]
         if interpreter != INTERPRETER:
             return f"compiled for {interpreter}"
-        if manifest["sources"] != fingerprint([source_of(module) for module in modules]):
+        if manifest["fingerprint"] != fingerprint([source_of(source) for source in manifest["sources"]]):
             return "compiled from other sources"
-    except FileNotFoundError:
-        return "not compiled"
+        return {module: folder / f"{module}.so" for module in [*modules, *shared]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{folder / MANIFEST} cannot be read: {error!r}"
-    return {module: folder / f"{module}.so" for module in [*modules, *shared]}
 
 
 def use(folder: Path = FOLDER) -> None:
