@@ -58,6 +58,10 @@ _LENGTH_BYTES: Final = 4
 _RAW_WINDOW_BITS: Final = -15
 # zlib's state is copied for every message: memory level 6 halves the copy, and 8 and 9 gave the same sizes.
 _MEMORY_LEVEL: Final = 6
+# So does a window of half the size, for what finds room in it: 9 us a message instead of 39, since an allocator gives
+# a copy of 160 KiB back to the kernel and one of 80 not. zlib reaches its window less 262 bytes back.
+_SMALL_WINDOW_BITS: Final = -14
+_SMALL_WINDOW_BYTES: Final = (1 << 14) - 262
 
 
 def payload_bytes_max(packet_bytes_max: int) -> int:
@@ -106,11 +110,20 @@ class Deflate(Codec):
     @cached_property
     def _compressor(self) -> zlib._Compress:
         """Primed once; a copy of it compresses one message."""
-        parameters = (9, zlib.DEFLATED, _RAW_WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY)
+        return self._primed(_RAW_WINDOW_BITS)
+
+    @cached_property
+    def _small_compressor(self) -> zlib._Compress:
+        """The same for messages that lie in the small window together with the content."""
+        return self._primed(_SMALL_WINDOW_BITS)
+
+    def _primed(self, window_bits: int) -> zlib._Compress:
+        parameters = (9, zlib.DEFLATED, window_bits, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY)
         return zlib.compressobj(*parameters, self._content) if self._content else zlib.compressobj(*parameters)
 
     def compress(self, payload: bytes) -> bytes:
-        compressor = self._compressor.copy()
+        small = len(self._content) + len(payload) <= _SMALL_WINDOW_BYTES
+        compressor = (self._small_compressor if small else self._compressor).copy()
         return compressor.compress(payload) + compressor.flush()
 
     def decompress(self, data: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:

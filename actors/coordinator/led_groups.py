@@ -1,8 +1,9 @@
 """The groups that a coordinator leads: offsets are given, blocks offered to brokers, commits waited for.
 
 A turn: whatever links bring in one pass of the event loop is sequenced, offered to the brokers that it concerns, and
-handed to the committer as one batch; at the end of the turn each broker gets one message. Acknowledgements follow
-the commit. See `cluster.protocol.messages` for what is spoken and DESIGN.md section 2 for why.
+handed to the committer as one batch; at the end of the turn each broker gets one message, and in the same write the
+acknowledgements, which follow the commit. See `cluster.protocol.messages` for what is spoken and DESIGN.md section 2
+for why.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
 
 
 class Ticket:
-    """One PUBLISH of a broker: results of its entries, sent as one ACK when the last is there."""
+    """One PUBLISH of a broker: results of its entries, an ACK when the last is there. `answered`: to be sent."""
 
-    __slots__ = ("left", "link", "results", "tag")
+    __slots__ = ("answered", "left", "link", "results", "tag")
 
-    def __init__(self, link: Link, tag: int, entries: int) -> None:
+    def __init__(self, link: Link, tag: int, entries: int, answered: list[Ticket]) -> None:
         self.link = link
+        self.answered = answered
         self.tag = tag
         self.results: list[Any] = [None] * entries
         self.left = entries
@@ -48,7 +50,7 @@ class Ticket:
         self.results[index] = value
         self.left -= 1
         if self.left == 0:
-            self.link.send((ACK, self.tag, self.results))
+            self.answered.append(self)
 
 
 class LedGroups:
@@ -74,6 +76,9 @@ class LedGroups:
         self._control: dict[int, list[tuple[ControlRecord, Callable[[Exception | None], None]]]] = {}
         self._sequenced: list[Block] = []
         self._held: deque[tuple[Link, int]] = deque()
+        # What is told at the end of the turn: who may send more, and whose PUBLISH has all its results.
+        self._taken: list[tuple[Link, int]] = []
+        self._answered: list[Ticket] = []
         self._turn_ends = False
         self._awaited = False
 
@@ -111,7 +116,7 @@ class LedGroups:
 
     def publish(self, link: Link, tag: int, entries: Any) -> None:
         """A PUBLISH of a broker: place its entries, each by itself, and tell the broker when it may send more."""
-        ticket = Ticket(link, tag, len(entries))
+        ticket = Ticket(link, tag, len(entries), self._answered)
         full = None if self.store.room() else "the store has reached its disk reserve: publishing is refused"
         slow = self._slow
         for index, entry in enumerate(entries):
@@ -129,7 +134,7 @@ class LedGroups:
         if slow:
             self._held.append((link, tag))
         elif ticket.left:
-            link.send((TAKEN, tag))
+            self._taken.append((link, tag))
         self._turn()
 
     @property
@@ -191,14 +196,15 @@ class LedGroups:
 
     def tell_heads(self, peer: BrokerPeer) -> None:
         """Tell a broker how far it has been served, where that moved."""
-        peer.flush()  # what it is told of, it must have: the broker drops what lies before its head
+        peer.gather_offered()  # what it is told of, it must have: the broker drops what lies before its head
         moved = {}
         for number, group in self.sequencer.groups.items():
             if number not in peer.behind and peer.heads.get(number) != group.delivered:
                 peer.heads[number] = group.delivered
                 moved[number] = (group.epoch, group.delivered)
         if moved:
-            peer.link.send((HEADS, moved))
+            peer.link.gather((HEADS, moved))
+        peer.link.flush()
 
     # -- turns
 
@@ -210,11 +216,26 @@ class LedGroups:
     def _end_turn(self) -> None:
         self._turn_ends = False
         self.place_control()
-        self.routing.flush()
+        self._tell()
         if self._sequenced:
             blocks, self._sequenced = self._sequenced, []
             self.committer.submit(blocks, self._awaited)
             self._awaited = False
+
+    def _tell(self) -> None:
+        """In one write a link: what is delivered, and behind it the answers, for which nobody waits as much."""
+        self.routing.gather()
+        for link, tag in self._taken:
+            link.gather((TAKEN, tag))
+        for ticket in self._answered:
+            ticket.link.gather((ACK, ticket.tag, ticket.results))
+        self.routing.flush()
+        for link, _ in self._taken:
+            link.flush()
+        for ticket in self._answered:
+            ticket.link.flush()
+        self._taken.clear()
+        self._answered.clear()
 
     def place_control(self) -> None:
         """Sequence the control records of this turn, one block a group."""
@@ -238,7 +259,8 @@ class LedGroups:
                 self._deliver(group)
                 self._tell_committed(group)
         self._release_held()
-        self._turn()
+        if not self._turn_ends:
+            self._end_turn()  # nothing else gathers that would go out with it
 
     def _tell_committed(self, group: int) -> None:
         committed = self.sequencer.groups[group].committed

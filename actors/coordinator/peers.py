@@ -46,9 +46,10 @@ class BrokerPeer:
         if block.group not in self.behind:
             self.outgoing.append(block)
 
-    def flush(self) -> None:
-        """Send what was offered in this turn, as one message, or several where that is much: a commit that others have
-        waited for sets free all that did. Where the link is full the broker is behind with the rest."""
+    def gather_offered(self) -> None:
+        """Gather what was offered in this turn (`Link.gather`), as one message, or several where that is much: a commit
+        that others have waited for sets free all that did. Where the link is full the broker is behind with the rest.
+        """
         blocks, self.outgoing = self.outgoing, []
         at = 0
         while at < len(blocks):
@@ -60,13 +61,23 @@ class BrokerPeer:
             while end < len(blocks) and size < DELIVER_BYTES_MAX:
                 size += blocks[end].size_bytes
                 end += 1
-            self.send(blocks[at:end])
+            self.gather(blocks[at:end])
             at = end
+
+    def flush(self) -> None:
+        """Send what was offered in this turn, with what else was gathered in the link."""
+        self.gather_offered()
+        self.link.flush()
 
     def send(self, blocks: list[Block]) -> None:
         """Send blocks now."""
+        self.gather(blocks)
+        self.link.flush()
+
+    def gather(self, blocks: list[Block]) -> None:
+        """Send blocks by `Link.flush`, which the caller is to call."""
         self.delivered_records += sum([block.count for block in blocks])
-        self.link.send((DELIVER, 0, [block.to_wire() for block in blocks]))
+        self.link.gather((DELIVER, 0, [block.to_wire() for block in blocks]))
 
 
 class Routing:
@@ -144,8 +155,13 @@ class Routing:
             if not peer.gone:
                 peer.offer(block)
 
+    def gather(self) -> None:
+        """What was offered is gathered in the links, to be sent by `flush`."""
+        for peer in self.peers.values():
+            peer.gather_offered()
+
     def flush(self) -> None:
-        """End of a turn: send."""
+        """End of a turn: send, with what else was gathered in the links."""
         for peer in self.peers.values():
             peer.flush()
 

@@ -27,7 +27,7 @@ from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats, Heartbeat
 from lexicast.cluster.protocol.messages import BEAT, NONCE_BYTES, REPLY, REQUEST, check_message, unpacker
 
-from .gathered_writes import GatheredWrites
+from .gathered_writes import GATHERED_BYTES_MAX, GatheredWrites
 from .open_requests import OpenRequests
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class LinkUser(Protocol):
         """The link can be written again after `writable` was False."""
 
 
+# More than 25 methods: six are callbacks of asyncio.
 class Link(asyncio.Protocol):
     """One side of a link, a `ListenerLink` or a `DiallerLink`. Made by `sockets.listen` and `sockets.dial`."""
 
@@ -95,16 +96,29 @@ class Link(asyncio.Protocol):
     # -- what a user does with a link
 
     def send_packed(self, parts: bytes) -> None:
-        """Send a message that is msgpack already."""
+        """Send messages that are msgpack already, in one write with what was gathered in this turn before."""
         if self._transport is not None and not self.closed:
             self._said = True
-            self._gathered.flush()
+            if self._gathered.size_bytes:
+                if len(parts) < GATHERED_BYTES_MAX:
+                    parts = self._gathered.take() + parts
+                else:
+                    self._gathered.flush()
             self._transport.write(parts)
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send one message; silently dropped on a closed link (its user learns of the end by `on_close`)."""
         if self._transport is not None and not self.closed:
             self.send_packed(self._pack(message))
+
+    def gather(self, message: tuple[Any, ...]) -> None:
+        """`send` for who calls `flush` in the same turn: all of a turn in one write."""
+        if self._transport is not None and not self.closed:
+            self._gathered.hold(self._pack(message))
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        self._gathered.flush()
 
     def request(self, method: str, *arguments: Any, timeout_s: float | None = None) -> asyncio.Future[Any]:
         """Send a REQUEST; the future gives its result.

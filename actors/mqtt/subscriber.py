@@ -33,7 +33,7 @@ WRITE_BYTES = 64 * 1024
 class MqttSubscriber(PacedSubscriber):
     """One session's live connection, as a subscriber. `send`: the transport's own."""
 
-    __slots__ = ("_gathered", "_gathered_bytes", "_introductions", "discarded_records", "send")
+    __slots__ = ("_gathered", "_gathered_bytes", "_introductions", "_live_writes", "discarded_records", "send")
 
     # What feeds bring is marked as retained, whatever the subscription says.
     feeds_are_retained = True
@@ -47,9 +47,16 @@ class MqttSubscriber(PacedSubscriber):
         self.discarded_records = 0
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
+        self._live_writes = engine.live.writes
 
     def write(self, data: bytes) -> None:
-        self.send(data)
+        if not self._live_writes.on:
+            self.send(data)
+            return
+        if self._gathered is None:
+            self._gathered = []
+            self._live_writes.add(self)
+        self._gather_more(data)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
@@ -146,7 +153,7 @@ class MqttSubscriber(PacedSubscriber):
         """See `gather`."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, None, 0
         if gathered:
-            self.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+            self.send(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""

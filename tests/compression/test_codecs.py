@@ -165,3 +165,18 @@ def test_a_whole_frame_may_not_hide_in_a_stripped_one() -> None:
     assert data[0] == zlib.crc32(payload) & 0xFF
     with pytest.raises(DictionaryError):
         codec.decompress(data + b"\0")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_deflate_finds_what_lies_at_the_far_end_of_its_content(more: int) -> None:
+    """The small window is taken only where it reaches as far back as the large one."""
+    head, tail = random.Random(1).randbytes(200), b"tail"
+    filling = random.Random(2).randbytes(codecs._SMALL_WINDOW_BYTES + more - 2 * len(head) - len(tail))
+    codec = Deflate("test", head + filling + tail)
+    payload = head
+    assert len(codec._content) + len(payload) == codecs._SMALL_WINDOW_BYTES + more
+    large = codec._primed(-15)
+    data = codec.compress(payload)
+    assert data == large.compress(payload) + large.flush()
+    assert len(data) < 20
+    assert codec.decompress(data) == payload

@@ -1,8 +1,10 @@
 """The sample stream of a sampling broker: a bounded and fair part of what is published goes to its link.
 
 A sample is no subscription with gaps: it is never behind, nothing is fetched for it, and what it leaves out costs the
-broker one look at a clock a block. What may be taken is `sampling.budget.Shares`'; topics that the configuration opts
-out are never taken, so no sampling broker ever sees them.
+broker one look at a clock a block. Nobody waits for a sample, so what is taken within GATHER_S goes out together: at a
+thousand messages a second the sampling broker, woken by each, took more of the cores than a coordinator. What may be
+taken is `sampling.budget.Shares`'; topics that the configuration opts out are never taken, so no sampling broker ever
+sees them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from ..subscriber import Subscriber, SubscriberBroker
 
 SAMPLE_KIND: Final = Kind(LINK)
 PACK = msgpack.Packer(autoreset=True).pack
+GATHER_S: Final = 0.05
+GATHERED_BYTES_MAX: Final = 64 * 1024
 
 
 class PackedSink(Protocol):
@@ -41,7 +45,7 @@ class SampleStream(Subscriber):
 
     samples = True
 
-    __slots__ = ("_opted_out", "_prefix", "_shares", "_sink", "number", "skipped")
+    __slots__ = ("_gathered", "_gathered_bytes", "_opted_out", "_prefix", "_shares", "_sink", "number", "skipped")
 
     def __init__(
         self,
@@ -56,6 +60,8 @@ class SampleStream(Subscriber):
         self._shares = Shares(records_per_s)
         self._opted_out = opted_out
         self._prefix = b"\x93" + PACK(DELIVER) + PACK(number) + b"\x91"
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
         self.number = number
         self.skipped = 0
 
@@ -70,7 +76,20 @@ class SampleStream(Subscriber):
         taken = sum(counts)
         self.skipped += block.count - taken
         if taken:
-            self._sink.send_packed(self._prefix + PACK(heads_of_runs(block, counts).to_wire()))
+            self._gather(self._prefix + PACK(heads_of_runs(block, counts).to_wire()))
+
+    def _gather(self, message: bytes) -> None:
+        if not self._gathered:
+            asyncio.get_running_loop().call_later(GATHER_S, self._send_gathered)
+        self._gathered.append(message)
+        self._gathered_bytes += len(message)
+        if self._gathered_bytes >= GATHERED_BYTES_MAX:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered and not self.closed:
+            self._sink.send_packed(b"".join(gathered))
 
     def _counts(self, block: Block, grants: Grants, now_s: float) -> list[int]:
         mean_bytes = len(block.body) // block.count

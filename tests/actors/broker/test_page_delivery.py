@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from lexicast.actors.broker.catching_up.delivery import PageDelivery, Wanted
 from lexicast.actors.broker.catching_up.packets import PacketsCache, PagePackets
 from lexicast.actors.broker.catching_up.pages import Page
 from lexicast.actors.broker.encoding import BlockView, Encoder, Grant, Kind
+from lexicast.actors.broker.live_delivery import LiveWrites
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.mqtt import subscriber as mqtt_subscriber
 from lexicast.actors.mqtt.session import Session
@@ -38,6 +40,7 @@ class Engine:
         self.encoder = Encoder(self.recoder, self.aliases, lambda topic: None)
         self.now_us = NOW_US
         self.subscriptions = self
+        self.live = SimpleNamespace(writes=LiveWrites())
 
     def lagged(self, subscriber: Subscriber) -> None:
         """The test goes on with it."""

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lexicast.actors.broker import streaming
 from lexicast.actors.broker.encoding import LINK, BlockView, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
+from lexicast.actors.broker.live_delivery import LiveWrites
 from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.client.decoder import Decoder, Frames
@@ -69,6 +70,7 @@ class Broker:
         self.encoder = Encoder(self.recoder, self.aliases, self._newest, self.opted_out)
         self.streamer = Streamer(self.recoder, self._newest, self.opted_out, records_per_s)
         self.subscriptions = self
+        self.live = SimpleNamespace(writes=LiveWrites())
         self.fanout = Fanout(100, self.streamer)
         self.log: list[Block] = []
         self.sent: list[tuple[bytes, bytes]] = []

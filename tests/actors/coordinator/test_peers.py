@@ -16,8 +16,11 @@ class FakeLink:
     def __init__(self) -> None:
         self.messages: list[list[Any]] = []
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def gather(self, message: tuple[Any, ...]) -> None:
         self.messages.append(message[2])
+
+    def flush(self) -> None:
+        """All is taken at once."""
 
     def write_buffer_bytes(self) -> int:
         return sum([len(wire[-1]) for wires in self.messages for wire in wires])

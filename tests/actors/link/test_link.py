@@ -323,6 +323,32 @@ async def test_what_is_sent_at_once_stands_behind_the_requests_before_it() -> No
     assert [message[0] for message in unpacked(b"".join(pipe.written))] == [REQUEST, DELIVER, REQUEST]
 
 
+async def test_what_is_gathered_goes_out_in_one_write_in_order_but_not_copied_where_it_is_large() -> None:
+    link, pipe = shaken(Side())
+    link.gather((DELIVER, 1, ()))
+    link.gather((DELIVER, 2, ()))
+    assert not pipe.written
+    link.send((DELIVER, 3, ()))
+    link.gather((DELIVER, 4, ()))
+    link.flush()
+    large = (DELIVER, 6, (b"x" * GATHERED_BYTES_MAX,))
+    link.gather((DELIVER, 5, ()))
+    link.gather(large)
+    link.gather((DELIVER, 7, ()))
+    link.send((DELIVER, 8, large[2]))
+    assert [[message[1] for message in unpacked(data)] for data in pipe.written] == [[1, 2, 3], [4], [5], [6], [7], [8]]
+
+
+async def test_an_answer_behind_what_was_gathered_waits_for_nobody() -> None:
+    link, pipe = shaken(Side())
+    link.gather((DELIVER, 1, ()))
+    link.reply(1, None, "answer")
+    await asyncio.sleep(0)
+    assert [message[0] for message in unpacked(b"".join(pipe.written))] == [DELIVER, REPLY]
+    link.flush()
+    assert len(pipe.written) == 1
+
+
 async def test_many_requests_of_one_turn_do_not_wait_for_its_end() -> None:
     link, pipe = shaken(Side())
     for _ in range(5):
