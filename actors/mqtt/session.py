@@ -230,6 +230,20 @@ class Session:
         count = min(len(offsets), self.room)
         return self.send_all([(group, offset, qos, retained) for offset in offsets[:count]])
 
+    def send_one(self, group: int, offset: int, qos: int, retained: bool = False) -> int:
+        """`send` of one publication, which is what a fleet's runs are; 0 where the window does not allow it."""
+        if self.room == 0:
+            return 0
+        packet_id = self.next_id
+        used = packet_id in self.unacknowledged or packet_id in self.released or packet_id in self.pending
+        if used or packet_id == PACKET_ID_MAX:
+            packet_id = self.take_ids(1)[0]
+        else:
+            self.next_id = packet_id + 1
+        self.sent += 1
+        self.unacknowledged[packet_id] = (group, offset, qos, retained)
+        return packet_id
+
     def send_all(self, publications: Sequence[InFlight]) -> list[int]:
         """`send` of publications that differ in more than their offsets."""
         count = min(len(publications), self.room)

@@ -14,7 +14,7 @@ from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.streaming import in_step, took
-from .codec.encode import encode_qos0_run, encode_qos_run
+from .codec.encode import encode_qos0_run, encode_qos_run, split_qos_packet
 from .codec.wire import pack_u16
 from .paced_subscriber import PacedSubscriber
 from .retained_sending import Feed, RetainedSending
@@ -226,6 +226,12 @@ class MqttSubscriber(PacedSubscriber):
         if qos == 0:
             return encode_qos0_run(self.kind.version, topic, fit, retain, properties), len(payloads)
         count = len(payloads)
+        if count == len(fit) == 1:
+            packet_id = self.session.send_one(view.block.group, offset, qos, retained)
+            if packet_id == 0:
+                return b"", 0
+            head, tail = split_qos_packet(self.kind.version, topic, fit[0], qos, retain, properties)
+            return head + pack_u16(packet_id) + tail, 1
         offsets: Sequence[int] = range(offset, offset + count)
         if len(fit) < count:
             # What cannot be sent takes no packet id: nothing would ever give its place in the window back.

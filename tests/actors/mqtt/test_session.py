@@ -75,6 +75,30 @@ def test_packet_ids_wrap_and_skip_those_in_use() -> None:
     assert one.take_ids(1) == [4]  # 3 is released and not completed
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(["send", "acknowledge", "release", "again"]), st.integers(0, 3)), max_size=30),
+    st.sampled_from([1, 3, 65_533, 65_535]),
+)
+def test_one_is_sent_as_a_run_of_one(steps: list[tuple[str, int]], next_id: int) -> None:
+    one, run = session(window=5), session(window=5)
+    one.next_id = run.next_id = next_id
+    for offset, (step, number) in enumerate(steps):
+        if step == "send":
+            qos = 1 + number % 2
+            sent = one.send_one(7, offset, qos, number > 1)
+            assert ([sent] if sent else []) == run.send(7, [offset], qos, number > 1)
+        for each in (one, run):
+            waiting = {qos: [i for i, sent in each.unacknowledged.items() if sent[2] == qos] for qos in (1, 2)}
+            if step == "acknowledge":
+                each.on_pubacks(waiting[1][:number])
+            elif step == "release":
+                each.on_pubrecs(waiting[2][:number])
+            elif step == "again":
+                each.connected(V5)
+                each.next_id = next_id
+        assert one == run
+
+
 def test_no_more_packet_ids_than_there_are() -> None:
     one = Session("c", b"u", 1, inflight_max=65_535)
     one.connected(V5)
