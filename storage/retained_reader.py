@@ -34,8 +34,9 @@ class RetainedReader:
     def load_names(self) -> bool:
         """Read some more of `names`, 1 to 2 ms; True when all are there."""
         if not self.names.complete:
+            begun = self.names.begin_step()
             with self._guard.reading() as txn:
-                self.names.load_step(txn, partial(self._name, txn))
+                self.names.load_step(txn, begun, partial(self._name, txn))
         return self.names.complete
 
     def _name(self, txn: ReadTransaction, key: bytes, row: bytes) -> bytes | None:

@@ -1,8 +1,9 @@
 """The store of one coordinator: group logs, the tables that follow from them, and DualDB, in one LMDB environment.
 
-Threads: `commit`, `reclaim`, `flush` and `close` belong to one writer thread; everything else may be called on any. A
-commit is one durable transaction: the blocks, what they mean for the tables, and nothing else. The index's memory
-table is entered after it.
+Threads: `commit`, `promise`, `truncate`, `install`, `forget_group`, `reclaim`, `flush` and `close` belong to one writer
+thread; everything else may be called on any. A commit is one durable transaction: the blocks, what they mean for the
+tables, and nothing else. The index's memory table is entered after it. What is not to count yet is put aside
+(`log.unapplied_tail`).
 
 Errors: the caller's mistake (UsageError) and a full store or disk (StoreFullError) leave everything as it was; any
 other error of LMDB or the operating system *poisons* the store (see `guard`). What is damaged is no error (see
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -36,14 +37,18 @@ from .file.table import AnyTransaction, WriteTransaction
 from .index.index_writer import IndexWriter
 from .index.log_index import LogIndex
 from .index.memory import BlockEntries
-from .log.block_format import FORMAT_VERSION, encode_block
+from .log.block_format import FORMAT_VERSION
 from .log.block_log import Log
-from .log.block_outline import Outline, outline
+from .log.block_outline import Outline
+from .log.stored_block import StoredBlock, sealed
+from .log.unapplied_tail import TailPlan, UnappliedTail
 from .log_reader import READ_S, LogReader, ReadResult
+from .replicated_groups import NOT_PROMISED, ReplicatedGroups
 from .retained_reader import RetainedReader
 from .table_reader import TableReader
 from .tables import groups as group_rows
 from .tables.groups import StoredGroup
+from .tables.promises import Promise, promises
 from .tables.state import State
 from .tables.topics import GROUP_SHIFT, TopicIds
 from .topic_reader import TopicReader
@@ -56,7 +61,8 @@ Entered: TypeAlias = tuple[int, BlockEntries]
 
 
 class Tail(NamedTuple):
-    """Where a group's log stands: its epoch, the oldest and the last durable offset, the time of the last block."""
+    """Where a group's log stands, with what is not applied yet: its epoch, the oldest and the last durable offset, the
+    time of the last block."""
 
     epoch: int
     first: int
@@ -90,11 +96,11 @@ class StoreStats(NamedTuple):
     clock_left_s: float
 
 
-class Store:
+class Store(ReplicatedGroups):
     """See the module's docstring; made by `Store.open`.
 
     `tables` and `retained` are its readers of what follows from the log, `by_topic` that of few topics' past,
-    `environment` and `damage` what lies below.
+    `environment` and `damage` what lies below. What concerns groups that others hold too is in `replicated_groups`.
     """
 
     def __init__(self, environment: Environment, identity: Identity, options: StoreOptions, clock: Clock) -> None:
@@ -121,6 +127,8 @@ class Store:
             environment, self._index, self._ids, self._state, clock, self.retained.recorded_topic
         )
         self._inspection.at_open()
+        self._tail = UnappliedTail(self._databases.tail, self.damage, environment.snapshot)
+        self._promises: dict[int, Promise] = {}
         self._load_groups()
         self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
         self._reader = LogReader(self._log, self._groups, clock)
@@ -169,10 +177,22 @@ class Store:
             raise
 
     def _load_groups(self) -> None:
-        """Fill `_groups` from the rows and the ends of the logs."""
+        """Fill `_groups` from the rows and the ends of the logs, and the tail from what lies behind these."""
         with self.environment.snapshot() as txn:
             found = group_rows.find_groups(self._databases, self._log, txn)
+            useless = self._tail.load(txn, found.sound_lasts)
+            self._promises.update(promises(self._databases, txn))
+        if useless:
+            with self.environment.begin() as written:
+                for key in useless:
+                    written.delete(key, db=self._databases.tail)
         self._groups.update(found.groups)
+        for number, group in self._groups.items():
+            group.first_kept = max(group.first_kept, self._promises.get(number, NOT_PROMISED).first_kept)
+            if (ends := self._tail.ends(number)) is not None:
+                # What follows is there: no damaged block before it was further.
+                group.last = min(group.last, ends[0].first - 1)
+                group.first = min(group.first, group.last + 1)
         self._ids.number_from(found.next_topics)
 
     def close(self) -> None:
@@ -186,44 +206,49 @@ class Store:
 
     # writing
 
-    def commit(self, blocks: Sequence[Block]) -> None:
+    def commit(self, blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
         """Append blocks, apply what they mean to the tables, and make it all durable, in one transaction.
 
-        Raises UsageError (offsets or epochs that do not ascend, a group out of range, a block too big or
-        contradicting itself) and StoreFullError (publications beyond quota or disk less the reserve): nothing was
-        written. Raises StoreError on an I/O error, which poisons the store.
+        `apply`: group -> up to where its log counts: only what lies below is applied, of these blocks and of what an
+        earlier commit has appended; the rest waits. None: all of these blocks are applied, and what lies before them.
+        (What waits and is too much for one transaction is applied in several before this one.)
+
+        Raises UsageError (offsets or epochs that do not ascend, or an epoch older than was promised, a group out of
+        range, a block too big or contradicting itself) and StoreFullError (publications beyond quota or disk less the
+        reserve): no block was written. Raises StoreError on an I/O error, which poisons the store. A StoredBlock may be
+        of an older epoch than was promised: so are those of the past that a leader ships, whose own epoch its taker
+        has compared.
         """
         self.guard.usable()
-        if not blocks:
+        stored = self._admit(blocks)
+        if apply is None and not self._tail:
+            if stored:
+                self._transact(TailPlan(stored, [], {}, 0))
             return
-        outlines = self._admit(blocks)
-        values = [encode_block(o.block, o.flags, o.expire_first_us, o.expire_all_us) for o in outlines]
-        need = sum([self._space.needed_bytes(len(value)) for value in values])
-        self._space.admit(need, any(block.kind == PUBLICATIONS for block in blocks))
-        with self.guard():
-            for _ in range(self._index_memory.steps_owed(sum([len(found.topics.names) for found in outlines]))):
-                self._index_writer.step()
-            try:
-                entries, used = self._write(outlines, values)
-            except (struct.error, OverflowError) as error:
-                raise UsageError(f"a record holds a number that is out of range: {error}") from None
-            self._committed(outlines, entries, used)
+        upto = apply if apply is not None else dict.fromkeys([s.block.group for s in stored], MAX_OFFSET)
+        while (part := self._tail.backlog(upto, self._options.commit_bytes_max)) is not None:
+            self._transact(part)
+        plan = self._tail.plan(stored, upto)
+        if plan.kept or plan.applied or plan.left:
+            self._transact(plan)
 
-    def _admit(self, blocks: Sequence[Block]) -> list[Outline]:
-        """Outlines of blocks that may follow what is stored, in this order. Raises UsageError."""
+    def _admit(self, blocks: Sequence[Block | StoredBlock]) -> list[StoredBlock]:
+        """Blocks that may follow what is stored, in this order, as they are stored. Raises UsageError."""
         ends: dict[int, tuple[int, int]] = {}
         size = 0
-        for block in blocks:
+        for each in blocks:
+            block = each.outline.block if isinstance(each, StoredBlock) else each
             if not 0 <= block.group < self.groups:
                 raise UsageError(f"group {block.group} is not one of this store's {self.groups}")
-            known = self._groups.get(block.group)
-            last, epoch = ends.get(block.group) or ((known.last, known.epoch) if known is not None else (-1, 0))
+            last, epoch = ends.get(block.group) or self._end(block.group)
+            if block is each and self._promises:
+                epoch = max(epoch, self._promises.get(block.group, NOT_PROMISED).epoch)
             if not last < block.first <= block.last < MAX_OFFSET:
                 raise UsageError(
                     f"group {block.group}: offsets {block.first} to {block.last} do not follow offset {last}"
                 )
             if block.epoch < epoch:
-                raise UsageError(f"group {block.group}: epoch {block.epoch} is older than the stored epoch {epoch}")
+                raise UsageError(f"group {block.group}: epoch {block.epoch} is older than epoch {epoch}")
             if block.size_bytes > self._options.block_bytes_max:
                 raise UsageError(
                     f"a block of {block.size_bytes} bytes exceeds {self._options.block_bytes_max}: split it"
@@ -232,13 +257,36 @@ class Store:
             size += block.size_bytes
         if size > self._options.commit_bytes_max:
             raise UsageError(f"a commit of {size} bytes exceeds {self._options.commit_bytes_max}: split it")
-        return [outline(block) for block in blocks]
+        return [each if isinstance(each, StoredBlock) else sealed(each) for each in blocks]
 
-    def _write(self, outlines: list[Outline], values: list[bytes]) -> tuple[list[Entered], int]:
+    def _transact(self, plan: TailPlan) -> None:
+        """Do what a plan says, durably."""
+        new = plan.applied[sum(plan.left.values()) :] if plan.left else plan.applied
+        blocks = [*new, *plan.kept] if plan.kept else new
+        need = sum([self._space.needed_bytes(len(each.value)) for each in blocks])
+        if plan.moved:
+            self._space.admit(need + 2 * plan.moved, False)
+        if blocks:
+            self._space.admit(need, any([each.outline.block.kind == PUBLICATIONS for each in blocks]))
+        outlines = [each.outline for each in plan.applied]
+        with self.guard():
+            for _ in range(self._index_memory.steps_owed(sum([len(found.topics.names) for found in outlines]))):
+                self._index_writer.step()
+            try:
+                entries, used = self._write(plan)
+            except (struct.error, OverflowError) as error:
+                raise UsageError(f"a record holds a number that is out of range: {error}") from None
+            self._committed(outlines, entries, used)
+            if plan.left or plan.kept:
+                self._tail.written(plan)
+
+    def _write(self, plan: TailPlan) -> tuple[list[Entered], int]:
         txn = self.environment.begin()
         entries: list[Entered] = []
         try:
-            for found, value in zip(outlines, values, strict=True):
+            if plan.left or plan.kept:
+                self._tail.write(txn, plan)
+            for found, value in plan.applied:
                 self._log.put(txn, found.block.group, found.block.last, value)
                 if found.expire_all_us:
                     txn.put(
@@ -246,7 +294,8 @@ class Store:
                         b"",
                         db=self._databases.expiry,
                     )
-                self._state.apply(txn, found)
+                if not (self._promises and self._is_reflected(found.block)):
+                    self._state.apply(txn, found)
                 entries.append((found.block.group, self._index_writer.entries(txn, found)))
             self._index_writer.number_topics(txn)
             used = self.environment.used_bytes(txn)
@@ -273,6 +322,7 @@ class Store:
             group = self._groups.get(block.group)
             if group is None:
                 group = StoredGroup(block.group)
+                group.first_kept = self._promises.get(block.group, NOT_PROMISED).first_kept
             if group.first > group.last:
                 group.first = block.first
                 self._housekeeping.begun(block.group)
@@ -282,8 +332,12 @@ class Store:
                 self._index_memory.logged(block.size_bytes)
             group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
             self._groups[block.group] = group
+        if self._promises:
+            outlines = [found for found in outlines if not self._is_reflected(found.block)]
         self._retained_names.committed(outlines)
         self._space.measured(used)
+
+    # upkeep
 
     def reclaim(self, now_us: int) -> Reclaimed:
         """One bounded step (a few ms) of writing behind or reclaiming; call it often, at once while `more`.
@@ -322,7 +376,15 @@ class Store:
     def tails(self) -> dict[int, Tail]:
         """Where each group that ever had records stands."""
         self.guard.usable()
-        return {g.number: Tail(g.epoch, g.first, g.last, g.time_us) for g in list(self._groups.values()) if g.last >= 0}
+        groups = list(self._groups.values())
+        found = {g.number: Tail(g.epoch, g.first, g.last, g.time_us) for g in groups if g.last >= 0}
+        for group in self._tail.groups():
+            if (ends := self._tail.ends(group)) is not None:
+                begin, end = ends
+                known = found.get(group) or Tail(0, begin.first, -1, 0)
+                first = begin.first if known.first > known.last else known.first
+                found[group] = Tail(end.epoch, first, end.last, end.time_us)
+        return found
 
     def read(
         self,

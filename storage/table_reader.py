@@ -5,7 +5,7 @@ In short read transactions, on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from lexicast.cluster.records import DictionaryStored, SessionSaved, Subscribed
 
@@ -44,10 +44,15 @@ class TableReader:
         """All sessions whose home is `group`."""
         return (session_of(row) for _, row in self._rows(self._databases.sessions, group_prefix(group)))
 
-    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
-        """Up to `limit` sessions whose will is due, or whose time is over, by `now_us`; each with its group."""
+    def due_sessions(
+        self, now_us: int, limit: int, groups: Container[int] | None = None
+    ) -> list[tuple[int, SessionSaved]]:
+        """Up to `limit` sessions whose will is due, or whose time is over, by `now_us`; each with its group.
+
+        `groups`: only of these (None: of all).
+        """
         with self._guard.reading() as txn:
-            return list(self._sessions.due(txn, now_us, limit))
+            return list(self._sessions.due(txn, now_us, limit, groups))
 
     def subscriptions(self, group: int) -> Iterator[tuple[Subscribed, int]]:
         """All back-end subscriptions of `group`, each with its offset, the cut."""

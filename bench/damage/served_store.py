@@ -30,11 +30,12 @@ from lexicast.actors.mqtt.codec.packets import (
     Subscribe,
     SubscriptionOptions,
 )
+from lexicast.cluster.blocks import control_block
 from lexicast.cluster.clock import ManualClock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import PeerError, UnavailableError
 from lexicast.cluster.membership import COORDINATOR, Member
-from lexicast.cluster.records import ControlRecord, DictionaryStored, ProducerSeen, Subscribed
+from lexicast.cluster.records import ControlRecord, DictionaryStored, ProducerSeen, Released, Subscribed, pack_record
 from lexicast.storage.environment.environment import DATA_FILE
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
@@ -149,12 +150,12 @@ async def served(
     )
     opened(store)
     tails = {group: tail.epoch for group, tail in store.tails().items()}
-    epochs = await coordination.open_groups(COORDINATOR_NAME, tails, info.cluster_id if known else None)
+    states = await coordination.open_groups(COORDINATOR_NAME, tails, info.cluster_id if known else None)
     server = CoordinatorServer(COORDINATOR_NAME, store, clock)
     with tempfile.TemporaryDirectory(prefix="lexicast-damage-") as run:
-        await server.start(epochs)
+        await server.start(states)
         listener, address = await listen(f"unix:{run}/c", info.key, info.cluster_id, server.opened, {})
-        member = Member(COORDINATOR_NAME, 0, (address,), "node", os.getpid(), tuple(sorted(epochs)))
+        member = Member(COORDINATOR_NAME, 0, (address,), "node", os.getpid(), tuple(sorted(states)))
         await coordination.register(COORDINATOR, member)
         config = Config().replaced(mqtt__port=0)
         broker = await BrokerServer.start("broker-0", config, coordination, clock, Path(run))
@@ -188,6 +189,7 @@ async def fill_store(folder: Path) -> None:
         while _superseded(store) < SUPERSEDED:  # compaction was due just before all stopped
             async with served(store, coordination) as cluster:
                 await _subscribe_broker(cluster)
+        await _follow(store, coordination)
     finally:
         coordination.close()
 
@@ -203,6 +205,27 @@ async def _outlive(folder: Path, coordination: LocalCoordination) -> None:
     while store.stats().blocks:
         clock.advance(1_800)  # a step that no clock is suspected of
         store.reclaim(clock.time_us())
+    store.close()
+
+
+async def _follow(folder: Path, coordination: LocalCoordination) -> None:
+    """Leave what a follower has when it stops: promises, and records of which it does not know that they count."""
+    info = await coordination.cluster()
+    store = Store.open(
+        folder,
+        cluster_id=info.cluster_id,
+        member=COORDINATOR_NAME,
+        groups=GROUPS,
+        options=OPTIONS,
+        clock=SystemClock(),
+    )
+    released = pack_record(Released(b"nobody", (1,)))
+    blocks = []
+    for group, tail in store.tails().items():
+        for at in (1, 2):
+            blocks.append(control_block(group, tail.epoch + 1, tail.last + at, tail.time_us, [released]))
+    store.promise({block.group: block.epoch for block in blocks})
+    store.commit(blocks, {})
     store.close()
 
 

@@ -153,6 +153,12 @@ def open_databases(environment: lmdb.Environment, damage: Ledger | None = None, 
         fields: dict[str, Any] = {name: opened(name) for name in Databases._fields}
     except lmdb.ReadersFullError:
         raise no_slot(Path(environment.path())) from None
+    except lmdb.NotFoundError as error:
+        raise StoreFormatError(
+            f"the store {environment.path()} lacks a table ({error}): if an older lexicast was the last to serve it, "
+            "start its coordinator with this one before anything else looks at it; else it is damaged: restore it from "
+            "a backup"
+        ) from None
     except lmdb.Error as error:
         raise StoreFormatError(
             f"the store {environment.path()} is damaged ({error}): restore it from a backup or from another member, "

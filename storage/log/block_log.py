@@ -116,6 +116,20 @@ class Log:
                 there = cursor.prev()
         return None, claimed[::-1]
 
+    def youngest(self, txn: AnyTransaction, group: int, limit: int) -> list[tuple[Head | None, bytes]]:
+        """The last blocks of a group, the youngest first, with their keys; no head of a damaged one."""
+        found: list[tuple[Head | None, bytes]] = []
+        with txn.cursor(self.database) as cursor:
+            there = cursor.set_range(log_key(group + 1, 0))
+            there = cursor.prev() if there else cursor.last()
+            while there and len(found) < limit:
+                key = bytes(cursor.key())
+                if group not in [claimed for claimed, _ in _claims(key)]:
+                    break
+                found.append((self.sound_head(cursor.value(), key), key))
+                there = cursor.prev()
+        return found
+
     def groups(self, txn: AnyTransaction) -> list[int]:
         """The groups that have blocks."""
         found = []

@@ -38,6 +38,7 @@ from ..log.block_cuts import only_topic, retained_topic_at
 from ..log.block_format import block_of, damaged_records, peek_head, record_offset, verified_head
 from ..log.block_log import Log
 from ..log.block_outline import outline
+from ..log.unapplied_tail import parse_tail_key
 from ..store import Store
 from ..tables.databases import Databases, raw_database
 from ..tables.groups import parse_group_row as group_of_row
@@ -113,6 +114,7 @@ class Checker:
         walks: list[tuple[str, Callable[..., object], object]] = [
             ("log", self._check_block, _End(-1, 0, -1, 0)),
             ("kept", self._check_kept, None),
+            ("tail", self._check_tail, None),
         ]
         for name in Databases._fields:
             found = getattr(self._databases, name)
@@ -170,7 +172,7 @@ class Checker:
         del txn
         group, last = parse_log_key(key)
         self._blocks += 1
-        block = self._verified(group, last, value)
+        block = self._verified("log", group, last, value)
         if group == before.group:
             if block.first <= before.last:
                 self._note("log", group, block.first, f"the block overlaps the one that ends at {before.last}")
@@ -180,13 +182,13 @@ class Checker:
                 self._note("log", group, block.first, f"time {block.time_us} after time {before.time_us}")
         return _End(group, block.epoch, last, block.time_us)
 
-    def _verified(self, group: int, last: int, value: memoryview) -> Block:
+    def _verified(self, table: str, group: int, last: int, value: memoryview) -> Block:
         head = verified_head(value, group, last)
         block = block_of(value, head)
         self._records += block.count
         damaged = damaged_records(value, head)
         for at in damaged:
-            self._note("log", group, record_offset(block, at), "the payload does not match its checksum")
+            self._note(table, group, record_offset(block, at), "the payload does not match its checksum")
         if not (damaged and block.kind == CONTROL):
             outline(block)
         return block
@@ -194,13 +196,19 @@ class Checker:
     def _check_kept(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
         group, offset = parse_log_key(key, "kept")
         self._blocks += 1
-        block = self._verified(group, offset, value)
+        block = self._verified("kept", group, offset, value)
         if block.count != 1:
             self._note("kept", group, offset, "a block of one record was expected")
         topic_id = find_topic(self._databases, txn, only_topic(block))
         row = None if topic_id is None else self._databases.retained.get(txn, id_key(topic_id))
         if row is None or parse_retained_row(row).offset != offset:
             self._note("kept", group, offset, "this is no topic's retained publication")
+
+    def _check_tail(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
+        del txn
+        group, last = parse_tail_key(key)
+        self._blocks += 1
+        self._verified("tail", group, last, value)
 
     # tables
 

@@ -57,7 +57,8 @@ class StoredGroup:
     def __init__(self, number: int, row: GroupRow | None = None) -> None:
         self.number = number
         self.epoch = row.epoch if row else 0
-        self.last = row.last if row else -1
+        # A row before any block, or after all were forgotten, has neither.
+        self.last = row.last if row and (row.last or row.epoch) else -1
         self.time_us = row.time_us if row else 0
         self.first_kept = row.first_kept if row else 0
         self.indexed_below = row.indexed_below if row else 0
@@ -83,10 +84,12 @@ def stored_group_rows(databases: Databases, txn: AnyTransaction) -> dict[int, Gr
 
 
 class FoundGroups(NamedTuple):
-    """The groups of a store as an opening finds them, and the next topic number of each."""
+    """The groups of a store as an opening finds them, the next topic number of each, and the last offset of each that a
+    sound block or row tells."""
 
     groups: dict[int, StoredGroup]
     next_topics: dict[int, int]
+    sound_lasts: dict[int, int]
 
 
 def find_groups(databases: Databases, log: Log, txn: ReadTransaction) -> FoundGroups:
@@ -102,9 +105,10 @@ def find_groups(databases: Databases, log: Log, txn: ReadTransaction) -> FoundGr
         next_topics = {n: max(next_topics.get(n, 1), highest.get(n, 0) + 1) for n in {*next_topics, *highest}}
         lost = {*highest, *_with_epochs(databases, txn)} - rows.keys()
     groups = {}
+    sound_lasts = {}
     for number in sorted({*rows, *log.groups(txn), *lost}):
         group = groups[number] = StoredGroup(number, rows.get(number))
-        _read_end(group, log, txn)
+        sound_lasts[number] = _read_end(group, log, txn)
         first = log.head_at(txn, number, 0)
         if number in lost and first is None:
             rows_of = databases.epochs.rows(txn, group_prefix(number), None, 1 << 16)
@@ -114,18 +118,20 @@ def find_groups(databases: Databases, log: Log, txn: ReadTransaction) -> FoundGr
         group.first = group.last + 1 if first is None else first.first
         if number in lost:
             group.first_kept = group.first
-    return FoundGroups(groups, next_topics)
+    return FoundGroups(groups, next_topics, sound_lasts)
 
 
-def _read_end(group: StoredGroup, log: Log, txn: ReadTransaction) -> None:
-    """What the end of its log says of a group."""
+def _read_end(group: StoredGroup, log: Log, txn: ReadTransaction) -> int:
+    """What the end of its log says of a group; the last offset that is sure."""
     head, claimed = log.end(txn, group.number)
     if head is not None and head.last >= group.last:
         group.epoch, group.last, group.time_us = head.epoch, head.last, head.time_us
+    sure = group.last
     for last in claimed:
         # A damaged block may have stood up to there. Beyond the gap it is no offset that was ever given.
         if group.last < last <= group.last + EPOCH_OFFSET_GAP:
             group.last = last
+    return sure
 
 
 def _highest_topics(databases: Databases, txn: ReadTransaction) -> dict[int, int]:

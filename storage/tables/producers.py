@@ -95,6 +95,8 @@ def extended(row: bytes | None, added: ProducerRow, time_us: int) -> bytes:
 def _append(runs: bytes, added: ProducerRow) -> bytes:
     if runs:
         sequence, count, offset = unpacked(_RUN, runs[-_RUN.size :], "producers")
+        if added.offset < offset + count:
+            return runs  # the row was installed when it had followed from these already
         follows = sequence + count == added.sequence and offset + count == added.offset
         if follows and count + added.records <= _COUNT_MAX:
             return runs[: -_RUN.size] + _RUN.pack(sequence, count + added.records, offset)

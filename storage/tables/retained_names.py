@@ -26,14 +26,21 @@ class RetainedNames:
         self._lock = threading.Lock()
         self._after: bytes | None = None
         self._loading = False
-        self._changes = 0
+        self._changes = self._forgotten = 0
         self.complete = False
 
-    def load_step(self, txn: ReadTransaction, name_of: Callable[[bytes, bytes], bytes | None]) -> None:
-        """Read some more names. `name_of` tells the name of a row of the table, by its key and data."""
-        # From here on commits are followed; what is read here may or may not hold one that is yet to be followed.
+    def begin_step(self) -> int:
+        """Before the transaction of a step begins: from here on commits are followed, which it may or may not see."""
         with self._lock:
             self._loading = True
+            return self._forgotten
+
+    def load_step(self, txn: ReadTransaction, begun: int, name_of: Callable[[bytes, bytes], bytes | None]) -> None:
+        """Read some more names. `begun`: what `begin_step` gave. `name_of` tells the name of a row of the table, by its
+        key and data."""
+        with self._lock:
+            if begun != self._forgotten:
+                return  # what `txn` sees is not what there is now
             rows = self._table.rows(txn, b"", self._after, NAMES_A_STEP)
             for key, row in rows:
                 topic = name_of(key, row)
@@ -55,6 +62,15 @@ class RetainedNames:
                         self._names.discard(row.topic)
                     else:
                         self._names.add(row.topic)
+
+    def forget(self) -> None:
+        """The table has changed otherwise than by commits: it is read again when somebody asks."""
+        with self._lock:
+            self._names = TopicNames()
+            self._after = None
+            self._loading = self.complete = False
+            self._changes += 1
+            self._forgotten += 1
 
     def scan(self, topic_filter: bytes, after: Path | None, steps: int) -> tuple[list[bytes], Path | None, int]:
         """As `TopicNames.scan`; and a token for `missing`."""

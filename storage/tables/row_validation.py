@@ -18,6 +18,7 @@ from ..file.table import Form
 from .groups import parse_group_row as group_of_row
 from .producers import check_producer_row
 from .producers import parse_producer_row as producer_of_row
+from .promises import parse_promise
 from .sessions import parse_session_row, session_of
 from .state import parse_dictionary_row, parse_epoch_row, parse_mark_row, parse_retained_row, parse_subscription_row
 from .topics import topic_id_of
@@ -55,6 +56,7 @@ _FORMS: Final[dict[str, Form]] = {
     "retained": _retained,
     "dictionaries": lambda key, row: parse_dictionary_row(row),
     "epochs": parse_epoch_row,
+    "promises": parse_promise,
 }
 
 
@@ -65,6 +67,7 @@ def form_of(table: str) -> Form:
 
 _AGES: Final[dict[str, Callable[[bytes], tuple[int, ...]]]] = {
     "groups": lambda row: group_of_row(row)[:2],
+    "promises": lambda row: parse_promise(b"\0\0", row),
     "sessions": lambda row: (session_of(row).generation, *parse_session_row(row)[:3]),
     "subscriptions": lambda row: (parse_subscription_row(row)[1],),
     "producers": lambda row: producer_of_row(b"", row)[1:3],

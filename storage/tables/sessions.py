@@ -12,7 +12,7 @@ will is due, or they are to be forgotten.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final, NamedTuple
 
 from lexicast.cluster.errors import PeerError
@@ -43,6 +43,10 @@ class SessionRow(NamedTuple):
         """Those that there are."""
         return [offset for offset in self[:3] if offset != NONE]
 
+    def follows(self, offset: int) -> bool:
+        """It follows from the record at `offset`, or from a later one."""
+        return offset <= self.saved or offset <= self.placed or offset <= self.taken
+
 
 def due_us(session: SessionSaved) -> int:
     """When something is to happen to a session without a connection; 0: never."""
@@ -67,6 +71,9 @@ class SessionTable:
         """A whole session: what was known of it counts no more."""
         before = self.row(txn, group, record.client_id)
         if before is not None:
+            if before.follows(offset):
+                self._again(txn, group, before, offset)
+                return
             self._supersede(txn, group, before.offsets)
         self._put(txn, group, before, SessionRow(offset, NONE, NONE, record))
 
@@ -75,6 +82,9 @@ class SessionTable:
         before = self.row(txn, group, record.client_id)
         if before is None or record.generation < before.session.generation:
             self._supersede(txn, group, [offset])
+            return
+        if before.follows(offset):
+            self._again(txn, group, before, offset)
             return
         moved = before.session._replace(
             generation=record.generation,
@@ -96,13 +106,18 @@ class SessionTable:
     def end(self, txn: WriteTransaction, group: int, offset: int, record: SessionEnded) -> None:
         """A session is forgotten, if it still is that uid and no newer generation."""
         before = self.row(txn, group, record.client_id)
-        if before is not None:
+        if before is not None and not before.follows(offset):
             found = before.session
             if found.uid == record.uid and found.generation <= record.generation:
                 self._supersede(txn, group, before.offsets)
                 self._drop(txn, group, found)
         # Its own record last: what it ended leaves the log first, or a replay would bring it back.
         self._supersede(txn, group, [offset])
+
+    def _again(self, txn: WriteTransaction, group: int, before: SessionRow, offset: int) -> None:
+        """The row was installed when it had followed from this record already."""
+        if offset not in before.offsets:
+            self._supersede(txn, group, [offset])
 
     def _supersede(self, txn: WriteTransaction, group: int, offsets: list[int]) -> None:
         supersede(self._databases, txn, group, offsets)
@@ -149,18 +164,32 @@ class SessionTable:
                 return
             after = rows[-1][0]
 
-    def due(self, txn: AnyTransaction, now_us: int, limit: int) -> Iterator[tuple[int, SessionSaved]]:
-        """Up to `limit` sessions to which something is to happen by `now_us`, longest due first; with their groups."""
+    def due(
+        self, txn: AnyTransaction, now_us: int, limit: int, groups: Container[int] | None = None
+    ) -> Iterator[tuple[int, SessionSaved]]:
+        """Up to `limit` sessions to which something is to happen by `now_us`, longest due first; with their groups.
+        `groups`: only of these (None: of all)."""
         due = self._databases.session_due
         first = due.rows(txn, b"", None, 1)
         if first and unpacked_head(_U64, first[0][0], "session_due")[0] > now_us:
             return  # as mostly, and asked for often
-        for key, _ in due.rows(txn, b"", None, limit):
-            if unpacked_head(_U64, key, "session_due")[0] > now_us:
+        after: bytes | None = None
+        while rows := due.rows(txn, b"", after, limit):
+            for key, _ in rows:
+                if limit <= 0 or unpacked_head(_U64, key, "session_due")[0] > now_us:
+                    return
+                group = int.from_bytes(key[_U64.size : _U64.size + 2], "big")
+                row = (
+                    None
+                    if groups is not None and group not in groups
+                    else self._databases.sessions.get(txn, key[_U64.size :])
+                )
+                if row is not None:
+                    limit -= 1
+                    yield group, session_of(row)
+            after = rows[-1][0]
+            if limit <= 0:
                 return
-            row = self._databases.sessions.get(txn, key[_U64.size :])
-            if row is not None:
-                yield int.from_bytes(key[_U64.size : _U64.size + 2], "big"), session_of(row)
 
 
 def session_key(group: int, client_id: str) -> bytes:

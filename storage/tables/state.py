@@ -106,7 +106,7 @@ class State:
             key = self._mark_key(block.group, mark.session_uid, mark.packet_id)
             self._databases.marks.put(txn, key, _MARK.pack(mark.offset, block.time_us))
         for retained in outline.retained:
-            self._apply_retained(txn, block.group, retained)
+            self._apply_retained(txn, block.group, block.last, retained)
 
     def _apply_control(
         self, txn: WriteTransaction, group: int, offset: int, time_us: int, record: ControlRecord
@@ -121,7 +121,7 @@ class State:
             case Subscribed():
                 self._subscribe(txn, group, offset, record)
             case Unsubscribed():
-                self._unsubscribe(txn, group, record.broker, record.filter)
+                self._unsubscribe(txn, group, offset, record.broker, record.filter)
                 supersede(self._databases, txn, group, (offset,))
             case Released():
                 for packet_id in record.packet_ids:
@@ -140,24 +140,45 @@ class State:
     # subscriptions
 
     def _subscribe(self, txn: WriteTransaction, group: int, offset: int, record: Subscribed) -> None:
-        self._unsubscribe(txn, group, record.broker, record.filter)
+        if not self._unsubscribe(txn, group, offset, record.broker, record.filter):
+            return
         filter = record.filter.encode()
         topic_id = wildcard_id(group) if is_wildcard(filter) else self._ids.resolve(txn, group, filter)
         key = self._subscription_key(group, record.broker, record.filter)
         self._databases.subscriptions.put(txn, key, _U64.pack(offset) + pack_record(record))
         self._index.put(txn, topic_id, offset, record)
 
-    def _unsubscribe(self, txn: WriteTransaction, group: int, broker: str, filter: str) -> None:
+    def _unsubscribe(self, txn: WriteTransaction, group: int, at: int, broker: str, filter: str) -> bool:
+        """Forget a subscription before offset `at`; False when the one that is known is from there or later."""
         key = self._subscription_key(group, broker, filter)
         row = self._databases.subscriptions.get(txn, key)
         if row is None:
-            return
+            return True
+        (offset,) = unpacked_head(_U64, row, "subscriptions")
+        if offset >= at:
+            if offset > at:
+                supersede(self._databases, txn, group, (at,))
+            return False  # it was installed when it had followed from this record already
         self._databases.subscriptions.delete(txn, key)
         name = filter.encode()
         topic_id = wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
-        (offset,) = unpacked_head(_U64, row, "subscriptions")
         self._index.delete(txn, topic_id, offset)
         supersede(self._databases, txn, group, (offset,))
+        return True
+
+    def index_subscription(self, txn: WriteTransaction, group: int, row: bytes) -> None:
+        """Enter a row of the subscriptions table into the index. Raises DamageError."""
+        record, offset = parse_subscription_row(row)
+        self._index.put(txn, self._topic_id(txn, group, record), offset, record)
+
+    def forget_subscription(self, txn: WriteTransaction, group: int, row: bytes) -> None:
+        """Take a row of the subscriptions table out of the index. Raises DamageError."""
+        record, offset = parse_subscription_row(row)
+        self._index.delete(txn, self._topic_id(txn, group, record), offset)
+
+    def _topic_id(self, txn: WriteTransaction, group: int, record: Subscribed) -> int:
+        name = record.filter.encode()
+        return wildcard_id(group) if is_wildcard(name) else self._ids.resolve(txn, group, name)
 
     def subscription(self, txn: AnyTransaction, group: int, broker: str, filter: str) -> Subscribed | None:
         """A broker's subscription to a filter."""
@@ -190,11 +211,15 @@ class State:
 
     # retained publications
 
-    def _apply_retained(self, txn: WriteTransaction, group: int, row: RetainedRow) -> None:
+    def _apply_retained(self, txn: WriteTransaction, group: int, last: int, row: RetainedRow) -> None:
         key = id_key(self._ids.resolve(txn, group, row.topic))
         before = self._databases.retained.get(txn, key)
         if before is not None:
-            txn.delete(log_key(group, parse_retained_row(before).offset), db=self._databases.kept)
+            known = parse_retained_row(before).offset
+            if known > last:
+                return  # it was installed
+            if known != row.offset:
+                txn.delete(log_key(group, known), db=self._databases.kept)
         if row.offset == CLEARED:
             self._databases.retained.delete(txn, key)
         else:

@@ -90,6 +90,9 @@ class Compaction:
                 self._under_way = self._under_way and bool(waiting)
                 return None
             rows, unreadable = self._rows(txn)
+        if not (rows or unreadable):
+            self._last_us, self._under_way = now_us, False
+            return None
         done = self._take_out(rows, unreadable)
         self._last_us = now_us
         self._under_way = done.more
@@ -104,12 +107,21 @@ class Compaction:
             while there and len(found) < ROWS_A_STEP:
                 try:
                     unseal("superseded", cursor.key(), cursor.value())
-                    found.append(parse_log_key(cursor.key(), "superseded"))
+                    position = parse_log_key(cursor.key(), "superseded")
+                    if self._is_to_come(*position):
+                        there = cursor.set_range(log_key(position[0] + 1, 0))
+                        continue
+                    found.append(position)
                 except DamageError as error:
                     self._environment.damage.note(error)
                     unreadable.append(bytes(cursor.key()))
                 there = cursor.next()
         return found, unreadable
+
+    def _is_to_come(self, group: int, offset: int) -> bool:
+        """A copy may know of what is superseded before it has the log."""
+        known = self._groups.get(group)
+        return known is None or known.last < offset
 
     def _take_out(self, rows: list[tuple[int, int]], unreadable: list[bytes]) -> Compacted:
         until = self._clock.monotonic() + STEP_S

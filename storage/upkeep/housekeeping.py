@@ -57,6 +57,10 @@ class Housekeeping:
         """A group whose log was empty has got a block."""
         self._oldest.moved(group)
 
+    def forget_blocks(self, group: int) -> None:
+        """The youngest blocks of a group leave as if they had never come."""
+        self._reclaimer.forget_youngest(group)
+
     def step(self, now_us: int) -> Reclaimed:
         """One step of the kind whose turn it is and that has something to do: so none waits for ever."""
         self._space.look_at_readers()

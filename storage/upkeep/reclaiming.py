@@ -42,6 +42,8 @@ from .sweeping import Sweep, Sweeper
 
 BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
+# Blocks of a group that is forgotten: some milliseconds.
+FORGOTTEN_A_STEP: Final = 512
 
 
 class Reclaimed(NamedTuple):
@@ -209,6 +211,33 @@ class Reclaimer:
         found = outline(one)
         value = encode_block(one, found.flags | IS_KEPT, found.expire_first_us, found.expire_all_us)
         txn.put(log_key(block.group, offset), value, db=self._databases.kept)
+
+    # forgetting
+
+    def forget_youngest(self, number: int) -> None:
+        """The youngest blocks of a group leave as if they had never come, some of them in one durable step.
+
+        Their offsets may come again with other content: so the index, which knows them by these, is begun anew before.
+        """
+        self._index_writer.begin_rebuild()
+        group = self._groups[number]
+        with self._environment.begin() as txn:
+            for head, key in self._log.youngest(txn, number, FORGOTTEN_A_STEP):
+                if head is not None and head.expire_all_us:
+                    txn.delete(expiry_key(number, head.last, head.expire_all_us), db=self._databases.expiry)
+                txn.delete(key, db=self._log.database)
+            end, _ = self._log.end(txn, number)
+            first = self._log.head_at(txn, number, 0)
+            if end is None or first is None:
+                left = StoredGroup(number)
+            else:
+                left = StoredGroup(number, group.row(0)._replace(epoch=end.epoch, last=end.last, time_us=end.time_us))
+                left.first = first.first
+            group_rows.put_group_row(self._databases, txn, number, left.row(self._ids.next_number(number)))
+            used = self._environment.used_bytes(txn)
+        self._groups[number] = left
+        self._oldest_blocks.moved(number)
+        self._space.measured(used)
 
     def _store_groups(self, txn: WriteTransaction, gone: list[tuple[Victim, int]]) -> dict[int, int]:
         """Store how far each group was discarded; the first offset left of each."""

@@ -44,7 +44,17 @@ _BY_KEY: Final = (*_BY_POSITION, "expiry", "superseded", "dual")
 _KEY_BYTES: Final = {"log": (10,), "kept": (10,), "expiry": (18,), "superseded": (10,), "dual": (10, 17)}
 _SHOWN_BYTES: Final = 32
 # Whatever the start needs comes first, what may be large last.
-_ORDER: Final = ("groups", "epochs", "ids", "names", "session_due", "sessions", "subscriptions", "dictionaries")
+_ORDER: Final = (
+    "promises",
+    "groups",
+    "epochs",
+    "ids",
+    "names",
+    "session_due",
+    "sessions",
+    "subscriptions",
+    "dictionaries",
+)
 _THEN: Final = ("retained", "marks", "producers", "kept", "expiry", "superseded", "dual", "log")
 
 RecordedTopic: TypeAlias = Callable[[ReadTransaction, bytes, bytes], bytes | None]

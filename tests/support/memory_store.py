@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
 from lexicast.cluster.errors import UsageError
@@ -20,6 +22,7 @@ from lexicast.cluster.records import (
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_outline import outline
+from lexicast.storage.log.stored_block import StoredBlock, sealed
 from lexicast.storage.log_reader import ReadResult
 from lexicast.storage.store import StoreStats, Tail
 from lexicast.storage.tables.producers import ProducerState, extended, parse_producer_row
@@ -68,6 +71,33 @@ class MemoryTables:
                 case DictionaryStored():
                     self._dictionaries[block.group, record.dictionary] = record
 
+    def of_group(self, group: int) -> list[Any]:
+        """Everything of one group."""
+        tables: list[dict[Any, Any]] = [
+            self._producers,
+            self._marks,
+            self._epochs,
+            self.session_rows,
+            self._subscriptions,
+            self._dictionaries,
+        ]
+        return [{k: v for k, v in t.items() if (k if isinstance(k, int) else k[0]) == group} for t in tables]
+
+    def install(self, group: int, rows: list[dict[Any, Any]]) -> None:
+        """Take another store's rows of a group in place of its own."""
+        tables: list[dict[Any, Any]] = [
+            self._producers,
+            self._marks,
+            self._epochs,
+            self.session_rows,
+            self._subscriptions,
+            self._dictionaries,
+        ]
+        for table, of_group in zip(tables, rows, strict=True):
+            for key in [key for key in table if (key if isinstance(key, int) else key[0]) == group]:
+                del table[key]
+            table.update(of_group)
+
     def _move_session(self, group: int, record: SessionMoved) -> None:
         found = self.session_rows.get((group, record.client_id))
         if found is not None:
@@ -106,7 +136,7 @@ class MemoryTables:
         found = self._subscriptions.get((group, broker, topic))
         return None if found is None else found[0]
 
-    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+    def due_sessions(self, now_us: int, limit: int, groups: object = None) -> list[tuple[int, SessionSaved]]:
         """As `TableReader.due_sessions`."""
         rows = [(group, s) for (group, _), s in self.session_rows.items() if 0 < due_us(s) <= now_us]
         return rows[:limit]
@@ -158,6 +188,12 @@ class MemoryStore:
         self.groups = groups
         self.options = StoreOptions()
         self.blocks: dict[int, list[Block]] = {}
+        # Blocks that are not applied yet, and what else a copy needs.
+        self.tail: dict[int, list[StoredBlock]] = {}
+        self._promises: dict[int, int] = {}
+        self._reflected: dict[int, int] = {}
+        # Told of each block that is applied.
+        self.when_applied: Callable[[Block], None] = lambda block: None
         self.full = False
         self.tables = MemoryTables()
         self.retained = MemoryRetained(self.blocks)
@@ -194,14 +230,92 @@ class MemoryStore:
 
     # -- writing
 
-    def commit(self, blocks: Sequence[Block]) -> None:
-        """Append blocks; offsets must ascend."""
-        for block in blocks:
-            log = self.blocks.setdefault(block.group, [])
-            if log and not log[-1].last < block.first:
-                raise UsageError(f"group {block.group}: offset {block.first} does not follow {log[-1].last}")
+    def commit(self, blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
+        """As `Store.commit`."""
+        stored = [each if isinstance(each, StoredBlock) else sealed(each) for each in blocks]
+        ends: dict[int, int] = {}
+        for each in stored:
+            block = each.block
+            last, epoch = self._end(block.group)
+            last = ends.get(block.group, last)
+            if not last < block.first:
+                raise UsageError(f"group {block.group}: offset {block.first} does not follow {last}")
+            if block.epoch < epoch:
+                raise UsageError(f"group {block.group}: epoch {block.epoch} is older than {epoch}")
+            ends[block.group] = block.last
+        for each in stored:
+            self.tail.setdefault(each.block.group, []).append(each)
+        for group in {each.block.group for each in stored} if apply is None else apply:
+            waiting = self.tail.get(group, [])
+            while waiting and (apply is None or waiting[0].block.last < apply[group]):
+                self._apply(waiting.pop(0).block)
+
+    def _apply(self, block: Block) -> None:
+        if block.last >= self._reflected.get(block.group, 0):
             self.tables.apply(block)
-            log.append(block)
+        self.blocks.setdefault(block.group, []).append(block)
+        self.when_applied(block)
+
+    # -- copies
+
+    def _end(self, group: int) -> tuple[int, int]:
+        blocks = [*self.blocks.get(group, [])[-1:], *[each.block for each in self.tail.get(group, [])[-1:]]]
+        return (blocks[-1].last, blocks[-1].epoch) if blocks else (-1, 0)
+
+    def promise(self, epochs: Mapping[int, int]) -> None:
+        """As `Store.promise`."""
+        for group, epoch in epochs.items():
+            self._promises[group] = max(epoch, self._promises.get(group, 0))
+
+    def promised(self, group: int) -> int:
+        """As `Store.promised`."""
+        return max(self._end(group)[1], self._promises.get(group, 0))
+
+    def known_epochs(self) -> dict[int, int]:
+        """As `Store.known_epochs`."""
+        found = {group: self.promised(group) for group in {*self.blocks, *self.tail, *self._promises}}
+        return {group: epoch for group, epoch in found.items() if epoch}
+
+    def truncate(self, group: int, last: int) -> None:
+        """As `Store.truncate`."""
+        if last + 1 < self.applied_below(group):
+            raise UsageError(f"group {group}: {last} lies before {self.applied_below(group)}, which is applied")
+        self.tail[group] = [each for each in self.tail.get(group, []) if each.block.last <= last]
+
+    def applied_below(self, group: int) -> int:
+        """As `Store.applied_below`."""
+        log = self.blocks.get(group)
+        return log[-1].last + 1 if log else 0
+
+    def epoch_starts(self, group: int) -> list[Epoch]:
+        """As `Store.epoch_starts`."""
+        found = list(self.tables.epochs(group))
+        for each in self.tail.get(group, []):
+            for at, record in enumerate(each.outline.control):
+                if isinstance(record, EpochStart):
+                    found.append(Epoch(record.epoch, each.block.first + at, record.previous_last))
+        return found
+
+    def sealed(self, block: Block) -> StoredBlock:
+        """As `Store.sealed`."""
+        return sealed(block)
+
+    def stored(self, group: int, offset: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """As `Store.stored`, a few blocks at a time."""
+        blocks = [*self.blocks.get(group, []), *[each.block for each in self.tail.get(group, [])]]
+        found = [block for block in blocks if block.last >= offset]
+        return [(block.last, sealed(block).value) for block in found[:3]]
+
+    def group_snapshot(self, group: int, place: object) -> tuple[Any, None]:
+        """As `Store.group_snapshot`, in one page that only `install` here understands."""
+        page = pickle.dumps(self.tables.of_group(group))
+        return (page, self.applied_below(group)), None
+
+    def install(self, group: int, page: Any) -> None:
+        """As `Store.install`."""
+        tables, below = page
+        self.tables.install(group, pickle.loads(tables))
+        self._reflected[group] = below
 
     def replayed(self, upto: dict[int, int]) -> MemoryStore:
         """A store with the blocks that end at or before `upto` (group -> offset): a follower that was truncated."""
@@ -219,14 +333,29 @@ class MemoryStore:
 
     # -- reading
 
+    def has(self, group: int, offset: int, payload: bytes) -> bool:
+        """Whether a record is durable here, applied or not."""
+        blocks = [*self.blocks.get(group, []), *[each.block for each in self.tail.get(group, [])]]
+        found = [block for block in blocks if block.first <= offset <= block.last]
+        return any((r.offset, r.payload) == (offset, payload) for block in found for r in block.records())
+
+    def publications(self, group: int) -> list[tuple[int, bytes]]:
+        """(offset, payload) of everything that is applied."""
+        blocks = [block for block in self.blocks.get(group, []) if block.kind == PUBLICATIONS]
+        return [(record.offset, record.payload) for block in blocks for record in block.records()]
+
     def room(self) -> bool:
         """Whether publications are accepted."""
         return not self.full
 
     def tails(self) -> dict[int, Tail]:
         """As `Store.tails`."""
-        logs = {group: log for group, log in self.blocks.items() if log}
-        return {g: Tail(log[-1].epoch, log[0].first, log[-1].last, log[-1].time_us) for g, log in logs.items()}
+        found = {}
+        for group in {*self.blocks, *self.tail}:
+            log = [*self.blocks.get(group, []), *[each.block for each in self.tail.get(group, [])]]
+            if log:
+                found[group] = Tail(log[-1].epoch, log[0].first, log[-1].last, log[-1].time_us)
+        return found
 
     def first_kept(self, group: int) -> int:
         """As `Store.first_kept`: nothing is ever discarded here."""
