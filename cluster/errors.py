@@ -36,6 +36,10 @@ class UnavailableError(LexicastError):
     """What is needed is not there now; trying again later may work."""
 
 
+class LedElsewhereError(UnavailableError):
+    """A coordinator does not lead the topic group, or does not serve it yet: ask its leader."""
+
+
 class IndexNotReadyError(UnavailableError):
     """Only the index of a store could answer, and that is being made anew: ask again in a while, not at once."""
 

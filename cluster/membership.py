@@ -45,12 +45,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Everybody who serves, by name. `version` grows with every change and never goes back."""
+    """Everybody who serves, by name, and who leads which group. `version` grows with each change, never goes back."""
 
     version: int
     coordinators: dict[str, Member]
     brokers: dict[str, Member]
     samplers: dict[str, Member]
+    groups: dict[int, GroupState] = field(default_factory=dict)
 
 
 class Coordination(Protocol):
@@ -67,8 +68,8 @@ class Coordination(Protocol):
         returns at once with an empty `cluster_id` (groups and key are right)."""
         ...
 
-    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
-        """Coordinator `member` opens the groups that it leads. Returns group -> its new epoch.
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
+        """Coordinator `member` opens the groups that it leads by now. Returns their states, under new epochs.
 
         `known`: the last epoch of each group in the member's store; `cluster_id`: what its store says, None when the
         store is new. The epoch is max(stored, known) + 1, durable before the reply. On a server without a past this
@@ -93,6 +94,11 @@ class Coordination(Protocol):
 
     async def overview(self) -> dict[str, Any]:
         """What `CoordinationServer.status` says; asked once, whoever asks has a limit of its own."""
+        ...
+
+    async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        """Many compare-and-sets, (expected, new) by group, made durable together. Returns the states that hold now: a
+        change that came too late, or that is none, has left the state as it was."""
         ...
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:

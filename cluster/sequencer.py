@@ -12,15 +12,19 @@ all). Rules (DESIGN.md sections 2 and 3):
    starts `EPOCH_OFFSET_GAP` beyond the last durable offset, never gives an offset twice.
 4. Times never go back within a group, whatever the clock does.
 
-Invariants: delivered <= next; committed <= next; `undelivered` holds the blocks from `delivered` on, `uncommitted`
-those from `committed` on. A control block needs no delivery: it is passed over once it is committed. `marks` are those
-of uncommitted blocks: the store knows the others, and forgets those that nobody releases (`producer_retention_s`).
+5. A group commits nothing while fewer than `min_copies` members are in its in-sync set.
+
+Invariants: delivered <= next; applied <= committed <= next; `undelivered` holds the blocks from `delivered` on,
+`unapplied` those from `applied` on. A control block needs no delivery: it is passed over once it is committed. What is
+committed is *applied* when the store's tables have followed: with one member at once, with followers a transaction
+later. Until then it is the sequencer that remembers: `marks` are those of unapplied blocks; the store knows the others,
+and forgets those that nobody releases (`producer_retention_s`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -34,7 +38,7 @@ from .blocks import (
     pack_meta,
     payloads_bytes,
 )
-from .errors import PeerError, StaleEpochError, UsageError
+from .errors import LedElsewhereError, PeerError, StaleEpochError, UsageError
 from .positions import EPOCH_OFFSET_GAP
 from .records import ControlRecord, EpochStart, pack_record
 from .selection import select
@@ -123,11 +127,14 @@ class Group:
     committed: int
     delivered: int
     time_us: int
+    # Member -> the first offset that is not durable there: of the in-sync set, and of who is about to join it.
     durable: dict[str, int]
+    in_sync: tuple[str, ...]
+    applied: int
     # Its first offset in this epoch.
     opened: int = 0
     undelivered: deque[tuple[Block, bool]] = field(default_factory=deque)
-    uncommitted: deque[Block] = field(default_factory=deque)
+    unapplied: deque[Block] = field(default_factory=deque)
     producers: dict[bytes, Producer] = field(default_factory=dict)
     marks: dict[tuple[bytes, int], Placed] = field(default_factory=dict)
 
@@ -145,15 +152,16 @@ class Group:
 class Sequencer:
     """All groups that one coordinator leads; see the module's docstring."""
 
-    def __init__(self, member: str, memory: Memory) -> None:
+    def __init__(self, member: str, memory: Memory, min_copies: int = 1) -> None:
         self.member = member
         self._memory = memory
+        self._min_copies = min_copies
         self.groups: dict[int, Group] = {}
 
     def open(self, group: int, epoch: int, last: int, time_us: int, in_sync: Sequence[str]) -> Block:
         """Take the lead of `group` in `epoch`; `last` is its last durable offset (-1: none).
 
-        Returns the epoch's first block, to be made durable before anything is served. Raises StaleEpochError.
+        Returns the epoch's first block, to be committed and applied before anything is served. Raises StaleEpochError.
         """
         known = self.groups.get(group)
         if known is not None and known.epoch >= epoch:
@@ -161,27 +169,28 @@ class Sequencer:
         if self.member not in in_sync:
             raise UsageError(f"group {group}: {self.member} is not in its in-sync set and may not lead")
         start = 0 if last < 0 else last + EPOCH_OFFSET_GAP
-        state = Group(group, epoch, start, start, start, time_us, dict.fromkeys(in_sync, start), start)
+        durable = dict.fromkeys(in_sync, start)
+        state = Group(group, epoch, start, start, start, time_us, durable, tuple(in_sync), start, start)
         self.groups[group] = state
         return self.control(group, [EpochStart(epoch, last, self.member)], time_us)
 
     def room(self, group: int, records: int) -> bool:
-        """Whether rule 3 lets `records` more be sequenced now. Raises UsageError when the group is not led here."""
+        """Whether rule 3 lets `records` more be sequenced now. Raises LedElsewhereError."""
         return self._led(group).pending_records + records <= RECORDS_PENDING_MAX
 
     def check_led(self, group: int) -> None:
-        """Raises UsageError when the group is not led here."""
+        """Raises LedElsewhereError."""
         self._led(group)
 
     def _led(self, group: int) -> Group:
         state = self.groups.get(group)
         if state is None:
-            raise UsageError(f"group {group} is not led here")
+            raise LedElsewhereError(f"group {group} is not led here")
         return state
 
     def publish(self, group: int, meta: Meta, meta_bytes: bytes, lengths: bytes, body: bytes, now_us: int) -> Sequenced:
         """Place one entry (`meta` is `meta_bytes` unpacked). Raises PeerError when it is malformed, StaleEpochError
-        when its producer has a newer incarnation, UsageError when this is not the group's leader.
+        when its producer has a newer incarnation, LedElsewhereError when this is not the group's leader.
         """
         state = self._led(group)
         count = len(lengths) // U32
@@ -229,17 +238,48 @@ class Sequencer:
         if member not in state.durable:
             return False
         state.durable[member] = max(state.durable[member], last + 1)
+        return self._commit(state)
+
+    def _commit(self, state: Group) -> bool:
         committed = min(state.durable.values())
-        if committed <= state.committed:
+        if committed <= state.committed or len(state.in_sync) < self._min_copies:
             return False
         state.committed = committed
-        while state.uncommitted and state.uncommitted[0].last < committed:
-            self._settled(state, state.uncommitted.popleft())
         return True
+
+    def count(self, group: int, in_sync: Sequence[str], joining: Mapping[str, int]) -> bool:
+        """The group's in-sync set is `in_sync`, as the coordination server has it; `joining`: who is to join it -> the
+        first offset that is not durable there. Whoever is in either has to hold what is committed from now on.
+
+        A member that was not counted before is believed to have nothing but what `joining` says. True when the
+        committed position moved: somebody who lagged counts no more. Raises UsageError without this member itself.
+        """
+        state = self.groups[group]
+        if self.member not in in_sync:
+            raise UsageError(f"group {group}: {self.member} is not in its in-sync set and may not lead")
+        known = {**joining, **state.durable}
+        state.durable = {name: known.get(name, 0) for name in [*in_sync, *joining]}
+        state.in_sync = tuple(in_sync)
+        return self._commit(state)
+
+    def applied(self, group: int, below: int) -> bool:
+        """The store's tables follow from everything below `below`. True when that moved."""
+        state = self.groups[group]
+        below = min(below, state.committed)
+        if below <= state.applied:
+            return False
+        state.applied = below
+        while state.unapplied and state.unapplied[0].last < below:
+            self._settled(state, state.unapplied.popleft())
+        return True
+
+    def close(self, group: int) -> None:
+        """The group is not led here any more."""
+        self.groups.pop(group, None)
 
     @staticmethod
     def _settled(state: Group, block: Block) -> None:
-        """A block is committed: the store knows its marks, whether their session lives on or not."""
+        """A block is applied: the store knows its marks, whether their session lives on or not."""
         if block.kind == PUBLICATIONS and state.marks:
             for mark in block.meta.marks:
                 key = (mark.session_uid, mark.packet_id)
@@ -251,7 +291,7 @@ class Sequencer:
         """`block` could not be stored: it is not delivered any more, and its publications are no repeats of it."""
         state = self.groups[block.group]
         state.undelivered = deque([(b, at_once) for b, at_once in state.undelivered if b is not block])
-        state.uncommitted = deque([b for b in state.uncommitted if b is not block])
+        state.unapplied = deque([b for b in state.unapplied if b is not block])
         if block.kind == PUBLICATIONS:
             for run in block.meta.producers:
                 known = state.producers.get(run.producer)
@@ -262,12 +302,12 @@ class Sequencer:
                 state.marks.pop((mark.session_uid, mark.packet_id), None)
 
     def waiting(self, group: int, offset: int) -> Iterator[Block]:
-        """Delivered publication blocks at or after `offset` that are not committed yet (the store may lack them).
+        """Delivered publication blocks at or after `offset` that are not applied yet (the store may lack them).
 
         To be used up, or left, before anything else is done with the group: there may be very many.
         """
         state = self.groups[group]
-        for block in state.uncommitted:
+        for block in state.unapplied:
             if block.last >= state.delivered:
                 return
             if block.kind == PUBLICATIONS and offset <= block.last:
@@ -335,9 +375,9 @@ class Sequencer:
 
     def _remember(self, state: Group, producer: bytes, known: Producer) -> None:
         if len(state.producers) >= PRODUCERS_CACHED_MAX:
-            # Only a producer whose every record is committed may be forgotten here: the store then knows it.
+            # Only a producer whose every record is applied may be forgotten here: the store then knows it.
             # The others are bounded by rule 3.
-            settled = (p for p, s in state.producers.items() if all(r.offset < state.committed for r in s.runs))
+            settled = (p for p, s in state.producers.items() if all(r.offset < state.applied for r in s.runs))
             found = next(settled, None)
             if found is not None:
                 del state.producers[found]
@@ -366,7 +406,7 @@ class Sequencer:
     def _enqueue(self, state: Group, block: Block) -> None:
         at_once = block.kind == PUBLICATIONS and not block.highest_qos
         state.undelivered.append((block, at_once))
-        state.uncommitted.append(block)
+        state.unapplied.append(block)
 
 
 def mark_twins(meta: Meta) -> dict[int, int]:

@@ -46,6 +46,18 @@ class CoordinatorEvents:
         self._filters.registered(pipeline)
         self._resumed(pipeline)
 
+    def on_leads(self, pipeline: Pipeline, leads: dict[int, int]) -> list[int]:
+        """See `PipelineUser`. On a link that stands the coordinator is told first from where on."""
+        fresh = self._coordinators.news(pipeline, leads)
+        standing = bool(fresh) and pipeline.link is not None
+        if standing:
+            heads = self.live.heads
+            pipeline.resume_groups({group: heads.get(group, 0) for group in fresh})
+        moved = self._coordinators.lead(pipeline, fresh)
+        if standing:
+            self._resumed(pipeline)
+        return moved
+
     def on_room(self) -> None:
         """A pipeline has room again."""
         if not self._coordinators.full:

@@ -6,11 +6,12 @@ Inwards `publish` gives publications to the pipeline of their topic's group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from lexicast.cluster.blocks import RAW
-from lexicast.cluster.errors import IndexNotReadyError, UnavailableError
+from lexicast.cluster.errors import IndexNotReadyError, LedElsewhereError, UnavailableError
 from lexicast.cluster.membership import Member
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import is_wildcard
@@ -20,6 +21,8 @@ from .pipelines.entries import Done, SealedEntry
 from .pipelines.pipeline import Pipeline
 
 ASK_AGAIN_S = 0.01
+# How often it is looked whether somebody else leads what is waited for.
+LOOK_AGAIN_S = 0.1
 
 
 class Coordinators:
@@ -33,23 +36,68 @@ class Coordinators:
         self._routes_max = routes_max
         self._request_timeout_s = request_timeout_s
         self._by_group: dict[int, Pipeline] = {}
+        # The pipelines of those that lead something.
+        self._leading: dict[Pipeline, None] = {}
+        # Of each group the newest epoch that a coordinator has told.
+        self._epochs: dict[int, int] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
 
-    def follow(self, members: Iterable[Member], make: Callable[[Member], Pipeline]) -> None:
-        """The coordinators that there are now, and the groups they lead."""
+    def follow(
+        self, members: Iterable[Member], make: Callable[[Member], Pipeline], leaders: Mapping[int, str] | None = None
+    ) -> None:
+        """The coordinators that there are now; `leaders`: by group, as the coordination server has it. What the
+        coordinators themselves have said of their groups (`lead`) is newer."""
         for member in members:
             pipeline = self.pipelines.get(member.name)
             if pipeline is None:
                 pipeline = self.pipelines[member.name] = make(member)
             pipeline.member = member
-            for group in member.groups:
-                self._by_group[group] = pipeline
-        self._routes.clear()
+            if leaders is None:
+                for group in member.groups:
+                    self._by_group.setdefault(group, pipeline)
+        for group, name in (leaders or {}).items():
+            if name in self.pipelines and group not in self._epochs:
+                self._by_group[group] = self.pipelines[name]
+        self._changed()
+
+    def news(self, pipeline: Pipeline, leads: Mapping[int, int]) -> dict[int, int]:
+        """Those of `leads` (group -> epoch) that are newer than what is known, or were not known to be led there."""
+        known, by_group = self._epochs, self._by_group
+        return {
+            group: epoch
+            for group, epoch in leads.items()
+            if epoch > known.get(group, 0) or (epoch == known.get(group) and by_group.get(group) is pipeline)
+        }
+
+    def lead(self, pipeline: Pipeline, leads: Mapping[int, int]) -> list[int]:
+        """The coordinator of `pipeline` serves these groups, under epochs that are the newest known: what others have
+        not answered of them goes to it. Returns those that others were thought to lead."""
+        moved: dict[Pipeline, list[int]] = {}
+        for group, epoch in leads.items():
+            self._epochs[group] = epoch
+            before = self._by_group.get(group)
+            if before is not None and before is not pipeline:
+                moved.setdefault(before, []).append(group)
+            self._by_group[group] = pipeline
+        self._changed()
+        pipeline.lead(leads.keys())
+        for before, groups in moved.items():
+            pipeline.take_over(*before.give_up(set(groups)))
+        return [group for groups in moved.values() for group in groups]
 
     @property
     def complete(self) -> bool:
         """Whether every group has a coordinator."""
         return len(self._by_group) == self.groups
+
+    def leading(self) -> set[Pipeline]:
+        """The pipelines of coordinators that lead something."""
+        return set(self._leading)
+
+    def _changed(self) -> None:
+        """Who leads what is another one now."""
+        self._routes.clear()
+        self._leading = dict.fromkeys(self._by_group.values())
 
     @property
     def full(self) -> bool:
@@ -76,7 +124,7 @@ class Coordinators:
     def pipelines_of(self, topic_filter: bytes) -> list[Pipeline]:
         """The pipelines that a filter concerns. Raises UnavailableError when nobody leads its one group."""
         if is_wildcard(topic_filter):
-            return list(self.pipelines.values())
+            return list(self._leading)
         return [self.leader_of(topic_group(topic_filter, self.groups))]
 
     def groups_of_all(self, filters: Iterable[bytes]) -> Collection[int]:
@@ -142,7 +190,8 @@ class Coordinators:
     async def ask(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         """Ask until it is answered; `take(result)` runs while the answer is taken off the link.
 
-        Raises UnavailableError when that takes longer than `link.request_timeout_s`; IndexNotReadyError is an answer.
+        Raises UnavailableError when that takes longer than `link.request_timeout_s`; LedElsewhereError, at once, when
+        the coordinator leads nothing any more, or not what was asked for; IndexNotReadyError is an answer.
         """
         wait_s = self._request_timeout_s
         try:
@@ -153,7 +202,7 @@ class Coordinators:
 
     async def _ask_again(self, pipeline: Pipeline, take: Callable[[Any], None], method: str, *arguments: Any) -> None:
         while True:
-            await pipeline.wait_linked()
+            await self._linked(pipeline)
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def done(error: Exception | None, result: Any, answered: asyncio.Future[None] = answered) -> None:
@@ -165,25 +214,34 @@ class Coordinators:
             pipeline.call(done, method, *arguments)
             try:
                 await answered
-            except IndexNotReadyError:
+            except (IndexNotReadyError, LedElsewhereError):
                 raise
             except UnavailableError:
                 await asyncio.sleep(ASK_AGAIN_S)
             else:
                 return
 
+    async def _linked(self, pipeline: Pipeline) -> None:
+        """Return when the link stands. Raises LedElsewhereError when its coordinator leads nothing (any more)."""
+        while True:
+            if pipeline not in self._leading:
+                raise LedElsewhereError(f"{pipeline.member.name} leads no topic group now")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await pipeline.wait_linked()
+                    return
+
     async def offsets_at(self, filters: Collection[bytes], time_us: int) -> dict[int, int]:
         """The first offset at or after a time in each group that some of these filters concern; each coordinator is
         asked once. Raises UnavailableError."""
-        asked: dict[Pipeline, list[int] | None] = {}
-        if concerns_all(filters):
-            asked = dict.fromkeys(self.pipelines.values())
-        else:
-            by_leader: dict[Pipeline, list[int]] = {}
-            for group in sorted(self.groups_of_all(filters)):
-                by_leader.setdefault(self.leader_of(group), []).append(group)
-            asked.update(by_leader)
-        found: dict[int, int] = {}
-        calls = [self.ask(pipeline, found.update, "offsets_at", own, time_us) for pipeline, own in asked.items()]
-        await gathered(calls)
+        wanted, found = sorted(self.groups_of_all(filters)), dict[int, int]()
+        async with asyncio.timeout(self._request_timeout_s):
+            while left := [group for group in wanted if group not in found]:
+                by_leader: dict[Pipeline, list[int]] = {}
+                for group in left:
+                    by_leader.setdefault(self.leader_of(group), []).append(group)
+                try:
+                    await gathered([self.ask(p, found.update, "offsets_at", g, time_us) for p, g in by_leader.items()])
+                except LedElsewhereError:
+                    await asyncio.sleep(ASK_AGAIN_S)
         return found

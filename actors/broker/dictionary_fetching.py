@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lexicast.cluster.errors import DictionaryError
+from contextlib import suppress
+
+from lexicast.cluster.errors import DictionaryError, LedElsewhereError
 from lexicast.compression.dictionary import Dictionary
 
 from .coordinators import Coordinators
@@ -44,7 +46,8 @@ class DictionaryFetching:
 
         # Those that can be reached first: whoever sent a record that needs it has it.
         for pipeline in sorted(self._coordinators.pipelines.values(), key=lambda p: p.link is None):
-            await self._coordinators.ask(pipeline, take, "dictionary", dictionary)
+            with suppress(LedElsewhereError):
+                await self._coordinators.ask(pipeline, take, "dictionary", dictionary)
             if found:
                 return self._keeper.hold(found[0])
         raise DictionaryError(f"dictionary {dictionary:016x} is in no coordinator's log")

@@ -1,17 +1,20 @@
 """A broker's back-end subscriptions: one for each filter, however many subscribers it has here.
 
 They are soft state at the coordinators: registered when the first subscriber comes, and again, all of them, whenever a
-link begins. `version` grows with each that is registered: what was read of the past for the broker's interest as of
-some version serves subscribers whose filters were all there by then.
+link begins. Also at coordinators that do not lead an exact filter's group: they may next, and then it has to be there.
+`version` grows with each that is registered: what was read of the past for the broker's interest as of some version
+serves subscribers whose filters were all there by then.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
 
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.errors import LedElsewhereError, UnavailableError
+from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.requests import FILTERS_MAX
 from lexicast.cluster.topics.names import is_wildcard
 
@@ -27,6 +30,10 @@ Take = Callable[[list[bytes], Any], None]
 # Returning sessions that one request serves: each takes its cuts from the answer in the same turn.
 RETURNS_AT_ONCE = 50
 
+# How long a subscription waits for a group that nobody leads, and how often it asks again.
+LEADERLESS_S = 30.0
+AGAIN_S = 0.01
+
 
 class Return(NamedTuple):
     """A session that returns: its filters to be placed, and who takes the cuts."""
@@ -36,10 +43,27 @@ class Return(NamedTuple):
     done: asyncio.Future[None]
 
 
+class Topology(Protocol):
+    """Which coordinators there are, and who leads what."""
+
+    groups: int
+    pipelines: dict[str, Pipeline]
+
+    def pipeline_of(self, group: int) -> Pipeline | None:
+        """The pipeline to the leader of `group`."""
+
+
 class Filters:
     """See the module's docstring. `concerned`: the pipelines of an exact filter, or of all wildcards."""
 
-    def __init__(self, always: Iterable[bytes], concerned: Callable[[bytes], list[Pipeline]], ask: Ask) -> None:
+    def __init__(
+        self,
+        always: Iterable[bytes],
+        concerned: Callable[[bytes], list[Pipeline]],
+        ask: Ask,
+        topology: Topology | None = None,
+    ) -> None:
+        """`topology`: None where there is one coordinator, and will be no other."""
         self._counts: dict[bytes, int] = dict.fromkeys(always, 1)
         self._versions: dict[bytes, int] = {}
         self._placing: dict[bytes, asyncio.Future[None]] = {}
@@ -50,6 +74,7 @@ class Filters:
         self._closed = False
         self._concerned = concerned
         self._ask = ask
+        self._topology = topology
         self.version = 0
 
     def __len__(self) -> int:
@@ -99,15 +124,52 @@ class Filters:
         """
         self.version += bool(filters)
         self._versions.update(dict.fromkeys(filters, self.version))
+        if self._topology is None or len(self._topology.pipelines) < 2:
+            await self._place_once(filters, everywhere, take)
+            return
+        self._register_elsewhere(filters, self._topology.pipelines.values())
+        every = everywhere or concerns_all(filters)
+        groups = self._topology.groups
+        lacking = set(range(groups)) if every else {topic_group(name, groups) for name in filters}
+
+        def taken(part: list[bytes], answer: Any) -> None:
+            lacking.difference_update(answer["cut"])
+            take(part, answer)
+
+        async with asyncio.timeout(LEADERLESS_S):
+            await self._place_once(filters, everywhere, taken)
+            while lacking:
+                # Groups that had no leader just then, or another one: their cuts are still to come.
+                await asyncio.sleep(AGAIN_S)
+                await self._place_once(filters, everywhere, taken, lacking)
+
+    async def _place_once(
+        self, filters: Collection[bytes], everywhere: bool, take: Take, lacking: Collection[int] | None = None
+    ) -> None:
+        """Ask every coordinator concerned once (`lacking`: only those that lead one of these groups); those that lead
+        them no more are passed over."""
         by_pipeline: dict[Pipeline, list[bytes]] = {}
-        every = self._concerned(b"#")
+        leading = self._concerned(b"#")
+        if lacking is not None and self._topology is not None:
+            needed = {self._topology.pipeline_of(group) for group in lacking}
+            leading = [pipeline for pipeline in leading if pipeline in needed]
         if everywhere:
-            by_pipeline = {pipeline: [] for pipeline in every}
+            by_pipeline = {pipeline: [] for pipeline in leading}
         for topic_filter in filters:
-            for pipeline in every if is_wildcard(topic_filter) else self._concerned(topic_filter):
-                by_pipeline.setdefault(pipeline, []).append(topic_filter)
+            for pipeline in leading if is_wildcard(topic_filter) else self._concerned(topic_filter):
+                if pipeline in leading:
+                    by_pipeline.setdefault(pipeline, []).append(topic_filter)
         place = self._place_with_others if everywhere else self._place_at
-        await gathered([place(pipeline, part, take) for pipeline, part in by_pipeline.items()])
+        await gathered([_unless_moved(place(pipeline, part, take)) for pipeline, part in by_pipeline.items()])
+
+    @staticmethod
+    def _register_elsewhere(filters: Iterable[bytes], pipelines: Iterable[Pipeline]) -> None:
+        """Also at coordinators that do not lead their groups now: nothing is waited for, since whatever
+        they are asked later on their links comes after it."""
+        names = list(filters)
+        for pipeline in pipelines:
+            for part in parts(names):
+                pipeline.call(_ignore, "register", part)
 
     async def _place_at(self, pipeline: Pipeline, filters: list[bytes], take: Take) -> None:
         for part in parts(filters):
@@ -179,7 +241,7 @@ class Filters:
             elif left == 0:
                 del self._counts[topic_filter]
                 self._versions.pop(topic_filter, None)
-                for pipeline in self._concerned_now(topic_filter):
+                for pipeline in self._concerned(b"#") if self._topology is None else self._topology.pipelines.values():
                     ended.setdefault(pipeline, []).append(topic_filter)
         return [done for pipeline, gone in ended.items() for done in self._end(pipeline, gone)]
 
@@ -206,14 +268,14 @@ class Filters:
             _fail(returns, _stopping())
 
     async def register(self, pipeline: Pipeline, link: Link) -> None:
-        """All that concern a coordinator, on a link that begins: one part is under way while the next one is made."""
+        """All of them, on a link that begins: one part is under way while the next one is made."""
         done = self._registered[pipeline] = set()
         under_way: asyncio.Future[Any] | None = None
         while fresh := [name for name in self._counts if name not in done]:
             for at in range(0, len(fresh), FILTERS_MAX):
                 some = fresh[at : at + FILTERS_MAX]
                 done.update(some)
-                for part in parts([name for name in some if self._concerns(pipeline, name)]):
+                for part in parts(some):
                     if under_way is not None:
                         await under_way
                     under_way = link.request("register", part)
@@ -221,18 +283,23 @@ class Filters:
             under_way.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def registered(self, pipeline: Pipeline) -> None:
-        """The link stands: end what was registered on it and is not subscribed to any more."""
-        gone = [name for name in self._registered.pop(pipeline, ()) if name not in self._counts]
-        self._end(pipeline, [name for name in gone if self._concerns(pipeline, name)])
+        """The link stands: end what was registered on it and is not subscribed to any more, and register what was
+        subscribed to after that."""
+        done = self._registered.pop(pipeline, set())
+        for part in parts([name for name in self._counts if name not in done]):
+            pipeline.call(_ignore, "register", part)
+        gone = [name for name in done if name not in self._counts]
+        self._end(pipeline, gone)
 
-    def _concerned_now(self, topic_filter: bytes) -> list[Pipeline]:
-        try:
-            return self._concerned(topic_filter)
-        except UnavailableError:
-            return []  # nobody leads its group now
 
-    def _concerns(self, pipeline: Pipeline, topic_filter: bytes) -> bool:
-        return pipeline in self._concerned_now(topic_filter)
+async def _unless_moved(work: Awaitable[None]) -> None:
+    """Who leads the groups no more has no cuts of them: whoever does is asked."""
+    with suppress(LedElsewhereError):
+        await work
+
+
+def _ignore(error: Exception | None, _: Any) -> None:
+    """A link that ends is begun anew, with all filters."""
 
 
 def _stopping() -> UnavailableError:

@@ -33,6 +33,8 @@ MEASURE_S = 1.0
 BEHIND_TICKS = 5
 BEHIND_TOLD_S = 60.0
 RETRY_S = 0.2
+# How long is waited for who leads, before it is looked whether that is another one by now.
+LINKED_S = 0.5
 COMPLETE_TIMEOUT_S = 60.0
 
 
@@ -120,11 +122,20 @@ class BrokerServer:
                 members = await self.coordination.members(version, MEMBERS_WAIT_S)
                 version = members.version
                 self._apply(members)
-            await asyncio.gather(*[pipeline.wait_linked() for pipeline in coordinators.pipelines.values()])
-        self._loops.append(keep_going(self._watch(version), "following the membership"))
+            self._loops.append(keep_going(self._watch(version), "following the membership"))
+            leading: set[Pipeline] = set()
+            while leading != coordinators.leading():  # who leads may be another one meanwhile
+                leading = coordinators.leading()
+                waits = [asyncio.ensure_future(pipeline.wait_linked()) for pipeline in leading]
+                _, left = await asyncio.wait(waits, timeout=LINKED_S)
+                for wait in left:
+                    wait.cancel()
+                if left:
+                    leading = set()
 
     def _apply(self, members: Members) -> None:
-        self.engine.coordinators.follow(members.coordinators.values(), self._pipeline)
+        leaders = {group: state.leader for group, state in members.groups.items()}
+        self.engine.coordinators.follow(members.coordinators.values(), self._pipeline, leaders)
 
     def _pipeline(self, member: Member) -> Pipeline:
         link = self.config.link

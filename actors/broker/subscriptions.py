@@ -45,7 +45,7 @@ class Subscriptions:
         self.live = live
         self.encoder = encoder
         self.beginnings = Beginnings(live.heads)
-        self.filters = Filters([DICTIONARIES_FILTER], coordinators.pipelines_of, coordinators.ask)
+        self.filters = Filters([DICTIONARIES_FILTER], coordinators.pipelines_of, coordinators.ask, coordinators)
         self._catching_up = CatchingUp(self, cache, live.waiting, past_bytes_max)
         self._clock = clock
         self._fanout = fanout

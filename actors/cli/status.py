@@ -182,13 +182,16 @@ def _actors(now: dict[str, Any]) -> Table:
 
 
 def _groups(now: dict[str, Any]) -> Table:
-    table = _table("topic groups", "leader", "groups", "epochs", "copies", "topics", "sessions")
+    table = _table("topic groups", "leader", "groups", "epochs", "copies", "behind", "topics", "sessions")
     led: dict[str, list[tuple[int, int]]] = {}
     for epoch, leader, in_sync in now["coordination"]["group_states"].values():
         led.setdefault(leader, []).append((epoch, len(in_sync)))
     for leader, states in sorted(led.items()):
         store = now["coordinators"].get(leader, {}).get("store", {})
         row = [str(len(states)), _range([e for e, _ in states]), _range([c for _, c in states])]
+        followers = (now["coordinators"].get(leader, {}).get("copies") or {}).get("followers", {})
+        # Offsets that the slowest follower lacks in one group.
+        row.append(f"{max([of['lag'] for of in followers.values()]):,}" if followers else "")
         table.add_row(leader, *row, *[f"{store[key]:,}" for key in ("topics", "sessions") if store])
     return table
 

@@ -10,10 +10,12 @@ from typing import Any, Final
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import ClusterInfo, Member, Members
+from lexicast.cluster.protocol.heartbeat import detecting_beats
 from lexicast.storage.registry import Registry
 
 from ..ray.serving import LASTING
 from .server import REGISTRY_FOLDER, CoordinationServer
+from .watching import CoordinatorWatch
 
 # After a crash the old process may hold the registry's lock for a moment.
 OPEN_TRIES: Final = 20
@@ -34,6 +36,7 @@ class CoordinationActor:
         self._run = run
         self._opening = asyncio.Lock()
         self._server: CoordinationServer | None = None
+        self._watch: CoordinatorWatch | None = None
         self._error: LexicastError | None = None
 
     async def _serving(self) -> CoordinationServer:
@@ -42,6 +45,7 @@ class CoordinationActor:
             if self._server is None and self._error is None:
                 try:
                     self._server = await self._open()
+                    self._watch = CoordinatorWatch(self._server, detecting_beats(self._config["cluster"]["detect_s"]))
                 except LASTING as error:
                     self._error = error
                 except OSError as error:
@@ -54,9 +58,8 @@ class CoordinationActor:
         cluster = self._config["cluster"]
         registry = await _open_registry(Path(self._config["node"]["data_dir"]) / REGISTRY_FOLDER)
         try:
-            # min_copies 0 means automatic: 1, until groups have followers
-            copies = max(1, cluster["min_copies"])
-            return CoordinationServer(registry, cluster["groups"], self._coordinators, copies, self._run)
+            least, copies = max(1, cluster["min_copies"]), cluster["copies"]
+            return CoordinationServer(registry, cluster["groups"], self._coordinators, least, self._run, copies)
         except BaseException:
             registry.close()
             raise
@@ -80,6 +83,8 @@ class CoordinationActor:
         """Close the registry; every later call raises UnavailableError."""
         async with self._opening:
             self._error = UnavailableError(f"{self._name} has stopped")
+            if self._watch is not None:
+                await self._watch.stop()
             if self._server is not None:
                 self._server.close()
                 self._server = None
@@ -87,7 +92,7 @@ class CoordinationActor:
     async def cluster(self, wait: bool = True) -> ClusterInfo:
         return await (await self._serving()).cluster(wait)
 
-    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
         return await (await self._serving()).open_groups(member, known, cluster_id)
 
     async def register(self, kind: str, member: Member) -> int:
@@ -98,6 +103,9 @@ class CoordinationActor:
 
     async def members(self, known_version: int, wait_s: float) -> Members:
         return await (await self._serving()).members(known_version, wait_s)
+
+    async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        return await (await self._serving()).change_groups(changes)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         return await (await self._serving()).change_group(group, expected, new)

@@ -18,6 +18,7 @@ Registry keys: cluster, run, version, group/NNNNN, incarnation/KIND/NAME, member
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import time
@@ -26,10 +27,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lexicast.cluster.errors import StoreFormatError, UnavailableError, UsageError
+from lexicast.cluster.errors import StaleEpochError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
 from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, Member, Members
+from lexicast.cluster.placement import balanced, successors, wanted_copies
 from lexicast.storage.registry import Registry
+
+log = logging.getLogger(__name__)
 
 # Below the data folder of the node that it runs on.
 REGISTRY_FOLDER: Final = "coordination"
@@ -40,6 +44,7 @@ POLL_S_MAX: Final = 60.0
 FOUND_WAIT_S: Final = 40.0
 
 
+# More than 25 methods: eight are those of `Coordination`, one decision each.
 class CoordinationServer:
     """The server without Ray; implements `membership.Coordination`. Owns `registry` from here on."""
 
@@ -50,14 +55,17 @@ class CoordinationServer:
         coordinators: Sequence[str],
         min_copies: int = 1,
         run: str = "",
+        copies: int = 1,
         found_wait_s: float = FOUND_WAIT_S,
     ) -> None:
         """`groups` and `coordinators` count only for a new cluster; an old one keeps what it was created with.
+        `copies`: members that each group is to have, see `placement.wanted_copies`.
 
         Raises UsageError (numbers out of range), StoreError.
         """
         self._registry = registry
         self._min_copies = max(1, min_copies)
+        self._copies = copies
         self._found_wait_s = found_wait_s
         self._claims: dict[str, tuple[dict[int, int], str | None]] = {}
         self._founded = asyncio.Event()
@@ -65,6 +73,10 @@ class CoordinationServer:
         self._members: dict[str, dict[str, Member]] = {kind: {} for kind in KINDS}
         self._version = 0
         self._leadership = Leadership({})
+        # The states as the registry has them: what is decided, and not made durable, is taken back to these.
+        self._durable: dict[int, GroupState] = {}
+        # Coordinators that cannot be reached.
+        self._lost: set[str] = set()
         self._started_us = time.time_ns() // 1_000
         self._load(groups, sorted(set(coordinators)), run)
 
@@ -79,7 +91,8 @@ class CoordinationServer:
         self._cluster: dict[str, Any] = cluster
         self._version = self._registry.get("version") or 0
         if cluster["id"]:
-            self._leadership = Leadership(self._load_groups(cluster))
+            self._durable = self._load_groups(cluster)
+            self._leadership = Leadership(self._durable)
             self._founded.set()
         self._load_members(run)
 
@@ -117,7 +130,7 @@ class CoordinationServer:
         cluster = self._cluster
         return ClusterInfo(cluster["id"], cluster["key"], cluster["groups"], self._min_copies)
 
-    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
         if member not in self._cluster["coordinators"]:
             names = ", ".join(self._cluster["coordinators"])
             raise UsageError(f"{member} is no coordinator of this cluster, which was created with {names}")
@@ -126,8 +139,8 @@ class CoordinationServer:
             await self._wait_founded()
         self._check_store(member, known, cluster_id)
         changed = self._leadership.open(member, known)
-        self._registry.commit(_group_rows(changed))
-        return {group: state.epoch for group, state in changed.items()}
+        self._commit_groups(changed)
+        return changed
 
     async def register(self, kind: str, member: Member) -> int:
         self._check_member(kind, member)
@@ -136,6 +149,9 @@ class CoordinationServer:
         row = [incarnation, member.addresses, member.node, member.pid, member.groups]
         self._commit_version({f"incarnation/{key}": incarnation, f"member/{key}": row})
         self._members[kind][member.name] = _member(member.name, row)
+        if kind == COORDINATOR:
+            self._lost.discard(member.name)
+            self._succeed()
         return incarnation
 
     def _next_incarnation(self, key: str) -> int:
@@ -156,14 +172,96 @@ class CoordinationServer:
             except TimeoutError:
                 pass  # nothing changed: the caller sees the same version
         coordinators, brokers, samplers = (dict(self._members[kind]) for kind in KINDS)
-        return Members(self._version, coordinators, brokers, samplers)
+        return Members(self._version, coordinators, brokers, samplers, self._leadership.states())
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         await self._wait_founded()
-        new = GroupState(new[0], new[1], tuple(new[2]))
-        changed = self._leadership.change(group, GroupState(expected[0], expected[1], tuple(expected[2])), new)
+        changed = self._leadership.change(group, _state(expected), _state(new))
         if changed:
-            self._registry.commit(_group_rows({group: new}))
+            self._commit_groups({group: _state(new)})
+        return changed
+
+    async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        await self._wait_founded()
+        made = {}
+        for group, (expected, new) in changes.items():
+            try:
+                if self._leadership.change(group, _state(expected), _state(new)):
+                    made[group] = _state(new)
+            except (StaleEpochError, UsageError) as error:
+                log.warning("a change that is none: %s", error)
+        self._commit_groups(made)
+        return {group: self._leadership[group] for group in changes}
+
+    def _commit_groups(self, states: Mapping[int, GroupState]) -> None:
+        if not states:
+            return
+        try:
+            self._commit_version(_group_rows(states))
+        except BaseException:
+            # What is not durable must not be told: after a restart somebody else would get the same epoch.
+            self._leadership = Leadership(self._durable)
+            raise
+        self._durable.update(states)
+
+    # -- who is lost
+
+    def lost(self, kind: str, name: str, incarnation: int) -> dict[int, GroupState]:
+        """A member's process is gone, or cannot be reached: who else has its groups leads them from now on.
+
+        Of a suspicion that is out of date (`incarnation` is not the one that serves) nothing comes; one that proves
+        wrong costs the move and nothing else: whoever was suspected finds its epochs replaced. Returns what changed.
+        """
+        if not self._serves(kind, name, incarnation):
+            return {}
+        if name not in self._lost:
+            log.warning("%s is lost", name)
+            self._lost.add(name)
+        return self._succeed()
+
+    def found(self, kind: str, name: str, incarnation: int) -> None:
+        """A member can be reached (again): it may succeed others."""
+        if self._serves(kind, name, incarnation) and name in self._lost:
+            log.warning("%s is found again", name)
+            self._lost.discard(name)
+            self._succeed()
+
+    def absent(self, name: str) -> None:
+        """A coordinator of this cluster has not come for so long that its groups are not to wait for it."""
+        if name in self._cluster["coordinators"] and name not in self._members[COORDINATOR] and name not in self._lost:
+            log.warning("%s has not come", name)
+            self._lost.add(name)
+            self._succeed()
+
+    def coordinators(self) -> tuple[str, ...]:
+        """The names of all coordinators that the cluster was created with."""
+        return tuple(self._cluster["coordinators"])
+
+    def alive(self) -> list[str]:
+        """The coordinators that serve and can be reached."""
+        return [name for name in self._members[COORDINATOR] if name not in self._lost]
+
+    def balance(self, most: int) -> dict[int, GroupState]:
+        """Have at most `most` groups led by coordinators that lead fewer than others; see `placement.balanced`."""
+        changed = balanced(self._leadership.states(), self.alive(), most)
+        for group, state in changed.items():
+            self._leadership.change(group, self._leadership[group], state)
+        self._commit_groups(changed)
+        return changed
+
+    def _serves(self, kind: str, name: str, incarnation: int) -> bool:
+        known = self._members.get(kind, {}).get(name)
+        return kind == COORDINATOR and known is not None and known.incarnation == incarnation
+
+    def _succeed(self) -> dict[int, GroupState]:
+        """Whatever lost members lead goes to living ones that have it."""
+        changed: dict[int, GroupState] = {}
+        for name in sorted(self._lost):
+            found = successors(self._leadership.states(), name, self.alive())
+            for group, state in found.items():
+                self._leadership.change(group, self._leadership[group], state)
+            changed |= found
+        self._commit_groups(changed)
         return changed
 
     # -- for operators
@@ -189,6 +287,8 @@ class CoordinationServer:
             "groups": self._cluster["groups"],
             "group_states": groups,
             "members": members,
+            "lost": sorted(self._lost),
+            "copies": wanted_copies(self._copies, [m.node for m in self._members[COORDINATOR].values()]),
             "version": self._version,
             "started_us": self._started_us,
             "damage": self._registry.damage.status(),
@@ -230,7 +330,7 @@ class CoordinationServer:
         for known, _ in self._claims.values():
             leadership.adopt(known)
         self._registry.commit({"cluster": cluster, **_group_rows(leadership.states())})
-        self._cluster, self._leadership = cluster, leadership
+        self._cluster, self._leadership, self._durable = cluster, leadership, leadership.states()
         self._founded.set()
 
     def _check_store(self, member: str, known: dict[int, int], cluster_id: str | None) -> None:
@@ -263,6 +363,12 @@ class CoordinationServer:
 def _member(name: str, row: Sequence[Any]) -> Member:
     incarnation, addresses, node, pid, groups = row
     return Member(name, incarnation, tuple(addresses), node, pid, tuple(groups))
+
+
+def _state(state: Sequence[Any]) -> GroupState:
+    """A state as it came over a link."""
+    epoch, leader, in_sync = state
+    return GroupState(epoch, leader, tuple(in_sync))
 
 
 def _group_rows(states: Mapping[int, GroupState]) -> dict[str, Any]:

@@ -13,15 +13,19 @@ from typing import Any, Final, TypeVar
 import ray
 
 from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.config.tables import ClusterConfig
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, StorePoisonedError
+from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import COORDINATOR, Coordination, Member
+from lexicast.cluster.protocol.heartbeat import detecting_beats
 from lexicast.compression.codecs import payload_bytes_max
 from lexicast.storage.environment.identity import peek_cluster_id
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
+from ..link.link import Link, LinkUser
 from ..link.run_directory import run_directory
-from ..link.sockets import listen
+from ..link.sockets import dial_any, listen
 from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
 from .server import CoordinatorServer
@@ -48,7 +52,9 @@ class CoordinatorActor(ServingActor):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._coordination: Coordination = RayCoordination()
         options = StoreOptions(**self.config.storage.options())
-        server = await open_coordinator(self.name, self.store_directory(), options, self._coordination)
+        server = await open_coordinator(
+            self.name, self.store_directory(), options, self._coordination, self.config.cluster
+        )
         self._listeners: list[Any] = []
         self._addresses: tuple[str, ...] = ()
         try:
@@ -102,7 +108,7 @@ class CoordinatorActor(ServingActor):
 
 
 async def open_coordinator(
-    name: str, directory: Path, options: StoreOptions, coordination: Coordination
+    name: str, directory: Path, options: StoreOptions, coordination: Coordination, cluster: ClusterConfig
 ) -> CoordinatorServer:
     """Open the store of coordinator `name`, take a new epoch of each of its groups, and lead them.
 
@@ -110,9 +116,9 @@ async def open_coordinator(
     """
     clock = SystemClock()
     known = await _retried(lambda: peek_cluster_id(directory, options))
-    epochs: dict[int, int] = {}
+    states: dict[int, GroupState] = {}
     if known is None:
-        epochs = await coordination.open_groups(name, {}, None)
+        states = await coordination.open_groups(name, {}, None)
     info = await coordination.cluster(wait=known is None)
     identity = known or info.cluster_id
     store = await _retried(
@@ -122,10 +128,19 @@ async def open_coordinator(
     )
     try:
         if known is not None:
-            tails = {group: tail.epoch for group, tail in store.tails().items()}
-            epochs = await coordination.open_groups(name, tails, known)
-        server = CoordinatorServer(name, store, clock)
-        await server.start(epochs)
+            states = await coordination.open_groups(name, store.known_epochs(), known)
+        beats = detecting_beats(cluster.detect_s)
+        server = CoordinatorServer(name, store, clock, info.min_copies, beats)
+
+        async def dial(member: Member, user: LinkUser) -> Link:
+            hello = ("coordinator", name, 1)
+            return await dial_any(
+                member.addresses, info.key, identity, hello, lambda link: user, beats, cluster.detect_s
+            )
+
+        if cluster.copies != 1:
+            server.share(coordination, cluster.copies, dial)
+        await server.start(states)
     except BaseException:
         store.close()
         raise

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.clock import Clock
-from lexicast.cluster.errors import StoreError, StoreFullError
+from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreFullError, UsageError
+from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.store import Store
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # How long after a step that found nothing to do the next one is due.
 HOUSEKEEPING_S = 0.2
@@ -34,37 +37,49 @@ STEP_PAUSE_MAX_S = 1.0
 # ten, which halves the coordinator's CPU and with it the latency's tail.
 QUIET_S = 0.01
 QUIET_BYTES_MAX = 1024 * 1024
+# Tables that nobody waits for follow what is committed this late: the next commit takes it along, mostly.
+APPLY_QUIET_S = 0.02
 
 
 class Written(NamedTuple):
-    """The blocks of a batch that are durable; `full`: why the others are not."""
+    """The blocks of a batch that are durable, and what is applied (see `Committer`); `full`: why the others are not."""
 
     blocks: list[Block]
+    applied: dict[int, int] | None
     full: StoreFullError | None
 
 
 class Committer:
     """Writes blocks in the order given and tells when they are durable.
 
-    `committed(blocks)` and `refused(blocks, error)` are called in the event loop, in order. A StoreFullError refuses
-    publications and keeps control records, as long as there is room for these; in housekeeping it means to wait. Any
-    other error ends the committer: `failed(error)`, once.
+    `written(blocks, applied)` and `refused(blocks, error)` are called in the event loop, in order; `applied`: group ->
+    up to where the store's tables have followed, None where they have followed from all of `blocks`. A StoreFullError
+    refuses publications and keeps control records, as long as there is room for these; in housekeeping it means to
+    wait. Any other error ends the committer: `failed(error)`, once.
+
+    `apart`: the groups whose tables follow only as far as `apply` says, because others have to have their blocks too.
     """
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        committed: Callable[[list[Block]], None],
+        written: Callable[[list[Block], Mapping[int, int] | None], None],
         refused: Callable[[list[Block], StoreError], None],
         failed: Callable[[StoreError], None],
     ) -> None:
         self._store = store
         self._clock = clock
-        self._committed = committed
+        self._tell_written = written
         self._refused = refused
         self._failed = failed
+        self.apart: set[int] = set()
         self._waiting: list[Block] = []
+        # The bytes of those that have been encoded already, by the blocks' identity.
+        self._stored: dict[int, StoredBlock] = {}
+        self._apply: dict[int, int] = {}
+        self._apply_timer: asyncio.TimerHandle | None = None
+        self._jobs: list[Callable[[], None]] = []
         self._busy = False
         self._step_at = monotonic() + HOUSEKEEPING_S
         self._more = False
@@ -80,19 +95,61 @@ class Committer:
         self.waiting_records = 0
         self.error: StoreError | None = None
 
-    def submit(self, blocks: list[Block], awaited: bool = True) -> None:
+    def submit(self, blocks: list[Block], awaited: bool = True, stored: Iterable[StoredBlock] = ()) -> None:
         """Have `blocks` made durable; returns at once. Not `awaited`: within QUIET_S, or with the next that is.
+        `stored`: those of them that have been encoded already.
 
         After the store has failed they are dropped: `failed` has told everybody.
         """
         if self.error is not None:
             return
+        for each in stored:
+            self._stored[id(each.block)] = each
         self._waiting += blocks
         self._idle.clear()
         self.waiting_bytes += sum([block.size_bytes for block in blocks])
         self.waiting_records += sum([block.count for block in blocks])
         self._awaited = self._awaited or awaited
         self._go_on()
+
+    def apply(self, upto: Mapping[int, int], awaited: bool = True) -> None:
+        """Have the store's tables follow from everything below these offsets, by group, with the next transaction. Not
+        `awaited`: with the next that there is, or in APPLY_QUIET_S."""
+        if self.error is not None:
+            return
+        for group, below in upto.items():
+            self._apply[group] = max(self._apply.get(group, 0), below)
+        self._idle.clear()
+        if awaited:
+            self._kick()
+        elif self._apply_timer is None:
+            self._apply_timer = self._loop.call_later(APPLY_QUIET_S, self._apply_due)
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Have `job` done on the thread, when everything submitted by now is durable. The future gives what it returns
+        or raises; an error of the store that is not the caller's mistake ends the committer as any other."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(error: Exception | None, result: T | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(cast(T, result))
+
+        def work() -> None:
+            try:
+                result = job()
+            except LexicastError as error:
+                self._loop.call_soon_threadsafe(settle, error, None)
+                if not isinstance(error, UsageError | StoreFullError | PeerError):
+                    raise
+            else:
+                self._loop.call_soon_threadsafe(settle, None, result)
+
+        if self.error is not None:
+            settle(self.error, None)
+            return future
+        self._jobs.append(work)
+        self._kick()
+        return future
 
     def withdraw(self, unwanted: Callable[[Block], bool]) -> list[Block]:
         """Take out of what waits, and return, the blocks that shall not be written after all."""
@@ -133,14 +190,27 @@ class Committer:
         self._thread.shutdown(wait=True)
 
     def _kick(self, sweep: bool = False) -> None:
-        if self._busy or self.error is not None or not (self._waiting or sweep):
+        if self._busy or self.error is not None or not (self._waiting or self._apply or self._jobs or sweep):
             return
         self._busy = True
         self._idle.clear()
         batch = self._next_batch()
         self._awaited = self._awaited and bool(self._waiting)
-        future = self._loop.run_in_executor(self._thread, self._write, batch)
-        future.add_done_callback(lambda done: self._written(batch, done))
+        apply, jobs = self._next_apply(batch), []
+        if not self._waiting:
+            jobs, self._jobs = self._jobs, []
+        future = self._loop.run_in_executor(self._thread, self._write, batch, apply, jobs)
+        future.add_done_callback(lambda done: self._written(batch, apply, done))
+
+    def _next_apply(self, batch: list[Block]) -> dict[int, int] | None:
+        """Up to where the tables follow in the next transaction; None: from all of `batch`, and from nothing else."""
+        if not self._apply and not self.apart:
+            return None
+        apply, self._apply = self._apply, {}
+        for block in batch:
+            if block.group not in self.apart:
+                apply[block.group] = max(apply.get(block.group, 0), block.last + 1)
+        return apply
 
     def _next_batch(self) -> list[Block]:
         """What goes into the next transaction: all that waits, as far as the store takes it at once."""
@@ -153,24 +223,32 @@ class Committer:
         batch, self._waiting = self._waiting, []
         return batch
 
-    def _write(self, batch: list[Block]) -> Written:
-        """On the thread: one transaction, and perhaps one step of reclaiming."""
-        found = self._commit(batch)
+    def _write(self, batch: list[Block], apply: dict[int, int] | None, jobs: list[Callable[[], None]]) -> Written:
+        """On the thread: one transaction, what else was asked for, and perhaps one step of reclaiming."""
+        found = self._commit(batch, apply)
+        for job in jobs:
+            job()
         self._housekeeping()
         return found
 
-    def _commit(self, batch: list[Block]) -> Written:
-        """All of it; else the control records alone; else nothing."""
+    def _commit(self, batch: list[Block], apply: dict[int, int] | None) -> Written:
+        """All of it; else the control records alone; else nothing.
+
+        Of groups that others hold too all or nothing: a hole in one copy is what no copy may have.
+        """
         full: StoreFullError | None = None
-        for wanted in (batch, [block for block in batch if block.kind != PUBLICATIONS]):
+        kept = [b for b in batch if b.kind != PUBLICATIONS and b.group not in self.apart]
+        for wanted in (batch, kept):
             try:
-                if wanted:
+                if apply is not None:
+                    self._store.commit([self._stored.get(id(block), block) for block in wanted], apply)
+                elif wanted:
                     self._store.commit(wanted)
             except StoreFullError as error:
                 full = full or error
             else:
-                return Written(wanted, full)
-        return Written([], full)
+                return Written(wanted, apply, full)
+        return Written([], {}, full)
 
     def _housekeeping(self) -> None:
         """On the thread: a step, if one is due and nothing waits meanwhile."""
@@ -194,7 +272,18 @@ class Committer:
         self._step_timer = None
         self._kick(sweep=True)
 
-    def _written(self, batch: list[Block], done: asyncio.Future[Written]) -> None:
+    def _apply_later(self, apply: Mapping[int, int]) -> None:
+        """There was no room even for what is committed to be applied: again when some may have been freed."""
+        for group, below in apply.items():
+            self._apply[group] = max(self._apply.get(group, 0), below)
+        if self._apply_timer is None:
+            self._apply_timer = self._loop.call_later(HOUSEKEEPING_S, self._apply_due)
+
+    def _apply_due(self) -> None:
+        self._apply_timer = None
+        self._kick()
+
+    def _written(self, batch: list[Block], apply: dict[int, int] | None, done: asyncio.Future[Written]) -> None:
         self._busy = False
         self.waiting_bytes -= sum([block.size_bytes for block in batch])
         self.waiting_records -= sum([block.count for block in batch])
@@ -203,17 +292,25 @@ class Committer:
             self.error = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error!r}")
             log.error("%s", self.error)
             self._waiting.clear()
+            self._stored.clear()
             self.waiting_bytes = self.waiting_records = 0
             self._idle.set()
             self._failed(self.error)
             return
         written = done.result()
+        if self._stored:
+            for block in batch:
+                self._stored.pop(id(block), None)
         if written.full is not None:
             kept = set(map(id, written.blocks))
             self._refused([block for block in batch if id(block) not in kept], written.full)
-        self._committed(written.blocks)
+            if apply and not written.applied:
+                self._apply_later(apply)
+        self._tell_written(written.blocks, written.applied)
+        if self._jobs or (self._apply and self._apply_timer is None):
+            self._kick()
         self._go_on()
         if not self._busy:
             self._step_later()
-        if not self._busy and not self._waiting:
+        if not (self._busy or self._waiting or self._apply or self._jobs):
             self._idle.set()

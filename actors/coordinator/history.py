@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import UsageError
+from lexicast.cluster.errors import LedElsewhereError
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.selection import for_readers
 from lexicast.storage.log.block_cuts import cut
@@ -20,7 +20,6 @@ from ..loop.turns import Turns
 from .led_groups import LedGroups
 from .past import FETCH_BYTES_MAX, FETCH_S, Past
 from .peers import BrokerPeer
-from .settling import settled
 from .topic_filters import TopicFilters
 
 
@@ -46,7 +45,7 @@ class HistoryRequests:
             turns = Turns()
             for group, offset in cursor.items():
                 if group not in self._led.sequencer.groups:
-                    raise UsageError(f"group {group} is not led here")
+                    raise LedElsewhereError(f"group {group} is not led here")
                 if left and page.full:
                     break
                 left[group], ended = await self._read(group, offset, wanted, page, turns)
@@ -64,7 +63,7 @@ class HistoryRequests:
         """
         for group in cursor:
             self._led.sequencer.check_led(group)
-        await settled(self._led, cursor)
+        await self._led.settled(cursor)
         page = _Page(1, until_us)
         wanted = TopicFilters(self._led, list(filters), self._past.wide)
         found = 0
@@ -77,7 +76,7 @@ class HistoryRequests:
                     break
                 end = self._end(group, until_us)
                 if end is None:
-                    end = self._led.sequencer.groups[group].committed
+                    end = self._led.sequencer.groups[group].applied
                 while offset < end and not page.full:
                     await turns.give_way()
                     some, offset = await self._count(group, offset, end - 1, wanted, turns)
@@ -116,7 +115,7 @@ class HistoryRequests:
         if until_us == FOREVER_US:
             return None
         end = self._led.store.offset_at(group, until_us)
-        return end if end < self._led.sequencer.groups[group].committed else None
+        return end if end < self._led.sequencer.groups[group].applied else None
 
 
 class _Page:

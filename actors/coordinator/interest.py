@@ -14,11 +14,12 @@ broker that registers is behind in every group until it has registered everythin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.positions import topic_group
+from lexicast.cluster.protocol.messages import LEADS
 from lexicast.cluster.protocol.requests import FILTERS_MAX
 from lexicast.cluster.records import ControlRecord, Subscribed, Unsubscribed
 from lexicast.cluster.topics.names import is_wildcard
@@ -45,6 +46,8 @@ class Interest:
         # What brokers of an earlier link had, until it has been taken out.
         self._before: dict[BrokerPeer, BrokerPeer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        led.when_opened.append(self._opened)
+        led.when_closed.append(self._closed)
 
     # -- a broker comes (back)
 
@@ -55,11 +58,12 @@ class Interest:
         old = led.routing.peers.get(link.name)
         if old is not None and old.incarnation > link.incarnation:
             raise PeerError(f"{link.name} has been replaced by a newer incarnation")
-        peer = BrokerPeer(link.name, link.incarnation, link)
+        peer = BrokerPeer(link.name, link.incarnation, link, came_with=heads)
         led.routing.flush()
         led.routing.replace(peer)
         for number, group in led.sequencer.groups.items():
-            peer.behind[number] = min(heads.get(number, group.delivered), group.delivered)
+            if number not in led.opening:
+                peer.behind[number] = min(heads.get(number, group.delivered), group.delivered)
         if old is not None:
             self._before[peer] = old
             if old.link is not link:
@@ -70,7 +74,9 @@ class Interest:
         """A part of what a broker that resumes is subscribed to. What the log says already keeps its cut: a broker that
         dials again changes nothing."""
         for topic_filter in self._place(peer, filters):
-            if not (is_wildcard(topic_filter) or self._is_recorded(peer, topic_filter)):
+            # Recorded is it by who leads its group.
+            recorded = is_wildcard(topic_filter) or not self._groups_of([topic_filter])
+            if not (recorded or self._is_recorded(peer, topic_filter)):
                 self._record_begin(peer, topic_filter)
 
     def _is_recorded(self, peer: BrokerPeer, topic_filter: bytes) -> bool:
@@ -82,8 +88,8 @@ class Interest:
         return stored is not None and stored.incarnation == peer.incarnation
 
     def serve(self, peer: BrokerPeer) -> dict[str, Any]:
-        """A broker has registered everything: it is served from now on. Returns the heads of the groups in which it
-        misses nothing."""
+        """A broker has registered everything: it is served from now on. Returns "heads" of the groups in which it
+        misses nothing, and "leads": group -> epoch of all that are served here."""
         led = self._led
         led.routing.flush()
         peer.registering = False
@@ -95,7 +101,49 @@ class Interest:
         task = asyncio.get_running_loop().create_task(self._end_stale(peer, self._before.pop(peer, None)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        fresh = {n: (g.epoch, g.delivered) for n, g in groups.items() if n not in peer.behind}
+        served = {n: g for n, g in groups.items() if n not in led.opening}
+        fresh = {n: (g.epoch, g.delivered) for n, g in served.items() if n not in peer.behind}
+        peer.came_with.clear()
+        return {"heads": fresh, "leads": {n: g.epoch for n, g in served.items()}}
+
+    # -- groups that come and go
+
+    def _opened(self, numbers: Sequence[int]) -> None:
+        """These groups are served from now on: brokers whose links stand are to ask for them."""
+        groups = self._led.sequencer.groups
+        for peer in self._led.routing.peers.values():
+            if peer.gone or peer.link.closed:
+                continue
+            for number in numbers:
+                head = peer.came_with.get(number, groups[number].delivered)
+                peer.behind[number] = min(head, groups[number].delivered)
+            if not peer.registering:
+                peer.announced.update(numbers)
+                peer.link.send((LEADS, {number: groups[number].epoch for number in numbers}))
+
+    def _closed(self, numbers: Sequence[int]) -> None:
+        gone = set(numbers)
+        for peer in self._led.routing.peers.values():
+            peer.forget_groups(gone)
+
+    def resume_groups(self, peer: BrokerPeer, heads: dict[int, int]) -> dict[str, Any]:
+        """A broker that was told of groups has registered what it wants of them: in each it wants what is not before
+        its head. Returns "heads" as `serve`; groups that are led elsewhere again are passed over."""
+        led = self._led
+        led.routing.flush()
+        fresh = {}
+        for number, head in heads.items():
+            group = led.sequencer.groups.get(number)
+            if group is None or number in led.opening:
+                continue
+            peer.announced.discard(number)
+            if head >= group.delivered:
+                peer.behind.pop(number, None)
+                fresh[number] = (group.epoch, group.delivered)
+            else:
+                peer.behind[number] = head
+        if peer.behind:
+            self._past.bring_up(peer)
         return {"heads": fresh}
 
     async def _end_stale(self, peer: BrokerPeer, before: BrokerPeer | None) -> None:
@@ -134,11 +182,18 @@ class Interest:
         older blocks are still to come on this link, before the cut.
         """
         self._led.routing.flush()
-        fresh = self._place(peer, filters)
-        for topic_filter in fresh:
+        filters = list(filters)
+        for topic_filter in filters:
             if not is_wildcard(topic_filter):
+                self._led.check_served(topic_group(topic_filter, self._led.store.groups))
+        fresh = set(self._place(peer, filters))
+        for topic_filter in filters:
+            # One that is not fresh was registered while another coordinator led its group.
+            if not is_wildcard(topic_filter) and (topic_filter in fresh or not self._is_recorded(peer, topic_filter)):
                 self._record_begin(peer, topic_filter)
-        numbers = list(self._led.sequencer.groups) if wildcard else self._groups_of(filters)
+        opening = self._led.opening
+        wanted = list(self._led.sequencer.groups) if wildcard else self._groups_of(filters)
+        numbers = [number for number in wanted if number not in opening] if opening else wanted
         groups, ends = self._led.sequencer.groups, self._led.routing.ends
         cut = {number: groups[number].delivered for number in numbers}
         return {

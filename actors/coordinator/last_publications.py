@@ -26,7 +26,6 @@ from ..loop.turns import Turns
 from .led_groups import LedGroups
 from .past import FETCH_BYTES_MAX, FETCH_S, Past
 from .peers import BrokerPeer
-from .settling import settled
 
 # A topic of which some was given: its name, the offset from which on the rest lies, and that before which it does. By
 # offsets, since between two pages topics come and go, and publications expire.
@@ -66,7 +65,7 @@ class LastPublications:
         for group in since:
             self._led.sequencer.check_led(group)
         if after is None:
-            await settled(self._led, since)
+            await self._led.settled(since)
         async with self._past.reading:
             work = _Page(self._led, filters, count, since, ends or {}, until_us, min(bytes_max, FETCH_BYTES_MAX))
             await work.number_filters()
@@ -149,7 +148,7 @@ class _Page:
         """The offset before which a group's last publications are looked for."""
         before = self._before.get(group)
         if before is None:
-            before = self._led.sequencer.groups[group].committed
+            before = self._led.sequencer.groups[group].applied
             if self._until_us != FOREVER_US:
                 before = min(before, self._led.store.offset_at(group, self._until_us))
             before = self._before[group] = min(before, self._ends.get(group, before))

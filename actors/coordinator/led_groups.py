@@ -10,15 +10,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
 from lexicast.cluster.clock import Clock
-from lexicast.cluster.errors import LexicastError, StoreError, StoreFullError, UnavailableError, UsageError
+from lexicast.cluster.errors import (
+    LedElsewhereError,
+    LexicastError,
+    StoreError,
+    StoreFullError,
+    UnavailableError,
+    UsageError,
+)
+from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.protocol.messages import ACK, HEADS, TAKEN, WireEntry, check_entry_columns
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
+from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.store import Store
 
 from ..link.link import Link
@@ -26,6 +35,7 @@ from ..loop.background import cannot_go_on
 from .committer import Committer
 from .peers import BrokerPeer, Routing
 from .sequencer_memory import StoreMemory
+from .waiters import ELSEWHERE, Done, Ticket, Waiters, wake
 
 # Bytes sequenced and not yet durable, beyond which brokers are not told to send more.
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
@@ -33,47 +43,66 @@ UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
 
 
-class Ticket:
-    """One PUBLISH of a broker: results of its entries, an ACK when the last is there. `answered`: to be sent."""
+class GroupCopies(Protocol):
+    """What `LedGroups` asks of `replication.copies.Copies`."""
 
-    __slots__ = ("answered", "left", "link", "results", "tag")
+    def may_lead(self, states: Mapping[int, GroupState]) -> list[int]:
+        """Those of these groups that are not promised to somebody newer; they are not followed here any more."""
+        ...
 
-    def __init__(self, link: Link, tag: int, entries: int, answered: list[Ticket]) -> None:
-        self.link = link
-        self.answered = answered
-        self.tag = tag
-        self.results: list[Any] = [None] * entries
-        self.left = entries
+    def lead(self, states: Mapping[int, GroupState]) -> None:
+        """These are led here from now on: their first blocks come with the next `ship`."""
 
-    def result(self, index: int, value: Any) -> None:
-        """The result of one entry."""
-        self.results[index] = value
-        self.left -= 1
-        if self.left == 0:
-            self.answered.append(self)
+    def close(self, groups: Iterable[int]) -> None:
+        """These are not led here any more."""
+
+    def ship(self, blocks: Sequence[Block]) -> list[StoredBlock]:
+        """Blocks that were just sequenced go to followers; those that were encoded for that."""
+        ...
+
+    def written(self, blocks: Iterable[Block]) -> None:
+        """Blocks of groups that are followed here are durable."""
+
+    def refused(self, led: Sequence[int], followed: Iterable[int]) -> None:
+        """The disk had no room for blocks of these groups, which others may have."""
 
 
+def _nothing() -> None:
+    """A job that is only waited for."""
+
+
+# More than 25 methods: a group's life, what is placed in it and what becomes of that share one turn.
 class LedGroups:
     """The groups that this coordinator leads, over an open store. `open` takes their epochs; then they are served."""
 
-    def __init__(self, name: str, store: Store, clock: Clock, cut_links: Callable[[], None]) -> None:
-        """`cut_links` ends every link at once: the store has failed."""
+    def __init__(
+        self, name: str, store: Store, clock: Clock, cut_links: Callable[[], None], min_copies: int = 1
+    ) -> None:
+        """`cut_links` ends every link at once: the store has failed; `min_copies`: see `cluster.sequencer`."""
         self.name = name
         self.store = store
         self.clock = clock
         self.memory = StoreMemory(store.tables)
-        self.sequencer = Sequencer(name, self.memory)
+        self.sequencer = Sequencer(name, self.memory, min_copies)
         self.routing = Routing()
         self.failure: StoreError | None = None
         self.published_records = 0
         # Entries refused, by the class of the error.
         self.refused: Counter[str] = Counter()
         self._cut_links = cut_links
-        # The last refusal for want of space. An epoch whose start cannot be stored is not served.
+        # Who copies these groups to other coordinators; None: this one leads alone.
+        self.copies: GroupCopies | None = None
+        # Groups whose epochs have not begun yet: they are not served.
+        self.opening: set[int] = set()
+        # Who holds something by group: told of groups that are served from now on, and of those that are no more.
+        self.when_opened: list[Callable[[Sequence[int]], None]] = []
+        self.when_closed: list[Callable[[Sequence[int]], None]] = []
+        # The last refusal for want of space.
         self._refusal: StoreError | None = None
-        self.committer = Committer(store, clock, self._committed, self._refused, self._failed)
-        self._commit_waiters: dict[int, deque[tuple[int, Callable[[Exception | None], None]]]] = {}
-        self._control: dict[int, list[tuple[ControlRecord, Callable[[Exception | None], None]]]] = {}
+        self.committer = Committer(store, clock, self._written, self._refused, self._failed)
+        self._commit_waiters: Waiters = {}
+        self._apply_waiters: Waiters = {}
+        self._control: dict[int, list[tuple[ControlRecord, Done]]] = {}
         self._sequenced: list[Block] = []
         self._held: deque[tuple[Link, int]] = deque()
         # What is told at the end of the turn: who may send more, and whose PUBLISH has all its results.
@@ -84,18 +113,91 @@ class LedGroups:
 
     # -- life
 
-    async def open(self, epochs: Mapping[int, int]) -> None:
-        """Lead every group of `epochs`; returns when all epoch records are durable. Raises StoreError."""
+    async def open(self, states: Mapping[int, GroupState]) -> None:
+        """Lead these groups too, under new epochs; returns when the epochs' first records are committed and the tables
+        have followed from everything before them. Passed over are those of which another coordinator has promised
+        more, or which are closed meanwhile. Raises StoreError."""
+        if self.copies is not None:
+            # What the leader before has sent is durable first: the epoch begins behind it.
+            self.copies.may_lead(states)
+            await self.committer.run(_nothing)
+            known = self.sequencer.groups
+            able = [g for g in self.copies.may_lead(states) if g not in known or known[g].epoch < states[g].epoch]
+            states = {group: states[group] for group in able}
+            self.copies.lead(states)
         tails = self.store.tails()
         opened = []
-        for group, epoch in sorted(epochs.items()):
+        for group, state in sorted(states.items()):
             tail = tails.get(group)
             last, time_us = (tail.last, tail.time_us) if tail is not None else (-1, 0)
-            opened.append(self.sequencer.open(group, epoch, last, max(time_us, self.clock.time_us()), [self.name]))
+            time_us = max(time_us, self.clock.time_us())
+            opened.append(self.sequencer.open(group, state.epoch, last, time_us, state.in_sync))
+            self.opening.add(group)
+        if not opened:
+            return
         self.committer.submit(opened)
-        await self.committer.drain()
-        if reason := self.failure or self._refusal:
-            raise reason
+        await asyncio.wait([self._applied(block.group, block.last) for block in opened])
+        if self.failure is not None:
+            raise self.failure
+        still = [block for block in opened if self._is_epoch(block.group, block.epoch)]
+        served = [block.group for block in still if self.sequencer.groups[block.group].applied > block.last]
+        self.opening.difference_update(served)
+        self._tell()  # what was answered before goes out before the news
+        for told in self.when_opened:
+            told(served)
+        refused = [block.group for block in still if block.group not in served]
+        if refused:
+            # An epoch whose start cannot be stored is not served.
+            self.close_groups(refused)
+            raise self._refusal or StoreFullError("the disk has no room for the beginning of an epoch")
+
+    def _applied(self, group: int, offset: int) -> asyncio.Future[None]:
+        """Done when the tables have followed from everything up to `offset`, or the disk has refused it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: Exception | None) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.when_applied(group, offset, done)
+        return future
+
+    async def settled(self, numbers: Iterable[int]) -> None:
+        """Return once what these groups have delivered by now is in the store, where an answer is looked for then, or
+        refused by the disk."""
+        groups = self.sequencer.groups
+        behind = [n for n in numbers if n in groups and groups[n].applied < groups[n].delivered]
+        if behind:
+            await asyncio.wait([self._applied(number, groups[number].delivered - 1) for number in behind])
+
+    def _is_epoch(self, group: int, epoch: int) -> bool:
+        known = self.sequencer.groups.get(group)
+        return known is not None and known.epoch == epoch
+
+    def close_groups(self, numbers: Iterable[int]) -> None:
+        """Lead these no more: nothing of them is placed, delivered or acknowledged any more. Who published is told that
+        they are led elsewhere, and sends again there; whoever waits for a record is told that it failed."""
+        gone = [number for number in numbers if number in self.sequencer.groups]
+        if not gone:
+            return
+        moved = LedElsewhereError("the group is led elsewhere now")
+        self._sequenced = [block for block in self._sequenced if block.group not in gone]
+        self.committer.withdraw(lambda block: block.group in gone)
+        if self.copies is not None:
+            self.copies.close(gone)
+        for number in gone:
+            self.sequencer.close(number)
+            self.opening.discard(number)
+            self.memory.forget(number)
+            self.routing.ends.pop(number, None)
+            waiting = [*self._commit_waiters.pop(number, ()), *self._apply_waiters.pop(number, ())]
+            for _, done in waiting:
+                done(moved)
+            for _, done in self._control.pop(number, ()):
+                done(moved)
+        for told in self.when_closed:
+            told(gone)
+        self._turn()  # which tells who published
 
     async def close(self) -> None:
         """Commit what is under way."""
@@ -117,6 +219,8 @@ class LedGroups:
     def publish(self, link: Link, tag: int, entries: Any) -> None:
         """A PUBLISH of a broker: place its entries, each by itself, and tell the broker when it may send more."""
         ticket = Ticket(link, tag, len(entries), self._answered)
+        peer = self.routing.peers.get(link.name)
+        announced = peer.announced if peer is not None else ()
         full = None if self.store.room() else "the store has reached its disk reserve: publishing is refused"
         slow = self._slow
         for index, entry in enumerate(entries):
@@ -126,7 +230,11 @@ class LedGroups:
                 continue
             try:
                 check_entry_columns(entry)
+                if announced and entry[0] in announced:
+                    raise LedElsewhereError(f"group {entry[0]}: what was sent before it was led here")
                 self._place(ticket, index, entry, slow)
+            except LedElsewhereError:
+                ticket.result(index, ELSEWHERE)
             except LexicastError as error:
                 # A malformed entry too: a Python client may have made it, and the broker would send it for ever.
                 self.refused[type(error).__name__] += 1
@@ -145,6 +253,10 @@ class LedGroups:
 
     def _place(self, ticket: Ticket, index: int, entry: WireEntry, slow: bool) -> None:
         group, meta, lengths, body = entry
+        if group >= self.store.groups:
+            raise UsageError(f"topic group {group} is not one of this cluster's {self.store.groups}")
+        if group in self.opening:
+            raise LedElsewhereError(f"group {group} is not served yet")
         size = len(meta) + len(lengths) + len(body)
         if size > self.store.options.block_bytes_max:
             raise UsageError(
@@ -154,7 +266,10 @@ class LedGroups:
             raise UnavailableError(f"group {group}: too many publications wait for the disk")
 
         def answer(error: Exception | None) -> None:
-            ticket.result(index, placed if error is None else str(error))
+            if error is None:
+                ticket.result(index, placed)
+            else:
+                ticket.result(index, ELSEWHERE if isinstance(error, LedElsewhereError) else str(error))
 
         parsed = unpack_meta(meta)
         if parsed.dictionaries:
@@ -171,24 +286,47 @@ class LedGroups:
         else:
             answer(None)
 
-    def append_control(self, group: int, record: ControlRecord, done: Callable[[Exception | None], None]) -> None:
-        """Have `record` written at the end of this turn; `done(error)` when it is committed.
+    @property
+    def served(self) -> Collection[int]:
+        """The groups that are served."""
+        groups = self.sequencer.groups
+        return groups.keys() - self.opening if self.opening else groups.keys()
 
-        Raises UsageError when the group is not led here.
-        """
+    def check_served(self, group: int) -> None:
+        """Raises LedElsewhereError: the group is not led here, or not served yet."""
         self.sequencer.check_led(group)
+        if group in self.opening:
+            raise LedElsewhereError(f"group {group} is not served yet")
+
+    def append_control(self, group: int, record: ControlRecord, done: Done) -> None:
+        """Have `record` written at the end of this turn; `done(error)` when it is committed, and the tables
+        have followed from it.
+
+        Raises LedElsewhereError.
+        """
+        self.check_served(group)
         self._control.setdefault(group, []).append((record, done))
         self._turn()
 
-    def when_committed(self, group: int, offset: int, done: Callable[[Exception | None], None]) -> None:
+    def when_committed(self, group: int, offset: int, done: Done) -> None:
         """Call `done(None)` once everything up to `offset` is committed (`done(error)` if that fails)."""
+        self._when(self._commit_waiters, group, self.sequencer.groups[group].committed, offset, done)
+
+    def when_applied(self, group: int, offset: int, done: Done) -> None:
+        """Call `done(None)` once the store's tables have followed from everything up to `offset`, which is committed
+        then (`done(error)` if that fails)."""
+        self._when(self._apply_waiters, group, self.sequencer.groups[group].applied, offset, done)
+
+    def _when(self, waiters: Waiters, group: int, below: int, offset: int, done: Done) -> None:
         if self.failure is not None:
             done(self.failure)
-        elif offset < self.sequencer.groups[group].committed:
+        elif offset < below:
             done(None)
         else:
             self._awaited = True
-            self._commit_waiters.setdefault(group, deque()).append((offset, done))
+            waiters.setdefault(group, deque()).append((offset, done))
+            if waiters is self._apply_waiters:
+                self._apply_committed([group])
 
     def _deliver(self, group: int) -> None:
         for block in self.sequencer.deliverable(group):
@@ -199,6 +337,8 @@ class LedGroups:
         peer.gather_offered()  # what it is told of, it must have: the broker drops what lies before its head
         moved = {}
         for number, group in self.sequencer.groups.items():
+            if number in self.opening:
+                continue
             if number not in peer.behind and peer.heads.get(number) != group.delivered:
                 peer.heads[number] = group.delivered
                 moved[number] = (group.epoch, group.delivered)
@@ -219,7 +359,8 @@ class LedGroups:
         self._tell()
         if self._sequenced:
             blocks, self._sequenced = self._sequenced, []
-            self.committer.submit(blocks, self._awaited)
+            stored = self.copies.ship(blocks) if self.copies is not None else ()
+            self.committer.submit(blocks, self._awaited, stored)
             self._awaited = False
 
     def _tell(self) -> None:
@@ -246,27 +387,58 @@ class LedGroups:
             block = self.sequencer.control(group, [record for record, _ in records], self.clock.time_us())
             self._sequenced.append(block)
             for _, done in records:
-                self.when_committed(group, block.last, done)
+                self.when_applied(group, block.last, done)
 
     # -- the committer's answers
 
-    def _committed(self, blocks: list[Block]) -> None:
+    def _written(self, blocks: list[Block], applied: Mapping[int, int] | None) -> None:
+        """Blocks are durable here, and the tables have followed (None: from all of these, all of which count)."""
+        groups, foreign = self.sequencer.groups, False
         touched = {}
         for block in blocks:
             touched[block.group] = block.last
         for group, last in touched.items():
-            if self.sequencer.durable(self.name, group, last):
-                self._deliver(group)
-                self._tell_committed(group)
+            if group not in groups:
+                foreign = True
+            elif self.sequencer.durable(self.name, group, last):
+                self._moved(group)
+        if applied is None:
+            applied = {group: last + 1 for group, last in touched.items()}
+        for group, below in applied.items():
+            if group in groups and self.sequencer.applied(group, below):
+                wake(self._apply_waiters.get(group), groups[group].applied)
+        if foreign and self.copies is not None:
+            self.copies.written(blocks)
+        self._apply_committed(touched)
         self._release_held()
         if not self._turn_ends:
             self._end_turn()  # nothing else gathers that would go out with it
 
-    def _tell_committed(self, group: int) -> None:
-        committed = self.sequencer.groups[group].committed
-        waiters = self._commit_waiters.get(group)
-        while waiters and waiters[0][0] < committed:
-            waiters.popleft()[1](None)
+    def moved(self, numbers: Iterable[int]) -> None:
+        """Members of these groups have told how far they are, or count no more."""
+        numbers = list(numbers)
+        for group in numbers:
+            self._moved(group)
+        self._apply_committed(numbers)
+        self._release_held()
+        self._turn()
+
+    def _moved(self, group: int) -> None:
+        """More of a group is committed."""
+        self._deliver(group)
+        wake(self._commit_waiters.get(group), self.sequencer.groups[group].committed)
+
+    def _apply_committed(self, numbers: Iterable[int]) -> None:
+        """Let the store's tables follow where the commit is a matter of others too."""
+        groups = self.sequencer.groups
+        behind, awaited = {}, False
+        for number in numbers:
+            group = groups.get(number)
+            if group is not None and group.applied < group.committed:
+                behind[number] = group.committed
+                awaited = awaited or bool(self._apply_waiters.get(number))
+        if behind:
+            self.committer.apply(behind, awaited)
 
     def _release_held(self) -> None:
         while self._held and not self._slow:
@@ -275,6 +447,16 @@ class LedGroups:
 
     def _refused(self, blocks: list[Block], error: StoreError) -> None:
         """The disk was full after all: nobody is told that these are stored; their offsets stay unused."""
+        shared = {block.group for block in blocks} & self.committer.apart
+        if shared:
+            # Others may have them, and what was to follow them in these groups: none of it is written here.
+            blocks += self.committer.withdraw(lambda block: block.group in shared)
+            blocks += [block for block in self._sequenced if block.group in shared]
+            self._sequenced = [block for block in self._sequenced if block.group not in shared]
+            led = sorted(shared & self.sequencer.groups.keys())
+            if self.copies is not None:
+                self.copies.refused(led, shared.difference(led))
+        blocks = [block for block in blocks if block.group in self.sequencer.groups]
         self._refusal = error
         self._withdraw(blocks, error)
         # A dictionary may have been among them: what refers to it could never be read.
@@ -291,10 +473,11 @@ class LedGroups:
 
     def _withdraw(self, blocks: list[Block], error: StoreError) -> None:
         for block in blocks:
-            waiters = self._commit_waiters.get(block.group, deque())
-            for waiter in [w for w in waiters if block.first <= w[0] <= block.last]:
-                waiters.remove(waiter)
-                waiter[1](StoreFullError(str(error)))
+            for waiters in (self._commit_waiters, self._apply_waiters):
+                queue = waiters.get(block.group, deque())
+                for waiter in [w for w in queue if block.first <= w[0] <= block.last]:
+                    queue.remove(waiter)
+                    waiter[1](StoreFullError(str(error)))
             self.sequencer.withdraw(block)
         for group in {block.group for block in blocks}:
             self._deliver(group)
@@ -304,8 +487,9 @@ class LedGroups:
         self.failure = error
         # First: a broker that hears nothing sends again to whoever leads next; what it hears it gives up.
         self._cut_links()
-        waiters, self._commit_waiters = self._commit_waiters, {}
-        for queue in waiters.values():
+        waiters = [*self._commit_waiters.values(), *self._apply_waiters.values()]
+        self._commit_waiters, self._apply_waiters = {}, {}
+        for queue in waiters:
             for _, done in queue:
                 done(error)
         # Ray starts the actor again: a store that an I/O error has poisoned then says so, any other goes on.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lexicast.cluster.blocks import Block, unpack_topics
-from lexicast.cluster.errors import LexicastError, UsageError
+from lexicast.cluster.errors import LedElsewhereError, LexicastError
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.log_reader import anything
 from lexicast.storage.topic_reader import TopicSpan
@@ -80,12 +80,20 @@ class Past:
     async def _bring_up(self, peer: BrokerPeer) -> None:
         # What it is subscribed to is looked up when a block is read: it may have subscribed to more meanwhile.
         wanted = self._interest(peer)
-        while peer.behind and not peer.gone and not peer.link.closed:
-            for group in list(peer.behind):
+        while not peer.gone and not peer.link.closed:
+            behind = [group for group in peer.behind if group not in peer.announced]
+            if not behind:
+                break
+            for group in behind:
                 if not peer.link.writable:
                     return  # on_writable starts this again
                 async with self.reading:
+                    epoch = self._epoch(group)
+                    if epoch is None or group not in peer.behind:
+                        continue  # it is led elsewhere now
                     span = await self.step(group, peer.behind[group], wanted, READ_STEP_BYTES, Turns())
+                    if self._epoch(group) != epoch or group in peer.announced:
+                        continue
                     if span.blocks:
                         peer.send(span.blocks)
                     if span.live:
@@ -94,6 +102,10 @@ class Past:
                         peer.behind[group] = span.next
                 await asyncio.sleep(0)
         self._led.tell_heads(peer)
+
+    def _epoch(self, group: int) -> int | None:
+        known = self._led.sequencer.groups.get(group)
+        return None if known is None else known.epoch
 
     def _interest(self, peer: BrokerPeer) -> Callable[[bytes], bool]:
         peers_of = self._led.routing.peers_of
@@ -122,13 +134,15 @@ class Past:
             turns, until_s = Turns(), turns_of.now_s() + FETCH_S
             for group, offset in cursor.items():
                 if group not in self._led.sequencer.groups:
-                    raise UsageError(f"group {group} is not led here")
+                    raise LedElsewhereError(f"group {group} is not led here")
                 if spans and (room <= 0 or turns_of.now_s() >= until_s):
                     break
                 span = spans[group] = await self._span(group, offset, wanted, room, turns, until_s)
                 blocks += span.blocks
                 room -= sum([block.size_bytes for block in span.blocks]) + 1
                 await turns.give_way()
+        for group in spans:
+            self._led.check_served(group)
         self._led.routing.flush()
         groups, store = self._led.sequencer.groups, self._led.store
         return {
@@ -182,16 +196,18 @@ class Past:
         if led.routing.ends.get(group, state.opened) <= offset and offset >= state.opened:
             return Span([], max(offset, state.delivered), True, True)  # nothing was published since
         blocks: list[Block] = []
-        while offset < state.committed:
+        while offset < state.applied:
             await turns.give_way()
-            upto = state.committed - 1
+            upto = state.applied - 1
             found, next_offset = await self._read(group, offset, wanted, bytes_max, upto, turns)
             blocks += found
             bytes_max -= sum([block.size_bytes for block in found])
             # Where it stands still, nothing is left: retention or expiry took the group's last blocks.
             offset = next_offset if next_offset != offset else upto + 1
-            if offset <= upto or offset < state.committed:
+            if offset <= upto or offset < state.applied:
                 return Span(blocks, offset, False, True)
+        if led.sequencer.groups.get(group) is not state:
+            raise LedElsewhereError(f"group {group} is not led here any more")
         for block in led.sequencer.waiting(group, offset):
             if any(map(wanted, block.meta.topics)):
                 if blocks and bytes_max <= 0:  # as much as the disk is behind may wait here
@@ -239,7 +255,7 @@ class Past:
 
     def offsets_at(self, peer: BrokerPeer, groups: Iterable[int] | None, time_us: int) -> dict[int, int]:
         """For each group (None: all led here) the first offset whose time is at or after `time_us`."""
-        led = self._led.sequencer.groups
+        led = self._led.served
         wanted = list(led) if groups is None else [group for group in groups if group in led]
         return {group: self._led.store.offset_at(group, time_us) for group in wanted}
 

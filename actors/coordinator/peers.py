@@ -7,7 +7,7 @@ behind when its link is full, and when it comes back after a broken link. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,11 @@ class BrokerPeer:
     delivered_records: int = 0
     # Until it has registered what it wants it is behind everywhere, so nothing goes out.
     registering: bool = True
+    # Groups that began to be served while its link stood, until it has asked to be served in them too: it is behind
+    # there, is not brought up, and what it publishes is taken for sent to whoever led them before.
+    announced: set[int] = field(default_factory=set)
+    # How far it said it had been served when its link began.
+    came_with: dict[int, int] = field(default_factory=dict)
     # Another link or incarnation has taken its place; what it wanted leaves the trie bit by bit.
     gone: bool = False
 
@@ -63,6 +68,14 @@ class BrokerPeer:
                 end += 1
             self.gather(blocks[at:end])
             at = end
+
+    def forget_groups(self, groups: Collection[int]) -> None:
+        """These are not led here any more."""
+        for group in groups:
+            self.behind.pop(group, None)
+            self.heads.pop(group, None)
+            self.announced.discard(group)
+        self.outgoing = [block for block in self.outgoing if block.group not in groups]
 
     def flush(self) -> None:
         """Send what was offered in this turn, with what else was gathered in the link."""

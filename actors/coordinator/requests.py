@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lexicast.cluster.errors import LexicastError, PeerError, UsageError
+from lexicast.cluster.errors import LedElsewhereError, LexicastError, PeerError, UsageError
 from lexicast.cluster.protocol.requests import COORDINATOR
 from lexicast.cluster.protocol.shapes import GROUP, check_request
 from lexicast.cluster.records import ControlRecord, DictionaryStored, Released
@@ -44,6 +44,7 @@ class CoordinatorRequests:
             "resume": interest.resume,
             "register": interest.register,
             "serve": interest.serve,
+            "resume_groups": interest.resume_groups,
             "subscribe": interest.subscribe,
             "unsubscribe": interest.unsubscribe,
             "offsets_at": past.offsets_at,
@@ -73,8 +74,8 @@ class CoordinatorRequests:
         check_request(COORDINATOR, method, arguments)
         try:
             if COORDINATOR.get(method, ())[:1] == (GROUP,):
-                self._led.sequencer.check_led(arguments[0])
-        except UsageError as error:
+                self._led.check_served(arguments[0])
+        except LedElsewhereError as error:
             link.reply(number, error)
             return
         if method in self.at_once:

@@ -20,7 +20,6 @@ from ..loop import turns as turns_of
 from ..loop.turns import Turns
 from .led_groups import LedGroups
 from .peers import BrokerPeer
-from .settling import settled
 
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 # A page that finds little ends after so much time all the same, for others to have their turn.
@@ -68,7 +67,7 @@ class RetainedRequests:
             if any(map(is_wildcard, filters))
             else {topic_group(name, self._led.store.groups) for name in filters}
         )
-        await settled(self._led, wanted)
+        await self._led.settled(wanted)
 
     def _step(self, filters: Sequence[bytes], place: Place, page: _Page) -> Place | None:
         """Some more for the page; where to go on."""

@@ -41,6 +41,10 @@ class StoreMemory:
             known = self._dictionaries[group] = {d.dictionary for d in self._tables.dictionaries(group)}
         return known
 
+    def forget(self, group: int) -> None:
+        """The group is not led here any more: who leads it may add to it."""
+        self._dictionaries.pop(group, None)
+
     def check_dictionaries(self, group: int, dictionaries: Sequence[int]) -> None:
         """Raises DictionaryError when one is not in the group's log: no reader could decode the record."""
         known = self.dictionaries(group)

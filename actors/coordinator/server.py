@@ -9,21 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError
+from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import Coordination, Member
+from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import PUBLISH, REQUEST
 from lexicast.storage.store import Store
 
-from ..link.link import Link
+from ..link.link import BEATS, Link, LinkUser
 from ..loop.background import keep_going, stop_loops
 from ..loop.turns import LoopWatch
 from ..status.meters import Meter, Since, Trend
 from .interest import Interest
 from .led_groups import LedGroups
 from .past import Past
+from .replication.copies import Copies
 from .requests import CoordinatorRequests
 from .session_home import SessionHome
 
@@ -51,28 +56,64 @@ class BelievedClock:
         return self._clock.monotonic()
 
 
-class CoordinatorServer:
-    """Leads groups over an open store. `start` opens the epochs; then `opened` serves links."""
+class Beating:
+    """The user of a link on which nothing is said but that both sides live; one of `links` until it ends."""
 
-    def __init__(self, name: str, store: Store, clock: Clock) -> None:
+    def __init__(self, links: set[Link]) -> None:
+        self._links = links
+
+    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+        """Nothing is to come."""
+        raise PeerError(f"{link.name} sent a message of kind {message[0]}")
+
+    def on_close(self, link: Link, error: Exception | None) -> None:
+        """Who has dialled dials again."""
+        self._links.discard(link)
+
+    def on_writable(self, link: Link) -> None:
+        """Nothing waits."""
+
+
+class CoordinatorServer:
+    """Leads groups over an open store. `start` opens the epochs; then `opened` serves links.
+
+    Where groups have copies, `share` comes before `start`.
+    """
+
+    def __init__(self, name: str, store: Store, clock: Clock, min_copies: int = 1, beats: Beats = BEATS) -> None:
+        """`min_copies`: see `cluster.sequencer`. `beats`: of the links over which it is seen whether coordinators live,
+        with copies or without."""
         self.name = name
-        self.led = led = LedGroups(name, store, clock, self._cut_links)
+        self.led = led = LedGroups(name, store, clock, self._cut_links, min_copies)
         self.store, self.routing, self.sequencer = store, led.routing, led.sequencer
         self.sessions = SessionHome(store.tables, led.append_control, led.routing.peers, BelievedClock(store, clock))
+        led.when_opened.append(self.sessions.opened)
+        led.when_closed.append(self.sessions.closed)
         self.past = Past(led)
         self._interest = Interest(led, self.sessions, self.past)
         self.requests = CoordinatorRequests(led, self.sessions, self._interest, self.past, self.status)
         self._publish = led.publish
         self._watch = LoopWatch()
         self._meter, self._used, self._behind = Meter(), Trend(), Since()
+        self._copies: Copies | None = None
+        self._beats = beats
         self._links: set[Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- life
 
-    async def start(self, epochs: dict[int, int]) -> None:
-        """Open every group of `epochs` to lead; returns when all epoch records are durable. Raises StoreError."""
-        await self.led.open(epochs)
+    def share(
+        self,
+        coordination: Coordination,
+        copies: int,
+        dial: Callable[[Member, LinkUser], Awaitable[Link]],
+    ) -> None:
+        """Have the groups copied to other coordinators, and follow theirs; see `replication.copies.Copies`."""
+        self._copies = Copies(self.led, coordination, copies, dial)
+
+    async def start(self, states: Mapping[int, GroupState]) -> None:
+        """Lead every group of `states`; returns when all epoch records are committed. Raises StoreError."""
+        await (self.led.open(states) if self._copies is None else self._copies.leadership.start(states))
         self._tasks = [
             keep_going(self._tell_heads(), "telling brokers how far they have been served"),
             keep_going(self._sweep(), "the coordinator's housekeeping"),
@@ -81,6 +122,8 @@ class CoordinatorServer:
 
     async def stop(self) -> None:
         """Commit what is under way, close the links and the store."""
+        if self._copies is not None:
+            await self._copies.stop()
         await self._interest.close()
         await stop_loops(*self._tasks)
         await self.sessions.close()
@@ -93,12 +136,23 @@ class CoordinatorServer:
         for link in list(self._links):
             link.abort()
 
-    def opened(self, link: Link) -> CoordinatorServer | None:
-        """A link was opened; only brokers have business here."""
-        if link.role != "broker" or self.led.failure is not None:
+    def opened(self, link: Link) -> LinkUser | None:
+        """A link was opened: by a broker, by another coordinator whose groups are followed here, or by the coordination
+        server, which wants to hear that this coordinator lives."""
+        if self.led.failure is not None:
             return None
-        self._links.add(link)
-        return self
+        user: LinkUser | None = None
+        if link.role == "broker":
+            user = self
+        elif link.role == "coordinator" and self._copies is not None:
+            link.keep_time(self._beats)
+            user = self._copies.opened(link)
+        elif link.role == "coordination":
+            link.keep_time(self._beats)
+            user = Beating(self._links)
+        if user is not None:
+            self._links.add(link)
+        return user
 
     # -- LinkUser
 
@@ -147,13 +201,14 @@ class CoordinatorServer:
             await asyncio.sleep(SWEEP_PERIOD_S)
             self.led.tick()
             with suppress(LexicastError):
-                self.sessions.sweep(self.sequencer.groups)
+                self.sessions.sweep(self.led.served)
 
     # -- status
 
     def committed(self) -> dict[int, int]:
-        """Of each group that it leads the first offset that is not committed."""
-        return {number: group.committed for number, group in self.sequencer.groups.items()}
+        """Of each group that it serves the first offset that its store does not know to be committed."""
+        groups = self.sequencer.groups
+        return {number: groups[number].applied for number in self.led.served}
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
@@ -175,6 +230,7 @@ class CoordinatorServer:
             "damage": self.store.damage.status(),
             "failure": str(led.failure) if led.failure else None,
             "loop_ms": self._watch.longest_ms(),
+            "copies": None if self._copies is None else self._copies.status(),
             "brokers": brokers,
             "store": store,
         }

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from lexicast.cluster.clock import Clock
@@ -59,10 +59,11 @@ class SessionStore(Protocol):
     def sessions(self, group: int) -> Iterable[SessionSaved]:
         """All rows of a group, read in short steps; on any thread."""
 
-    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
-        """Sessions to which something is to happen by now."""
+    def due_sessions(self, now_us: int, limit: int, groups: Container[int]) -> list[tuple[int, SessionSaved]]:
+        """Sessions of `groups` to which something is to happen by now."""
 
 
+# More than 25 methods: one table, under a layer of the changes on their way.
 class SessionHome:
     """Sessions whose home groups are led here."""
 
@@ -299,11 +300,27 @@ class SessionHome:
             self._changing.pop(key, None)
             raise
 
+    # -- groups that come and go
+
+    def opened(self, groups: Sequence[int]) -> None:
+        """Sessions of these groups live here from now on. Their owners tell of those that are not written; those whose
+        owner is gone are looked for."""
+        self.owners.suspect(ANY_BROKER)
+
+    def closed(self, groups: Sequence[int]) -> None:
+        """They live elsewhere from now on."""
+        gone = set(groups)
+        for key in [key for key in self._fleeting if key[0] in gone]:
+            del self._fleeting[key]
+        for key in [key for key in self._changing if key[0] in gone]:
+            del self._changing[key]
+        self._durable.forget_groups(gone)
+
     # -- those that nobody owns
 
-    def sweep(self, groups: Iterable[int]) -> None:
-        """Call it often: what is due happens, a bounded number at a time. Raises StoreError."""
-        for group, session in self._store.due_sessions(self._clock.time_us(), SETTLED_AT_ONCE):
+    def sweep(self, groups: Collection[int]) -> None:
+        """Call it often: what is due in these groups happens, a bounded number at a time. Raises StoreError."""
+        for group, session in self._store.due_sessions(self._clock.time_us(), SETTLED_AT_ONCE, groups):
             if (group, session.client_id) not in self._turns and len(self._tasks) < SETTLED_AT_ONCE:
                 self._spawn(self._settle(group, session.client_id))
         if not self._looking and self.owners.take_due():

@@ -7,7 +7,7 @@ last, and only its home writes it. Bounded by bytes: those that nobody has asked
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from lexicast.cluster.records import SessionSaved
@@ -50,6 +50,11 @@ class SessionMemory:
         """What is durable is to be read from the store again."""
         if key in self._known:
             self._bytes -= _memory_bytes(self._known.pop(key))
+
+    def forget_groups(self, groups: Container[int]) -> None:
+        """The same for all sessions of these groups."""
+        for key in [key for key in self._known if key[0] in groups]:
+            self.forget(key)
 
 
 def _memory_bytes(session: SessionSaved | None) -> int:

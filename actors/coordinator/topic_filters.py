@@ -99,7 +99,7 @@ class TopicFilters:
         if filters in self._wide:
             return
         reader = self._led.store.by_topic
-        self._below = {number: group.committed for number, group in self._led.sequencer.groups.items()}
+        self._below = {number: group.applied for number, group in self._led.sequencer.groups.items()}
         most = min(TOPICS_MAX, max(TOPICS_FEW, reader.known() // TOPICS_SHARE))
         looks = LOOKS_A_TOPIC * most
         ids: set[int] = set()

@@ -93,6 +93,10 @@ class Link(asyncio.Protocol):
         self.incarnation = 0
         self.info: dict[str, Any] = {}
 
+    def keep_time(self, beats: Beats) -> None:
+        """Beat by these: for whoever opens the link, while it does so."""
+        self._beats = beats
+
     # -- what a user does with a link
 
     def send_packed(self, parts: bytes) -> None:

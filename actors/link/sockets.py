@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.files import FILE_MODE
 from lexicast.cluster.protocol.heartbeat import Beats
 
@@ -78,6 +79,25 @@ async def dial(
                 raise
     except TimeoutError:
         raise TimeoutError(f"{address} has not answered within {timeout_s:.1f} s") from None
+
+
+async def dial_any(
+    addresses: tuple[str, ...],
+    key: bytes,
+    cluster_id: str,
+    hello: tuple[str, str, int],
+    opened: Callable[[Link], Any],
+    beats: Beats = BEATS,
+    timeout_s: float = DIAL_TIMEOUT_S,
+) -> Link:
+    """Dial the first of `addresses` that answers. Raises the last one's OSError, PeerError or AuthenticationError."""
+    failure: Exception = UnavailableError("there is no address to dial")
+    for address in addresses:
+        try:
+            return await dial(address, key, cluster_id, hello, opened, beats, timeout_s)
+        except (OSError, LexicastError) as error:
+            failure = error
+    raise failure
 
 
 async def _connected(address: str, make: Callable[[], DiallerLink]) -> DiallerLink:

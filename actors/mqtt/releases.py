@@ -7,7 +7,8 @@ RELEASES_MAX wait, then the client is not read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.errors import UnavailableError
@@ -86,19 +87,27 @@ async def forget_ids(engine: BrokerEngine, uid: bytes, wanted: Mapping[int | Non
 
     Raises LexicastError, TimeoutError.
     """
-    work = []
+    work, coordinators = [], engine.coordinators
     for group, ids in wanted.items():
         if group is None:
-            work += [_forget(pipeline, None, uid, ids) for pipeline in engine.coordinators.pipelines.values()]
-        elif (pipeline := engine.coordinators.pipeline_of(group)) is not None:
-            work.append(_forget(pipeline, [group], uid, ids))
+            work += [_forget(partial(_itself, pipeline), None, uid, ids) for pipeline in coordinators.leading()]
+        else:
+            work.append(_forget(partial(coordinators.pipeline_of, group), [group], uid, ids))
     async with asyncio.timeout(engine.config.link.request_timeout_s):
         await asyncio.gather(*work)
 
 
-async def _forget(pipeline: Pipeline, groups: list[int] | None, uid: bytes, ids: list[int]) -> None:
+def _itself(pipeline: Pipeline) -> Pipeline:
+    return pipeline
+
+
+async def _forget(leader: Callable[[], Pipeline | None], groups: list[int] | None, uid: bytes, ids: list[int]) -> None:
+    """Ask who leads the groups by then."""
     while True:
+        pipeline = leader()
         try:
+            if pipeline is None:
+                raise UnavailableError("nobody leads the group now")
             await pipeline.request("release", groups, uid, ids)
             return
         except UnavailableError:

@@ -152,9 +152,9 @@ class RayCoordination:
         info: ClusterInfo = await self._reference().call_retried("cluster", wait)
         return info
 
-    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, int]:
-        epochs: dict[int, int] = await self._reference().call_retried("open_groups", member, known, cluster_id)
-        return epochs
+    async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
+        states: dict[int, GroupState] = await self._reference().call_retried("open_groups", member, known, cluster_id)
+        return states
 
     async def register(self, kind: str, member: Member) -> int:
         incarnation: int = await self._reference().call_retried("register", kind, member)
@@ -172,6 +172,10 @@ class RayCoordination:
     async def overview(self) -> dict[str, Any]:
         told: dict[str, Any] = await self._reference().call("status")
         return told
+
+    async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        held: dict[int, GroupState] = await self._reference().call_retried("change_groups", changes)
+        return held
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         changed: bool = await self._reference().call_retried("change_group", group, expected, new)

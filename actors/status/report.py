@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
@@ -124,6 +125,7 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
             f"coordination: {sum(damage['counts'].values()):,} damaged rows of its registry are passed over (first: "
             f"{damage['first'][0]}): members and leaders are known from those who call; nothing need be done"
         )
+    yield from _of_copies(now["coordination"])
     for role in ROLES:
         for name, actor in now[role].items():
             if "error" in actor:
@@ -134,6 +136,27 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
         yield from _of_coordinator(name, actor)
     for name, actor in now["brokers"].items():
         yield from _of_broker(name, actor)
+
+
+def _of_copies(said: dict[str, Any]) -> Iterator[str]:
+    """Groups that nobody leads, and groups that have fewer copies than they are to have."""
+    lost, wanted = set(said.get("lost", ())), said.get("copies", 1)
+    waiting: Counter[str] = Counter()
+    few: Counter[int] = Counter()
+    for _, leader, in_sync in said.get("group_states", {}).values():
+        copies = len(set(in_sync) - lost)
+        if leader in lost:
+            waiting[leader] += 1
+        elif copies < wanted:
+            few[copies] += 1
+    for leader, count in sorted(waiting.items()):
+        yield f"{count:,} topic groups wait for {leader}, which cannot be reached: nobody else has all that is in them"
+    why = f"{', '.join(sorted(lost))} cannot be reached" if lost else "others are catching up"
+    for copies, count in sorted(few.items()):
+        yield (
+            f"{count:,} topic groups have {'one copy' if copies == 1 else f'{copies} copies'} of {wanted} ({why}): "
+            "what is stored there alone is lost with its disk"
+        )
 
 
 def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:

@@ -33,6 +33,7 @@ from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.coordinator.topic_filters import TopicFilters
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.positions import DEFAULT_GROUPS, topic_group
 from lexicast.storage.index.index_writer import IndexWriter
@@ -220,7 +221,7 @@ async def _filled(folder: Path, size: LogSize) -> CoordinatorServer:
         store.reclaim(blocks[-1].time_us)
     keep_house(store, blocks[-1].time_us)
     server = CoordinatorServer("bench", store, clock)
-    await server.start(dict.fromkeys(range(DEFAULT_GROUPS), 2))
+    await server.start({g: GroupState(2, server.name, (server.name,)) for g in range(DEFAULT_GROUPS)})
     return server
 
 

@@ -34,8 +34,6 @@ TIB = 1024 * GIB
 DAY_S = 86_400
 YEAR_S = 366 * DAY_S
 
-# Of each group, until groups have followers.
-COPIES = 1
 
 Plain: TypeAlias = dict[str, dict[str, Any]]
 
@@ -55,7 +53,9 @@ class ClusterConfig(_Table):
     """[cluster]: what all nodes agree on, fixed when the cluster is created."""
 
     groups: int = knob(DEFAULT_GROUPS, 1, 10_000)
+    copies: int = knob(0, 0, 7)
     min_copies: int = knob(0, 0, 7)
+    detect_s: float = knob(1.0, 0.1, 60.0)
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,10 @@ class Config:
     compression: CompressionConfig = CompressionConfig()
 
     def __post_init__(self) -> None:
-        if self.cluster.min_copies > COPIES:
+        if self.cluster.copies and self.cluster.min_copies > self.cluster.copies:
             raise ConfigError(
-                f"cluster.min_copies = {self.cluster.min_copies}: groups have {COPIES} copy and no followers yet; "
-                f"set it to 0 or {COPIES}"
+                f"cluster.min_copies = {self.cluster.min_copies} is more than cluster.copies = {self.cluster.copies}: "
+                "nothing would ever be acknowledged; lower it or raise the other"
             )
         for low, high in (
             ("link.batch_bytes_max", "link.queue_bytes_max"),

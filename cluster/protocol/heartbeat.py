@@ -34,6 +34,15 @@ class Beats:
     silence_s: float = 10.0
 
 
+# Beats within the time after which a silent coordinator is taken for lost.
+BEATS_A_SILENCE: Final = 5
+
+
+def detecting_beats(detect_s: float) -> Beats:
+    """Beats of links over which it is seen within `detect_s` whether a coordinator lives."""
+    return Beats(detect_s / BEATS_A_SILENCE, detect_s)
+
+
 class Heartbeat:
     """One peer's; see the module's docstring. Times are seconds of one monotonic clock."""
 

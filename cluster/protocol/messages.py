@@ -1,4 +1,4 @@
-"""The messages on data links: between brokers and coordinators, and between Python clients and brokers.
+"""The messages on data links: between brokers and coordinators, Python clients and brokers, and coordinators.
 
 Each message is one msgpack array `(KIND, ...)`; a link is a stream of them (`lexicast.actors.link.link`). Publications
 travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), never one message at a time.
@@ -6,16 +6,23 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
     PUBLISH   tag, entries                client -> broker -> coordinator; an entry is (group, meta, lengths, body):
                                           a block that has no offsets yet. One ACK a PUBLISH; tags ascend
     ACK       tag, results                one result an entry, in order: runs of (count, epoch, first offset) once
-                                          committed (QoS 0 entries: once stored or sequenced), or a refusal (text)
+                                          committed (QoS 0 entries: once stored or sequenced), or a refusal (text), or
+                                          () where the group is led elsewhere: it is to be sent there
     TAKEN     tag                         coordinator -> broker: the PUBLISH is sequenced; its ACK follows the commit
     DELIVER   stream, blocks              coordinator -> broker (stream 0) -> client (stream = its subscription);
                                           blocks as `Block.to_wire`, in offset order within a group
     HEADS     {group: (epoch, next)}      coordinator -> broker: every record before `next` that concerns this broker
                                           has been delivered on this link
+    LEADS     {group: epoch}              coordinator -> broker: it serves these groups from now on; the broker asks
+                                          `resume_groups`, before which nothing of them is delivered to it or taken
     REQUEST   id, method, arguments       either direction; answered by one REPLY
     REPLY     id, error or None, result
     DICTIONARY  packed dictionary         broker -> client: a new dictionary of a family
     BEAT                                  either direction: nothing but that the sender lives (`heartbeat`)
+    APPEND    [(group, epoch, previous,   leader -> follower: blocks (last offset, value as it is stored) that stand
+               committed, blocks)]        behind offset `previous`; below `committed` all is (`cluster.replication`)
+    APPENDED  {group: (epoch, next)}      follower -> leader: everything before `next` is durable here
+    REFUSED   {group: epoch}              follower -> leader: an APPEND was not taken; the epoch that was promised
 
 Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
 
@@ -52,6 +59,7 @@ from .shapes import (
     name_text,
     nothing,
     row,
+    whole_number,
 )
 
 PROTOCOL_VERSION: Final = 3
@@ -68,6 +76,10 @@ REPLY: Final = 6
 DICTIONARY: Final = 7
 TAKEN: Final = 8
 BEAT: Final = 9
+LEADS: Final = 10
+APPEND: Final = 11
+APPENDED: Final = 12
+REFUSED: Final = 13
 CHALLENGE: Final = 16
 HELLO: Final = 17
 WELCOME: Final = 18
@@ -117,6 +129,13 @@ def _result(value: Any) -> bool:
     return True
 
 
+def _stored(value: Any) -> bool:
+    """(last offset, value of a block): verified where it is taken."""
+    return type(value) is tuple and len(value) == 2 and OFFSET(value[0]) and type(value[1]) is bytes
+
+
+_append: Final = row(GROUP, WHOLE, whole_number(-1), OFFSET, each(_stored))
+
 # Entries of a PUBLISH and blocks of a DELIVER are looked at one by one, so that one that is wrong costs itself.
 MESSAGES: Final[dict[int, Fields]] = {
     PUBLISH: (WHOLE, _array),
@@ -128,6 +147,10 @@ MESSAGES: Final[dict[int, Fields]] = {
     REPLY: (WHOLE, either(nothing, _words), any_value),
     DICTIONARY: (data,),
     BEAT: (),
+    LEADS: (mapping(GROUP, WHOLE),),
+    APPEND: (each(_append),),
+    APPENDED: (mapping(GROUP, row(WHOLE, OFFSET)),),
+    REFUSED: (mapping(GROUP, WHOLE),),
     CHALLENGE: (data, name_text, WHOLE),
     HELLO: (data, name_text, name_text, WHOLE, data),
     WELCOME: (data, mapping(name_text, any_value)),

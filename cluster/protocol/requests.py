@@ -19,6 +19,7 @@ from .shapes import (
     WHOLE,
     Fields,
     Shape,
+    any_value,
     data,
     data_upto,
     each,
@@ -69,6 +70,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "resume": (CURSOR,),
     "register": (FILTERS,),
     "serve": (),
+    "resume_groups": (CURSOR,),
     "subscribe": (FILTERS, truth),
     "unsubscribe": (FILTERS,),
     "offsets_at": (either(nothing, GROUPS), WHOLE),
@@ -100,6 +102,13 @@ COORDINATOR: Final[dict[str, Fields]] = {
 
 # Coordinators ask brokers.
 BROKER: Final[dict[str, Fields]] = {"session_yield": (name_text, WHOLE, truth), "session_will": (name_text, data)}
+
+# Leaders ask followers.
+LEADER: Final[dict[str, Fields]] = {
+    "follow": (mapping(GROUP, WHOLE),),
+    "begin": (mapping(GROUP, row(WHOLE, whole_number(-1))),),
+    "install": (GROUP, any_value),
+}
 
 # Python clients ask brokers.
 CLIENT: Final[dict[str, Fields]] = {

@@ -117,7 +117,10 @@ def test_texts_become_values(dotted: str, text: str, value: Any) -> None:
             "[link]\nbatch_bytes_max = 9_000_000\n",
             r"link\.batch_bytes_max = 9000000 is more than link\.queue_bytes_max",
         ),
-        ("[cluster]\nmin_copies = 2\n", r"cluster\.min_copies = 2: groups have 1 copy.*set it to 0 or 1"),
+        (
+            "[cluster]\ncopies = 2\nmin_copies = 3\n",
+            r"cluster\.min_copies = 3 is more than cluster\.copies = 2: nothing would ever be acknowledged",
+        ),
         ("[mqtt\n", r"f\.toml is no TOML file: .*line 1"),
     ],
 )

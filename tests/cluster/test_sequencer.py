@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lexicast.actors.coordinator.sequencer_memory import StoreMemory
 from lexicast.cluster.blocks import CONTROL, QOS_MASK, Block, Mark, Meta, ProducerRun, Run, pack_meta, unpack_meta
-from lexicast.cluster.errors import PeerError, StaleEpochError, UsageError
+from lexicast.cluster.errors import LedElsewhereError, PeerError, StaleEpochError, UsageError
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 from lexicast.cluster.records import Released, Unsubscribed
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, RUNS_REMEMBERED, Placed, Sequenced, Sequencer
@@ -124,6 +124,7 @@ def test_marks_of_sessions_that_never_release_leave_memory_with_their_commit() -
         assert (uid, 7) in made.groups[GROUP].marks
         store.commit([block])
         made.durable("a", GROUP, block.last)
+        made.applied(GROUP, block.last + 1)
         again = publish(made, entry([b"x"], qos=2, producer=uid, marks=[Mark(0, uid, 7)]))
         assert places(again) == [block.first]
     assert not made.groups[GROUP].marks
@@ -139,6 +140,8 @@ def test_qos0_goes_at_once_but_overtakes_nothing() -> None:
     assert safe is not None
     made.durable("a", GROUP, safe.last)
     assert made.deliverable(GROUP) == [safe, behind]
+    assert list(made.waiting(GROUP, safe.first)) == [safe, behind]  # committed, and not in the tables yet
+    made.applied(GROUP, safe.last + 1)
     assert list(made.waiting(GROUP, 0)) == [behind]
 
 
@@ -169,9 +172,9 @@ def test_a_stale_epoch_and_a_leader_that_is_no_member_are_refused() -> None:
         made.open(GROUP, 5, 0, 0, ["a"])
     with pytest.raises(UsageError, match="in-sync"):
         made.open(GROUP, 6, 0, 0, ["b"])
-    with pytest.raises(UsageError, match="not led"):
+    with pytest.raises(LedElsewhereError):
         made.room(GROUP + 1, 1)
-    with pytest.raises(UsageError, match="not led"):
+    with pytest.raises(LedElsewhereError):
         made.publish(GROUP + 1, *_with_bytes(entry([b"x"])), 1)
 
 
@@ -407,3 +410,31 @@ class Cluster(RuleBasedStateMachine):
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_a_joiner_is_waited_for_before_it_counts_and_who_is_dropped_is_not() -> None:
+    made = sequencer()
+    group = made.groups[GROUP]
+    start = group.next
+    assert not made.count(GROUP, ["a"], {"b": start})
+    block = publish(made, entry([b"0"])).block
+    assert block is not None
+    assert not made.durable("a", GROUP, block.last)  # b lacks it
+    assert made.durable("b", GROUP, block.last)
+    assert not made.count(GROUP, ["a", "b"], {})
+    behind = publish(made, entry([b"1"], sequence=2)).block
+    assert behind is not None
+    made.durable("a", GROUP, behind.last)
+    assert group.committed == block.last + 1
+    assert made.count(GROUP, ["a"], {})  # b is lost
+    assert group.committed == behind.last + 1
+    with pytest.raises(UsageError):
+        made.count(GROUP, ["b"], {})
+
+
+def test_nothing_is_committed_while_there_are_fewer_members_than_asked_for() -> None:
+    made = Sequencer("a", StoreMemory(cast(Any, MemoryStore(8).tables)), min_copies=2)
+    made.open(GROUP, 1, -1, 0, ["a"])
+    assert not made.durable("a", GROUP, 0)
+    made.count(GROUP, ["a", "b"], {})
+    assert made.durable("b", GROUP, 0)

@@ -95,7 +95,7 @@ def test_a_damaged_frame_is_an_error_or_another_payload_but_never_a_crash(at: in
     with suppress(DictionaryError):
         assert len(reader.decode(bytes(damaged), bytes_max=1_000)) <= 1_000
         return
-    with pytest.raises(DictionaryError, match=f"family 'devices/\\+', dictionary {held.id:016x}, topic stream of"):
+    with pytest.raises(DictionaryError, match=r"family .*, dictionary .*, topic stream of"):
         reader.decode(sent[2])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lexicast.cluster.errors import StoreError, StoreFullError, UnavailableError
 from lexicast.cluster.positions import topic_group
 from lexicast.compression.codecs import ZSTD
 from lexicast.compression.dictionary import Dictionary
+from lexicast.storage.log.stored_block import StoredBlock
 
 from ..support.harness import GROUPS, MIB, STORE, WAIT_S, Cluster, EngineNode, Received, Stream, eventually
 
@@ -716,7 +717,7 @@ async def test_a_coordinator_whose_store_takes_no_more_ends(tmp_path: Path) -> N
         coordinator = await cluster.start_coordinator()
         broker = await cluster.start_engine("broker-0")
 
-        def fails(blocks: object) -> None:
+        def fails(blocks: object, apply: object = None) -> None:
             raise StoreError("I/O error")
 
         coordinator.server.store.commit = fails  # type: ignore[method-assign]  # a disk that fails
@@ -738,10 +739,10 @@ async def test_a_dictionary_that_the_full_disk_refused_takes_along_what_refers_t
         disk, waiting = coordinator.disk, coordinator.server.led.committer
         commit, refusals = disk.write, iter([StoreFullError("another process has filled the disk")] * 2)
 
-        def full_at_first(blocks: Sequence[Block]) -> None:
+        def full_at_first(blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
             if error := next(refusals, None):  # the dictionary with its publication, then without it
                 raise error
-            commit(blocks)
+            commit(blocks, apply)
 
         await waiting.drain()  # the subscription's record
         disk.write = full_at_first

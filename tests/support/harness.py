@@ -17,8 +17,9 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -33,7 +34,8 @@ from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.server import CoordinatorServer
-from lexicast.actors.link.sockets import listen
+from lexicast.actors.link.link import Link, LinkUser
+from lexicast.actors.link.sockets import dial, listen
 from lexicast.actors.status.cluster_status import AskActor, cannot_ask
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, SystemClock
@@ -41,6 +43,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError
 from lexicast.cluster.membership import BROKER, COORDINATOR, Member
 from lexicast.storage.environment.options import StoreOptions
+from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.store import Store
 
 if TYPE_CHECKING:
@@ -87,14 +90,14 @@ class Disk:
         self.waiting = 0
         store.commit = self.commit  # type: ignore[method-assign]  # a disk whose speed the test decides
 
-    def commit(self, blocks: Sequence[Block]) -> None:
+    def commit(self, blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
         """`Store.commit`, when the disk is not held."""
         self.waiting += 1
         self._open.wait()
         self.waiting -= 1
         if self._dead:
             raise StoreError("crashed before this was written")
-        self.write(blocks)
+        self.write(blocks, apply)
         self.commits += 1
 
     def hold(self) -> None:
@@ -130,6 +133,8 @@ class Coordinator:
         server = self.server
         self._listener.close()
         links = list(server._links)
+        if server._copies is not None:
+            await server._copies.stop()
         for task in server._tasks:
             task.cancel()
         for link in links:
@@ -263,8 +268,11 @@ class Cluster:
         config: Config | None = None,
         options: StoreOptions = STORE,
         clock: Clock | None = None,
+        copies: int = 1,
     ) -> None:
+        """`copies`: members that each group is to have."""
         self.folder = folder
+        self.copies = copies
         self.config = (config or Config()).replaced(mqtt__port=0)
         self.options = options
         self.clock = clock or SystemClock()
@@ -301,18 +309,30 @@ class Cluster:
             folder, cluster_id=info.cluster_id, member=name, groups=info.groups, options=self.options, clock=self.clock
         )
         disk = Disk(store)
-        epochs = {group: tail.epoch for group, tail in store.tails().items()}
-        epochs = await self.coordination.open_groups(name, epochs, info.cluster_id if known else None)
+        told = info.cluster_id if known else None
+        states = await self.coordination.open_groups(name, store.known_epochs(), told)
         server = CoordinatorServer(name, store, self.clock)
-        await server.start(epochs)
+        if self.copies > 1:
+            server.share(self.coordination, self.copies, partial(self._dial, name))
+        await server.start(states)
         path = f"unix:{self._run.name}/{name}-{next(self._sockets)}"
         listener, address = await listen(path, info.key, info.cluster_id, server.opened, {})
-        await self.coordination.register(
-            COORDINATOR, Member(name, 0, (address,), TEST_NODE, os.getpid(), tuple(sorted(epochs)))
-        )
+        member = Member(name, 0, (address,), TEST_NODE, os.getpid(), tuple(sorted(states)))
+        await self.coordination.register(COORDINATOR, member)
         coordinator = self.coordinators[name] = Coordinator(server, listener, disk)
         await self._tell_engines()
         return coordinator
+
+    async def _dial(self, name: str, member: Member, user: LinkUser) -> Link:
+        info = await self.coordination.cluster()
+        hello = ("coordinator", name, 1)
+        return await dial(member.addresses[0], info.key, info.cluster_id, hello, lambda link: user)
+
+    async def lose_coordinator(self, name: str) -> None:
+        """Kill it, and let the coordination server know."""
+        incarnation = (await self.coordination.members(-1, 0)).coordinators[name].incarnation
+        await self.crash_coordinator(name)
+        self.coordination.lost(COORDINATOR, name, incarnation)
 
     async def crash_coordinator(self, name: str = "coordinator-0") -> None:
         """Kill it; see `Coordinator.crash`."""
@@ -371,4 +391,5 @@ class Cluster:
                         queue_bytes_max=link.queue_bytes_max,
                     )
 
-                engine.coordinators.follow(members.coordinators.values(), make)
+                leaders = {group: state.leader for group, state in members.groups.items()}
+                engine.coordinators.follow(members.coordinators.values(), make, leaders)

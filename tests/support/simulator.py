@@ -1,24 +1,27 @@
 """A whole cluster in one thread and in no time: a seed decides every delay, crash and cut, so that a failure replays.
 
-Real: coordinators (sequencer, committer, routing, requests), pipelines, links, engines, fan-out, subscribers, caches.
-Simulated: the clock (`virtual.SimLoop`: time passes when nothing is left to do), disks (`Gate` and `MemoryStore`: slow,
-sometimes full, and a crash loses what was not committed), wires (`virtual.Wire`: delays, pieces, cuts). No sockets, no
-threads, no real time.
+Real: coordinators (sequencer, committer, routing, requests, copies), the coordination server, pipelines, links,
+engines, fan-out, subscribers, caches. Some stories have several copies of each group, and coordinators that are lost,
+or only taken for lost. Simulated: the clock (`virtual.SimLoop`: time passes when nothing is left to do), disks (`Gate`
+and `MemoryStore`: slow, sometimes full, and a crash loses what was not committed), wires (`virtual.Wire`: delays,
+pieces, cuts). No sockets, no threads, no real time.
 
 `run(seed)` plays one story and raises `Violation` when a guarantee of DESIGN section 3 is broken:
 
     order       within a group every subscriber sees offsets ascend, and all see the same record at an offset
     once        nothing is stored twice, no subscriber sees a position twice
     kept        nothing acknowledged at QoS 1 or 2 is lost: it is in the log, and every subscriber gets what is
-    committed   a publication of QoS 1 or 2 is never seen before it is durable
+    committed   a publication of QoS 1 or 2 is never seen before it is durable in every member of its in-sync set
+    alike       in the end each group has its copies again, with the same records at the same places
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -31,6 +34,7 @@ from lexicast.actors.broker.pipelines import pipeline as pipeline_module
 from lexicast.actors.broker.pipelines.entries import GroupEntryBuilder, SealedEntry
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
+from lexicast.actors.coordination.server import CoordinationServer
 from lexicast.actors.coordinator import committer as committer_module
 from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.link.handshake import DiallerLink, ListenerLink
@@ -39,10 +43,13 @@ from lexicast.actors.loop import turns as turns_module
 from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
-from lexicast.cluster.errors import LexicastError, StoreError, StoreFullError
-from lexicast.cluster.membership import Member
+from lexicast.cluster.errors import LexicastError, StoreError, StoreFullError, UnavailableError
+from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import COORDINATOR, Member, Members
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import matches
+from lexicast.storage.file.damage import Ledger
+from lexicast.storage.log.stored_block import StoredBlock
 
 from .memory_store import MemoryStore
 from .virtual import SimLoop, Wire
@@ -71,14 +78,89 @@ class Gate:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def commit(self, blocks: Sequence[Block]) -> None:
-        """Durable at once, unless the disk is full or the process is dead."""
+    def _usable(self) -> None:
         if not self.alive:
             raise StoreError("dead")
-        if self._store.full and any(block.kind == PUBLICATIONS for block in blocks):
+
+    def commit(self, blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
+        """Durable at once, unless the disk is full or the process is dead."""
+        self._usable()
+        found = [each.block if isinstance(each, StoredBlock) else each for each in blocks]
+        if self._store.full and any(block.kind == PUBLICATIONS for block in found):
             raise StoreFullError("full")
-        self._store.commit(blocks)
-        self._world.stored(blocks)
+        self._store.commit(blocks, apply)
+
+    def promise(self, epochs: Mapping[int, int]) -> None:
+        """As the store's."""
+        self._usable()
+        self._store.promise(epochs)
+
+    def truncate(self, group: int, last: int) -> None:
+        """As the store's."""
+        self._usable()
+        self._store.truncate(group, last)
+
+    def install(self, group: int, page: Any) -> None:
+        """As the store's."""
+        self._usable()
+        self._store.install(group, page)
+
+
+class MemoryRegistry:
+    """As `storage.registry.Registry`: what is committed is durable."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Any] = {}
+        self.damage = Ledger()
+
+    def get(self, key: str) -> Any:
+        """As `Registry.get`."""
+        return self._rows.get(key)
+
+    def is_damaged(self, key: str) -> bool:
+        """Nothing is."""
+        return False
+
+    def items(self, prefix: str) -> dict[str, Any]:
+        """As `Registry.items`."""
+        return {key: value for key, value in self._rows.items() if key.startswith(prefix)}
+
+    def commit(self, changes: Mapping[str, Any]) -> None:
+        """As `Registry.commit`."""
+        self._rows.update(changes)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class SimulatedCoordination(CoordinationServer):
+    """A coordination server that answers after a while."""
+
+    def __init__(self, world: World, names: Sequence[str]) -> None:
+        registry: Any = MemoryRegistry()
+        super().__init__(registry, GROUPS, names)
+        self._world = world
+        self._claims = {name: ({}, None) for name in names}
+        self._found()
+
+    async def _later(self) -> None:
+        await asyncio.sleep(self._world.choose.random() * 0.02)
+
+    async def members(self, known_version: int, wait_s: float) -> Members:
+        """See `Coordination`."""
+        await self._later()
+        found = await super().members(known_version, wait_s)
+        await self._later()
+        return found
+
+    async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        """See `Coordination`; sometimes the answer is lost."""
+        await self._later()
+        held = await super().change_groups(changes)
+        await self._later()
+        if self._world.choose.random() < 0.1:
+            raise UnavailableError("the answer was lost")
+        return held
 
 
 class Reader:
@@ -133,13 +215,18 @@ class World:
         self.config = Config().replaced(
             broker__cache_bytes_max=self.choose.choice([0, 300, 1 << 20]), link__batch_bytes_max=4096
         )
-        self.names = ["coordinator-0", "coordinator-1"][: self.choose.randint(1, 2)]
+        self.names = ["coordinator-0", "coordinator-1", "coordinator-2"][: self.choose.randint(1, 3)]
+        self.copies = min(len(self.names), self.choose.choice([1, 2, 2, 3]))
         self.stores = {name: MemoryStore(GROUPS) for name in self.names}
-        self.epoch = 0
+        for store in self.stores.values():
+            store.when_applied = self.applied
+        self.coordination = SimulatedCoordination(self, self.names)
+        self.incarnation_of: dict[str, int] = {}
         self.gates: dict[str, Gate] = {}
         self.servers: dict[str, CoordinatorServer] = {}
         self.engines: dict[str, BrokerEngine] = {}
         self.incarnations: dict[str, int] = {}
+        self.starting: dict[str, CoordinatorServer] = {}
         self.wires: list[Wire] = []
         self.served: list[tuple[CoordinatorServer, Wire]] = []
         self.places: dict[bytes, tuple[int, int]] = {}
@@ -161,18 +248,22 @@ class World:
 
     # -- what is checked at once
 
-    def stored(self, blocks: Sequence[Block]) -> None:
-        """Blocks became durable."""
-        for block in blocks:
-            if block.kind == PUBLICATIONS:
-                for record in block.records():
-                    place = (block.group, record.offset)
-                    if self.places.setdefault(record.payload, place) != place:
-                        self.broken.append(f"once: {record.payload!r} at {place} and {self.places[record.payload]}")
+    def applied(self, block: Block) -> None:
+        """A block counts, as one of its copies has it."""
+        if block.kind == PUBLICATIONS:
+            for record in block.records():
+                place = (block.group, record.offset)
+                if self.places.setdefault(record.payload, place) != place:
+                    self.broken.append(f"once: {record.payload!r} at {place} and {self.places[record.payload]}")
+
+    def is_committed(self, group: int, offset: int, payload: bytes) -> bool:
+        """Whether every member of the group's in-sync set has this record there."""
+        members = self.coordination._leadership[group].in_sync
+        return all(self.stores[name].has(group, offset, payload) for name in members)
 
     def delivered(self, group: int, offset: int, flags: int, payload: bytes) -> None:
         """A subscriber got a record."""
-        if flags & QOS_MASK and self.places.get(payload) != (group, offset):
+        if flags & QOS_MASK and not self.is_committed(group, offset, payload):
             self.broken.append(f"committed: {payload!r} was seen at {group}:{offset} before it was durable")
         if self.records.setdefault((group, offset), payload) != payload:
             self.broken.append(f"order: {group}:{offset} is {payload!r} and {self.records[group, offset]!r}")
@@ -181,18 +272,29 @@ class World:
 
     async def open(self, name: str) -> None:
         """Start a coordinator over its store."""
-        self.epoch += 1
         gate = self.gates[name] = Gate(self.stores[name], self)
         clock: Clock = self
         store: Any = gate
         server = CoordinatorServer(name, store, clock)
-        groups = [group for group in range(GROUPS) if group % len(self.names) == self.names.index(name)]
-        await server.start(dict.fromkeys(groups, self.epoch))
+        known = self.stores[name].known_epochs()
+        # Only for a first start the store may be an empty one.
+        cluster_id = self.coordination._cluster["id"] if known or name in self.incarnation_of else None
+        states = await self.coordination.open_groups(name, known, cluster_id)
+        if self.copies > 1:
+            server.share(self.coordination, self.copies, partial(self.dial_peer, name))
+        self.starting[name] = server
+        await server.start(states)
+        if self.starting.get(name) is not server:
+            return  # killed meanwhile
+        del self.starting[name]
         self.servers[name] = server
+        self.incarnation_of[name] = await self.coordination.register(COORDINATOR, Member(name, 0, (name,), name, 0))
 
     def kill(self, name: str) -> None:
         """Kill a coordinator; the transaction under way may just have made it."""
         server, gate = self.servers.pop(name), self.gates[name]
+        if server._copies is not None:
+            self.tasks.append(self.loop.create_task(server._copies.stop()))
         for future, (handle, func, arguments) in list(self.loop.calls.items()):
             if getattr(func, "__self__", None) is server.led.committer:
                 handle.cancel()
@@ -207,6 +309,10 @@ class World:
         for served, wire in self.served:
             if served is server:
                 wire.abort()
+
+    async def dial_peer(self, name: str, member: Member, user: Any) -> Link:
+        """A coordinator dials another one."""
+        return await self.dial(member.addresses, KEY, CLUSTER_ID, ("coordinator", name, 1), lambda link: user, None)
 
     async def dial(
         self,
@@ -257,9 +363,8 @@ class World:
                 queue_bytes_max=65_536,
             )
 
-        count = len(self.names)
-        leads = {n: tuple(range(i, GROUPS, count)) for i, n in enumerate(self.names)}
-        engine.coordinators.follow([Member(n, 0, (n,), "", 0, leads[n]) for n in self.names], make)
+        leaders = {group: state.leader for group, state in self.coordination._leadership.states().items()}
+        engine.coordinators.follow([Member(n, 0, (n,), "", 0) for n in self.names], make, leaders)
         return engine
 
     # -- clients
@@ -342,11 +447,18 @@ class World:
 
     def disturb(self) -> None:
         """One mishap."""
-        match self.choose.choice(["coordinator", "broker", "cut", "cut", "full"]):
+        mishaps = ["coordinator", "broker", "cut", "cut", "full"]
+        match self.choose.choice([*mishaps, "coordinator", "suspected"] if self.copies > 1 else mishaps):
             case "coordinator" if self.servers:
                 name = self.choose.choice(sorted(self.servers))
                 self.kill(name)
-                self.later(self.choose.random() * 0.3, self.open, name)
+                self.loop.call_later(self.choose.random() * 0.2, self.suspect, name)
+                self.later(self.choose.random() * 0.6, self.open, name)
+            case "suspected" if self.servers:
+                # It serves, but the coordination server takes it for lost, and finds it again.
+                name = self.choose.choice(sorted(self.servers))
+                self.suspect(name)
+                self.loop.call_later(self.choose.random() * 0.3, self.find, name)
             case "broker":
                 engine = self.any_engine()
                 self.tasks.append(self.loop.create_task(engine.close()))
@@ -357,6 +469,14 @@ class World:
                 store = self.stores[self.choose.choice(self.names)]
                 store.full = True
                 self.loop.call_later(self.choose.random() * 0.2, setattr, store, "full", False)
+
+    def suspect(self, name: str) -> None:
+        """The coordination server takes a coordinator for lost."""
+        self.coordination.lost(COORDINATOR, name, self.incarnation_of.get(name, 0))
+
+    def find(self, name: str) -> None:
+        """It can be reached again."""
+        self.coordination.found(COORDINATOR, name, self.incarnation_of.get(name, 0))
 
     def later(self, delay_s: float, work: Callable[..., Any], *arguments: Any) -> None:
         """Start a coroutine after a while."""
@@ -420,6 +540,11 @@ class World:
             if not wanted <= reader.places:
                 missing = sorted(wanted - reader.places)
                 return f"the reader of {reader.filter!r} since {reader.since} lacks {missing[:3]} of {len(missing)}"
+        for group, state in self.coordination._leadership.states().items():
+            if len(state.in_sync) < self.copies:
+                return f"group {group} has {len(state.in_sync)} copies"
+            if len({tuple(self.stores[name].publications(group)) for name in state.in_sync}) > 1:
+                return f"the copies of group {group} at {state.in_sync} are not alike"
         return ""
 
 

@@ -8,7 +8,7 @@ coordinator was lost meanwhile: the broker is the producer, so the group answers
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ class SealedEntry:
     size_bytes: int
     # Its publishers wait for the commit (QoS 1 and 2 of this broker's own making).
     awaited: bool = False
+    # It was given to another pipeline: what becomes of it here is of no interest.
+    moved: bool = False
 
 
 class GroupEntryBuilder:
@@ -178,5 +180,20 @@ class PublishBatch:
     awaited: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.count()
+
+    def count(self) -> None:
+        """What is in it has changed."""
         self.awaited = any([entry.awaited for entry in self.entries])
         self.size_bytes = sum([entry.size_bytes for entry in self.entries])
+
+    def give_up(self, groups: Container[int]) -> list[SealedEntry]:
+        """Take the entries of these groups out; what is answered for them is of no interest any more."""
+        given = []
+        for at, entry in enumerate(self.entries):
+            if entry.wire[0] in groups and not entry.moved:
+                given.append(entry)
+                self.entries[at] = SealedEntry(entry.wire, [], (), 0, False, True)
+        if given:
+            self.count()
+        return given

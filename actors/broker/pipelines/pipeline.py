@@ -5,6 +5,10 @@ arrives meanwhile joins the next one (no timers). Beyond
 `queue_bytes_max` unanswered bytes the pipeline is full: publishers' sockets are not read until half of it is gone.
 After a broken link the pipeline dials again, tells the coordinator how far it had been served (`resume`), and sends
 every unanswered batch again, in order.
+
+Where a group is led by another coordinator from now on, what has not been answered of it moves to that one's pipeline
+(`give_up`, `take_over`), in order, with the count of the sequences; answers and deliveries that come late are dropped.
+What a coordinator answers with nothing, because it leads the group no more, is put aside until it is known who does.
 """
 
 from __future__ import annotations
@@ -13,16 +17,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.membership import Member
 from lexicast.cluster.protocol.heartbeat import Beats
-from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, PUBLISH, REQUEST, TAKEN
+from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, LEADS, PUBLISH, REQUEST, TAKEN
 
 from ...link.link import BEATS, Link
-from ...link.sockets import dial
+from ...link.sockets import dial_any
 from ...loop.background import keep_going, stop_loops
 from .entries import Done, GroupEntryBuilder, PublishBatch, SealedEntry
 from .stored_compression import StoredCompression
@@ -64,6 +68,10 @@ class PipelineUser(Protocol):
     def on_resumed(self, pipeline: Pipeline) -> None:
         """The link stands (again)."""
 
+    def on_leads(self, pipeline: Pipeline, leads: dict[int, int]) -> list[int]:
+        """The coordinator serves these groups (and their epochs) from now on. On a link that begins: those of which
+        another coordinator was thought to be the leader until now."""
+
     def on_room(self) -> None:
         """A full pipeline has room again."""
 
@@ -74,6 +82,7 @@ class PipelineUser(Protocol):
         """A coordinator asks the broker."""
 
 
+# More than 25 methods: what is under way on a link, and moves to another one, is one account.
 class Pipeline:
     """The link to one coordinator and what is under way on it."""
 
@@ -107,6 +116,10 @@ class Pipeline:
         self._untaken = 0
         self._next_tag = 1
         self._sequences: dict[int, int] = {}
+        # Entries whose groups are led elsewhere, in order, until it is known where.
+        self._aside: dict[int, list[SealedEntry]] = {}
+        # Groups that others lead by now, as far as this coordinator has led them.
+        self._elsewhere: set[int] = set()
         self._known_dictionaries: set[tuple[int, int]] = set()
         self._flushing = False
         self._queued_bytes = 0
@@ -168,6 +181,56 @@ class Pipeline:
         self._queued_bytes += entry.size_bytes - builder.size_bytes
         self._sealed.append(entry)
 
+    # -- groups that are led elsewhere
+
+    def give_up(self, groups: Collection[int]) -> tuple[list[SealedEntry], dict[int, int]]:
+        """Another coordinator leads these groups from now on: what has not been answered of them, in order, and the
+        next sequence of each."""
+        self._elsewhere.update(groups)
+        given = self._recall(groups)
+        for group in groups:
+            builder = self._builders.pop(group, None)
+            if builder is not None:
+                self._seal(group, builder)
+        given += [entry for entry in self._sealed if entry.wire[0] in groups]
+        self._sealed = deque([entry for entry in self._sealed if entry.wire[0] not in groups])
+        self._queued_bytes -= sum([entry.size_bytes for entry in given])
+        self._known_dictionaries = {(g, d) for g, d in self._known_dictionaries if g not in groups}
+        sequences = {group: self._sequences.pop(group) for group in groups if group in self._sequences}
+        self._look_for_room()
+        return given, sequences
+
+    def take_over(self, entries: Sequence[SealedEntry], sequences: Mapping[int, int]) -> None:
+        """What another pipeline has given up: it goes before anything newer of its groups."""
+        self._sequences.update(sequences)
+        for entry in entries:
+            self.forward(entry)
+
+    def lead(self, groups: Collection[int]) -> None:
+        """The coordinator serves these groups (again): what was put aside of them goes to it."""
+        self._elsewhere.difference_update(groups)
+        if self.link is not None or self._aside:
+            # On a link that stands, what is under way was sent before the coordinator was asked to serve these groups:
+            # it answers that with nothing. Before what has been sealed since:
+            entries = self._recall(groups)
+            self._sealed.extendleft(reversed(entries))
+            if entries:
+                self._added(0)
+
+    def _recall(self, groups: Collection[int]) -> list[SealedEntry]:
+        """What was put aside or is under way of these groups, in order; what is still answered is of no interest."""
+        recalled = [entry for group in groups for entry in self._aside.pop(group, ())]
+        for tag, batch in list(self._batches.items()):
+            recalled += batch.give_up(groups)
+            if all([entry.moved for entry in batch.entries]):
+                del self._batches[tag]
+                self._taken(batch)
+        return recalled
+
+    def _put_aside(self, entry: SealedEntry) -> None:
+        self._aside.setdefault(entry.wire[0], []).append(entry)
+        self._queued_bytes += entry.size_bytes
+
     def _flush(self) -> None:
         self._flushing = False
         if self.link is None or not self._resumed.is_set() or self._untaken >= self._window:
@@ -218,18 +281,41 @@ class Pipeline:
         """One message of the coordinator."""
         kind = message[0]
         if kind == DELIVER:
-            self._live.on_blocks(message[2])
+            wires = message[2]
+            if self._elsewhere:
+                wires = [wire for wire in wires if not (type(wire) is tuple and wire and wire[0] in self._elsewhere)]
+            self._live.on_blocks(wires)
         elif kind == ACK:
             self._acknowledged(message[1], message[2])
         elif kind == TAKEN:
             self._taken(self._batches.get(message[1]))
             self._flush()
         elif kind == HEADS:
-            self._live.on_heads(message[1])
+            self._on_heads(message[1])
+        elif kind == LEADS:
+            self._user.on_leads(self, message[1])
         elif kind == REQUEST:
             link.answer(message[1], self._user.on_request(message[2], message[3]))
         else:
             raise PeerError(f"a coordinator sent a message of kind {kind}")
+
+    def _on_heads(self, heads: dict[int, tuple[int, int]]) -> None:
+        elsewhere = self._elsewhere
+        self._live.on_heads({g: head for g, head in heads.items() if g not in elsewhere} if elsewhere else heads)
+
+    def resume_groups(self, heads: dict[int, int]) -> None:
+        """Ask to be served in groups that the coordinator began to serve while the link stood; what was registered
+        before on the link is there by then."""
+
+        def served(error: Exception | None, result: Any) -> None:
+            if error is None:
+                self._elsewhere.difference_update(heads)
+                self._on_heads(result["heads"])
+            elif self.link is not None and not isinstance(error, UnavailableError):
+                self.link.abort()
+
+        if self.link is not None:
+            self.link.call(served, "resume_groups", heads)
 
     def on_writable(self, link: Link) -> None:
         """Batches are bounded by the window, so a full socket needs no care of its own."""
@@ -257,12 +343,18 @@ class Pipeline:
         self._taken(batch)
         self._queued_bytes -= batch.size_bytes
         for entry, result in zip(batch.entries, results, strict=True):
+            if not result and not entry.moved:
+                self._put_aside(entry)
+                continue
             if isinstance(result, str):
                 # Its dictionaries may have been refused with it: the next one brings them again.
                 self._known_dictionaries.difference_update([(entry.wire[0], each) for each in entry.dictionaries])
             for done in entry.done:
                 done(result)
         self._flush()
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
         if self.full and self._queued_bytes <= self._queue_bytes_max // 2:
             self.full = False
             self._user.on_room()
@@ -286,16 +378,22 @@ class Pipeline:
         link = await dial_any(
             self.member.addresses, self._key, self._cluster_id, self._hello, lambda link: self, self._beats
         )
-        groups = set(self.member.groups)
-        heads = {group: head for group, head in self._live.heads.items() if group in groups}
+        heads = dict(self._live.heads)
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def served(error: Exception | None, result: Any) -> None:
             if error is None:
                 # While the reply is taken off the link: what follows it is live.
-                self._live.on_heads(result["heads"])
+                # What comes of groups that were thought to be led elsewhere may lack what was subscribed to there: it
+                # is not taken, but asked for once everything is registered here.
+                moved = self._user.on_leads(self, result["leads"])
+                heads = {group: self._live.heads.get(group, 0) for group in moved}
+                self._elsewhere.update(moved)
+                self._on_heads(result["heads"])
                 self._start_over(link)
                 self._user.on_resumed(self)
+                if moved:
+                    self.resume_groups(heads)
             if not opened.done():
                 opened.set_result(None) if error is None else opened.set_exception(error)
 
@@ -345,21 +443,3 @@ class Pipeline:
     def unanswered_bytes(self) -> int:
         """Bytes of publications that wait or are under way."""
         return self._queued_bytes
-
-
-async def dial_any(
-    addresses: tuple[str, ...],
-    key: bytes,
-    cluster_id: str,
-    hello: tuple[str, str, int],
-    opened: Callable[[Link], Any],
-    beats: Beats = BEATS,
-) -> Link:
-    """Dial the first of `addresses` that answers. Raises the last one's OSError, PeerError or AuthenticationError."""
-    failure: Exception = UnavailableError("there is no address to dial")
-    for address in addresses:
-        try:
-            return await dial(address, key, cluster_id, hello, opened, beats)
-        except (OSError, LexicastError) as error:
-            failure = error
-    raise failure

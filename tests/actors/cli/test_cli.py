@@ -391,6 +391,28 @@ def test_warnings_are_sentences(coordinator: dict[str, Any], words: str) -> None
     assert any(re.search(words, warning) for warning in told(0, 0, **coordinator)["warnings"])
 
 
+@pytest.mark.parametrize(
+    ("states", "lost", "words"),
+    [
+        ([(7, "a", "ab"), (7, "a", "a")], "", ["1 topic groups have one copy of 2 (others are catching up)"]),
+        ([(7, "a", "ab"), (7, "a", "a")], "b", ["2 topic groups have one copy of 2 (b cannot be reached)"]),
+        ([(7, "a", "a"), (7, "b", "ab")], "a", ["1 topic groups wait for a,", "1 topic groups have one copy of 2 (a"]),
+        ([(7, "a", "ab"), (7, "b", "ab")], "", []),
+    ],
+)
+def test_what_has_too_few_copies_is_told(states: list[tuple[int, str, str]], lost: str, words: list[str]) -> None:
+    now = told(0, 0)
+    said = {
+        "lost": list(lost),
+        "copies": 2,
+        "group_states": {g: [e, who, list(s)] for g, (e, who, s) in enumerate(states)},
+    }
+    now["coordinators"] = {}
+    found = list(warnings({**now, "coordination": {**now["coordination"], **said}}))
+    assert len(found) == len(words)
+    assert all(warning.startswith(each) for warning, each in zip(found, words, strict=True))
+
+
 def test_times_are_for_people() -> None:
     assert [span(s) for s in (0, 59, 60, 5_000, 3 * 86_400)] == ["0 s", "59 s", "1 min", "1 h 23 min", "3 days"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from binascii import crc32
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,14 @@ import pytest
 from lexicast.actors.coordination.actor import CoordinationActor
 from lexicast.actors.coordination.server import CoordinationServer, LocalCoordination
 from lexicast.cluster.config.tables import Config
-from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError, UnavailableError, UsageError
+from lexicast.cluster.errors import (
+    StoreError,
+    StoreFormatError,
+    StoreFullError,
+    StorePoisonedError,
+    UnavailableError,
+    UsageError,
+)
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import BROKER, COORDINATOR, Coordination, Member
 from lexicast.storage.registry import FILE, MAP_BYTES, Registry
@@ -38,20 +45,24 @@ def broker(name: str = "broker-0") -> Member:
     return Member(name, 0, ("unix:/run/b", "tcp:127.0.0.1:1"), "node", 42)
 
 
+def epochs(states: Mapping[int, GroupState]) -> dict[int, int]:
+    return {group: state.epoch for group, state in states.items()}
+
+
 # -- founding
 
 
 async def test_a_new_cluster_gets_an_id_a_key_and_first_epochs_and_keeps_them(tmp_path: Path) -> None:
     with server(tmp_path) as first:
         assert (await first.cluster(wait=False)).cluster_id == ""
-        assert await first.open_groups("coordinator-0", {}, None) == {0: 1, 1: 1, 2: 1, 3: 1}
+        assert epochs(await first.open_groups("coordinator-0", {}, None)) == {0: 1, 1: 1, 2: 1, 3: 1}
         info = await first.cluster()
     assert len(info.cluster_id) == 32
     assert len(info.key) == 32
     assert info.key.hex() not in repr(info)
     with server(tmp_path, groups=9, coordinators=("other",)) as again:
         assert await again.cluster() == info
-        assert await again.open_groups("coordinator-0", {0: 5}, info.cluster_id) == {0: 6, 1: 2, 2: 2, 3: 2}
+        assert epochs(await again.open_groups("coordinator-0", {0: 5}, info.cluster_id)) == {0: 6, 1: 2, 2: 2, 3: 2}
 
 
 async def test_a_new_server_waits_for_every_coordinator(tmp_path: Path) -> None:
@@ -60,8 +71,8 @@ async def test_a_new_server_waits_for_every_coordinator(tmp_path: Path) -> None:
         waiting = asyncio.create_task(new.cluster())
         await asyncio.sleep(0)
         assert not first.done()
-        assert await new.open_groups(BOTH[1], {}, None) == {1: 1, 3: 1}
-        assert await first == {0: 1, 2: 1}
+        assert epochs(await new.open_groups(BOTH[1], {}, None)) == {1: 1, 3: 1}
+        assert epochs(await first) == {0: 1, 2: 1}
         assert (await waiting).cluster_id
 
 
@@ -74,8 +85,8 @@ async def test_a_lost_server_takes_id_and_epochs_from_the_store_that_knows_them(
     with server(tmp_path, BOTH) as lost:
         empty = asyncio.create_task(lost.open_groups(BOTH[0], {}, None))
         await asyncio.sleep(0)
-        assert await lost.open_groups(BOTH[1], {0: 3, 1: 9}, "c" * 32) == {1: 10, 3: 1}
-        assert await empty == {0: 4, 2: 1}
+        assert epochs(await lost.open_groups(BOTH[1], {0: 3, 1: 9}, "c" * 32)) == {1: 10, 3: 1}
+        assert epochs(await empty) == {0: 4, 2: 1}
         assert (await lost.cluster()).cluster_id == "c" * 32
 
 
@@ -128,6 +139,104 @@ async def test_a_change_of_group_is_durable_and_a_stale_one_refused(tmp_path: Pa
     with server(tmp_path) as again:
         assert await again.change_group(0, pair, GroupState(1, BOTH[1], BOTH[1:]))
         assert again.status()["group_states"][0] == [1, BOTH[1], [BOTH[1]]]
+
+
+async def test_many_changes_at_once_say_what_holds_now(tmp_path: Path) -> None:
+    first, pair = GroupState(0, BOTH[0], BOTH[:1]), GroupState(0, BOTH[0], BOTH)
+    wanted = {
+        0: (first, pair),
+        1: (first, pair),  # stale: another one leads it
+        2: (first, GroupState(0, BOTH[1], BOTH)),  # a new leader in the old epoch, who was not in sync
+    }
+    held = {0: pair, 1: GroupState(0, BOTH[1], BOTH[1:]), 2: first}
+    with LocalCoordination(tmp_path, coordinators=BOTH) as here:
+        before = await here.members(-1, 0)
+        assert await here.change_groups(wanted) == held
+        after = await here.members(before.version, 0)
+        assert after.version == before.version + 1
+        assert {group: after.groups[group] for group in held} == held
+    with server(tmp_path) as again:
+        assert (await again.members(-1, 0)).groups == after.groups
+
+
+# -- who is lost
+
+
+async def shared(here: CoordinationServer, groups: int) -> dict[str, int]:
+    """Both coordinators serve, and both are in sync everywhere. Returns their incarnations."""
+    incarnations = {name: await here.register(COORDINATOR, broker(name)) for name in BOTH}
+    states = (await here.members(-1, 0)).groups
+    await here.change_groups({g: (states[g], states[g]._replace(in_sync=BOTH)) for g in range(groups)})
+    return incarnations
+
+
+async def test_groups_of_a_lost_coordinator_are_led_by_another_that_is_in_sync(tmp_path: Path) -> None:
+    with LocalCoordination(tmp_path, 4, BOTH) as here:
+        incarnations = await shared(here, groups=2)
+        version = (await here.members(-1, 0)).version
+        waiting = asyncio.create_task(here.members(version, 5.0))
+        await asyncio.sleep(0)
+        assert here.lost(COORDINATOR, BOTH[0], incarnations[BOTH[0]]) == {0: GroupState(1, BOTH[1], BOTH[1:])}
+        told = await waiting
+        assert (
+            told.groups
+            == {
+                0: GroupState(1, BOTH[1], BOTH[1:]),
+                1: GroupState(0, BOTH[1], BOTH),  # the leader drops who is lost itself
+                2: GroupState(0, BOTH[0], BOTH[:1]),  # nobody else has it
+                3: GroupState(0, BOTH[1], BOTH[1:]),
+            }
+        )
+        assert here.status()["lost"] == [BOTH[0]]
+        opened = await here.open_groups(BOTH[0], {0: 1, 2: 1}, (await here.cluster()).cluster_id)
+        assert opened == {2: GroupState(2, BOTH[0], BOTH[:1])}  # what it leads by now, and no more
+    with server(tmp_path) as again:
+        assert (await again.members(-1, 0)).groups[0].leader == BOTH[1]
+
+
+async def test_a_suspicion_that_is_out_of_date_moves_nothing(tmp_path: Path) -> None:
+    with LocalCoordination(tmp_path, 2, BOTH) as here:
+        incarnations = await shared(here, groups=2)
+        await here.register(COORDINATOR, broker(BOTH[0]))  # it has started again
+        assert here.lost(COORDINATOR, BOTH[0], incarnations[BOTH[0]]) == {}
+        assert here.lost(BROKER, BOTH[0], 1) == {}
+        assert here.status()["lost"] == []
+
+
+async def test_what_could_not_be_made_durable_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalCoordination(tmp_path, 2, BOTH) as here:
+        incarnations = await shared(here, groups=2)
+        before = await here.members(-1, 0)
+        dropped = before.groups[1]._replace(in_sync=BOTH[1:])
+
+        def full(changes: Mapping[str, Any]) -> None:
+            raise StoreFullError("no room")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(here._registry, "commit", full)
+            with pytest.raises(StoreFullError):
+                here.lost(COORDINATOR, BOTH[0], incarnations[BOTH[0]])
+            with pytest.raises(StoreFullError):
+                await here.change_group(1, before.groups[1], dropped)
+            with pytest.raises(StoreFullError):
+                await here.open_groups(BOTH[1], {1: 7}, (await here.cluster()).cluster_id)
+            assert await here.members(-1, 0) == before
+        assert here.lost(COORDINATOR, BOTH[0], incarnations[BOTH[0]]) == {0: GroupState(1, BOTH[1], BOTH[1:])}
+        assert await here.change_group(1, before.groups[1], dropped)
+        told = (await here.members(-1, 0)).groups
+    with server(tmp_path) as again:
+        assert (await again.members(-1, 0)).groups == told
+
+
+async def test_who_comes_back_succeeds_those_that_were_lost_meanwhile(tmp_path: Path) -> None:
+    with LocalCoordination(tmp_path, 2, BOTH) as here:
+        incarnations = await shared(here, groups=2)
+        here.lost(COORDINATOR, BOTH[0], incarnations[BOTH[0]])
+        assert here.lost(COORDINATOR, BOTH[1], incarnations[BOTH[1]]) == {}  # nobody is left
+        here.found(COORDINATOR, BOTH[0], incarnations[BOTH[0]])
+        states = (await here.members(-1, 0)).groups
+        assert states[1] == GroupState(1, BOTH[0], BOTH[:1])
+        assert states[0] == GroupState(1, BOTH[1], BOTH[1:])  # it was dropped there, and may lack what came after
 
 
 # -- membership
@@ -275,7 +384,7 @@ async def test_a_server_whose_rows_are_damaged_starts_and_hands_out_nothing_twic
     with server(tmp_path, BOTH) as first:
         await asyncio.gather(*[first.open_groups(name, {}, None) for name in BOTH])
         cluster_id = first.status()["cluster_id"]
-        opened = await first.open_groups(BOTH[0], {}, cluster_id)
+        opened = epochs(await first.open_groups(BOTH[0], {}, cluster_id))
         for _ in range(3):
             incarnation = await first.register(COORDINATOR, broker(BOTH[0]))
     _flip(tmp_path, _row([opened[0], BOTH[0], [BOTH[0]]]))
@@ -287,20 +396,20 @@ async def test_a_server_whose_rows_are_damaged_starts_and_hands_out_nothing_twic
         with pytest.raises(StoreFormatError, match="has served this cluster before"):
             await again.open_groups(BOTH[0], {}, None)
         anew = await again.open_groups(BOTH[0], opened, cluster_id)
-        assert all(anew[group] > epoch for group, epoch in opened.items())
+        assert all(anew[group].epoch > epoch for group, epoch in opened.items())
         assert await again.register(COORDINATOR, broker(BOTH[0])) > incarnation
 
 
 async def test_a_server_that_has_lost_the_cluster_asks_the_stores(tmp_path: Path) -> None:
     with server(tmp_path) as first:
-        opened = await first.open_groups("coordinator-0", {}, None)
+        opened = epochs(await first.open_groups("coordinator-0", {}, None))
         info = await first.cluster()
     names = {"id": info.cluster_id, "key": info.key, "groups": 4, "coordinators": list(BOTH[:1])}
     _flip(tmp_path, _row(names))
     with server(tmp_path) as again:
         anew = await again.open_groups("coordinator-0", opened, info.cluster_id)
         assert (await again.cluster()).cluster_id == info.cluster_id
-        assert all(anew[group] > epoch for group, epoch in opened.items())
+        assert all(anew[group].epoch > epoch for group, epoch in opened.items())
 
 
 @pytest.mark.parametrize("size", [100, 12_288, MAP_BYTES // 2])

@@ -43,7 +43,7 @@ class Busy:
 
 
 def committer(store: Any) -> Committer:
-    return Committer(store, ManualClock(time_us=0), lambda _: None, lambda *_: None, lambda _: None)
+    return Committer(store, ManualClock(time_us=0), lambda *_: None, lambda *_: None, lambda _: None)
 
 
 def block() -> Block:
@@ -94,7 +94,7 @@ async def test_after_a_failure_nothing_waits_for_the_disk() -> None:
 
     failures: list[StoreError] = []
     store: Any = Broken(1)
-    writer = Committer(store, ManualClock(time_us=0), lambda _: None, lambda *_: None, failures.append)
+    writer = Committer(store, ManualClock(time_us=0), lambda *_: None, lambda *_: None, failures.append)
     async with asyncio.timeout(60):
         writer.submit([block()])
         await writer.drain()

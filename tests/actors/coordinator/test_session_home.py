@@ -74,7 +74,7 @@ class Table:
     def sessions(self, group: int) -> Iterable[SessionSaved]:
         return [row for (number, _), row in self.rows.items() if number == group]
 
-    def due_sessions(self, now_us: int, limit: int) -> list[tuple[int, SessionSaved]]:
+    def due_sessions(self, now_us: int, limit: int, groups: object = None) -> list[tuple[int, SessionSaved]]:
         return [(group, row) for (group, _), row in self.rows.items() if 0 < due_us(row) <= now_us][:limit]
 
 

@@ -17,6 +17,8 @@ from ...support.harness import Cluster, eventually
 class FakeLink:
     """Keeps the kinds of the messages of each write."""
 
+    name = "broker-0"
+
     def __init__(self) -> None:
         self.writes: list[list[int]] = []
         self._gathered: list[int] = []

@@ -1,0 +1,107 @@
+"""A coordinator's part in the copies of groups: of those it leads, and of those it follows.
+
+`LedGroups` hands it what was sequenced and what became durable; without it a coordinator leads alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import Coordination, Member
+from lexicast.storage.log.stored_block import StoredBlock
+
+from ...link.link import Link
+from ..led_groups import LedGroups
+from .followers import Followers
+from .following import Following
+from .leadership import GroupLeadership
+
+
+class Copies:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        led: LedGroups,
+        coordination: Coordination,
+        copies: int,
+        dial: Callable[[Member, Any], Any],
+    ) -> None:
+        """`copies`: members that each group is to have; `dial(member, user)` opens a link to another coordinator."""
+        self._led = led
+        apart = led.committer.apart
+        self.leadership = GroupLeadership(led.name, coordination, led, copies, dial)
+        self.followers = Followers(
+            led.name,
+            led.store,
+            led.sequencer,
+            apart,
+            self.leadership.dial,
+            self.leadership,
+            led.moved,
+            self.leadership.depose,
+        )
+        self.leadership.followers = self.followers
+        self.following = Following(led.store, led.committer, led.sequencer.groups, self.leadership.depose)
+        self._renewals: set[asyncio.Task[None]] = set()
+        led.copies = self
+
+    def opened(self, link: Link) -> Following:
+        """Another coordinator has dialled: it leads groups that are to be followed here."""
+        return self.following.opened(link)
+
+    async def stop(self) -> None:
+        """Follow and ship no more."""
+        for task in self._renewals:
+            task.cancel()
+        await self.leadership.stop()
+        await self.followers.stop()
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`: how many groups are followed here, and of each follower of groups that are led here
+        how many it follows, in how many of them it counts, and the most offsets that it lacks in one."""
+        followers: dict[str, dict[str, int]] = {}
+        for led in self.followers.status().values():
+            for name, found in led["followers"].items():
+                of = followers.setdefault(name, {"groups": 0, "in_sync": 0, "lag": 0})
+                of["groups"] += 1
+                of["in_sync"] += name in led["in_sync"]
+                of["lag"] = max(of["lag"], found["lag"])
+        return {"following": self.following.count, "followers": followers}
+
+    # -- for `LedGroups`
+
+    def may_lead(self, states: Mapping[int, GroupState]) -> list[int]:
+        """Those of these groups that are not promised to somebody newer; they are not followed here any more."""
+        wanted = {group: state.epoch for group, state in states.items() if self.leadership.holds(group, state)}
+        return self.following.lead(wanted)
+
+    def lead(self, states: Mapping[int, GroupState]) -> None:
+        """These are led here from now on: their first blocks come with the next `ship`."""
+        for group, state in states.items():
+            self.followers.lead(group, state.epoch, state.in_sync)
+
+    def close(self, groups: Iterable[int]) -> None:
+        """These are not led here any more."""
+        self.followers.close(groups)
+
+    def ship(self, blocks: Sequence[Block]) -> list[StoredBlock]:
+        """Blocks that were just sequenced go to followers; those that were encoded for that."""
+        return self.followers.ship(blocks) if self.followers.groups else []
+
+    def written(self, blocks: Iterable[Block]) -> None:
+        """Blocks of groups that are followed here are durable."""
+        self.following.written(blocks)
+
+    def refused(self, led: Sequence[int], followed: Iterable[int]) -> None:
+        """The disk had no room for blocks of these groups, which others may have."""
+        self.following.refused(followed)
+        if led:
+            # A task of its own: what waits for the disk goes on.
+            task = asyncio.get_running_loop().create_task(self.leadership.renew(led))
+            self._renewals.add(task)
+            task.add_done_callback(self._renewals.discard)

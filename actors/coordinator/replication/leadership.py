@@ -1,0 +1,259 @@
+"""Which groups are led here, under which epoch, and who counts in them: what the coordination server says, and what is
+asked of it.
+
+Within an epoch only the group's leader changes its in-sync set, by compare-and-set; so what this coordinator knows of
+the set is what it has asked for itself and was granted, and news that are older do no harm. A newer epoch is another
+leader's, or one that was given to this coordinator because the leader before was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import Coordination, Member, Members
+from lexicast.cluster.placement import followers as placed_followers
+from lexicast.cluster.replication import Phase
+
+from ...link.link import Link
+from ...loop.background import keep_going, stop_loops
+from .follower_link import Led
+from .followers import Followers
+
+log = logging.getLogger(__name__)
+
+MEMBERS_WAIT_S: Final = 5.0
+RETRY_S: Final = 0.1
+
+
+class Leads(Protocol):
+    """Who opens groups to lead them, and closes them."""
+
+    async def open(self, states: Mapping[int, GroupState]) -> None:
+        """Lead these; returns when their first blocks are committed."""
+
+    def close_groups(self, groups: Sequence[int]) -> None:
+        """Lead these no more."""
+
+
+class GroupLeadership:
+    """See the module's docstring; implements `followers.GroupChanges`."""
+
+    def __init__(
+        self,
+        name: str,
+        coordination: Coordination,
+        leads: Leads,
+        copies: int,
+        dial: Callable[[Member, Any], Any],
+    ) -> None:
+        """`dial(member, user)` opens a link to another coordinator; `copies`: members that each group is to have."""
+        self.name = name
+        self._coordination = coordination
+        self._leads = leads
+        self._copies = copies
+        self._dial = dial
+        self.followers: Followers
+        self._members: dict[str, Member] = {}
+        # Of each group that is led here, or about to be.
+        self._states: dict[int, GroupState] = {}
+        self._drops: dict[int, set[str]] = {}
+        self._joins: dict[int, set[str]] = {}
+        # Groups of which a change was asked for, and it is not known whether it was made.
+        self._unresolved: set[int] = set()
+        self._wanted = asyncio.Event()
+        self._version = -1
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- life
+
+    async def start(self, states: Mapping[int, GroupState]) -> None:
+        """Lead what the coordination server has given to this coordinator at its start, and take part in what changes
+        from then on. Raises StoreError."""
+        self._states.update(states)
+        self._tasks = [
+            keep_going(self._watch(), "following who leads which groups"),
+            keep_going(self._change(), "changing who counts"),
+        ]
+        await self._open(states)
+
+    async def stop(self) -> None:
+        """Take part no more."""
+        await stop_loops(*self._tasks)
+
+    async def dial(self, name: str, user: Any) -> Link:
+        """A link to another coordinator. Raises OSError, LexicastError."""
+        member = self._members.get(name)
+        if member is None:
+            raise UnavailableError(f"{name} has not been seen yet")
+        link: Link = await self._dial(member, user)
+        return link
+
+    # -- what changes
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                members = await self._coordination.members(self._version, MEMBERS_WAIT_S)
+            except LexicastError as error:
+                log.debug("the membership: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if members.version != self._version:
+                self._version = members.version
+                await self._take(members)
+
+    async def _take(self, members: Members) -> None:
+        self._members = members.coordinators
+        self.followers.coordinators(members.coordinators)
+        known = members.groups
+        gone = [g for g, own in self._states.items() if g in known and known[g].epoch > own.epoch]
+        given = {
+            group: state
+            for group, state in members.groups.items()
+            if state.leader == self.name and (group not in self._states or state.epoch > self._states[group].epoch)
+        }
+        self.depose(gone)
+        if given:
+            await self._open_given(given)
+        self._place()
+
+    async def _open(self, states: Mapping[int, GroupState]) -> None:
+        self._states.update(states)
+        try:
+            await self._leads.open(states)
+        finally:
+            # What could not be opened, for want of room or since somebody newer leads it, is none of ours.
+            for group, state in states.items():
+                if self._states.get(group) == state and group not in self.followers.groups:
+                    del self._states[group]
+
+    async def _open_given(self, states: Mapping[int, GroupState]) -> None:
+        """Lead what was given to this coordinator; what cannot be led now is tried again."""
+        try:
+            await self._open(states)
+        except LexicastError as error:
+            log.error("groups %s cannot be led now: %s", sorted(states), error)
+            await asyncio.sleep(RETRY_S)
+            self._version = -1
+
+    def _place(self) -> None:
+        """Who is to follow the groups that are led here."""
+        nodes = {name: member.node for name, member in self._members.items()}
+        for group in self._states:
+            self.followers.want(group, placed_followers(group, self.name, nodes, self._copies))
+
+    def depose(self, groups: Sequence[int]) -> None:
+        """Somebody else leads these, under a newer epoch."""
+        for group in groups:
+            self._states.pop(group, None)
+            self._drops.pop(group, None)
+            self._joins.pop(group, None)
+            self._unresolved.discard(group)
+        if groups:
+            self._leads.close_groups(groups)
+
+    def holds(self, group: int, state: GroupState) -> bool:
+        """Whether this coordinator is to lead the group under this very state."""
+        return self._states.get(group) == state
+
+    # -- GroupChanges
+
+    def drop(self, member: str, groups: Sequence[int]) -> None:
+        """See `followers.GroupChanges`."""
+        for group in groups:
+            self._drops.setdefault(group, set()).add(member)
+        self._wanted.set()
+
+    def join(self, member: str, groups: Sequence[int]) -> None:
+        """See `followers.GroupChanges`."""
+        for group in groups:
+            self._joins.setdefault(group, set()).add(member)
+        self._wanted.set()
+
+    async def _change(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            drops, self._drops = self._drops, {}
+            joins, self._joins = self._joins, {}
+            changes = {}
+            for group in {*drops, *joins}:
+                change = self._changed(group, drops.get(group, set()), joins.get(group, set()))
+                if change is not None:
+                    changes[group] = change
+            if not changes:
+                continue
+            try:
+                held = await self._coordination.change_groups(changes)
+            except LexicastError as error:
+                # Whether it was done is not known: it is asked for again, which does no harm.
+                log.debug("the in-sync sets: %s", error)
+                self._unresolved.update(changes)
+                for group in changes:
+                    self._drops.setdefault(group, set()).update(drops.get(group, ()))
+                    self._joins.setdefault(group, set()).update(joins.get(group, ()))
+                await asyncio.sleep(RETRY_S)
+                self._wanted.set()
+                continue
+            self._held(changes, held)
+
+    def _changed(self, group: int, drops: set[str], joins: set[str]) -> tuple[GroupState, GroupState] | None:
+        """What to ask for; None when there is no need any more."""
+        known, led = self._states.get(group), self.followers.groups.get(group)
+        if known is None or led is None or led.epoch != known.epoch:
+            return None
+        away = {name for name in {*drops, *joins} if self._is_away(led, name)}
+        ready = [name for name in sorted(joins) if name in led.joining and name not in away]
+        in_sync = (*[name for name in known.in_sync if name not in away or name not in drops], *ready)
+        if in_sync == known.in_sync and group not in self._unresolved:
+            self.followers.give_up(group)
+            return None
+        # Also where nothing is to change: what became of a change whose answer was lost has to be known.
+        return known, known._replace(in_sync=in_sync)
+
+    @staticmethod
+    def _is_away(led: Led, name: str) -> bool:
+        found = led.members.get(name)
+        return found is None or found.phase is Phase.ASKED
+
+    def _held(self, changes: Mapping[int, tuple[GroupState, GroupState]], held: Mapping[int, GroupState]) -> None:
+        """What the coordination server has after a change that was asked for."""
+        gone = []
+        for group, (_, wanted) in changes.items():
+            state, known = held[group], self._states.get(group)
+            self._unresolved.discard(group)
+            if known is None or known.epoch != wanted.epoch:
+                continue
+            if state.epoch != known.epoch:
+                gone.append(group)
+                continue
+            self._states[group] = state
+            self.followers.counts(group, state.in_sync)
+            if state != wanted:
+                self.followers.ask_again(group)
+        self.depose(gone)
+
+    async def renew(self, groups: Sequence[int]) -> None:
+        """Lead these under a new epoch: what this coordinator's disk refused, others may have. Returns when that is
+        asked for; groups that are led elsewhere by now are closed."""
+        changes = {}
+        for group in groups:
+            known = self._states.get(group)
+            if known is not None:
+                changes[group] = (known, known._replace(epoch=known.epoch + 1))
+        self._leads.close_groups(list(changes))
+        while changes:
+            try:
+                held = await self._coordination.change_groups(changes)
+            except LexicastError as error:
+                log.debug("a new epoch: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            await self._open_given({group: held[group] for group, (_, new) in changes.items() if held[group] == new})
+            self.depose([group for group, (_, new) in changes.items() if held[group] != new])
+            return

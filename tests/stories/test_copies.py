@@ -1,0 +1,138 @@
+"""Groups with two copies: followers, joiners, and another coordinator that leads when one is lost.
+
+Everything runs in one event loop: real stores, real links (`tests.support.harness`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lexicast.storage.store import Store
+
+from ..support.harness import Cluster, eventually
+
+BOTH = ("coordinator-0", "coordinator-1")
+
+
+def states(cluster: Cluster) -> dict[int, list[Any]]:
+    """[epoch, leader, in-sync set] of each group."""
+    found: dict[int, list[Any]] = cluster.coordination.status()["group_states"]
+    return found
+
+
+def in_sync(cluster: Cluster) -> list[int]:
+    """How many members each group has."""
+    return [len(members) for _, _, members in states(cluster).values()]
+
+
+def alike(stores: list[Store], group: int) -> bool:
+    """Whether all have applied as much of a group."""
+    return len({store.applied_below(group) for store in stores}) == 1 and stores[0].applied_below(group) > 0
+
+
+async def two(cluster: Cluster) -> None:
+    """Start both coordinators; returns when every group has two copies."""
+    await asyncio.gather(*[cluster.start_coordinator(name) for name in BOTH])
+    await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+
+
+async def test_every_group_gets_a_second_copy_that_has_what_is_committed(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await asyncio.gather(*[cluster.start_coordinator(name) for name in BOTH])
+        broker = await cluster.start_engine("broker-0")
+        await broker.publish(b"before/the/copy", [b"1", b"2"], qos=1)
+        await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+        for i in range(20):
+            await broker.publish(b"a/%d" % i, [b"x%d" % i], qos=1)
+        stores = [cluster.coordinators[name].server.store for name in BOTH]
+        for group in states(cluster):
+            await eventually(partial(alike, stores, group), "both copies to be alike")
+            logs = [[value for _, value in store.stored(group, 0, 1 << 20)] for store in stores]
+            assert logs[0] == logs[1]
+
+
+async def test_another_coordinator_leads_when_one_is_lost_and_nothing_acknowledged_is(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"#")
+        sent = []
+        for i in range(30):
+            payload = b"before %d" % i
+            await broker.publish(b"t/%d" % (i % 8), [payload], qos=1)
+            sent.append(payload)
+        under_way = [broker.publish_later(b"t/%d" % (i % 8), [b"during %d" % i], qos=1) for i in range(30)]
+        await cluster.lose_coordinator(BOTH[0])
+        await asyncio.gather(*under_way)
+        sent += [b"during %d" % i for i in range(30)]
+        for i in range(30):
+            payload = b"after %d" % i
+            await broker.publish(b"t/%d" % (i % 8), [payload], qos=1)
+            sent.append(payload)
+        assert {leader for _, leader, _ in states(cluster).values()} == {BOTH[1]}
+        records = await stream.arrived(len(sent))
+        assert sorted(record.payload for record in records) == sorted(sent)
+        places = [(record.group, record.offset) for record in records]
+        assert len(set(places)) == len(places)
+        for group in {group for group, _ in places}:
+            offsets = [offset for own, offset in places if own == group]
+            assert offsets == sorted(offsets)
+
+
+async def test_one_that_comes_back_follows_and_may_lead_again(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"#")
+        sent = 0
+        for turn in range(3):
+            lost, other = BOTH[turn % 2], BOTH[1 - turn % 2]
+            for i in range(10):
+                await broker.publish(b"t/%d" % i, [b"%d/%d" % (turn, i)], qos=1)
+                sent += 1
+            await cluster.lose_coordinator(lost)
+            for i in range(10):
+                await broker.publish(b"t/%d" % i, [b"%d/%d again" % (turn, i)], qos=1)
+                sent += 1
+            assert all([leader, members] == [other, [other]] for _, leader, members in states(cluster).values())
+            await cluster.start_coordinator(lost)
+            await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+        records = await stream.arrived(sent)
+        assert len({record.payload for record in records}) == sent
+
+
+async def test_a_lost_follower_is_dropped_and_publishing_goes_on(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        broker = await cluster.start_engine("broker-0")
+        await broker.publish(b"a", [b"1"], qos=1)
+        leader = states(cluster)[broker.engine.coordinators.group_of(b"a")][1]
+        await cluster.crash_coordinator(next(name for name in BOTH if name != leader))
+        await broker.publish(b"a", [b"2"], qos=1)
+
+
+async def test_leaderships_are_evened_out_while_brokers_publish_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        await cluster.lose_coordinator(BOTH[0])
+        await cluster.start_coordinator(BOTH[0])
+        await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+        broker = await cluster.start_engine("broker-0")
+        stream = await broker.subscribe(b"#")
+        sent, moved = [], 0
+        for i in range(20):
+            under_way = [broker.publish_later(b"t/%d" % j, [b"%d/%d" % (i, j)], qos=1) for j in range(16)]
+            sent += [b"%d/%d" % (i, j) for j in range(16)]
+            moved += len(cluster.coordination.balance(1))
+            await asyncio.gather(*under_way)
+        leaders = [state[1] for state in cluster.coordination.status()["group_states"].values()]
+        assert moved == len(leaders) // 2
+        assert sorted(leaders) == sorted(BOTH * moved)
+        records = await stream.arrived(len(sent))
+        assert sorted(record.payload for record in records) == sorted(sent)
+        for group in {record.group for record in records}:
+            offsets = [record.offset for record in records if record.group == group]
+            assert offsets == sorted(set(offsets))

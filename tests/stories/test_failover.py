@@ -1,0 +1,118 @@
+"""A coordinator's process is killed, and stopped, under a running cluster of two: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lexicast
+
+TIMEOUT_S = 120.0
+CONFIG = """
+[cluster]
+copies = 2
+[node]
+coordinators = 2
+"""
+
+
+@contextmanager
+def up(folder: Path) -> Iterator[dict[str, Any]]:
+    """`lexicast up` with two coordinators that copy each other's groups; what its ready file says."""
+    (folder / "lexicast.toml").write_text(CONFIG)
+    ready = folder / "ready.json"
+    options = ["--config", str(folder / "lexicast.toml"), "--data-dir", str(folder / "data"), "--mqtt-port", "0"]
+    with (folder / "up.log").open("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lexicast.actors.cli", "up", *options, "--ready-file", str(ready)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+        try:
+            until = time.monotonic() + TIMEOUT_S
+            while not ready.exists():
+                alive = process.poll() is None and time.monotonic() < until
+                assert alive, (folder / "up.log").read_text()
+                time.sleep(0.05)
+            yield json.loads(ready.read_text())
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+async def states(run: dict[str, Any]) -> list[list[Any]]:
+    """[epoch, leader, in-sync set] of each group, as `lexicast status` says."""
+    command = [sys.executable, "-m", "lexicast.actors.cli", "status", "--json", "--data-dir", run["data_dir"]]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    return list(json.loads(told)["coordination"]["group_states"].values())
+
+
+async def copied(run: dict[str, Any]) -> None:
+    """Return when every group has two copies."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while {len(members) for _, _, members in await states(run)} != {2}:
+            pass
+
+
+@pytest.mark.timeout(300)
+async def test_a_coordinator_that_is_killed_or_stopped_costs_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    with up(tmp_path) as run:
+        addresses = [a for a in run["brokers"]["broker-0"] if a.startswith("unix:")]
+        key = (Path(run["data_dir"]) / "cluster.key").read_bytes()
+        async with lexicast.connect(f"link:{addresses[0]}", key=key) as bus:
+            got: list[bytes] = []
+            acknowledged: list[bytes] = []
+
+            async def read() -> None:
+                async with bus.subscribe("d/#") as stream:
+                    subscribed.set()
+                    async for message in stream:
+                        got.append(message.payload)
+
+            async def publish(number: int) -> None:
+                payload = b"%d" % number
+                await bus.publish(f"d/{number % 40}", payload, qos=1)
+                acknowledged.append(payload)
+
+            subscribed = asyncio.Event()
+            reader = asyncio.create_task(read())
+            await subscribed.wait()
+            await copied(run)
+            number = 0
+            for victim, ends in zip(run["pids"]["coordinators"], (signal.SIGKILL, signal.SIGSTOP), strict=True):
+                sent = []
+                for at in range(100):
+                    sent.append(asyncio.create_task(publish(number)))
+                    number += 1
+                    if at == 30:
+                        os.kill(victim, ends)
+                    await asyncio.sleep(0.01)
+                async with asyncio.timeout(TIMEOUT_S):
+                    await asyncio.gather(*sent)
+                if ends == signal.SIGSTOP:
+                    assert len({leader for _, leader, _ in await states(run)}) == 1
+                    os.kill(victim, signal.SIGCONT)
+                await copied(run)
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(got) < number:  # noqa: ASYNC110  # what comes late too
+                    await asyncio.sleep(0.05)
+            assert len(acknowledged) == number
+            assert sorted(got) == sorted(acknowledged)
+            reader.cancel()
