@@ -158,6 +158,8 @@ class Committer:
             self._waiting = [block for block in self._waiting if not unwanted(block)]
             self.waiting_bytes -= sum([block.size_bytes for block in taken])
             self.waiting_records -= sum([block.count for block in taken])
+            for block in taken:
+                self._stored.pop(id(block), None)
         return taken
 
     def _go_on(self) -> None:
