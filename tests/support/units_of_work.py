@@ -16,6 +16,7 @@ RAY_FILES: Final = (
     "tests/docs/test_five_minutes.py",
     "tests/raydp_jobs/test_cluster.py",
     "tests/raydp_jobs/test_commands.py",
+    "tests/stories/test_failover.py",
     "tests/stories/test_operators_cluster.py",
     "tests/stories/test_operators_nodes.py",
 )
