@@ -228,7 +228,7 @@ class Interest:
             self._led.append_control(group, record, _ignore)
 
     def _groups_of(self, filters: Iterable[bytes]) -> list[int]:
-        led = self._led.sequencer.groups
+        led = self._led.served
         groups: set[int] = set()
         for topic_filter in filters:
             if is_wildcard(topic_filter):
