@@ -17,3 +17,9 @@ REPLAY = os.environ.get("SIMULATOR_SEED")
 def test_the_guarantees_hold_in_every_story(first: int) -> None:
     for seed in range(first, first + (1 if REPLAY else SEEDS_A_TEST)):
         run(seed)
+
+
+# A record for a group that only begins to be led; tables that followed from what others did not have yet.
+@pytest.mark.parametrize("seed", [10191, 11154])
+def test_stories_that_once_broke_a_guarantee_hold(seed: int) -> None:
+    run(seed)

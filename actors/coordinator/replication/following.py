@@ -73,7 +73,7 @@ class Following:
             known = self._groups.get(group)
             if max(self._store.promised(group), known.epoch if known is not None else 0) > epoch:
                 continue
-            self._committer.apart.discard(group)
+            # Its tables go on to follow only what is committed: whether others count is for `Followers` to say.
             self._leaders.pop(group, None)
             self._groups.pop(group, None)
             able.append(group)
