@@ -82,6 +82,10 @@ class PipelineUser(Protocol):
         """A coordinator asks the broker."""
 
 
+def _tag(tagged: tuple[int, SealedEntry]) -> int:
+    return tagged[0]
+
+
 # More than 25 methods: what is under way on a link, and moves to another one, is one account.
 class Pipeline:
     """The link to one coordinator and what is under way on it."""
@@ -116,8 +120,9 @@ class Pipeline:
         self._untaken = 0
         self._next_tag = 1
         self._sequences: dict[int, int] = {}
-        # Entries whose groups are led elsewhere, in order, until it is known where.
-        self._aside: dict[int, list[SealedEntry]] = {}
+        # Entries whose groups are led elsewhere, until it is known where, each with its batch's tag: batches are not
+        # answered in the order in which they were sent, where one also holds entries that wait for their commit.
+        self._aside: dict[int, list[tuple[int, SealedEntry]]] = {}
         # Groups that others lead by now, as far as this coordinator has led them.
         self._elsewhere: set[int] = set()
         self._known_dictionaries: set[tuple[int, int]] = set()
@@ -219,16 +224,17 @@ class Pipeline:
 
     def _recall(self, groups: Collection[int]) -> list[SealedEntry]:
         """What was put aside or is under way of these groups, in order; what is still answered is of no interest."""
-        recalled = [entry for group in groups for entry in self._aside.pop(group, ())]
+        recalled = [tagged for group in groups for tagged in self._aside.pop(group, ())]
         for tag, batch in list(self._batches.items()):
-            recalled += batch.give_up(groups)
+            recalled += [(tag, entry) for entry in batch.give_up(groups)]
             if all([entry.moved for entry in batch.entries]):
                 del self._batches[tag]
                 self._taken(batch)
-        return recalled
+        recalled.sort(key=_tag)
+        return [entry for _, entry in recalled]
 
-    def _put_aside(self, entry: SealedEntry) -> None:
-        self._aside.setdefault(entry.wire[0], []).append(entry)
+    def _put_aside(self, tag: int, entry: SealedEntry) -> None:
+        self._aside.setdefault(entry.wire[0], []).append((tag, entry))
         self._queued_bytes += entry.size_bytes
 
     def _flush(self) -> None:
@@ -344,7 +350,7 @@ class Pipeline:
         self._queued_bytes -= batch.size_bytes
         for entry, result in zip(batch.entries, results, strict=True):
             if not result and not entry.moved:
-                self._put_aside(entry)
+                self._put_aside(tag, entry)
                 continue
             if isinstance(result, str):
                 # Its dictionaries may have been refused with it: the next one brings them again.
