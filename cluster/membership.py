@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from .leadership import GroupState
+from .placement import Site
 
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"
@@ -32,7 +33,8 @@ class ClusterInfo:
 class Member:
     """One actor that serves. `addresses`: its link addresses ("unix:PATH", "tcp:HOST:PORT"), nearest first.
 
-    `incarnation` is given by `register` (what the caller puts there is ignored); `groups`: what a coordinator leads.
+    `incarnation` is given by `register` (what the caller puts there is ignored); `groups`: what a coordinator leads;
+    `location`: that of its node, see `placement.Site`.
     """
 
     name: str
@@ -41,17 +43,26 @@ class Member:
     node: str
     pid: int
     groups: tuple[int, ...] = ()
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Everybody who serves, by name, and who leads which group. `version` grows with each change, never goes back."""
+    """Everybody who serves, by name, and who leads which group. `version` grows with each change, never goes back.
+
+    `leaving`: nodes that are being drained: what is there serves on until others have taken it over.
+    """
 
     version: int
     coordinators: dict[str, Member]
     brokers: dict[str, Member]
     samplers: dict[str, Member]
     groups: dict[int, GroupState] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+
+    def sites(self) -> dict[str, Site]:
+        """Where the coordinators are."""
+        return {n: Site(m.node, m.location, m.node in self.leaving) for n, m in self.coordinators.items()}
 
 
 class Coordination(Protocol):

@@ -107,6 +107,16 @@ class CoordinationActor:
     async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
         return await (await self._serving()).change_groups(changes)
 
+    async def add_coordinators(self, nodes: dict[str, str]) -> None:
+        """See `CoordinationServer`; so are the next two."""
+        await (await self._serving()).add_coordinators(nodes)
+
+    async def drain_node(self, node: str, leaving: bool) -> None:
+        (await self._serving()).drain_node(node, leaving)
+
+    async def remove_node(self, node: str) -> None:
+        (await self._serving()).remove_node(node)
+
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         return await (await self._serving()).change_group(group, expected, new)
 

@@ -12,7 +12,7 @@ change.
 Members belong to a *run* (one `lexicast up`): a restart of the server keeps them, since they serve on; a new run
 starts without them, since their addresses are gone. Incarnations outlive both.
 
-Registry keys: cluster, run, version, group/NNNNN, incarnation/KIND/NAME, member/KIND/NAME.
+Registry keys: cluster, run, version, group/NNNNN, incarnation/KIND/NAME, member/KIND/NAME, and those of `nodes`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from typing import Any, Final
 from lexicast.cluster.errors import StaleEpochError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
 from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, Member, Members
-from lexicast.cluster.placement import balanced, successors, wanted_copies
+from lexicast.cluster.placement import Site, balanced, successors, wanted_copies
 from lexicast.storage.registry import Registry
+
+from .nodes import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class CoordinationServer:
         self._founded = asyncio.Event()
         self._changed = asyncio.Event()
         self._members: dict[str, dict[str, Member]] = {kind: {} for kind in KINDS}
+        self._nodes = Nodes(registry)
         self._version = 0
         self._leadership = Leadership({})
         # The states as the registry has them: what is decided, and not made durable, is taken back to these.
@@ -113,7 +116,10 @@ class CoordinationServer:
                 if kind in self._members:  # else a bit of the key has flipped
                     self._members[kind][name] = _member(name, row)
         else:
-            self._commit_version({"run": run, **dict.fromkeys(rows)})
+            # What was being drained is there again when the cluster is started anew, or it gets no members.
+            leaving = {f"leaving/{node}": None for node in self._nodes.leaving}
+            self._commit_version({"run": run, **dict.fromkeys(rows), **leaving})
+            self._nodes.took(leaving)
 
     def _commit_version(self, changes: Mapping[str, Any]) -> None:
         """Commit a change of membership and wake who waits for one."""
@@ -146,8 +152,10 @@ class CoordinationServer:
         self._check_member(kind, member)
         key = f"{kind}/{member.name}"
         incarnation = self._next_incarnation(f"incarnation/{key}")
-        row = [incarnation, member.addresses, member.node, member.pid, member.groups]
-        self._commit_version({f"incarnation/{key}": incarnation, f"member/{key}": row})
+        row = [incarnation, member.addresses, member.node, member.pid, member.groups, member.location]
+        home = self._nodes.registered(kind, member)
+        self._commit_version({f"incarnation/{key}": incarnation, f"member/{key}": row, **home})
+        self._nodes.took(home)
         self._members[kind][member.name] = _member(member.name, row)
         if kind == COORDINATOR:
             self._lost.discard(member.name)
@@ -172,7 +180,8 @@ class CoordinationServer:
             except TimeoutError:
                 pass  # nothing changed: the caller sees the same version
         coordinators, brokers, samplers = (dict(self._members[kind]) for kind in KINDS)
-        return Members(self._version, coordinators, brokers, samplers, self._leadership.states())
+        states, leaving = self._leadership.states(), self._nodes.leaving
+        return Members(self._version, coordinators, brokers, samplers, states, leaving)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         await self._wait_founded()
@@ -234,7 +243,7 @@ class CoordinationServer:
             self._succeed()
 
     def coordinators(self) -> tuple[str, ...]:
-        """The names of all coordinators that the cluster was created with."""
+        """The names of all coordinators of the cluster, whether they serve or not."""
         return tuple(self._cluster["coordinators"])
 
     def alive(self) -> list[str]:
@@ -243,11 +252,51 @@ class CoordinationServer:
 
     def balance(self, most: int) -> dict[int, GroupState]:
         """Have at most `most` groups led by coordinators that lead fewer than others; see `placement.balanced`."""
-        changed = balanced(self._leadership.states(), self.alive(), most)
+        changed = balanced(self._leadership.states(), self.alive(), most, self._nodes.on_leaving(COORDINATOR))
         for group, state in changed.items():
             self._leadership.change(group, self._leadership[group], state)
         self._commit_groups(changed)
         return changed
+
+    # -- nodes that come and go
+
+    async def add_coordinators(self, nodes: dict[str, str]) -> None:
+        """These coordinators belong to the cluster from now on, each to its node; those that do already, to another
+        one. Raises UsageError, UnavailableError."""
+        await self._wait_founded()
+        for name in nodes:
+            self._check_member(COORDINATOR, Member(name, 0, (), "", 0))
+        homes = self._nodes.added(nodes, self.coordinators())
+        names = sorted({*self.coordinators(), *nodes})
+        self._change_coordinators(names, homes)
+
+    def drain_node(self, node: str, leaving: bool) -> None:
+        """Have others take over what is on `node`, or (`leaving` False) have it serve again. Raises UsageError."""
+        rows = self._nodes.drained(node, leaving)
+        self._commit_version(rows)
+        self._nodes.took(rows)
+
+    def remove_node(self, node: str) -> None:
+        """Forget `node` and its members. Raises UsageError while it has what others lack."""
+        rows = self._nodes.removed(node, self._leadership.states(), self.alive())
+        gone = [(kind, name) for kind in KINDS for name, home in self._nodes.homes(kind).items() if home == node]
+        members = {f"member/{kind}/{name}": None for kind, name in gone if name in self._members[kind]}
+        names = [name for name in self.coordinators() if (COORDINATOR, name) not in gone]
+        self._change_coordinators(names, {**rows, **members})
+        for kind, name in gone:
+            self._members[kind].pop(name, None)
+            self._lost.discard(name)
+
+    def _change_coordinators(self, names: list[str], rows: Mapping[str, Any]) -> None:
+        cluster = {**self._cluster, "coordinators": names}
+        self._commit_version({"cluster": cluster, **rows})
+        self._cluster = cluster
+        self._nodes.took(rows)
+
+    def is_leaving(self) -> bool:
+        """Whether a node is being drained that still leads something."""
+        going = set(self._nodes.on_leaving(COORDINATOR))
+        return any(state.leader in going for state in self._leadership.states().values())
 
     def _serves(self, kind: str, name: str, incarnation: int) -> bool:
         known = self._members.get(kind, {}).get(name)
@@ -257,7 +306,7 @@ class CoordinationServer:
         """Whatever lost members lead goes to living ones that have it."""
         changed: dict[int, GroupState] = {}
         for name in sorted(self._lost):
-            found = successors(self._leadership.states(), name, self.alive())
+            found = successors(self._leadership.states(), name, self.alive(), self._nodes.on_leaving(COORDINATOR))
             for group, state in found.items():
                 self._leadership.change(group, self._leadership[group], state)
             changed |= found
@@ -284,15 +333,21 @@ class CoordinationServer:
             "pid": os.getpid(),
             "cluster_id": self._cluster["id"],
             "coordinators": list(self._cluster["coordinators"]),
+            "nodes": self._nodes.status(self._leadership.states(), self._members),
+            "homes": {kind: self._nodes.homes(kind) for kind in KINDS},
             "groups": self._cluster["groups"],
             "group_states": groups,
             "members": members,
             "lost": sorted(self._lost),
-            "copies": wanted_copies(self._copies, [m.node for m in self._members[COORDINATOR].values()]),
+            "copies": wanted_copies(self._copies, self._sites().values()),
             "version": self._version,
             "started_us": self._started_us,
             "damage": self._registry.damage.status(),
         }
+
+    def _sites(self) -> dict[str, Site]:
+        serving = self._members[COORDINATOR].items()
+        return {name: Site(m.node, m.location, m.node in self._nodes.leaving) for name, m in serving}
 
     def close(self) -> None:
         """Close the registry: every later call raises."""
@@ -361,8 +416,8 @@ class CoordinationServer:
 
 
 def _member(name: str, row: Sequence[Any]) -> Member:
-    incarnation, addresses, node, pid, groups = row
-    return Member(name, incarnation, tuple(addresses), node, pid, tuple(groups))
+    incarnation, addresses, node, pid, groups, *location = row
+    return Member(name, incarnation, tuple(addresses), node, pid, tuple(groups), *location)
 
 
 def _state(state: Sequence[Any]) -> GroupState:

@@ -110,7 +110,9 @@ class CoordinatorWatch:
         alive, since_s, loop = [""], 0.0, asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._balance_period_s)
-            if alive != (alive := self._server.alive()):
+            if self._server.is_leaving():  # somebody waits for that
+                _decided(partial(self._server.balance, BALANCED_AT_ONCE))
+            elif alive != (alive := self._server.alive()):
                 since_s = loop.time()
             elif loop.time() - since_s >= self._balance_after_s:
                 _decided(partial(self._server.balance, BALANCED_AT_ONCE))

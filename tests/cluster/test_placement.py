@@ -9,32 +9,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.leadership import GroupState, Leadership
-from lexicast.cluster.placement import balanced, followers, successors, wanted_copies
+from lexicast.cluster.placement import Site, balanced, followers, successors, wanted_copies
 
 NAMES = tuple(f"coordinator-{i}" for i in range(6))
 # Two coordinators on each of three nodes.
-NODES = {name: f"node-{i // 2}" for i, name in enumerate(NAMES)}
+NODES = {name: Site(f"node-{i // 2}") for i, name in enumerate(NAMES)}
+# Nodes a and b are at one location, c at another one.
 CLUSTERS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from("abc"), min_size=1)
+LOCATIONS = {"a": "here", "b": "here", "c": "there"}
+
+
+def sites_of(nodes: dict[str, str], leaving: str = "") -> dict[str, Site]:
+    return {name: Site(node, LOCATIONS[node], node in leaving) for name, node in nodes.items()}
 
 
 @given(CLUSTERS, st.integers(0, 200), st.integers(0, 7), st.data())
-def test_followers_are_as_many_as_wanted_and_on_as_many_nodes_as_can_be(
+def test_followers_are_as_many_as_wanted_and_at_as_many_places_as_can_be(
     nodes: dict[str, str], group: int, copies: int, data: st.DataObject
 ) -> None:
-    leader = data.draw(st.sampled_from(sorted(nodes)))
-    found = followers(group, leader, nodes, copies)
-    members = (leader, *found)
+    leader, sites = data.draw(st.sampled_from(sorted(nodes))), sites_of(nodes)
+    members = (leader, *followers(group, leader, sites, copies))
     assert len(set(members)) == len(members)
     assert set(members) <= set(nodes)
-    assert len(members) == min(wanted_copies(copies, nodes.values()), len(nodes))
-    assert len({nodes[name] for name in members}) == min(len(members), len(set(nodes.values())))
+    assert len(members) == min(wanted_copies(copies, sites.values()), len(nodes))
+    places = {site.location for site in sites.values()}
+    assert len({sites[name].location for name in members}) == min(len(members), len(places))
+    if len(places) == 1:
+        assert len({nodes[name] for name in members}) == min(len(members), len(set(nodes.values())))
+
+
+@given(CLUSTERS, st.integers(0, 200), st.integers(0, 4), st.sampled_from("abc"), st.data())
+def test_nobody_follows_on_a_node_that_is_leaving_and_a_leader_there_has_one_more_follower(
+    nodes: dict[str, str], group: int, copies: int, leaving: str, data: st.DataObject
+) -> None:
+    leader, sites = data.draw(st.sampled_from(sorted(nodes))), sites_of(nodes, leaving)
+    found = followers(group, leader, sites, copies)
+    staying = {name for name, site in sites.items() if not site.leaving}
+    assert set(found) <= staying - {leader}
+    assert len({leader, *found} & staying) == min(wanted_copies(copies, sites.values()), len(staying))
 
 
 @pytest.mark.parametrize(
-    ("copies", "nodes", "wanted"), [(0, "a", 1), (0, "aa", 1), (0, "aab", 2), (1, "ab", 1), (3, "a", 3)]
+    ("copies", "nodes", "wanted"), [(0, "a", 1), (0, "aa", 1), (0, "aab", 2), (1, "ab", 1), (3, "a", 3), (0, "a-b", 1)]
 )
 def test_copies_are_automatic_where_nothing_is_said(copies: int, nodes: str, wanted: int) -> None:
-    assert wanted_copies(copies, nodes) == wanted
+    """Nodes behind a dash are leaving."""
+    stay, _, leave = nodes.partition("-")
+    assert wanted_copies(copies, [*map(Site, stay), *[Site(node, leaving=True) for node in leave]]) == wanted
+
+
+def test_leaders_that_leave_hand_over_whatever_others_have_even_where_those_lead_more() -> None:
+    states = shared(4, *NAMES[:2]) | {g: GroupState(1, NAMES[1], NAMES[1:2]) for g in range(10, 20)}
+    found = balanced(states, NAMES, 3, leaving=[NAMES[0]])
+    assert [(state.leader, state.epoch, state.in_sync) for state in found.values()] == [(NAMES[1], 4, NAMES[:2])] * 3
+    assert balanced(shared(4, NAMES[0]), NAMES, 3, leaving=[NAMES[0]]) == {}  # nobody else has anything yet
+
+
+def test_who_leaves_is_given_nothing_to_lead_but_where_nobody_else_can() -> None:
+    assert balanced(shared(9, *NAMES[:3]), NAMES, 9, leaving=NAMES[1:]) == {}
+    lost = successors(shared(9, *NAMES[:3]), NAMES[0], NAMES[1:], leaving=[NAMES[1]])
+    assert {state.leader for state in lost.values()} == {NAMES[2]}
+    alone = successors(shared(9, *NAMES[:2]), NAMES[0], NAMES[1:], leaving=[NAMES[1]])
+    assert {state.leader for state in alone.values()} == {NAMES[1]}
 
 
 def test_copies_are_spread_over_all_that_are_elsewhere() -> None:

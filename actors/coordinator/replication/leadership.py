@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import Coordination, Member, Members
+from lexicast.cluster.placement import Site
 from lexicast.cluster.placement import followers as placed_followers
 from lexicast.cluster.replication import Phase
 
@@ -59,8 +60,11 @@ class GroupLeadership:
         self._dial = dial
         self.followers: Followers
         self._members: dict[str, Member] = {}
+        self._sites: dict[str, Site] = {}
         # Of each group that is led here, or about to be.
         self._states: dict[int, GroupState] = {}
+        # Who is to follow each of them, as the coordinators stand now.
+        self._placed: dict[int, tuple[str, ...]] = {}
         self._drops: dict[int, set[str]] = {}
         self._joins: dict[int, set[str]] = {}
         # Groups of which a change was asked for, and it is not known whether it was made.
@@ -109,6 +113,7 @@ class GroupLeadership:
 
     async def _take(self, members: Members) -> None:
         self._members = members.coordinators
+        self._sites = members.sites()
         self.followers.coordinators(members.coordinators)
         known = members.groups
         gone = [g for g, own in self._states.items() if g in known and known[g].epoch > own.epoch]
@@ -143,14 +148,26 @@ class GroupLeadership:
 
     def _place(self) -> None:
         """Who is to follow the groups that are led here."""
-        nodes = {name: member.node for name, member in self._members.items()}
         for group in self._states:
-            self.followers.want(group, placed_followers(group, self.name, nodes, self._copies))
+            self._placed[group] = placed_followers(group, self.name, self._sites, self._copies)
+            self.followers.want(group, self._placed[group])
+            if self._surplus(group):
+                self._wanted.set()
+
+    def _surplus(self, group: int) -> set[str]:
+        """Members that count and need not, since everybody who is to follow counts: they hold copies that nobody asked
+        for, on a node that is being drained or where the group was led before. Who has not come yet is none of them:
+        at a cluster's start copies would be given up for want of patience."""
+        known, placed = self._states.get(group), self._placed.get(group)
+        if known is None or placed is None or not set(placed).issubset(known.in_sync):
+            return set()
+        return set(known.in_sync).difference(placed, [self.name]).intersection(self._sites)
 
     def depose(self, groups: Sequence[int]) -> None:
         """Somebody else leads these, under a newer epoch."""
         for group in groups:
             self._states.pop(group, None)
+            self._placed.pop(group, None)
             self._drops.pop(group, None)
             self._joins.pop(group, None)
             self._unresolved.discard(group)
@@ -182,7 +199,7 @@ class GroupLeadership:
             drops, self._drops = self._drops, {}
             joins, self._joins = self._joins, {}
             changes = {}
-            for group in {*drops, *joins}:
+            for group in {*drops, *joins, *filter(self._surplus, self._states)}:
                 change = self._changed(group, drops.get(group, set()), joins.get(group, set()))
                 if change is not None:
                     changes[group] = change
@@ -209,7 +226,9 @@ class GroupLeadership:
             return None
         away = {name for name in {*drops, *joins} if self._is_away(led, name)}
         ready = [name for name in sorted(joins) if name in led.joining and name not in away]
-        in_sync = (*[name for name in known.in_sync if name not in away or name not in drops], *ready)
+        surplus = self._surplus(group)
+        stay = [name for name in known.in_sync if name not in surplus and (name not in away or name not in drops)]
+        in_sync = (*stay, *ready)
         if in_sync == known.in_sync and group not in self._unresolved:
             self.followers.give_up(group)
             return None
@@ -234,8 +253,12 @@ class GroupLeadership:
                 continue
             self._states[group] = state
             self.followers.counts(group, state.in_sync)
+            if group in self._placed:
+                self.followers.want(group, self._placed[group])
             if state != wanted:
                 self.followers.ask_again(group)
+            if self._surplus(group):
+                self._wanted.set()
         self.depose(gone)
 
     async def renew(self, groups: Sequence[int]) -> None:
