@@ -41,9 +41,10 @@ class Coordinators:
         # Of each group the newest epoch that a coordinator has told.
         self._epochs: dict[int, int] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     def follow(
-        self, members: Iterable[Member], make: Callable[[Member], Pipeline], leaders: Mapping[int, str] | None = None
+        self, members: Collection[Member], make: Callable[[Member], Pipeline], leaders: Mapping[int, str] | None = None
     ) -> None:
         """The coordinators that there are now; `leaders`: by group, as the coordination server has it. What the
         coordinators themselves have said of their groups (`lead`) is newer."""
@@ -59,6 +60,16 @@ class Coordinators:
             if name in self.pipelines and group not in self._epochs:
                 self._by_group[group] = self.pipelines[name]
         self._changed()
+        self._end_of_others({member.name for member in members})
+
+    def _end_of_others(self, names: Collection[str]) -> None:
+        """Coordinators that are gone, and of which nothing is waited for, are dialled no more."""
+        for name, pipeline in list(self.pipelines.items()):
+            if name not in names and pipeline not in self._leading and not pipeline.unanswered_bytes:
+                del self.pipelines[name]
+                task = asyncio.get_running_loop().create_task(pipeline.close())
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
 
     def news(self, pipeline: Pipeline, leads: Mapping[int, int]) -> dict[int, int]:
         """Those of `leads` (group -> epoch) that are newer than what is known, or were not known to be led there."""

@@ -67,11 +67,14 @@ class BrokerServer:
             self.status,
             status.snapshot,
             self.list_clients,
+            {"node_drain": coordination.drain_node, "node_remove": coordination.remove_node},
         )
         sessions = self.mqtt.sessions
         self._events = CoordinatorEvents(engine, sessions.requests, sessions.resumed, self._room)
         self._meter, self._behind = Meter(), Since()
         self._loops: list[asyncio.Task[None]] = []
+        self._leaving = False
+        self._sending_away: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -91,7 +94,8 @@ class BrokerServer:
         sockets = LinkSockets(name, cluster, config)
         try:
             await sockets.open(run_dir)
-            member = Member(name, 0, sockets.addresses, os.uname().nodename, os.getpid())
+            node = config.node
+            member = Member(name, 0, sockets.addresses, node.own_name(), os.getpid(), location=node.location)
             incarnation = await coordination.register(BROKER, member)
         except BaseException:
             sockets.close()
@@ -136,6 +140,30 @@ class BrokerServer:
     def _apply(self, members: Members) -> None:
         leaders = {group: state.leader for group, state in members.groups.items()}
         self.engine.coordinators.follow(members.coordinators.values(), self._pipeline, leaders)
+        leaving = self.config.node.own_name() in members.leaving
+        if leaving != self._leaving:
+            self._leaving = leaving
+            if self._sending_away is not None:
+                self._sending_away.cancel()
+            work = self._send_away(self._elsewhere(members)) if leaving else self._admit()
+            self._sending_away = asyncio.get_running_loop().create_task(work)
+
+    def _elsewhere(self, members: Members) -> str:
+        """Where MQTT clients find brokers of other nodes, as a server reference [MQTT-3.14.2.2.5]."""
+        stay = [member for member in members.brokers.values() if member.node not in members.leaving]
+        hosts = [a.split(":", 1)[1].rpartition(":")[0] for m in stay for a in m.addresses if a.startswith("tcp:")]
+        return " ".join(dict.fromkeys([f"{host}:{self.mqtt.port}" for host in hosts]))
+
+    async def _send_away(self, reference: str) -> None:
+        """This node is being drained: its clients go to other brokers."""
+        log.warning("%s is being drained: clients go to %s", self.name, reference or "other brokers")
+        self.clients.send_away()
+        await self.mqtt.send_away(reference)
+
+    async def _admit(self) -> None:
+        """This node is drained no more."""
+        self.clients.admit()
+        await self.mqtt.admit()
 
     def _pipeline(self, member: Member) -> Pipeline:
         link = self.config.link
@@ -190,6 +218,8 @@ class BrokerServer:
     async def stop(self) -> None:
         """Say farewell to clients, save their sessions, close the links."""
         await stop_loops(*self._loops)
+        if self._sending_away is not None:
+            await stop_loops(self._sending_away)
         await self.mqtt.stop()
         self.sockets.close()
         await self.engine.close()
@@ -213,6 +243,7 @@ class BrokerServer:
             "catching_up": subscriptions.catching_up,
             "long_behind": len(self._behind.longer_than(BEHIND_TOLD_S, now_s)),
             "filters": len(subscriptions.filters),
+            "leaving": self._leaving,
             "clients": len(self.clients.sessions),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
             "mqtt": self.mqtt.status(),

@@ -1,4 +1,4 @@
-"""The command line: `lexicast up | down | status | pub | sub | history | config | demo`, and what stands beside them.
+"""The command line: `lexicast up | down | status | node | pub | sub | history | config | demo`, and others beside it.
 
 Exit codes: 0 fine, 1 an error (one line on stderr says what to do), 2 wrong usage, 130 Ctrl-C (`up` stops cleanly on
 the first one and exits 0). Of the commands only the one that is asked for is loaded, and Ray by `up` and `status`
@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "down": lambda: import_module("lexicast.actors.cli.cluster").down,
     "config": lambda: import_module("lexicast.actors.cli.configuration").show_config,
     "demo": lambda: import_module("lexicast.actors.cli.programs").demo,
+    "node": lambda: import_module("lexicast.actors.cli.node").node,
     "status": lambda: import_module("lexicast.actors.cli.status").status,
     "pub": lambda: import_module("lexicast.actors.cli.bus").pub,
     "sub": lambda: import_module("lexicast.actors.cli.bus").sub,

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError
+from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import ClusterInfo, Member, Members
 from lexicast.cluster.protocol.heartbeat import detecting_beats
@@ -112,10 +112,13 @@ class CoordinationActor:
         await (await self._serving()).add_coordinators(nodes)
 
     async def drain_node(self, node: str, leaving: bool) -> None:
-        (await self._serving()).drain_node(node, leaving)
+        await (await self._serving()).drain_node(node, leaving)
 
     async def remove_node(self, node: str) -> None:
-        (await self._serving()).remove_node(node)
+        server = await self._serving()
+        if node == self._config["node"]["name"]:
+            raise UsageError(f"{node} has the coordination server: start the cluster on another head first")
+        await server.remove_node(node)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         return await (await self._serving()).change_group(group, expected, new)

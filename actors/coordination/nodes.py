@@ -104,7 +104,7 @@ class Nodes:
 
     # -- for operators
 
-    def status(self, states: Mapping[int, GroupState], serving: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    def status(self, states: Mapping[int, GroupState], serving: Mapping[str, Mapping[str, Member]]) -> dict[str, Any]:
         """Of each node what is on it: members by kind, those that serve, how many groups it leads and has copies of."""
         led = Counter(state.leader for state in states.values())
         copies = Counter(name for state in states.values() for name in state.in_sync)
@@ -113,8 +113,9 @@ class Nodes:
             members = {kind: sorted(n for n, home in self._homes[kind].items() if home == node) for kind in KINDS}
             found[node] = {
                 "leaving": node in self.leaving,
+                "location": next((m.location for of in serving.values() for m in of.values() if m.node == node), ""),
                 **{f"{kind}s": names for kind, names in members.items()},
-                "serving": sorted(n for kind, names in members.items() for n in names if n in set(serving[kind])),
+                "serving": sorted(n for kind, names in members.items() for n in names if n in serving[kind]),
                 "leads": sum(led[name] for name in members[COORDINATOR]),
                 "copies": sum(copies[name] for name in members[COORDINATOR]),
             }

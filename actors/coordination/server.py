@@ -270,14 +270,13 @@ class CoordinationServer:
         names = sorted({*self.coordinators(), *nodes})
         self._change_coordinators(names, homes)
 
-    def drain_node(self, node: str, leaving: bool) -> None:
-        """Have others take over what is on `node`, or (`leaving` False) have it serve again. Raises UsageError."""
+    async def drain_node(self, node: str, leaving: bool) -> None:
+        """See `Coordination`; so is the next one."""
         rows = self._nodes.drained(node, leaving)
         self._commit_version(rows)
         self._nodes.took(rows)
 
-    def remove_node(self, node: str) -> None:
-        """Forget `node` and its members. Raises UsageError while it has what others lack."""
+    async def remove_node(self, node: str) -> None:
         rows = self._nodes.removed(node, self._leadership.states(), self.alive())
         gone = [(kind, name) for kind in KINDS for name, home in self._nodes.homes(kind).items() if home == node]
         members = {f"member/{kind}/{name}": None for kind, name in gone if name in self._members[kind]}

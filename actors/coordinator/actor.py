@@ -74,7 +74,8 @@ class CoordinatorActor(ServingActor):
             self._listeners.append(listener)
             self._addresses += (real,)
         groups = tuple(sorted(server.sequencer.groups))
-        member = Member(self.name, 0, self._addresses, os.uname().nodename, os.getpid(), groups)
+        node = self.config.node
+        member = Member(self.name, 0, self._addresses, node.own_name(), os.getpid(), groups, node.location)
         await self._coordination.register(COORDINATOR, member)
 
     def _close_listeners(self) -> None:
@@ -138,8 +139,8 @@ async def open_coordinator(
                 member.addresses, info.key, identity, hello, lambda link: user, beats, cluster.detect_s
             )
 
-        if cluster.copies != 1:
-            server.share(coordination, cluster.copies, dial)
+        # Also where there is to be one copy: while a group moves to another node there are two.
+        server.share(coordination, cluster.copies, dial)
         await server.start(states)
     except BaseException:
         store.close()

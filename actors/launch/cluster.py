@@ -25,6 +25,7 @@ from ..status.over_ray import snapshot
 from .cluster_actors import ActorClasses, ClusterActors, StartedActors, actor_classes
 from .files import ClusterRun, write_run
 from .health import Health, keep_watching
+from .node_watch import NodeWatch
 from .processes import note_processes
 from .ray_connection import ConnectedRay, RayConnection
 
@@ -41,9 +42,11 @@ class ServingCluster:
         info: ClusterInfo,
         progress: Callable[[str], None],
         ready_file: Path | None,
+        nodes: NodeWatch,
     ) -> None:
         """Writes the files. Raises StoreError."""
         self._ray = ray
+        self._nodes = nodes
         self._actor = actors.coordination
         self._coordination = RayCoordination(actors.coordination)
         self._key = info.key
@@ -74,9 +77,12 @@ class ServingCluster:
         write_run(self.run, self._key, self._ready_file)
 
     async def watch_ray(self) -> None:
-        """Keep an embedded Ray going. Runs until cancelled. Raises UnavailableError when it cannot go on."""
+        """Keep an embedded Ray going, follow the nodes of one that was joined. Runs until cancelled.
+
+        Raises UnavailableError when it cannot go on.
+        """
         if self._ray.gcs is None:
-            await asyncio.Event().wait()  # one that was joined has its own keepers
+            await keep_watching(self._nodes.watch, self._progress)  # one that was joined has its own keepers
         else:
             await self._ray.gcs.watch()
 
@@ -99,12 +105,15 @@ class ServingCluster:
 
     async def _update(self, members: Members) -> None:
         status = await self._actor.call_retried("status")
+        await self._nodes.follow(status)
         found = {"brokers": members.brokers, "coordinators": members.coordinators, "sampling": members.samplers}
         pids: dict[str, Any] = {
             role: [m.pid for _, m in sorted(named.items())] or self.run.pids[role] for role, named in found.items()
         }
         pids["coordination"] = status["pid"]
-        brokers = {name: list(m.addresses) for name, m in sorted(members.brokers.items())}
+        # Whoever looks for a broker had better not find one that sends it elsewhere.
+        stay = {name: m for name, m in members.brokers.items() if m.node not in members.leaving} or members.brokers
+        brokers = {name: list(m.addresses) for name, m in sorted(stay.items())}
         run = replace(self.run, pids=pids, brokers=brokers or self.run.brokers)
         if run != self.run:
             self.run = run
@@ -122,7 +131,7 @@ async def start_cluster(
     started = await actors.start()
     info = await RayCoordination(started.coordination).cluster()
     connection.hold_port(claim_port(ray.addresses().mqtt_host(), ray.config.mqtt.port, info.cluster_id))
-    return ServingCluster(ray, started, info, progress, ready_file)
+    return ServingCluster(ray, started, info, progress, ready_file, NodeWatch(ray, actors, progress))
 
 
 def run_cluster(
@@ -137,9 +146,9 @@ def run_cluster(
 ) -> None:
     """Run a cluster until SIGINT or SIGTERM; returns after a clean stop. Main thread.
 
-    `nodes`: how many the Ray at `address` must have first; those that join later get no brokers and coordinators before
-    the next `up`. `serving` is called once, when everything serves, `warn` for what is dangerous. Raises LexicastError
-    with the one reason why it did not start; by then everything that had started is stopped.
+    `nodes`: how many the Ray at `address` must have first; those that join later get their share then. `serving` is
+    called once, when everything serves, `warn` for what is dangerous. Raises LexicastError with the one reason why it
+    did not start; by then everything that had started is stopped.
     """
     classes = classes or actor_classes()
     connection = RayConnection(config, progress, warn or progress)

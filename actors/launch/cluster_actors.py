@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from lexicast.cluster.config.tables import Config
-from lexicast.cluster.errors import ConfigError, UnavailableError
+from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.membership import BROKER, COORDINATOR, SAMPLER
 
 from ..coordination.actor import CoordinationActor
-from ..ray.handles import COORDINATION, ActorReference, spawn
+from ..ray.handles import COORDINATION, ActorReference, end_actors, named_actors, spawn
+from .node_addresses import NodeAddresses
+from .node_plan import first, founding, more, settled
 from .ray_connection import ConnectedRay
-from .ray_nodes import ACTOR_CPUS, worker_environment
+from .ray_nodes import ACTOR_CPUS, RayNodes, worker_environment
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
+# In the order of a stop.
+_ROLES: Final = {"brokers": BROKER, "sampling": SAMPLER, "coordinators": COORDINATOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,64 +67,90 @@ class ClusterActors:
         self._config = ray.config
         self._classes = classes
         self._progress = progress
-        # By role, in the order in which they are stopped.
-        self._started: dict[str, list[ActorReference]] = {
-            "brokers": [],
-            "sampling": [],
-            "coordinators": [],
-            COORDINATION: [],
-        }
+        self._nodes = ray.nodes
+        # By role and name, in the order in which they are stopped.
+        self._started: dict[str, dict[str, ActorReference]] = {role: {} for role in (*_ROLES, COORDINATION)}
+        # The node of each that was started, by name.
+        self._places: dict[str, str] = {}
+
+    # -- the start
 
     async def start(self) -> StartedActors:
         """Start them; returns when all serve. Raises the reason why one does not."""
-        nodes = self._ray.nodes.nodes
+        names, node = self._names(), self._config.node
         self._progress("starting the coordination server")
-        wanted = self._config.node.coordinators * len(nodes)
-        names = [f"coordinator-{i}" for i in range(wanted)]
-        coordination = self._spawn(COORDINATION, CoordinationActor, COORDINATION, nodes[0], names, uuid.uuid4().hex)
+        new = list(founding(names, node.coordinators))
+        coordination = self._spawn(COORDINATION, CoordinationActor, COORDINATION, names[0], new, uuid.uuid4().hex)
         async with _within(START_TIMEOUT_S, "the coordination server does not start"):
             status = await coordination.call("ready", timeout_s=START_TIMEOUT_S)
-        ready = await self._start_rest(self._check_coordinators(status["coordinators"], wanted))
-        brokers = [actor.name for actor in self._started["brokers"]]
+        said = await coordination.call("status")
+        homes = settled(said["coordinators"], said["homes"][COORDINATOR], names, node.coordinators)
+        ready = await self._start_members(names, homes, said["homes"][BROKER])
+        # The cluster is founded by now: by the coordinators that it had, or was to have.
+        lacking = more(homes, names, node.coordinators, COORDINATOR)
+        ready["coordinators"] |= await self._start_more_coordinators(lacking)
+        self._progress("starting the sampling broker")  # after the brokers: it is a client of theirs
+        for i in range(node.sampling):
+            self._spawn("sampling", self._classes.sampling, f"sampling-{i}", names[i % len(names)])
+        ready |= await self._all_ready("sampling")
         return StartedActors(
             coordination=coordination,
             coordination_pid=status["pid"],
-            brokers={n: list(a["addresses"]) for n, a in zip(brokers, ready["brokers"], strict=True)},
-            pids={role: [answer["pid"] for answer in answers] for role, answers in ready.items()},
+            brokers={name: list(answer["addresses"]) for name, answer in ready["brokers"].items()},
+            pids={role: [answer["pid"] for answer in answers.values()] for role, answers in ready.items()},
         )
 
-    def _check_coordinators(self, stored: list[str], wanted: int) -> list[str]:
-        """The coordinators that this cluster was created with. Raises ConfigError when others were asked for."""
-        if len(stored) != wanted and self._config.node.coordinators != Config().node.coordinators:
-            raise ConfigError(
-                f"this cluster was created with {len(stored)} coordinators, not {wanted}: start it with as many "
-                "(--coordinators), or create a new one with another --data-dir"
-            )
-        return stored
+    def _names(self) -> list[str]:
+        """The nodes, this process's own first."""
+        if len(self._nodes.nodes) == 1 and self._config.node.name:
+            return [self._config.node.name]
+        return [self._nodes.names[node_id] for node_id in self._nodes.nodes]
 
-    async def _start_rest(self, coordinators: list[str]) -> dict[str, list[dict[str, Any]]]:
-        """All actors but the coordination server; what their `ready` gave, by role."""
-        nodes, node, classes = self._ray.nodes.nodes, self._config.node, self._classes
+    async def _start_members(
+        self, nodes: Sequence[str], coordinators: Mapping[str, str], brokers: Mapping[str, str]
+    ) -> dict[str, dict[str, Any]]:
+        """The coordinators of these nodes, and the brokers that are to be there: those that were, and so many more.
+        What `ready` of each gave, by role and name."""
         self._progress("starting coordinators and brokers")
-        for i, name in enumerate(coordinators):
-            home = nodes[min(i // node.coordinators, len(nodes) - 1)]
-            self._spawn("coordinators", classes.coordinator, name, home)
-        for i in range(node.brokers * len(nodes)):
-            self._spawn("brokers", classes.broker, f"broker-{i}", nodes[i // node.brokers])
-        ready = await self._all_ready("coordinators", "brokers")
-        self._progress("starting the sampling broker")  # after the brokers: it is a client of theirs
-        for i in range(node.sampling):
-            self._spawn("sampling", classes.sampling, f"sampling-{i}", nodes[i % len(nodes)])
-        return {**ready, **await self._all_ready("sampling")}
+        for name, node in coordinators.items():
+            if node in nodes:
+                self._spawn("coordinators", self._classes.coordinator, name, node)
+        away = sorted(set(coordinators.values()).difference(self._names()))
+        if away:
+            self._progress(f"{', '.join(away)}: not there, so its coordinators are not started")
+        each = self._config.node.brokers
+        kept = first(settled(brokers, brokers, nodes, each) if brokers else {}, nodes, each)
+        for name, node in {**kept, **more(kept, nodes, each, BROKER, taken=brokers)}.items():
+            self._spawn("brokers", self._classes.broker, name, node)
+        return await self._all_ready("coordinators", "brokers", nodes=nodes)
 
-    async def _all_ready(self, *roles: str) -> dict[str, list[dict[str, Any]]]:
-        """What `ready` of each actor gave. Raises the first error, or UnavailableError after START_TIMEOUT_S."""
-        calls = [(role, actor) for role in roles for actor in self._started[role]]
+    async def _start_more_coordinators(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Coordinators that the cluster did not have before, on their nodes; what `ready` of each gave."""
+        if not names:
+            return {}
+        await self._started[COORDINATION][COORDINATION].call_retried("add_coordinators", dict(names))
+        for name, node in names.items():
+            self._spawn("coordinators", self._classes.coordinator, name, node)
+        return (await self._all_ready("coordinators", only=names))["coordinators"]
+
+    async def _all_ready(
+        self, *roles: str, nodes: Collection[str] | None = None, only: Collection[str] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """What `ready` of each actor gave, by role and name; those on `nodes`, or `only` these.
+
+        Raises the first error, or UnavailableError after START_TIMEOUT_S.
+        """
+        asked = [
+            (role, actor)
+            for role in roles
+            for name, actor in self._started[role].items()
+            if (nodes is None or self._places[name] in nodes) and (only is None or name in only)
+        ]
         async with _within(START_TIMEOUT_S, f"not all {' and '.join(roles)} serve"):
-            answers = await _all_or_first_error([self._ready(actor) for _, actor in calls])
-        ready: dict[str, list[dict[str, Any]]] = {role: [] for role in roles}
-        for (role, _), answer in zip(calls, answers, strict=True):
-            ready[role].append(answer)
+            answers = await _all_or_first_error([self._ready(actor) for _, actor in asked])
+        ready: dict[str, dict[str, Any]] = {role: {} for role in roles}
+        for (role, actor), answer in zip(asked, answers, strict=True):
+            ready[role][actor.name] = answer
         return ready
 
     async def _ready(self, actor: ActorReference) -> dict[str, Any]:
@@ -128,19 +158,71 @@ class ClusterActors:
         self._progress(f"{actor.name} serves")
         return answer
 
-    def _spawn(self, role: str, cls: type, name: str, node_id: str, *more: Any) -> ActorReference:
-        environment = worker_environment(self._ray.nodes)
-        addresses = self._ray.addresses()
-        hosts = {"node__host": addresses.link_host(node_id), "mqtt__host": addresses.mqtt_host(node_id)}
-        plain = self._config.replaced(**hosts).as_dict()
+    def _spawn(self, role: str, cls: type, name: str, node: str, *more: Any) -> ActorReference:
+        ids = self._nodes.ids()
+        node_id = ids.get(node, self._nodes.nodes[0])
+        environment = worker_environment(self._nodes)
+        addresses = NodeAddresses(self._config, self._nodes.hosts_in_order())
+        own = {
+            "node__host": addresses.link_host(node_id),
+            "mqtt__host": addresses.mqtt_host(node_id),
+            "node__name": node,
+            "node__location": self._nodes.locations[node_id] or self._config.node.location,
+        }
+        plain = self._config.replaced(**own).as_dict()
         actor = spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
-        self._started[role].append(actor)
+        self._started[role][name] = actor
+        self._places[name] = node
         return actor
+
+    # -- nodes that come and go
+
+    async def node_came(self, nodes: RayNodes, name: str) -> None:
+        """The Ray is `nodes` by now, with one called `name`, new or come back: start what belongs there, and its share
+        of everything. Raises LexicastError."""
+        self._nodes = nodes
+        coordination = self._started[COORDINATION][COORDINATION]
+        said = await coordination.call_retried("status")
+        if said["nodes"].get(name, {}).get("leaving"):
+            await coordination.call_retried("drain_node", name, False)
+        homes = {role: {n: at for n, at in said["homes"][kind].items() if at == name} for role, kind in _ROLES.items()}
+        await asyncio.to_thread(_end, [n for of_role in homes.values() for n in of_role])
+        await self._start_members([name], homes["coordinators"], {**said["homes"][BROKER]})
+        each = self._config.node.coordinators
+        await self._start_more_coordinators(
+            more(homes["coordinators"], [name], each, COORDINATOR, taken=said["coordinators"])
+        )
+
+    async def node_went(self, nodes: RayNodes, name: str) -> None:
+        """The node called `name` is away, or is being drained: what may run anywhere runs elsewhere."""
+        self._nodes = nodes
+        for actor in [each for each in self._started["sampling"].values() if self._places[each.name] == name]:
+            with suppress(LexicastError):  # it is gone with its node
+                await actor.call("stop", timeout_s=STOP_TIMEOUT_S)
+            await asyncio.to_thread(_end, [actor.name])
+            others = [other for other in self._names() if other != name]
+            self._spawn("sampling", self._classes.sampling, actor.name, (others or [name])[0])
+
+    async def node_removed(self, name: str) -> None:
+        """The node called `name` is none of the cluster's any more: what still runs there is stopped."""
+        for role in _ROLES:
+            actors = self._started[role]
+            gone = [actor for actor in actors.values() if self._places[actor.name] == name]
+            await _stop(gone)
+            for actor in gone:
+                del actors[actor.name]
+
+    # -- the end
 
     async def stop(self) -> None:
         """Stop every actor, in order; what does not answer in STOP_TIMEOUT_S is killed. Never raises."""
         for actors in self._started.values():
-            await _stop(actors)
+            await _stop(list(actors.values()))
+
+
+def _end(names: Sequence[str]) -> None:
+    """End these actors where Ray still has them. Blocking. Raises UnavailableError."""
+    end_actors(sorted(set(names) & set(named_actors())))
 
 
 async def _stop(actors: Sequence[ActorReference]) -> None:

@@ -23,10 +23,11 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.cluster.files import make_folder, private_umask
 
 from ..ray.address import RAY_CLIENT, check_ray, is_open
-from ..ray.errors import error_line
+from ..ray.errors import error_line, ray_errors
 from ..ray.handles import NAMESPACE
 from ..ray.token import DISABLED, MODE_VARIABLE, make_own_token
 from .lean_ray import lean_ray
+from .node_names import LivingNode, node_names
 
 # An actor waits for sockets most of the time; its share only keeps Ray from packing without end.
 ACTOR_CPUS: Final = 0.01
@@ -51,9 +52,16 @@ class RayNodes:
     """The Ray that this process is connected to."""
 
     address: str
-    nodes: tuple[str, ...]  # ids of the nodes alive; this process's own first
+    nodes: tuple[str, ...]  # ids of the nodes alive that have a name; this process's own first
     hosts: dict[str, str]  # node id -> its address
     embedded: bool
+    names: dict[str, str]  # node id -> its name, see `node_names`
+    locations: dict[str, str]  # node id -> its location, "" where nobody has said
+    nameless: tuple[str, ...] = ()  # ids of nodes alive whose names others have
+
+    def ids(self) -> dict[str, str]:
+        """Of each name the node's id."""
+        return {self.names[node_id]: node_id for node_id in self.nodes}
 
     def hosts_in_order(self) -> dict[str, str]:
         """`hosts`, this process's own first."""
@@ -165,14 +173,33 @@ def _own_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _nodes(embedded: bool) -> RayNodes:
+def nodes_now(before: RayNodes, patient: bool) -> RayNodes:
+    """The Ray that this process is connected to, as it is now; see `node_names`. Blocking. Raises UnavailableError."""
+    with ray_errors("looking for nodes"):
+        return _nodes(before.embedded, before.names, patient)
+
+
+def _nodes(embedded: bool, known: Mapping[str, str] | None = None, patient: bool = False) -> RayNodes:
+    """`known`: what nodes were called so far."""
     context = ray.get_runtime_context()
     list_nodes: Any = ray.nodes
     own = context.get_node_id()
-    alive = sorted((node["NodeManagerAddress"], node["NodeID"]) for node in list_nodes() if node["Alive"])
-    others = tuple(node_id for _, node_id in alive if node_id != own)
-    hosts = {node_id: host for host, node_id in alive}
-    return RayNodes(context.gcs_address, (own, *others), hosts, embedded)
+    alive = [
+        LivingNode(node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"], node.get("Labels") or {})
+        for node in list_nodes()
+        if node["Alive"]
+    ]
+    alive.sort(key=lambda node: (node.id != own, node.host, node.id))
+    names = node_names(alive, known or {}, patient)
+    return RayNodes(
+        address=context.gcs_address,
+        nodes=tuple(node.id for node in alive if node.id in names),
+        hosts={node.id: node.host for node in alive},
+        embedded=embedded,
+        names=names,
+        locations={node.id: node.location() for node in alive},
+        nameless=tuple(node.id for node in alive if node.id not in names),
+    )
 
 
 def worker_environment(nodes: RayNodes) -> dict[str, Any] | None:

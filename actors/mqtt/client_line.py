@@ -12,11 +12,13 @@ from typing import Any, Final, Protocol
 from .codec.packets import Subscribe, Unsubscribe
 
 # Reasons not to read the socket: the pipelines are full, too many PUBRELs wait, the client does not take the answers
-# that it asked for, something is held until what is before it has been finished.
+# that it asked for, something is held until what is before it has been finished, the client is about to be sent to
+# another broker.
 NO_ROOM: Final = 1
 RELEASES: Final = 2
 UNREAD: Final = 4
 HELD: Final = 8
+GOING: Final = 16
 
 
 class ClientLine(Protocol):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
-from .client_line import HELD, NO_ROOM, RELEASES, UNREAD
+from .client_line import GOING, HELD, NO_ROOM, RELEASES, UNREAD
 from .client_socket import CLOSED, NEW, OPEN, OPENING, ClientSocket
 from .codec import PacketReader, encode_packet, farewell
 from .codec.packets import (
@@ -28,6 +28,7 @@ from .codec.packets import (
     SERVER_UNAVAILABLE,
     SUCCESS,
     UNSPECIFIED_ERROR,
+    USE_ANOTHER_SERVER,
     V5,
     AckRun,
     Connect,
@@ -43,6 +44,7 @@ from .codec.packets import (
     Subscribe,
     Unsubscribe,
 )
+from .codec.properties import SERVER_REFERENCE
 from .connecting import Accepted, Connecting, Refused
 from .open_session import OpenSession
 from .services import MqttServices
@@ -273,6 +275,26 @@ class MqttConnection(ClientSocket):
         """The server ends the connection (SERVER_BUSY where CONNACK would say SERVER_UNAVAILABLE)."""
         told = self.state == OPEN and self._reader.version == V5
         self.end(words=encode_packet(Disconnect(reason_code), V5) if told else b"")
+
+    def send_away(self, reference: str, now: bool) -> bool:
+        """Have the client go to another broker, `reference` if it can be told (MQTT 5, 4.11), once what it published
+        is acknowledged, or `now`. False while that is waited for."""
+        if self.state != OPEN:
+            if self.state == NEW:
+                self.transport.abort()
+            return self.state in (NEW, CLOSED)
+        self.pause(GOING)
+        served = self.served
+        if not now and served is not None and served.publisher is not None and not served.publisher.is_answered:
+            return False
+        words = b""
+        if self._reader.version == V5:
+            properties = {SERVER_REFERENCE: reference} if reference else None
+            words = encode_packet(Disconnect(USE_ANOTHER_SERVER, properties), V5)
+        if served is not None:
+            served.send_away()
+        self.end(words=words)
+        return True
 
     def end(self, with_will: bool = True, words: bytes = b"") -> None:
         """Let the session go, and then the client, with these last words."""

@@ -29,6 +29,11 @@ BACKLOG = 4096
 SWEEP_S = 1.0
 # How long a stopping broker waits for clients to take its farewell.
 FAREWELL_S = 0.5
+# Clients that are sent to other brokers: so many a step, so that those are not stormed; who waits for acknowledgements
+# for longer is sent without them.
+SENT_AWAY_AT_ONCE = 100
+SENT_AWAY_EVERY_S = 0.1
+SENT_AWAY_WAIT_S = 1.0
 
 
 class MqttListener:
@@ -42,6 +47,8 @@ class MqttListener:
         self.connections: set[MqttConnection] = set()
         self._since_us: dict[MqttConnection, int] = {}
         self.port = 0
+        self._host = ""
+        self._admits = True
         self._session_save_s = session_save_s
         self._server: asyncio.AbstractServer | None = None
         self._claim: PortClaim | None = None
@@ -52,15 +59,42 @@ class MqttListener:
     async def start(self, host: str, port: int, cluster_id: str) -> int:
         """Listen; the port. Raises UnavailableError when the port is in use."""
         self._claim = claim_port(host, port, cluster_id)
-        self.port = self._claim.port
-        sock = reuse_port_socket(host, self.port)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
+        self._host, self.port = host, self._claim.port
+        if self._admits:
+            await self.admit()
         self._periodic = [
             keep_going(self._sweep(), "looking for silent clients"),
             keep_going(self._save(), "saving sessions"),
         ]
         return self.port
+
+    async def admit(self) -> None:
+        """Let clients connect (again), from the start on. Raises OSError."""
+        self._admits = True
+        if not self.port:
+            return
+        loop = asyncio.get_running_loop()
+        sock = reuse_port_socket(self._host, self.port)
+        self._server = await loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
+
+    async def send_away(self, reference: str) -> None:
+        """Let nobody connect, and have those that are connected go to other brokers, `reference` where they can be told
+        (host:port, several of them with spaces between), a few at a time, each once what it published is answered."""
+        self._admits = False
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        loop = asyncio.get_running_loop()
+        while self.connections:
+            going = list(self.connections)[:SENT_AWAY_AT_ONCE]
+            until_s = loop.time() + SENT_AWAY_WAIT_S
+            while True:
+                now = loop.time() >= until_s
+                going = [connection for connection in going if not connection.send_away(reference, now)]
+                if not going:
+                    break
+                await asyncio.sleep(SENT_AWAY_EVERY_S / 10)
+            await asyncio.sleep(SENT_AWAY_EVERY_S)
 
     # -- connections
 

@@ -40,11 +40,14 @@ from .publishing import Publishing
 from .releases import Releases
 from .services import MqttServices
 from .session import Reply, Session
+from .session_state import delayed, will_delay_s
 from .subscriber import MqttSubscriber
 from .subscribing import change_subscriptions
 
 # Publications of an earlier connection fetched at a time, to be sent again.
 RESEND_RECORDS = 16
+# How long a client that was sent to another broker may take to get there before its will is due.
+SENT_AWAY_S = 10
 
 _KINDS = {PubAck: PUBACK, PubRec: PUBREC, PubRel: PUBREL, PubComp: PUBCOMP}
 
@@ -221,6 +224,13 @@ class OpenSession:
         self._line.hang_up(encode_packet(Disconnect(SESSION_TAKEN_OVER), V5) if self.session.version == V5 else b"")
         if will is not None:
             self._services.sessions.will_of_taken(self.session, will, clean)
+
+    def send_away(self) -> None:
+        """The connection will end, and the client is expected at another broker at once: its will waits for that, as
+        long as its session is kept [MQTT-3.1.3-9]."""
+        will = self.session.will
+        if will is not None and will_delay_s(will) < SENT_AWAY_S:
+            self.session.will = delayed(will, SENT_AWAY_S)
 
     def let_go(self, with_will: bool) -> None:
         """The connection ends: the session is kept, or ends too."""

@@ -247,6 +247,11 @@ class Publishing:
 
     # -- acknowledgements
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether nothing waits for its acknowledgement."""
+        return not self._slots
+
     def _slots_ready(self) -> None:
         """What is acknowledged is sent at the end of the turn, that of all connections together."""
         self._acks_scheduled = True

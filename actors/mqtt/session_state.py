@@ -17,6 +17,7 @@ Not saved: publications on their way in (`arriving`: their group knows them), an
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -174,6 +175,11 @@ def will_of(data: bytes) -> Will | None:
 def will_delay_s(will: Will | None) -> int:
     """How long a will waits for its client to come back (0 for none)."""
     return int((will.properties or {}).get(WILL_DELAY_S, 0)) if will is not None else 0
+
+
+def delayed(will: Will, wait_s: int) -> Will:
+    """The will with another delay."""
+    return dataclasses.replace(will, properties={**(will.properties or {}), WILL_DELAY_S: wait_s})
 
 
 _places: dict[bytes, Cursor] = {}

@@ -177,6 +177,12 @@ class RayCoordination:
         held: dict[int, GroupState] = await self._reference().call_retried("change_groups", changes)
         return held
 
+    async def drain_node(self, node: str, leaving: bool) -> None:
+        await self._reference().call_retried("drain_node", node, leaving)
+
+    async def remove_node(self, node: str) -> None:
+        await self._reference().call_retried("remove_node", node)
+
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         changed: bool = await self._reference().call_retried("change_group", group, expected, new)
         return changed

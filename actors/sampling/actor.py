@@ -39,7 +39,9 @@ class SamplingActor(ServingActor):
         self._brokers: frozenset[str] = frozenset()
         self._client = await self._connected()
         try:
-            await self._coordination.register(SAMPLER, Member(self.name, 0, (), os.uname().nodename, os.getpid()))
+            await self._coordination.register(
+                SAMPLER, Member(self.name, 0, (), self.config.node.own_name(), os.getpid())
+            )
         except BaseException:
             await self._client.close()
             raise

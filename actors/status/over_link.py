@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
 from ..client.connection import Endpoint
 from ..link.link import Link
@@ -32,11 +32,16 @@ class _Asker:
 
 
 async def ask_any_broker(endpoints: Sequence[Endpoint], method: str, *arguments: Any) -> Any:
-    """The answer of the first of the brokers that gives one, those on this machine first. Raises UnavailableError."""
+    """The answer of the first of the brokers that gives one, those on this machine first.
+
+    Raises UnavailableError; UsageError when what is asked for cannot be.
+    """
     failures = []
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.is_local()):
         try:
             return await ask_broker(endpoint, method, *arguments)
+        except UsageError:
+            raise  # another broker would say the same
         except (LexicastError, OSError) as error:
             failures.append(f"{endpoint.name}: {error}")
     raise UnavailableError(f"no broker answers ({'; '.join(failures) or 'none is known'})")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import ray.exceptions
 
-from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.errors import UnavailableError
 
 from ..ray.errors import may_pass, translated
 from ..ray.handles import COORDINATION, ActorGoneError, ActorReference, find_actor
@@ -34,8 +34,6 @@ async def ask_actor(name: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, A
         raise MissingError(str(error), HANGS) from None
     try:
         answer: dict[str, Any] = await _call(actor, timeout_s)
-    except LexicastError:
-        raise
     except Exception as error:
         raise MissingError(str(translated(error)), fate_of(error)) from None
     return answer

@@ -48,7 +48,8 @@ MEND_IT: Final = "it does not try again: mend that, then run `lexicast down` and
 STARTS_AGAIN: Final = "Ray is starting it again"
 HANGS: Final = "it runs and does not answer: look at its node, or end its process, then Ray starts it again"
 NODE_GONE: Final = (
-    "its node is gone and Ray starts it nowhere else: when the node is back, run `lexicast down` and `lexicast up`"
+    "its node is gone and Ray starts it nowhere else: `lexicast up` does when the node is back; if that will not be, "
+    "`lexicast node remove` it"
 )
 GONE: Final = "Ray does not start it again: run `lexicast down` and `lexicast up`"
 UNKNOWN: Final = "what becomes of it is not known"
@@ -126,9 +127,16 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
             f"{damage['first'][0]}): members and leaders are known from those who call; nothing need be done"
         )
     yield from _of_copies(now["coordination"])
+    away = _away(now)
+    for node, names in away.items():
+        yield (
+            f"node {node} is away ({', '.join(names)}): others go on with what they have of it, and it goes on when it "
+            f"is back; if that will not be, `lexicast node remove {node}`"
+        )
+    told = {name for names in away.values() for name in names}
     for role in ROLES:
         for name, actor in now[role].items():
-            if "error" in actor:
+            if "error" in actor and name not in told:
                 since_us = actor.get("since_us", 0)
                 since = f" for {span(now['time'] - since_us / 1_000_000)}" if since_us else ""
                 yield f"{name} has not served{since} ({actor['error']}); {actor.get('fate', UNKNOWN)}"
@@ -136,6 +144,17 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
         yield from _of_coordinator(name, actor)
     for name, actor in now["brokers"].items():
         yield from _of_broker(name, actor)
+
+
+def _away(now: dict[str, Any]) -> dict[str, list[str]]:
+    """Nodes of which nothing answers, where others do; what was on them."""
+    found, nodes = {}, now["coordination"].get("nodes", {})
+    actors = {name: actor for role in ROLES for name, actor in now[role].items()}
+    for name, node in nodes.items():
+        members = [each for each in (*node["coordinators"], *node["brokers"]) if each in actors]
+        if members and all("error" in actors[each] for each in members):
+            found[name] = members
+    return found if len(found) < len(nodes) else {}
 
 
 def _of_copies(said: dict[str, Any]) -> Iterator[str]:

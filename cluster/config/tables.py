@@ -62,12 +62,18 @@ class ClusterConfig(_Table):
 class NodeConfig(_Table):
     """[node]: one machine's share."""
 
+    name: str = knob("")
+    location: str = knob("")
     data_dir: str = knob("")
     host: str = knob("127.0.0.1")
     brokers: int = knob(1, 1, 256)
     coordinators: int = knob(1, 1, 256)
     sampling: int = knob(1, 1, 64)
     log_level: str = knob("warning", choices=("debug", "info", "warning", "error"))
+
+    def own_name(self) -> str:
+        """`name`, or the machine's when it is empty."""
+        return self.name or os.uname().nodename
 
     def data_path(self) -> Path:
         """`data_dir`, or the user's data folder when it is empty."""

@@ -118,6 +118,8 @@ CLIENT: Final[dict[str, Fields]] = {
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
     "cluster": (),
+    "node_drain": (name_text, truth),
+    "node_remove": (name_text,),
     "clients": (whole_number(1),),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1)),
     "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR)),

@@ -300,7 +300,7 @@ class Cluster:
 
     # -- coordinators
 
-    async def start_coordinator(self, name: str = "coordinator-0") -> Coordinator:
+    async def start_coordinator(self, name: str = "coordinator-0", node: str = TEST_NODE) -> Coordinator:
         """Start a coordinator, or start it again over its store; returns once it serves."""
         info = await self.coordination.cluster()
         folder = self.folder / name
@@ -317,7 +317,7 @@ class Cluster:
         await server.start(states)
         path = f"unix:{self._run.name}/{name}-{next(self._sockets)}"
         listener, address = await listen(path, info.key, info.cluster_id, server.opened, {})
-        member = Member(name, 0, (address,), TEST_NODE, os.getpid(), tuple(sorted(states)))
+        member = Member(name, 0, (address,), node, os.getpid(), tuple(sorted(states)))
         await self.coordination.register(COORDINATOR, member)
         coordinator = self.coordinators[name] = Coordinator(server, listener, disk)
         await self._tell_engines()
@@ -355,13 +355,14 @@ class Cluster:
         await node.linked()
         return node
 
-    async def start_broker(self, name: str, ask_actor: AskActor = cannot_ask) -> BrokerServer:
+    async def start_broker(self, name: str, ask_actor: AskActor = cannot_ask, node: str = TEST_NODE) -> BrokerServer:
         """A whole broker, MQTT port and link address included; `ask_actor`: see `ClusterStatus`."""
         # Here, so that tests of the data path alone do not depend on the listeners.
         from lexicast.actors.broker.server import BrokerServer
 
         run = Path(self._run.name)
-        broker = await BrokerServer.start(name, self.config, self.coordination, self.clock, run, ask_actor)
+        config = self.config.replaced(node__name=node)
+        broker = await BrokerServer.start(name, config, self.coordination, self.clock, run, ask_actor)
         self.nodes[name] = broker
         return broker
 

@@ -28,10 +28,12 @@ class ClientPort:
         status: Callable[[], dict[str, Any]],
         cluster: Callable[[], Awaitable[dict[str, Any]]],
         clients: Callable[[int], list[dict[str, Any]]],
+        operations: Answers,
     ) -> None:
         """`mqtt_publishers` counts those of a family that are told of dictionaries, `status` tells of this broker,
-        `cluster` of all actors, `clients` lists so many of this broker's."""
+        `cluster` of all actors, `clients` lists so many of this broker's; `operations` are operators' requests."""
         self.sessions: set[PythonClientSession] = set()
+        self._admits = True
         self._engine = engine
         self._checks = EntryChecks(engine.groups, payload_bytes_max)
         self._mqtt_publishers = mqtt_publishers
@@ -42,17 +44,29 @@ class ClientPort:
             "status": self._tell_status,
             "cluster": cluster,
             "clients": self._tell_clients,
+            **operations,
         }
 
     def opened(self, link: Link) -> PythonClientSession | None:
         """A link was opened; only clients have business here."""
-        if link.role not in ("client", ASKING):
+        if link.role not in ("client", ASKING) or (link.role == "client" and not self._admits):
             return None
         session = PythonClientSession(self._engine, link, self._checks, self._answers, self.sessions.discard)
         if link.role == "client":  # else it is gone in a moment, and no client of anything
             self.sessions.add(session)
             session.start()
         return session
+
+    def admit(self) -> None:
+        """Let clients connect (again)."""
+        self._admits = True
+
+    def send_away(self) -> None:
+        """Let nobody connect, and have those that are connected go to other brokers: what is not answered they send
+        again there, under the numbers that it has."""
+        self._admits = False
+        for session in list(self.sessions):
+            session.send_away()
 
     def audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
         """(publishers, subscribers) of this broker to which a dictionary of the family goes; `topics`: some of its own.

@@ -96,6 +96,10 @@ class PythonClientSession:
         """The pipelines have room again."""
         self._link.resume_reading()
 
+    def send_away(self) -> None:
+        """Have the client find another broker."""
+        self._link.close()
+
     # -- publishing
 
     def _publish(self, tag: int, wires: Any) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.blocks import Block
@@ -72,6 +72,14 @@ class Followers:
         for name in names:
             if name != self.name and name not in self.links:
                 self.links[name] = FollowerLink(self, name)
+
+    def gone(self, names: Collection[str]) -> None:
+        """Only these coordinators are left, and those that still count somewhere."""
+        counting = {name for led in self.groups.values() for name in led.members}
+        for name in [name for name in self.links if name not in names and name not in counting]:
+            link = self.links.pop(name)
+            link.task.cancel()
+            link.close()
 
     def lead(self, group: int, epoch: int, in_sync: Sequence[str]) -> None:
         """`group` is led here from now on; its epoch's first block comes with the next `ship`."""

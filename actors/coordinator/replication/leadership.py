@@ -126,6 +126,7 @@ class GroupLeadership:
         if given:
             await self._open_given(given)
         self._place()
+        self.followers.gone(members.coordinators)
 
     async def _open(self, states: Mapping[int, GroupState]) -> None:
         self._states.update(states)
