@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.actors.coordinator.sequencer_memory import StoreMemory
+from lexicast.actors.testing.simulator.memory_store import MemoryStore
 from lexicast.cluster.blocks import CONTROL, QOS_MASK, Block, Mark, Meta, ProducerRun, Run, pack_meta, unpack_meta
 from lexicast.cluster.errors import LedElsewhereError, PeerError, StaleEpochError, UsageError
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 from lexicast.cluster.records import Released, Unsubscribed
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, RUNS_REMEMBERED, Placed, Sequenced, Sequencer
-
-from ..support.memory_store import MemoryStore
 
 GROUP = 3
 MEMBERS = ("a", "b", "c")

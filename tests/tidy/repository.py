@@ -21,7 +21,7 @@ MAY_IMPORT = {
 }
 
 MODULES = [path for folder in MAY_IMPORT for path in sorted((ROOT / folder).rglob("*.py"))]
-PACKAGE = sorted((ROOT / "src/lexicast").glob("*.py"))
+PACKAGE = sorted([path for inner in ("*.py", "testing/*.py") for path in (ROOT / "src/lexicast").glob(inner)])
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
@@ -56,7 +56,7 @@ def dotted(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
     """(dotted name, line) of each import, `from a import b` as `a.b`, relative ones made absolute; wherever it is."""
-    package = ["lexicast", *path.relative_to(ROOT).parts[:-1]] if path not in PACKAGE else ["lexicast"]
+    package = ["lexicast", *path.relative_to(ROOT / "src/lexicast" if path in PACKAGE else ROOT).parts[:-1]]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

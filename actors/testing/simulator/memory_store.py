@@ -181,6 +181,7 @@ class NoIndex:
         """As `TopicReader.find`: it cannot tell."""
 
 
+# More than 25 methods: they are those of a `Store` that a coordinator calls.
 class MemoryStore:
     """Logs as lists of blocks, and the tables that follow from them."""
 
@@ -266,6 +267,10 @@ class MemoryStore:
         """As `Store.promise`."""
         for group, epoch in epochs.items():
             self._promises[group] = max(epoch, self._promises.get(group, 0))
+
+    def forget_promises(self) -> None:
+        """What a store never does."""
+        self._promises.clear()
 
     def promised(self, group: int) -> int:
         """As `Store.promised`."""

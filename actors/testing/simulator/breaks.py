@@ -1,0 +1,150 @@
+"""Breaks made on purpose: what a cluster must not do, done. The stories have to notice each of them.
+
+Each is a small substitution from outside, in the place of a part or of a way to the disk; the product knows nothing of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.replication import FollowerProgress, Phase
+from lexicast.storage.log.stored_block import StoredBlock
+
+from ...coordinator import server as server_module
+from ...coordinator.replication import copies as copies_module
+from ...coordinator.replication import followers as followers_module
+from ...coordinator.replication.copies import Copies
+from ...coordinator.replication.followers import Followers
+from ...coordinator.replication.following import Following
+from ...link.link import Link
+from .disks import Gate
+
+
+@dataclass(frozen=True)
+class Break:
+    """`substitutes`: attributes of modules (module, name, value); `gate`: what processes reach their stores by."""
+
+    name: str
+    what: str
+    substitutes: tuple[tuple[Any, str, Any], ...] = ()
+    gate: type[Gate] = Gate
+
+
+class HastyFollowers(Followers):
+    """Counts what was sent to a follower as if it were on its disk."""
+
+    def ship(self, blocks: Sequence[Block]) -> list[StoredBlock]:
+        stored = super().ship(blocks)
+        for block in blocks:
+            led = self.groups.get(block.group)
+            for name, progress in led.members.items() if led is not None else ():
+                if progress.phase is Phase.LIVE:
+                    self.sequencer.durable(name, block.group, block.last)
+        return stored
+
+
+class ForgetfulStore:
+    """A store that has promised nothing."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def promised(self, group: int) -> int:
+        """Nothing."""
+        return 0
+
+    def promise(self, epochs: Mapping[int, int]) -> None:
+        """Nothing."""
+
+
+class CarelessFollowing(Following):
+    """Takes what any leader sends, however old its epoch, as long as it fits."""
+
+    def __init__(self, store: Any, *others: Any) -> None:
+        forgetful: Any = ForgetfulStore(store)
+        super().__init__(forgetful, *others)
+
+    async def _follow(self, link: Link, epochs: Mapping[int, int]) -> dict[int, tuple[Any, ...]]:
+        for group in epochs:
+            if group in self._groups:
+                self._groups[group].epoch = 0
+        return await super()._follow(link, epochs)
+
+    def _append(self, link: Link, items: Iterable[Any]) -> None:
+        items = list(items)
+        for group, epoch, previous, _, _ in items:
+            known = self._groups.get(group)
+            if known is not None and known.last == previous:
+                known.epoch, known.taking = epoch, True
+                self._leaders[group] = link
+        super()._append(link, items)
+
+
+class HastyGate(Gate):
+    """Lets the tables follow from everything that is written, committed or not."""
+
+    def commit(self, blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
+        super().commit(blocks, None)
+
+
+class ForgetfulGate(Gate):
+    """Opens a store without what it has promised."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.store.forget_promises()
+
+
+class EagerProgress(FollowerProgress):
+    """A member that counts as soon as it is served."""
+
+    def caught_up(self, committed: int) -> bool:
+        return self.phase is not Phase.ASKED
+
+
+class TalkativeCopies(Copies):
+    """Shows brokers what was sequenced before anybody has it on disk."""
+
+    def ship(self, blocks: Sequence[Block]) -> list[StoredBlock]:
+        stored = super().ship(blocks)
+        for block in blocks:
+            if block.kind == PUBLICATIONS and block.highest_qos:
+                self._led.routing.offer(block)
+        self._led.routing.flush()
+        return stored
+
+
+BREAKS = {
+    each.name: each
+    for each in (
+        Break(
+            "acknowledge-early",
+            "a publication is acknowledged before the second copy has it",
+            ((copies_module, "Followers", HastyFollowers),),
+        ),
+        Break(
+            "skip-epoch-check",
+            "a follower takes what a deposed leader sends",
+            ((copies_module, "Following", CarelessFollowing),),
+        ),
+        Break("apply-early", "tables follow from what is not committed", gate=HastyGate),
+        Break("forget-promise", "a store that is opened again has forgotten what it promised", gate=ForgetfulGate),
+        Break(
+            "count-joiner-early",
+            "a joiner counts before it has what is committed",
+            ((followers_module, "FollowerProgress", EagerProgress),),
+        ),
+        Break(
+            "deliver-uncommitted",
+            "a publication is delivered before it is committed",
+            ((server_module, "Copies", TalkativeCopies),),
+        ),
+    )
+}

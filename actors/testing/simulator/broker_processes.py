@@ -1,0 +1,65 @@
+"""The brokers of a story: engines with pipelines to the coordinators, started, killed, started again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.membership import Member
+
+from ...broker.coordinator_events import CoordinatorEvents
+from ...broker.engine import BrokerEngine
+from ...broker.pipelines.pipeline import Pipeline
+from .network import CLUSTER_ID, KEY
+from .scene import GROUPS, Scene
+from .virtual import SimProcess
+
+
+class BrokerProcesses:
+    """See the module's docstring. What a broker held is gone with its process."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.engines: dict[str, BrokerEngine] = {}
+        self.processes: dict[str, SimProcess] = {}
+        self._incarnations: dict[str, int] = {}
+
+    def open(self, name: str, states: Mapping[int, GroupState]) -> None:
+        """Start a broker, if it does not run; `states`: who leads the groups now."""
+        before = self.processes.get(name)
+        if before is not None and before.alive:
+            return
+        process = self.processes[name] = self.scene.new_process(name, self.scene.node_of(name))
+        self.scene.transcript.say(name, f"starts on {process.node}")
+        process.do(self._start, name, {group: state.leader for group, state in states.items()})
+
+    def _start(self, name: str, leaders: Mapping[int, str]) -> None:
+        self._incarnations[name] = incarnation = self._incarnations.get(name, 0) + 1
+        engine = self.engines[name] = BrokerEngine(name, incarnation, GROUPS, self.scene.config, self.scene)
+        events = CoordinatorEvents(engine, {}, lambda pipeline: None, lambda: None)
+
+        def make(member: Member) -> Pipeline:
+            hello = ("broker", name, incarnation)
+            return Pipeline(
+                events,
+                member,
+                hello,
+                (KEY, CLUSTER_ID),
+                producer=name.encode(),
+                window_batches=2,
+                batch_bytes_max=4_096,
+                queue_bytes_max=65_536,
+                beats=self.scene.broker_beats,
+            )
+
+        members = [Member(each, 0, (each,), "", 0) for each in self.scene.coordinators]
+        engine.coordinators.follow(members, make, leaders)
+
+    def kill(self, name: str) -> None:
+        """Kill a broker: what it has not been answered is nobody's promise."""
+        process = self.processes[name]
+        if process.alive:
+            self.scene.transcript.say(name, "is killed")
+            process.kill()
+            del self.engines[name]
+            self.scene.network.ends_of(process)
