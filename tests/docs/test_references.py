@@ -96,7 +96,8 @@ def check_python(words: list[str]) -> None:
         origin = origin.with_name("__main__.py")
     assert origin.exists(), f"{module} cannot be run"
     assert "__main__" in origin.name or "__main__" in origin.read_text(encoding="utf-8"), f"{module} cannot be run"
-    sources = "".join([file.read_text(encoding="utf-8") for file in (ROOT / "bench").rglob("*.py")])
+    files = [file for room in ("bench", "actors/testing") for file in (ROOT / room).rglob("*.py")]
+    sources = "".join([file.read_text(encoding="utf-8") for file in files])
     for word in words:
         assert not word.startswith("--") or word == "--help" or f'"{word}"' in sources, (
             f"no driver has the option {word}"
