@@ -112,14 +112,18 @@ class Coordination(Protocol):
         change that came too late, or that is none, has left the state as it was."""
         ...
 
+    async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
+        """Compare-and-set of a group's (epoch, leader, in-sync set); see `cluster.leadership`. True: `new` holds."""
+        ...
+
+
+class OperatedCoordination(Coordination, Protocol):
+    """The coordination server as brokers see it, who also pass on what operators ask for."""
+
     async def drain_node(self, node: str, leaving: bool) -> None:
         """Have others take over what is on `node`, or (`leaving` False) have it serve again. Raises UsageError."""
         ...
 
     async def remove_node(self, node: str) -> None:
         """Forget `node` and its members. Raises UsageError while it has what others lack."""
-        ...
-
-    async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
-        """Compare-and-set of a group's (epoch, leader, in-sync set); see `cluster.leadership`. True: `new` holds."""
         ...

@@ -13,7 +13,7 @@ from typing import Any
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError
-from lexicast.cluster.membership import BROKER, ClusterInfo, Coordination, Member, Members
+from lexicast.cluster.membership import BROKER, ClusterInfo, Member, Members, OperatedCoordination
 
 from ..loop.background import keep_going, stop_loops
 from ..mqtt.listener import MqttListener
@@ -45,7 +45,7 @@ class BrokerServer:
         self,
         engine: BrokerEngine,
         cluster: ClusterInfo,
-        coordination: Coordination,
+        coordination: OperatedCoordination,
         sockets: LinkSockets,
         ask_actor: AskActor = cannot_ask,
     ) -> None:
@@ -81,7 +81,7 @@ class BrokerServer:
         cls,
         name: str,
         config: Config,
-        coordination: Coordination,
+        coordination: OperatedCoordination,
         clock: Clock,
         run_dir: Path,
         ask_actor: AskActor = cannot_ask,

@@ -25,7 +25,8 @@ def up(
     mqtt_port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port for MQTT; 0: any free one.")] = None,
     brokers: Annotated[int | None, typer.Option(min=1, help="Brokers on each node.")] = None,
     coordinators: Annotated[
-        int | None, typer.Option(min=1, help="Coordinators on each node, at least: what a cluster has already is started too.")
+        int | None,
+        typer.Option(min=1, help="Coordinators on each node; those that a cluster has are started too."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on for MQTT; 0.0.0.0: all.")] = None,
     address: Annotated[

@@ -271,7 +271,7 @@ class CoordinationServer:
         self._change_coordinators(names, homes)
 
     async def drain_node(self, node: str, leaving: bool) -> None:
-        """See `Coordination`; so is the next one."""
+        """See `OperatedCoordination`; so is the next one."""
         rows = self._nodes.drained(node, leaving)
         self._commit_version(rows)
         self._nodes.took(rows)
