@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from lexicast.actors.broker.coordinator_events import CoordinatorEvents
+from lexicast.actors.broker.coordinators import Coordinators
 from lexicast.actors.broker.engine import BrokerEngine
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.link.link import Link, LinkUser
@@ -69,9 +71,9 @@ def test_entries_under_way_move_before_those_of_a_later_batch_that_was_answered(
     asyncio.run(_two_batches_answered_backwards(moved_while_the_first_is_under_way=True))
 
 
-async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bool) -> None:
-    """The first batch also holds an entry of a group that stays, and waits for its commit; the second does not."""
-    old, new = ScriptedCoordinator({MOVES: 1, STAYS: 1}), ScriptedCoordinator({})
+@asynccontextmanager
+async def _linked(old: ScriptedCoordinator, new: ScriptedCoordinator) -> AsyncIterator[Coordinators]:
+    """A broker whose links to both stand; it takes the old one for the leader of all."""
     engine = BrokerEngine("broker-0", 1, GROUPS, Config(), SystemClock())
     events = CoordinatorEvents(engine, {}, lambda pipeline: None, lambda: None)
 
@@ -93,12 +95,20 @@ async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bo
             server, address = await listen(f"unix:{Path(folder, name)}", KEY, CLUSTER, who.opened, {})
             servers.append(server)
             members.append(Member(name, 1, (address,), "", 0, ()))
-        coordinators = engine.coordinators
-        coordinators.follow(members, make, dict.fromkeys(range(GROUPS), "old"))
-        for pipeline in coordinators.pipelines.values():
+        engine.coordinators.follow(members, make, dict.fromkeys(range(GROUPS), "old"))
+        for pipeline in engine.coordinators.pipelines.values():
             await pipeline.wait_linked()
+        yield engine.coordinators
+        await engine.close()
+        for server in servers:
+            server.close()
 
-        results: list[Any] = []
+
+async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bool) -> None:
+    """The first batch also holds an entry of a group that stays, and waits for its commit; the second does not."""
+    old, new = ScriptedCoordinator({MOVES: 1, STAYS: 1}), ScriptedCoordinator({})
+    results: list[Any] = []
+    async with _linked(old, new) as coordinators:
 
         def publish(group: int, payload: bytes) -> None:
             coordinators.publish(TOPICS[group], 1, [payload], "origin", results.append)
@@ -127,6 +137,3 @@ async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bo
         for tag, found in new.batches:
             new.links[0].send((ACK, tag, [((1, 2, at),) for at, _ in enumerate(found)]))
         await _until(lambda: len(results) == 3)
-        await engine.close()
-        for server in servers:
-            server.close()
