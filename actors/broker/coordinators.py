@@ -34,7 +34,7 @@ class Coordinators:
         self.pipelines: dict[str, Pipeline] = {}
         self.published_records = 0
         self._routes_max = routes_max
-        self._request_timeout_s = request_timeout_s
+        self.request_timeout_s = request_timeout_s
         self._by_group: dict[int, Pipeline] = {}
         # The pipelines of those that lead something.
         self._leading: dict[Pipeline, None] = {}
@@ -125,6 +125,15 @@ class Coordinators:
         """The pipeline to the leader of `group`."""
         return self._by_group.get(group)
 
+    def by_leader(self, groups: Iterable[int]) -> dict[Pipeline, list[int]]:
+        """These groups by the pipelines to their leaders, those aside that nobody leads."""
+        found: dict[Pipeline, list[int]] = {}
+        for group in groups:
+            pipeline = self._by_group.get(group)
+            if pipeline is not None:
+                found.setdefault(pipeline, []).append(group)
+        return found
+
     def leader_of(self, group: int) -> Pipeline:
         """The pipeline to the leader of `group`. Raises UnavailableError when there is none."""
         pipeline = self._by_group.get(group)
@@ -204,7 +213,7 @@ class Coordinators:
         Raises UnavailableError when that takes longer than `link.request_timeout_s`; LedElsewhereError, at once, when
         the coordinator leads nothing any more, or not what was asked for; IndexNotReadyError is an answer.
         """
-        wait_s = self._request_timeout_s
+        wait_s = self.request_timeout_s
         try:
             async with asyncio.timeout(wait_s):
                 await self._ask_again(pipeline, take, method, *arguments)
@@ -246,13 +255,13 @@ class Coordinators:
         """The first offset at or after a time in each group that some of these filters concern; each coordinator is
         asked once. Raises UnavailableError."""
         wanted, found = sorted(self.groups_of_all(filters)), dict[int, int]()
-        async with asyncio.timeout(self._request_timeout_s):
+        async with asyncio.timeout(self.request_timeout_s):
             while left := [group for group in wanted if group not in found]:
-                by_leader: dict[Pipeline, list[int]] = {}
                 for group in left:
-                    by_leader.setdefault(self.leader_of(group), []).append(group)
+                    self.leader_of(group)
+                by_leader = self.by_leader(left).items()
                 try:
-                    await gathered([self.ask(p, found.update, "offsets_at", g, time_us) for p, g in by_leader.items()])
+                    await gathered([self.ask(p, found.update, "offsets_at", g, time_us) for p, g in by_leader])
                 except LedElsewhereError:
                     await asyncio.sleep(ASK_AGAIN_S)
         return found

@@ -12,7 +12,7 @@ from lexicast.cluster.blocks import U32, Block, pack_meta
 
 from ..loop.turns import Turns
 from .coordinators import Coordinators
-from .pipelines.pipeline import Pipeline
+from .led_parts import LedParts
 from .retained_feed import PAGE_BYTES
 
 
@@ -35,13 +35,13 @@ class LastFeed:
         self._cuts = cuts
         self._since = since or {}
         self._until_us = until_us
-        self._left = coordinators.pipelines_of(topic_filter)
-        self._after: Any = None
+        groups = sorted(g for g in coordinators.groups_of_all([topic_filter]) if g in cuts)
+        self._parts = LedParts(coordinators, [(None, tuple(groups), None)])
 
     @property
     def done(self) -> bool:
         """Whether there is no further page."""
-        return not self._left
+        return not self._parts.left
 
     async def page(self) -> list[tuple[bytes, Block]]:
         """The next page: (filter, a block of one record) each; it may be empty.
@@ -49,32 +49,25 @@ class LastFeed:
         Raises UnavailableError when the coordinator does not answer in time, IndexNotReadyError while it cannot; ask
         again then.
         """
-        answers: list[Any] = []
-        await self._ask(self._left[0], answers)
+        _, answer = await self._parts.ask("last", self._arguments)
         found: list[tuple[bytes, Block]] = []
         turns = Turns()
-        for wire in answers[0]["blocks"]:
+        for wire in answer["blocks"]:
             for part in _singles(Block.from_wire(wire)):
                 found.append((self._filter, part))
                 await turns.give_way()
         # With the page in hand and not before: one that is interrupted is asked for again.
-        self._after = answers[0]["after"]
-        if self._after is None:
-            self._left.pop(0)
+        self._parts.took(answer["after"])
         return found
 
-    async def _ask(self, pipeline: Pipeline, answers: list[Any]) -> None:
-        groups = [g for g in self._cuts if self._coordinators.pipeline_of(g) is pipeline]
-        await self._coordinators.ask(
-            pipeline,
-            answers.append,
-            "last",
+    def _arguments(self, _: None, groups: tuple[int, ...], after: Any) -> tuple[Any, ...]:
+        return (
             [self._filter],
             self._count,
             {group: self._since.get(group, 0) for group in groups},
             {group: self._cuts[group] for group in groups},
             self._until_us,
-            self._after,
+            after,
             PAGE_BYTES,
         )
 

@@ -7,13 +7,15 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lexicast.cluster.blocks import Block
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.topics.names import is_wildcard
 
 from ..loop.turns import Turns
 from .coordinators import Coordinators
 from .filters import parts
+from .led_parts import LedParts
 from .pipelines.pipeline import Pipeline
 
 PAGE_BYTES = 256 * 1024
@@ -27,39 +29,48 @@ class RetainedFeed:
         self._cuts = cuts
         self.filters = list(cuts)
         # What is left to be asked for; None: it has not been sorted yet.
-        self._left: list[tuple[Pipeline, list[bytes]]] | None = None
-        self._after: Any = None
+        self._parts: LedParts[list[bytes]] | None = None
 
     @property
     def done(self) -> bool:
         """Whether there is no further page."""
-        return not (self.filters if self._left is None else self._left)
+        return not (self.filters if self._parts is None else self._parts.left)
 
-    async def _sorted(self) -> list[tuple[Pipeline, list[bytes]]]:
-        """The filters by the coordinators that they concern."""
-        by_pipeline: dict[Pipeline, list[bytes]] = {}
-        turns = Turns()
+    async def _sorted(self) -> LedParts[list[bytes]]:
+        """The filters by the coordinators that they concern: wildcards all groups, topics their own."""
+        coordinators, turns = self._coordinators, Turns()
+        by_pipeline: dict[Pipeline | None, list[bytes]] = {}
+        groups: dict[Pipeline | None, set[int]] = {None: set(range(coordinators.groups))}
         for topic_filter in self.filters:
-            for pipeline in self._coordinators.pipelines_of(topic_filter):
-                by_pipeline.setdefault(pipeline, []).append(topic_filter)
+            pipeline = None
+            if not is_wildcard(topic_filter):
+                group = topic_group(topic_filter, coordinators.groups)
+                pipeline = coordinators.leader_of(group)
+                groups.setdefault(pipeline, set()).add(group)
+            by_pipeline.setdefault(pipeline, []).append(topic_filter)
             await turns.give_way()
-        return [(pipeline, part) for pipeline, filters in by_pipeline.items() for part in parts(filters)]
+        return LedParts(
+            coordinators,
+            [
+                (part, tuple(sorted(groups[pipeline])), None)
+                for pipeline, filters in by_pipeline.items()
+                for part in parts(filters)
+            ],
+        )
 
     async def page(self) -> list[tuple[bytes, Block]]:
         """The next page: (filter, a block of one record) each; it may be empty.
 
         Raises UnavailableError when the coordinator does not answer in time; ask again then.
         """
-        if self._left is None:
-            self._left = await self._sorted()
-        pipeline, filters = self._left[0]
-        answers: list[Any] = []
-        await self._coordinators.ask(pipeline, answers.append, "retained", filters, self._after, PAGE_BYTES)
-        self._after = answers[0]["after"]
-        if self._after is None:
-            self._left.pop(0)
+        if self._parts is None:
+            self._parts = await self._sorted()
+        filters, answer = await self._parts.ask(
+            "retained", lambda filters, groups, after: (filters, groups, after, PAGE_BYTES)
+        )
+        self._parts.took(answer["after"])
         found: list[tuple[bytes, Block]] = []
-        for number, wire in answers[0]["blocks"]:
+        for number, wire in answer["blocks"]:
             block, topic_filter = Block.from_wire(wire), filters[number]
             # What is at or after the cut has come, or comes, live.
             if block.last < self._cuts[topic_filter].get(block.group, 0):

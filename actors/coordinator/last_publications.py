@@ -58,12 +58,12 @@ class LastPublications:
         `ends`, and before the time `until_us`; beyond the place `after`, about `bytes_max` bytes.
 
         Returns "blocks", those of a topic one after the other, and "after": where to go on, None at the end. Raises
-        IndexNotReadyError; UsageError when `after` is no place in these filters' answer.
+        IndexNotReadyError; LedElsewhereError when one of the groups is not led here, from the question to the answer;
+        UsageError when `after` is no place in these filters' answer.
         """
         if after is not None:
             _check_place(after, filters)
-        for group in since:
-            self._led.sequencer.check_led(group)
+        self._led.check_all_served(since)
         if after is None:
             await self._led.settled(since)
         async with self._past.reading:
@@ -73,6 +73,7 @@ class LastPublications:
             while place is not None and not work.full:
                 await work.turns.give_way()
                 place = await work.step(place)
+        self._led.check_all_served(since)
         return {"blocks": [block.to_wire() for block in work.blocks], "after": place}
 
 
@@ -148,7 +149,7 @@ class _Page:
         """The offset before which a group's last publications are looked for."""
         before = self._before.get(group)
         if before is None:
-            before = self._led.sequencer.groups[group].applied
+            before = self._led.applied(group)
             if self._until_us != FOREVER_US:
                 before = min(before, self._led.store.offset_at(group, self._until_us))
             before = self._before[group] = min(before, self._ends.get(group, before))

@@ -101,15 +101,15 @@ class CoordinatorRequests:
 
     # -- QoS 2 and dictionaries
 
-    async def release(
-        self, peer: BrokerPeer, groups: Iterable[int] | None, uid: bytes, packet_ids: tuple[int, ...]
-    ) -> None:
-        """PUBREL: the groups (None: all led here) forget these packet ids; returns when that is durable."""
-        led = self._led.sequencer.groups
-        if groups is None:
-            wanted = [group for group in led if self._remembers(group, uid, packet_ids)]
-        else:
-            wanted = [group for group in groups if group in led]
+    async def release(self, peer: BrokerPeer, groups: Iterable[int], uid: bytes, packet_ids: tuple[int, ...]) -> None:
+        """PUBREL: the groups forget these packet ids; returns when that is durable.
+
+        Raises LedElsewhereError, and nothing is forgotten, when one of them is not led here: an id that its new leader
+        remembers would make the client's next publication under it a repeat.
+        """
+        groups = list(groups)
+        self._led.check_all_served(groups)
+        wanted = [group for group in groups if self._remembers(group, uid, packet_ids)]
         await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
         for group in wanted:
             self._led.sequencer.release(group, uid, packet_ids)

@@ -39,34 +39,35 @@ class RetainedRequests:
         self._making = asyncio.Lock()
 
     async def retained(
-        self, peer: BrokerPeer, filters: Sequence[bytes], after: Place | None, bytes_max: int
+        self, peer: BrokerPeer, filters: Sequence[bytes], groups: Sequence[int], after: Place | None, bytes_max: int
     ) -> dict[str, Any]:
-        """Retained records of topics that match, beyond `after` (None: from the start), about `bytes_max` bytes.
+        """Retained records of topics that match, in these groups, beyond `after` (None: from the start), about
+        `bytes_max` bytes.
 
         Returns "blocks": (the filter by number, a block of one record) each; "after": where to go on, None at the end.
+        Raises LedElsewhereError when one of the groups is not led here, from the question to the answer.
         """
+        self._led.check_all_served(groups)
         if after is None:
-            await self._settled(filters)
+            await self._settled(filters, groups)
         async with self._making:
             turns = Turns()
             if any(map(is_wildcard, filters)):
                 while not self._led.store.retained.load_names():
                     await turns.give_way()
-            page = _Page(min(bytes_max, PAGE_BYTES_MAX))
+            page = _Page(min(bytes_max, PAGE_BYTES_MAX), frozenset(groups))
             place: Place | None = after or (0, None)
             while place is not None and not page.full:
                 await turns.give_way()
                 place = self._step(filters, place, page)
+        self._led.check_all_served(groups)
         return {"blocks": page.blocks, "after": place}
 
-    async def _settled(self, filters: Iterable[bytes]) -> None:
+    async def _settled(self, filters: Iterable[bytes], groups: Iterable[int]) -> None:
         """What was delivered before the question is in the store, where its topic's record is then looked for."""
-        groups = self._led.sequencer.groups
-        wanted = (
-            set(groups)
-            if any(map(is_wildcard, filters))
-            else {topic_group(name, self._led.store.groups) for name in filters}
-        )
+        wanted = set(groups)
+        if not any(map(is_wildcard, filters)):
+            wanted.intersection_update([topic_group(name, self._led.store.groups) for name in filters])
         await self._led.settled(wanted)
 
     def _step(self, filters: Sequence[bytes], place: Place, page: _Page) -> Place | None:
@@ -76,7 +77,7 @@ class RetainedRequests:
             return None
         topic_filter = filters[number]
         if not is_wildcard(topic_filter):
-            block = self._record(topic_filter)
+            block = self._record(topic_filter, page)
             if block is not None:
                 page.add(number, block)
             return (number + 1, None)
@@ -84,20 +85,20 @@ class RetainedRequests:
         topics, after, token = names.scan(topic_filter, None if path is None else tuple(path), STEPS)
         gone: list[bytes] = []
         for at, topic in enumerate(topics):
-            block = self._record(topic)
+            block = self._record(topic, page)
             if block is not None:
                 page.add(number, block)
                 if page.full and at + 1 < len(topics):
                     return (number, path_of(topic))
-            elif topic_group(topic, store.groups) in self._led.sequencer.groups:
+            elif topic_group(topic, store.groups) in page.groups:
                 gone.append(topic)
         if gone:
             names.missing(gone, token)
         return (number + 1, None) if after is None else (number, after)
 
-    def _record(self, topic: bytes) -> Block | None:
+    def _record(self, topic: bytes, page: _Page) -> Block | None:
         group = topic_group(topic, self._led.store.groups)
-        if group not in self._led.sequencer.groups:
+        if group not in page.groups:
             return None
         return self._led.store.retained.record(group, topic)
 
@@ -105,7 +106,8 @@ class RetainedRequests:
 class _Page:
     """What gathers for one answer."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, groups: frozenset[int]) -> None:
+        self.groups = groups
         self._left = bytes_max
         self._until_s = turns_of.now_s() + PAGE_S
         self.blocks: list[tuple[int, Any]] = []

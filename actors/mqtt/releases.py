@@ -7,12 +7,13 @@ RELEASES_MAX wait, then the client is not read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.errors import UnavailableError
 
+from ..broker.coordinators import Coordinators
 from ..broker.pipelines.pipeline import Pipeline
 from .client_line import RELEASES, ClientLine
 from .codec.encode import encode_replies
@@ -87,28 +88,23 @@ async def forget_ids(engine: BrokerEngine, uid: bytes, wanted: Mapping[int | Non
 
     Raises LexicastError, TimeoutError.
     """
-    work, coordinators = [], engine.coordinators
-    for group, ids in wanted.items():
-        if group is None:
-            work += [_forget(partial(_itself, pipeline), None, uid, ids) for pipeline in coordinators.leading()]
-        else:
-            work.append(_forget(partial(coordinators.pipeline_of, group), [group], uid, ids))
+    every = range(engine.groups)
+    work = [_forget(engine.coordinators, [*every] if g is None else [g], uid, ids) for g, ids in wanted.items()]
     async with asyncio.timeout(engine.config.link.request_timeout_s):
         await asyncio.gather(*work)
 
 
-def _itself(pipeline: Pipeline) -> Pipeline:
-    return pipeline
+async def _forget(coordinators: Coordinators, groups: list[int], uid: bytes, ids: list[int]) -> None:
+    """Ask who leads the groups, whoever that is by then, until all have done it."""
+    left = set(groups)
 
+    async def ask(pipeline: Pipeline, led: list[int]) -> None:
+        with suppress(UnavailableError):  # its link broke, or others lead: what was not done is done now
+            await pipeline.request("release", led, uid, ids)
+            left.difference_update(led)
 
-async def _forget(leader: Callable[[], Pipeline | None], groups: list[int] | None, uid: bytes, ids: list[int]) -> None:
-    """Ask who leads the groups by then."""
     while True:
-        pipeline = leader()
-        try:
-            if pipeline is None:
-                raise UnavailableError("nobody leads the group now")
-            await pipeline.request("release", groups, uid, ids)
+        await asyncio.gather(*[ask(pipeline, led) for pipeline, led in coordinators.by_leader(left).items()])
+        if not left:
             return
-        except UnavailableError:
-            await asyncio.sleep(RETRY_S)  # its link broke: what it had not done it does now
+        await asyncio.sleep(RETRY_S)

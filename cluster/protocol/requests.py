@@ -64,6 +64,8 @@ NAME_KEY_BYTES_MAX: Final = 481
 LAST_PLACE: Final = row(
     WHOLE, either(nothing, data_upto(NAME_KEY_BYTES_MAX)), either(nothing, row(topic_name, OFFSET, OFFSET))
 )
+# Where retained publications go on: see `actors.coordinator.retained`.
+RETAINED_PLACE: Final = row(WHOLE, either(nothing, each(either(nothing, data))))
 
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {
@@ -81,7 +83,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "session_end": (GROUP, name_text, WHOLE),
     "sessions_hold": (each(row(GROUP, name_text, data, WHOLE, WHOLE, truth)),),
     "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, data))),
-    "release": (either(nothing, GROUPS), data, PACKET_IDS),
+    "release": (GROUPS, data, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, name_text, data),
     "history": (CURSOR, FILTERS, WHOLE, whole_number(1)),
@@ -96,7 +98,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
         whole_number(1),
     ),
     "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
-    "retained": (FILTERS, either(nothing, row(WHOLE, either(nothing, each(either(nothing, data))))), whole_number(1)),
+    "retained": (FILTERS, GROUPS, either(nothing, RETAINED_PLACE), whole_number(1)),
     "status": (),
 }
 
@@ -128,7 +130,7 @@ CLIENT: Final[dict[str, Fields]] = {
         _since,
         WHOLE,
         whole_number(1, LAST_MAX),
-        either(nothing, row(name_text, either(nothing, LAST_PLACE))),
+        either(nothing, each(row(GROUPS, either(nothing, LAST_PLACE)))),
         whole_number(1),
     ),
     "status": (),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-from lexicast.cluster.errors import UnavailableError, UsageError
+from lexicast.cluster.errors import LedElsewhereError, UsageError
 from lexicast.cluster.topics.names import check_filter
 
 from ...client.subscription_feed import FILTERS_MAX
-from ..coordinators import Coordinators
-from ..pipelines.pipeline import Pipeline
+from ..coordinators import ASK_AGAIN_S, Coordinators
+from ..led_parts import LedParts
 
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 
@@ -83,15 +85,32 @@ async def _page(
     check_filters(filters)
     if cursor is None:
         cursor = await _start(coordinators, filters, since)
-    for group in list(cursor):
-        pipeline = coordinators.leader_of(group)
-        part = {g: at for g, at in cursor.items() if coordinators.pipeline_of(g) is pipeline}
-        result = await pipeline.request(method, part, list(filters), until_us, *more)
-        left = {**cursor, **result["cursor"]}
-        for ended in result["done"]:
-            left.pop(ended, None)
-        return {**result, "cursor": left, "done": not left}
-    return {"blocks": [], "cursor": {}, "done": True}
+    if not cursor:
+        return {"blocks": [], "cursor": {}, "done": True}
+    result = await _asked_of_a_leader(coordinators, method, cursor, list(filters), until_us, *more)
+    left = {**cursor, **result["cursor"]}
+    for ended in result["done"]:
+        left.pop(ended, None)
+    return {**result, "cursor": left, "done": not left}
+
+
+async def _asked_of_a_leader(coordinators: Coordinators, method: str, cursor: dict[int, int], *more: Any) -> Any:
+    """What the leader of the first group that the cursor names says of all those that it leads; asked of whoever leads
+    then, while groups move. Raises UnavailableError after `link.request_timeout_s`."""
+    first = next(iter(cursor))
+    answer: list[Any] = []
+    until_s = asyncio.get_running_loop().time() + coordinators.request_timeout_s
+    while True:
+        pipeline = coordinators.leader_of(first)
+        part = {group: cursor[group] for group in coordinators.by_leader(cursor)[pipeline]}
+        try:
+            await coordinators.ask(pipeline, answer.append, method, part, *more)
+        except LedElsewhereError:
+            if asyncio.get_running_loop().time() > until_s:
+                raise
+            await asyncio.sleep(ASK_AGAIN_S)
+        else:
+            return answer[0]
 
 
 async def _start(coordinators: Coordinators, filters: tuple[bytes, ...], since: Since | None) -> dict[int, int]:
@@ -107,28 +126,25 @@ async def last_page(
     since: Since | None,
     until_us: int,
     count: int,
-    after: tuple[str, Any] | None,
+    after: Sequence[tuple[Sequence[int], Any]] | None,
     bytes_max: int,
 ) -> dict[str, Any]:
-    """One page of the last `count` publications of each topic: blocks, those of a topic one after the other, and the
-    place `after` which the next page begins; None at the end.
+    """One page of the last `count` publications of each topic: blocks, those of a topic one after the other, and what
+    is left to be asked `after` it: groups, each with the place where to go on with them; None at the end.
 
     Raises TopicError, UsageError, UnavailableError.
     """
     check_filters(filters)
-    parts: dict[str, tuple[Pipeline, dict[int, int]]] = {}
-    for group, at in (await _start(coordinators, filters, since)).items():
-        pipeline = coordinators.leader_of(group)
-        parts.setdefault(pipeline.member.name, (pipeline, {}))[1][group] = at
-    if not parts:
+    start = await _start(coordinators, filters, since)
+    asked = [(start.keys(), None)] if after is None else after
+    parts = LedParts(coordinators, [(None, tuple([g for g in groups if g in start]), at) for groups, at in asked])
+    if not parts.left:
         return {"blocks": [], "after": None}
-    # Each coordinator in its turn: the place names whose it is.
-    names = sorted(parts)
-    name, place = after or (names[0], None)
-    if name not in parts:
-        raise UnavailableError(f"{name} does not lead these topics any more: ask again from the start")
-    pipeline, own = parts[name]
     room = min(bytes_max, HISTORY_BYTES_MAX)
-    page = await pipeline.request("last", list(filters), count, own, None, until_us, place, room)
-    following = name if page["after"] is not None else next((each for each in names if each > name), None)
-    return {"blocks": page["blocks"], "after": None if following is None else (following, page["after"])}
+
+    def arguments(_: None, groups: tuple[int, ...], place: Any) -> tuple[Any, ...]:
+        return (list(filters), count, {group: start[group] for group in groups}, None, until_us, place, room)
+
+    _, page = await parts.ask("last", arguments)
+    parts.took(page["after"])
+    return {"blocks": page["blocks"], "after": [(groups, place) for _, groups, place in parts.left] or None}

@@ -30,10 +30,13 @@ class Coordinators:
         self.pages = {page["asked"]: page for page in pages}
         self.asked: list[Any] = []
 
-    def pipelines_of(self, topic_filter: bytes) -> list[str]:
-        return ["one"]
+    def groups_of_all(self, filters: list[bytes]) -> range:
+        return range(9)
 
-    def pipeline_of(self, group: int) -> str:
+    def by_leader(self, groups: tuple[int, ...]) -> dict[str, list[int]]:
+        return {"one": list(groups)}
+
+    def leader_of(self, group: int) -> str:
         return "one"
 
     async def ask(self, pipeline: str, take: Any, method: str, *arguments: Any) -> None:
