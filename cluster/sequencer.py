@@ -178,6 +178,11 @@ class Sequencer:
         """Whether rule 3 lets `records` more be sequenced now. Raises LedElsewhereError."""
         return self._led(group).pending_records + records <= RECORDS_PENDING_MAX
 
+    def applied_below(self, group: int) -> int:
+        """The first offset of the group from which the tables do not follow yet. Raises LedElsewhereError."""
+        self.check_led(group)
+        return self.groups[group].applied
+
     def check_led(self, group: int) -> None:
         """Raises LedElsewhereError."""
         self._led(group)

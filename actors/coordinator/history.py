@@ -52,7 +52,7 @@ class HistoryRequests:
                 if ended:
                     done.append(group)
                 await turns.give_way()
-        self._led.check_all_served(left)
+        self._led.check_served(*left)
         return {"blocks": [block.to_wire() for block in page.blocks], "cursor": left, "done": done}
 
     async def count(
@@ -77,7 +77,7 @@ class HistoryRequests:
                     break
                 end = self._end(group, until_us)
                 if end is None:
-                    end = self._led.applied(group)
+                    end = self._led.sequencer.applied_below(group)
                 while offset < end and not page.full:
                     await turns.give_way()
                     some, offset = await self._count(group, offset, end - 1, wanted, turns)
@@ -85,7 +85,7 @@ class HistoryRequests:
                 left[group] = offset
                 if offset >= end:
                     done.append(group)
-        self._led.check_all_served(left)
+        self._led.check_served(*left)
         return {"count": found, "cursor": left, "done": done}
 
     async def _count(self, group: int, offset: int, last: int, wanted: TopicFilters, turns: Turns) -> tuple[int, int]:
@@ -117,7 +117,7 @@ class HistoryRequests:
         if until_us == FOREVER_US:
             return None
         end = self._led.store.offset_at(group, until_us)
-        return end if end < self._led.applied(group) else None
+        return end if end < self._led.sequencer.applied_below(group) else None
 
 
 class _Page:

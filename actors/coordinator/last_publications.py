@@ -63,7 +63,7 @@ class LastPublications:
         """
         if after is not None:
             _check_place(after, filters)
-        self._led.check_all_served(since)
+        self._led.check_served(*since)
         if after is None:
             await self._led.settled(since)
         async with self._past.reading:
@@ -73,7 +73,7 @@ class LastPublications:
             while place is not None and not work.full:
                 await work.turns.give_way()
                 place = await work.step(place)
-        self._led.check_all_served(since)
+        self._led.check_served(*since)
         return {"blocks": [block.to_wire() for block in work.blocks], "after": place}
 
 
@@ -149,7 +149,7 @@ class _Page:
         """The offset before which a group's last publications are looked for."""
         before = self._before.get(group)
         if before is None:
-            before = self._led.applied(group)
+            before = self._led.sequencer.applied_below(group)
             if self._until_us != FOREVER_US:
                 before = min(before, self._led.store.offset_at(group, self._until_us))
             before = self._before[group] = min(before, self._ends.get(group, before))

@@ -292,21 +292,12 @@ class LedGroups:
         groups = self.sequencer.groups
         return groups.keys() - self.opening if self.opening else groups.keys()
 
-    def check_served(self, group: int) -> None:
-        """Raises LedElsewhereError: the group is not led here, or not served yet."""
-        self.sequencer.check_led(group)
-        if group in self.opening:
-            raise LedElsewhereError(f"group {group} is not served yet")
-
-    def check_all_served(self, groups: Iterable[int]) -> None:
+    def check_served(self, *groups: int) -> None:
         """Raises LedElsewhereError: one of the groups is not led here, or not served yet."""
         for group in groups:
-            self.check_served(group)
-
-    def applied(self, group: int) -> int:
-        """The first offset of the group from which the tables do not follow yet. Raises LedElsewhereError."""
-        self.sequencer.check_led(group)
-        return self.sequencer.groups[group].applied
+            self.sequencer.check_led(group)
+            if group in self.opening:
+                raise LedElsewhereError(f"group {group} is not served yet")
 
     def append_control(self, group: int, record: ControlRecord, done: Done) -> None:
         """Have `record` written at the end of this turn; `done(error)` when it is committed, and the tables

@@ -108,7 +108,7 @@ class CoordinatorRequests:
         remembers would make the client's next publication under it a repeat.
         """
         groups = list(groups)
-        self._led.check_all_served(groups)
+        self._led.check_served(*groups)
         wanted = [group for group in groups if self._remembers(group, uid, packet_ids)]
         await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
         for group in wanted:

@@ -47,7 +47,7 @@ class RetainedRequests:
         Returns "blocks": (the filter by number, a block of one record) each; "after": where to go on, None at the end.
         Raises LedElsewhereError when one of the groups is not led here, from the question to the answer.
         """
-        self._led.check_all_served(groups)
+        self._led.check_served(*groups)
         if after is None:
             await self._settled(filters, groups)
         async with self._making:
@@ -60,7 +60,7 @@ class RetainedRequests:
             while place is not None and not page.full:
                 await turns.give_way()
                 place = self._step(filters, place, page)
-        self._led.check_all_served(groups)
+        self._led.check_served(*groups)
         return {"blocks": page.blocks, "after": place}
 
     async def _settled(self, filters: Iterable[bytes], groups: Iterable[int]) -> None:
