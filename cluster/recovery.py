@@ -5,7 +5,8 @@ Theory of operation. What is acknowledged is durable in every member of a group'
 from the set before. So a log whose last block is of the newest epoch, and among those the longest one, has everything
 that was acknowledged, if only one member of the last in-sync set is among those that were asked. Which set was the
 last one only the registry knew. What is left is what leaders note in their own stores: a leader *counts* with a set of
-members, durably, before it can commit anything in its epoch, and notes every wider set before it asks for it.
+members, and has promised its epoch, durably, before it begins the epoch, and notes every wider set before it asks for
+it.
 
     certain    the set of the newest epoch that was noted was asked as a whole. Whoever led later came from it, has
                been asked, and has noted nothing: so nothing was committed later (by induction over later leaders), and
@@ -14,15 +15,18 @@ members, durably, before it can commit anything in its epoch, and notes every wi
     uncertain  else: a missing one may have gone on alone. Nobody leads the group until it has been asked, or until the
                operator has said that what it alone may have is given up
     led        a coordinator leads the group, under the newest epoch that anybody knows: it goes on, as it is
-    fenced     nobody does: all that were asked promise a newer epoch first and report again. From then on no log grows,
-               and they can be compared, whenever each was looked at
+    elected    nobody does: who has the most leads under a new epoch, and who has the same counts
 
-Where not all of that set were asked, the new epoch lies EPOCH_GAP beyond: a missing coordinator may have seen newer
+Reports need not be of one moment: while the registry is lost nobody is given a group and no set changes. A leader of an
+older epoch that still serves commits nothing any more, since the first of its successors to begin was in its set and
+has promised more.
+
+Where not all of the noted set were asked, the new epoch lies EPOCH_GAP beyond: a missing coordinator may have seen newer
 epochs than those that were asked, and an epoch must never have two leaders.
 
-Invariants (tests/cluster/test_recovery.py, over random histories of leaders, in-sync sets, crashes and lost stores):
-where nothing was given up, the recovered leader has every acknowledged offset; its epoch is above every promise; a group
-that is not certain has no leader.
+Invariants (tests/cluster/test_recovery.py, over random histories of leaders, in-sync sets, crashes and coordinators
+that are away): where nothing was given up, the recovered leader has every acknowledged offset, also of those that older
+leaders acknowledge later; its epoch is above every promise, or its own; a group that is not certain has no leader.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from typing import NamedTuple
 
 from .leadership import GroupState
 
-# A group that nobody leads: its row in the registry is lost, and nobody can be sure yet. Also a fence, with its epoch.
+# A group that nobody leads: its row in the registry is lost, and nobody can be sure yet.
 UNKNOWN = GroupState(0, "", ())
 EPOCH_GAP = 1_000_000
 
@@ -41,7 +45,7 @@ class GroupReport(NamedTuple):
     """What one coordinator knows of one group: the newest epoch that it has promised or seen; of its log the last
     block's epoch and last offset (-1: none); whether its tables fit its log (a copy that is being made does not); the
     last epoch that it has led itself, with the members it has counted with (0: none); and its state where it leads the
-    group now."""
+    group now, or is about to."""
 
     promised: int = 0
     log_epoch: int = 0
@@ -61,12 +65,10 @@ NOTHING = GroupReport()
 
 
 class Recovered(NamedTuple):
-    """What is to be done with a group: it has a leader again (`state`), or those that were asked are to promise an
-    epoch and report again (`fence`, 0: not), or coordinators are missing. `missing`: who may have had more; with a
-    `state` or a `fence` it is given up."""
+    """What is known of a group: its state, or, where that is None, who has to be asked first. With a state, `missing`
+    are those whose part was given up."""
 
-    state: GroupState | None = None
-    fence: int = 0
+    state: GroupState | None
     missing: tuple[str, ...] = ()
 
 
@@ -75,30 +77,22 @@ def recover_group(
     reports: Mapping[str, GroupReport],
     roster: Collection[str],
     min_copies: int = 1,
-    fence: int = 0,
-    at_rest: bool = False,
     give_up: bool = False,
 ) -> Recovered:
     """`reports`: of the coordinators that were asked, whatever they know of the group; `roster`: all that there are.
 
-    `fence`: the epoch that they were asked to promise (0: none yet); `at_rest`: they are stores that nobody serves, so
-    that no promise is needed; `give_up`: what missing ones alone may have is given up, and nobody waits for them.
+    `give_up`: what missing ones alone may have is given up, and nobody waits for them.
     """
     unasked = _unasked(reports, roster)
     missing = unasked if len({*roster, *unasked}.difference(reports)) >= min_copies else ()
     if not reports or (missing and not give_up):
-        return Recovered(missing=missing)
+        return Recovered(None, missing)
     newest = max([report.newest for report in reports.values()])
     if not unasked:
         for report in reports.values():
             if report.leads is not None and report.leads.epoch == newest:
                 return Recovered(report.leads)
-    wanted = newest + (EPOCH_GAP if unasked else 1)
-    if at_rest:
-        return Recovered(_elected(group, reports, wanted), 0, missing)
-    if fence and newest == fence and all(r.promised == fence and r.leads is None for r in reports.values()):
-        return Recovered(_elected(group, reports, fence), 0, missing)
-    return Recovered(None, fence if fence >= newest and fence else wanted, missing)
+    return Recovered(_elected(group, reports, newest + (EPOCH_GAP if unasked else 1)), missing)
 
 
 def _unasked(reports: Mapping[str, GroupReport], roster: Collection[str]) -> tuple[str, ...]:
