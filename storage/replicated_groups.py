@@ -12,6 +12,7 @@ from typing import Final
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
+from lexicast.cluster.recovery import GroupReport
 
 from .environment.environment import Environment
 from .environment.guard import Guard
@@ -23,6 +24,7 @@ from .log.block_log import Log
 from .log.stored_block import StoredBlock, sealed
 from .log.unapplied_tail import UnappliedTail
 from .table_reader import TableReader
+from .tables.counted import Counted, put_counted
 from .tables.databases import Databases
 from .tables.groups import StoredGroup
 from .tables.promises import Promise, put_promise
@@ -32,6 +34,7 @@ from .tables.topics import TopicIds
 from .upkeep.housekeeping import Housekeeping
 
 NOT_PROMISED: Final = Promise(0, 0, 0)
+NOT_COUNTED: Final = Counted(0, ())
 
 
 class ReplicatedGroups:
@@ -41,6 +44,7 @@ class ReplicatedGroups:
     guard: Guard
     groups: int
     tables: TableReader
+    _counted: dict[int, Counted]
     _databases: Databases
     _groups: dict[int, StoredGroup]
     _housekeeping: Housekeeping
@@ -83,14 +87,50 @@ class ReplicatedGroups:
                 self._promises.update(made)
 
     def promised(self, group: int) -> int:
-        """The epoch below which the group takes nothing: what was promised, or what its log has."""
-        return max(self._end(group)[1], self._promises.get(group, NOT_PROMISED).epoch)
+        """The epoch below which the group takes nothing: what was promised, also by leading it, or what its log has."""
+        promised, counted = self._promises.get(group, NOT_PROMISED), self._counted.get(group, NOT_COUNTED)
+        return max(self._end(group)[1], promised.epoch, counted.epoch)
 
     def known_epochs(self) -> dict[int, int]:
-        """Of each group that has a log, or for which something was promised, the newest epoch."""
+        """Of each group that has a log, that was led, or for which something was promised, the newest epoch."""
         waiting, groups = self._tail.groups(), list(self._groups.values())
-        known = {*[group.number for group in groups if group.last >= 0], *waiting, *self._promises}
+        known = {*[group.number for group in groups if group.last >= 0], *waiting, *self._promises, *self._counted}
         return {group: epoch for group in known if (epoch := self.promised(group))}
+
+    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+        """These groups are led here under these epochs, which are promised by that, and these members may count in
+        them from now on, with those that were noted of the same epoch. Durable on return."""
+        self.guard.usable()
+        made: dict[int, Counted] = {}
+        mended: dict[int, Promise] = {}
+        for group, (epoch, members) in sets.items():
+            known = self._counted.get(group, NOT_COUNTED)
+            names = {*members, *known.members} if epoch == known.epoch else {*members}
+            if epoch >= known.epoch and (epoch, names) != (known.epoch, {*known.members}):
+                made[group] = Counted(epoch, tuple(sorted(names)))
+            if not self._is_whole(group):
+                # Nothing else is left of it: its tables follow from here on, whatever they lack.
+                mended[group] = self._promises[group]._replace(reflected_below=0)
+        if made or mended:
+            with self.guard():
+                with self.environment.begin() as txn:
+                    put_counted(self._databases, txn, made)
+                    for group, promise in mended.items():
+                        put_promise(self._databases, txn, group, promise)
+                self._counted.update(made)
+                self._promises.update(mended)
+
+    def reports(self) -> dict[int, GroupReport]:
+        """What is known here of each group of which anything is (`cluster.recovery`)."""
+        return {group: self._report(group) for group in self.known_epochs()}
+
+    def _report(self, group: int) -> GroupReport:
+        (last, epoch), counted = self._end(group), self._counted.get(group, NOT_COUNTED)
+        return GroupReport(self.promised(group), epoch, last, self._is_whole(group), *counted)
+
+    def _is_whole(self, group: int) -> bool:
+        """Whether the tables of a group are those of its log, or of the beginning of it: not while a copy is made."""
+        return self._end(group)[0] + 1 >= self._promises.get(group, NOT_PROMISED).reflected_below
 
     def truncate(self, group: int, last: int) -> None:
         """Take back what was appended behind offset `last` and is not applied; the youngest blocks first, so that what
@@ -162,6 +202,12 @@ class ReplicatedGroups:
         self.guard.usable()
         begins, rows, ends = checked_page(group, page)
         if begins:
+            # Until the last page has come the tables fit no log: nobody is to lead with them.
+            torn = self._promises.get(group, NOT_PROMISED)._replace(reflected_below=MAX_OFFSET)
+            with self.guard():
+                with self.environment.begin() as txn:
+                    put_promise(self._databases, txn, group, torn)
+                self._promises[group] = torn
             while self._clear_step(group):
                 pass
         known = self._promises.get(group, NOT_PROMISED)

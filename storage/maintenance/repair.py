@@ -66,6 +66,7 @@ _MEANS: Final = {
     "superseded": "records that count no more leave the log by age",
     "epochs": "nothing to do: new ones follow",
     "promises": "nothing to do: its leaders ask again",
+    "counted": "nothing to do while the coordination server has its registry; its leaders write them anew",
     "groups": "taken from what is left: no offset and no topic id is given out twice",
     "names": "topics without stored publications, or with one that is named below: nothing to do",
     "ids": "topics without stored publications, or with one that is named below: nothing to do",

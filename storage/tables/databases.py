@@ -29,6 +29,7 @@ class Databases(NamedTuple):
     epochs: Table  # group, epoch u64 -> first offset u64, last offset before it u64
     tail: Database  # (group, last offset) -> block that is not applied yet, see `log.unapplied_tail`
     promises: Table  # group -> the epoch below which nothing is taken u64, see `promises`
+    counted: Table  # group -> the last epoch that was led here, and the members that counted, see `counted`
 
 
 PLAIN: Final = ("identity", "log", "kept", "expiry", "dual", "superseded", "tail")

@@ -15,6 +15,7 @@ from typing import Final
 
 from ..file.sealing import DamageError, unpacked, unpacked_head
 from ..file.table import Form
+from .counted import parse_counted
 from .groups import parse_group_row as group_of_row
 from .producers import check_producer_row
 from .producers import parse_producer_row as producer_of_row
@@ -57,6 +58,7 @@ _FORMS: Final[dict[str, Form]] = {
     "dictionaries": lambda key, row: parse_dictionary_row(row),
     "epochs": parse_epoch_row,
     "promises": parse_promise,
+    "counted": parse_counted,
 }
 
 
@@ -68,6 +70,7 @@ def form_of(table: str) -> Form:
 _AGES: Final[dict[str, Callable[[bytes], tuple[int, ...]]]] = {
     "groups": lambda row: group_of_row(row)[:2],
     "promises": lambda row: parse_promise(b"\0\0", row),
+    "counted": lambda row: parse_counted(b"\0\0", row)[:1],
     "sessions": lambda row: (session_of(row).generation, *parse_session_row(row)[:3]),
     "subscriptions": lambda row: (parse_subscription_row(row)[1],),
     "producers": lambda row: producer_of_row(b"", row)[1:3],

@@ -46,6 +46,7 @@ _SHOWN_BYTES: Final = 32
 # Whatever the start needs comes first, what may be large last.
 _ORDER: Final = (
     "promises",
+    "counted",
     "groups",
     "epochs",
     "ids",

@@ -54,6 +54,8 @@ def test_who_is_missing_may_have_gone_on_alone() -> None:
     assert recovered({"a": A, "c": B}) == Recovered(None, ("b",))
     assert recovered({"b": B}) == Recovered(None, ("a", "c"))  # nobody says who counted
     assert recovered({}) == Recovered(None, ("a", "b", "c"))
+    # The newest epoch that somebody has led is what counts.
+    assert recovered({"a": A, "b": B._replace(counted_epoch=4, counted=("b", "c"))}) == Recovered(None, ("c",))
     assert recover_group(0, {"a": A}, "a") == Recovered(None, ("b",))  # also one of whom only the stores know
 
 
@@ -95,7 +97,8 @@ class Member:
 class History:
     """One group with its registry, until that is lost; leaders go on as long as their followers let them."""
 
-    def __init__(self, size: int, min_copies: int) -> None:
+    def __init__(self, size: int, min_copies: int, group: int) -> None:
+        self.group = group
         self.members = {name: Member() for name in NAMES[:size]}
         self.min_copies = min_copies
         self.registry = GroupState(1, "a", ("a",))
@@ -225,7 +228,8 @@ ACTION = st.tuples(st.integers(0, 10), st.integers(0, 3), st.integers(0, 3), st.
 
 @settings(max_examples=1000, deadline=None)
 @given(
-    size=st.integers(1, 4),
+    group=st.integers(0, 3),  # whose home it is
+    size=st.integers(2, 4),
     min_copies=st.integers(1, 2),
     before=st.lists(ACTION, min_size=5, max_size=60),
     meanwhile=st.lists(st.one_of(st.integers(0, 3), ACTION), max_size=40),
@@ -233,6 +237,7 @@ ACTION = st.tuples(st.integers(0, 10), st.integers(0, 3), st.integers(0, 3), st.
     away=st.sets(st.integers(0, 3), max_size=2),
 )
 def test_who_is_recovered_has_everything_that_was_acknowledged(
+    group: int,
     size: int,
     min_copies: int,
     before: list[tuple[int, int, int, int]],
@@ -240,7 +245,7 @@ def test_who_is_recovered_has_everything_that_was_acknowledged(
     afterwards: list[tuple[int, int, int, int]],
     away: set[int],
 ) -> None:
-    history = History(size, min_copies)
+    history = History(size, min_copies, group)
     for action in before:
         history.act(*action)
     history.lost = True
@@ -267,7 +272,7 @@ def recovered_meanwhile(
         if name in asked:
             history.reported.add(name)
             reports[name] = history.members[name].report()
-            found = recover_group(0, reports, names, history.min_copies)
+            found = recover_group(history.group, reports, names, history.min_copies)
             if found.state is not None:
                 return found
     return found
@@ -290,7 +295,7 @@ def check(history: History, found: Recovered, asked: list[str]) -> None:
 
 
 def test_the_model_finds_a_leader_that_does_not_note_with_whom_it_counts() -> None:
-    history = History(2, 1)
+    history = History(2, 1, 0)
     for action in ((5, 0, 1, 1), (8, 0, 1, 1), (0, 1, 0, 0)):  # b joins, succeeds, and goes on alone
         history.act(*action)
     found = recover_group(0, {"a": history.members["a"].report()}, "ab")

@@ -519,7 +519,7 @@ def test_what_waits_is_not_in_the_log_that_readers_and_jobs_see(world: Apart) ->
 def test_a_store_of_an_older_lexicast_is_looked_at_once_it_has_been_served(tmp_path: Path) -> None:
     world = Apart(tmp_path / "store")
     world.act(publish())
-    for name in ("tail", "promises"):  # which that one did not know
+    for name in ("tail", "promises", "counted"):  # which that one did not know
         with world.store.environment.begin() as txn:
             txn.drop(raw_database(world.store.environment.databases, name), delete=True)
     world.store.environment.close()

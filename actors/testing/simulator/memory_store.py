@@ -19,6 +19,7 @@ from lexicast.cluster.records import (
     Subscribed,
     Unsubscribed,
 )
+from lexicast.cluster.recovery import GroupReport
 from lexicast.cluster.selection import offsets_of, select, select_from
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_outline import outline
@@ -192,6 +193,7 @@ class MemoryStore:
         # Blocks that are not applied yet, and what else a copy needs.
         self.tail: dict[int, list[StoredBlock]] = {}
         self._promises: dict[int, int] = {}
+        self._counted: dict[int, tuple[int, tuple[str, ...]]] = {}
         self._reflected: dict[int, int] = {}
         # Told of each block that is applied.
         self.when_applied: Callable[[Block], None] = lambda block: None
@@ -274,11 +276,28 @@ class MemoryStore:
 
     def promised(self, group: int) -> int:
         """As `Store.promised`."""
-        return max(self._end(group)[1], self._promises.get(group, 0))
+        return max(self._end(group)[1], self._promises.get(group, 0), self._counted.get(group, (0, ()))[0])
+
+    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+        """As `Store.count_with`."""
+        for group, (epoch, members) in sets.items():
+            known = self._counted.get(group, (0, ()))
+            if epoch >= known[0]:
+                names = {*members, *known[1]} if epoch == known[0] else {*members}
+                self._counted[group] = (epoch, tuple(sorted(names)))
+
+    def reports(self) -> dict[int, GroupReport]:
+        """As `Store.reports`."""
+        found = {}
+        for group in self.known_epochs():
+            last, epoch = self._end(group)
+            counted = self._counted.get(group, (0, ()))
+            found[group] = GroupReport(self.promised(group), epoch, last, True, *counted)
+        return found
 
     def known_epochs(self) -> dict[int, int]:
         """As `Store.known_epochs`."""
-        found = {group: self.promised(group) for group in {*self.blocks, *self.tail, *self._promises}}
+        found = {group: self.promised(group) for group in {*self.blocks, *self.tail, *self._promises, *self._counted}}
         return {group: epoch for group, epoch in found.items() if epoch}
 
     def truncate(self, group: int, last: int) -> None:
