@@ -17,8 +17,8 @@ Invariants (tests/cluster/test_leadership.py proves them over random histories):
     I3  the leader is in the in-sync set, and a new leader comes from the old one
     I4  a change whose `expected` is stale changes nothing
 
-Nothing here reads a clock: leases and heartbeats serve speed, never safety. A lost server that starts empty takes the
-epochs that the stores know (`adopt`), so I1 holds across it.
+Nothing here reads a clock: leases and heartbeats serve speed, never safety. A server that has lost its states takes
+them from what the stores know (`recovery`), so that I1 and I2 hold across it.
 """
 
 from __future__ import annotations
@@ -76,16 +76,6 @@ class Leadership:
     def led_by(self, member: str) -> tuple[int, ...]:
         """The groups that `member` leads, ascending."""
         return tuple(sorted(group for group, state in self._states.items() if state.leader == member))
-
-    def adopt(self, known: Mapping[int, int]) -> dict[int, GroupState]:
-        """Raise epochs to what a store knows: a server that lost its own. Returns the changed rows."""
-        changed = {}
-        for group, epoch in known.items():
-            state = self[group]
-            if epoch > state.epoch:
-                changed[group] = state._replace(epoch=epoch)
-        self._states.update(changed)
-        return changed
 
     def open(self, member: str, known: Mapping[int, int]) -> dict[int, GroupState]:
         """`member` opens every group it leads, each under a new epoch. Returns the changed rows.

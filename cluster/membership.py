@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from .leadership import GroupState
 from .placement import Site
+from .recovery import GroupReport
 
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"
@@ -65,6 +66,21 @@ class Members:
         return {n: Site(m.node, m.location, m.node in self.leaving) for n, m in self.coordinators.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class CoordinatorReport:
+    """What a coordinator knows, for a coordination server that does not (any more): which cluster its store belongs to,
+    how many groups that has, and of each group of which its store knows something what that is.
+
+    `key`, `member`: the key of the cluster's links, and how it is reached; a coordinator that does not serve yet has
+    neither (b"", None)."""
+
+    cluster_id: str
+    groups: int
+    reports: dict[int, GroupReport]
+    key: bytes = field(default=b"", repr=False)
+    member: Member | None = None
+
+
 class Coordination(Protocol):
     """The coordination server as its callers see it.
 
@@ -83,11 +99,23 @@ class Coordination(Protocol):
         """Coordinator `member` opens the groups that it leads by now. Returns their states, under new epochs.
 
         `known`: the last epoch of each group in the member's store; `cluster_id`: what its store says, None when the
-        store is new. The epoch is max(stored, known) + 1, durable before the reply. On a server without a past this
-        waits until all coordinators have called, and takes cluster id and epochs from their stores.
+        store is new; who has one reports first. The epoch is max(stored, known) + 1, durable before the reply. On a
+        server without a past this waits until all coordinators have called, or one has reported what its store knows.
 
         Raises StoreFormatError when the store belongs to another cluster, or is empty although this member has
         served (its store was lost).
+        """
+        ...
+
+    async def report_wanted(self, wait_s: float) -> bool:
+        """Whether coordinators are to `report`; when not, that is told after `wait_s` seconds."""
+        ...
+
+    async def report(self, member: str, report: CoordinatorReport) -> bool:
+        """What coordinator `member` knows; a member that serves is registered by it. Whether something is still open:
+        then it is to report again, in a second.
+
+        Raises StoreFormatError: its store belongs to another cluster.
         """
         ...
 
@@ -126,4 +154,9 @@ class OperatedCoordination(Coordination, Protocol):
 
     async def remove_node(self, node: str) -> None:
         """Forget `node` and its members. Raises UsageError while it has what others lack."""
+        ...
+
+    async def give_up_missing(self) -> dict[str, Any]:
+        """Nobody waits any more for coordinators that have not reported, and what they alone may have is given up.
+        Returns what `overview` says then."""
         ...

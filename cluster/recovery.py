@@ -21,8 +21,8 @@ Reports need not be of one moment: while the registry is lost nobody is given a 
 older epoch that still serves commits nothing any more, since the first of its successors to begin was in its set and
 has promised more.
 
-Where not all of the noted set were asked, the new epoch lies EPOCH_GAP beyond: a missing coordinator may have seen newer
-epochs than those that were asked, and an epoch must never have two leaders.
+Where not all of the noted set were asked, the new epoch lies EPOCH_GAP beyond: a missing coordinator may have seen
+newer epochs than those that were asked, and an epoch must never have two leaders.
 
 Invariants (tests/cluster/test_recovery.py, over random histories of leaders, in-sync sets, crashes and coordinators
 that are away): where nothing was given up, the recovered leader has every acknowledged offset, also of those that older

@@ -24,7 +24,7 @@ from .log.block_log import Log
 from .log.stored_block import StoredBlock, sealed
 from .log.unapplied_tail import UnappliedTail
 from .table_reader import TableReader
-from .tables.counted import Counted, put_counted
+from .tables.counted import CountedMembers, put_counted
 from .tables.databases import Databases
 from .tables.groups import StoredGroup
 from .tables.promises import Promise, put_promise
@@ -34,7 +34,7 @@ from .tables.topics import TopicIds
 from .upkeep.housekeeping import Housekeeping
 
 NOT_PROMISED: Final = Promise(0, 0, 0)
-NOT_COUNTED: Final = Counted(0, ())
+NOT_COUNTED: Final = CountedMembers(0, ())
 
 
 class ReplicatedGroups:
@@ -44,7 +44,7 @@ class ReplicatedGroups:
     guard: Guard
     groups: int
     tables: TableReader
-    _counted: dict[int, Counted]
+    _counted: dict[int, CountedMembers]
     _databases: Databases
     _groups: dict[int, StoredGroup]
     _housekeeping: Housekeeping
@@ -101,13 +101,13 @@ class ReplicatedGroups:
         """These groups are led here under these epochs, which are promised by that, and these members may count in
         them from now on, with those that were noted of the same epoch. Durable on return."""
         self.guard.usable()
-        made: dict[int, Counted] = {}
+        made: dict[int, CountedMembers] = {}
         mended: dict[int, Promise] = {}
         for group, (epoch, members) in sets.items():
             known = self._counted.get(group, NOT_COUNTED)
             names = {*members, *known.members} if epoch == known.epoch else {*members}
             if epoch >= known.epoch and (epoch, names) != (known.epoch, {*known.members}):
-                made[group] = Counted(epoch, tuple(sorted(names)))
+                made[group] = CountedMembers(epoch, tuple(sorted(names)))
             if not self._is_whole(group):
                 # Nothing else is left of it: its tables follow from here on, whatever they lack.
                 mended[group] = self._promises[group]._replace(reflected_below=0)

@@ -2,8 +2,8 @@
 
 Threads: `commit`, `promise`, `count_with`, `truncate`, `install`, `forget_group`, `reclaim`, `flush` and `close` belong
 to one writer thread; everything else may be called on any. A commit is one durable transaction: the blocks, what they
-mean for the tables, and nothing else. The index's memory table is entered after it. What is not to count yet is put aside
-(`log.unapplied_tail`).
+mean for the tables, and nothing else. The index's memory table is entered after it. What is not to count yet is put
+aside (`log.unapplied_tail`).
 
 Errors: the caller's mistake (UsageError) and a full store or disk (StoreFullError) leave everything as it was; any
 other error of LMDB or the operating system *poisons* the store (see `guard`). What is damaged is no error (see
@@ -47,7 +47,7 @@ from .replicated_groups import NOT_PROMISED, ReplicatedGroups
 from .retained_reader import RetainedReader
 from .table_reader import TableReader
 from .tables import groups as group_rows
-from .tables.counted import Counted, counted_rows
+from .tables.counted import CountedMembers, counted_rows
 from .tables.groups import StoredGroup
 from .tables.promises import Promise, promises
 from .tables.state import State
@@ -130,7 +130,7 @@ class Store(ReplicatedGroups):
         self._inspection.at_open()
         self._tail = UnappliedTail(self._databases.tail, self.damage, environment.snapshot)
         self._promises: dict[int, Promise] = {}
-        self._counted: dict[int, Counted] = {}
+        self._counted: dict[int, CountedMembers] = {}
         self._load_groups()
         self._index_writer = IndexWriter(environment, self._log, self._index, self._ids, self._groups)
         self._reader = LogReader(self._log, self._groups, clock)

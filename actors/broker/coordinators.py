@@ -38,6 +38,8 @@ class Coordinators:
         self._by_group: dict[int, Pipeline] = {}
         # The pipelines of those that lead something.
         self._leading: dict[Pipeline, None] = {}
+        # Groups that nobody is known to lead: the coordination server has lost who does, and waits for somebody.
+        self._unled: set[int] = set()
         # Of each group the newest epoch that a coordinator has told.
         self._epochs: dict[int, int] = {}
         self._routes: dict[bytes, tuple[int, Pipeline]] = {}
@@ -56,6 +58,8 @@ class Coordinators:
             if leaders is None:
                 for group in member.groups:
                     self._by_group.setdefault(group, pipeline)
+        if leaders is not None:
+            self._unled = {group for group, name in leaders.items() if not name}
         for group, name in (leaders or {}).items():
             if name in self.pipelines and group not in self._epochs:
                 self._by_group[group] = self.pipelines[name]
@@ -100,6 +104,11 @@ class Coordinators:
     def complete(self) -> bool:
         """Whether every group has a coordinator."""
         return len(self._by_group) == self.groups
+
+    @property
+    def complete_as_known(self) -> bool:
+        """Whether every group has a coordinator but those that nobody is known to lead."""
+        return len(self._unled | self._by_group.keys()) == self.groups
 
     def leading(self) -> set[Pipeline]:
         """The pipelines of coordinators that lead something."""

@@ -36,6 +36,8 @@ RETRY_S = 0.2
 # How long is waited for who leads, before it is looked whether that is another one by now.
 LINKED_S = 0.5
 COMPLETE_TIMEOUT_S = 60.0
+# A broker that starts waits so long for groups that nobody is known to lead.
+UNLED_WAIT_S = 10.0
 
 
 class BrokerServer:
@@ -121,8 +123,10 @@ class BrokerServer:
 
     async def _reach_coordinators(self) -> None:
         version, coordinators = -1, self.engine.coordinators
+        loop = asyncio.get_running_loop()
+        patient_s = loop.time() + UNLED_WAIT_S
         async with asyncio.timeout(COMPLETE_TIMEOUT_S):
-            while not coordinators.complete:
+            while not (coordinators.complete or (coordinators.complete_as_known and loop.time() > patient_s)):
                 members = await self.coordination.members(version, MEMBERS_WAIT_S)
                 version = members.version
                 self._apply(members)
@@ -191,6 +195,15 @@ class BrokerServer:
             if members.version != version:
                 version = members.version
                 self._apply(members)
+                await self._register_again(members)
+
+    async def _register_again(self, members: Members) -> None:
+        """A coordination server that has lost its registry does not know this broker any more."""
+        if self.name not in members.brokers:
+            with suppress(LexicastError):  # the next change of the membership shows it again
+                node, addresses = self.config.node, self.sockets.addresses
+                member = Member(self.name, 0, addresses, node.own_name(), os.getpid(), location=node.location)
+                await self.coordination.register(BROKER, member)
 
     async def _measure(self) -> None:
         """Rates, and who has been behind for long. Runs until cancelled."""

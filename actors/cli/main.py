@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "spark": lambda: import_module("lexicast.actors.cli.programs").spark,
     "channel": lambda: import_module("lexicast.actors.cli.programs").channel,
     "export": lambda: import_module("lexicast.actors.cli.programs").export,
+    "recover": lambda: import_module("lexicast.actors.cli.recover").recover,
     "store": lambda: import_module("lexicast.actors.cli.store").store,
 }
 PROGRAMS: Final = ("demo", "spark", "channel", "export")

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState
-from lexicast.cluster.membership import ClusterInfo, Member, Members
+from lexicast.cluster.membership import ClusterInfo, CoordinatorReport, Member, Members
 from lexicast.cluster.protocol.heartbeat import detecting_beats
 from lexicast.storage.registry import Registry
 
 from ..ray.serving import LASTING
+from .recovering import links_key, stores_here
 from .server import REGISTRY_FOLDER, CoordinationServer
 from .watching import CoordinatorWatch
 
@@ -55,11 +56,12 @@ class CoordinationActor:
         return self._server
 
     async def _open(self) -> CoordinationServer:
-        cluster = self._config["cluster"]
-        registry = await _open_registry(Path(self._config["node"]["data_dir"]) / REGISTRY_FOLDER)
+        cluster, folder = self._config["cluster"], Path(self._config["node"]["data_dir"])
+        registry = await _open_registry(folder / REGISTRY_FOLDER)
+        names, key = {*self._coordinators, *stores_here(folder)}, links_key(folder)
         try:
             least, copies = max(1, cluster["min_copies"]), cluster["copies"]
-            return CoordinationServer(registry, cluster["groups"], self._coordinators, least, self._run, copies)
+            return CoordinationServer(registry, cluster["groups"], sorted(names), least, self._run, copies, key=key)
         except BaseException:
             registry.close()
             raise
@@ -95,6 +97,15 @@ class CoordinationActor:
     async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
         return await (await self._serving()).open_groups(member, known, cluster_id)
 
+    async def report_wanted(self, wait_s: float) -> bool:
+        return await (await self._serving()).report_wanted(wait_s)
+
+    async def report(self, member: str, report: CoordinatorReport) -> bool:
+        return await (await self._serving()).report(member, report)
+
+    async def give_up_missing(self) -> dict[str, Any]:
+        return await (await self._serving()).give_up_missing()
+
     async def register(self, kind: str, member: Member) -> int:
         return await (await self._serving()).register(kind, member)
 
@@ -102,7 +113,9 @@ class CoordinationActor:
         await (await self._serving()).leave(kind, name)
 
     async def members(self, known_version: int, wait_s: float) -> Members:
-        return await (await self._serving()).members(known_version, wait_s)
+        server = await self._serving()
+        await server.cluster()  # one that has lost its registry knows nobody yet: that is no news
+        return await server.members(known_version, wait_s)
 
     async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
         return await (await self._serving()).change_groups(changes)

@@ -5,9 +5,10 @@ Theory of operation. The server is one asyncio task set over one `Registry`; eve
 change.
 
     unfounded   a registry without a past. It has a key and the coordinators' names, no cluster id. `open_groups`
-                waits until every coordinator has called: one of their stores may know the cluster, and then the
-                server takes its id and its epochs (a lost server never starts empty)
-    founded     cluster id, groups and epochs are durable. Coordinators open on their own
+                waits until every coordinator has called and none has a store, or until one reports that it has: then
+                the registry was lost, and the cluster is taken from what the stores know
+    founded     cluster id, groups and epochs are durable. Coordinators open on their own. A group whose row is lost
+                is led by nobody, or by who leads it, until it is certain who has everything (`recovering`)
 
 Members belong to a *run* (one `lexicast up`): a restart of the server keeps them, since they serve on; a new run
 starts without them, since their addresses are gone. Incarnations outlive both.
@@ -23,23 +24,24 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lexicast.cluster.errors import StaleEpochError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
-from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, Member, Members
+from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, CoordinatorReport, Member, Members
 from lexicast.cluster.placement import Site, balanced, successors, wanted_copies
+from lexicast.cluster.recovery import UNKNOWN
 from lexicast.storage.registry import Registry
 
 from .nodes import Nodes
+from .recovering import KEY_BYTES, Recovery
 
 log = logging.getLogger(__name__)
 
 # Below the data folder of the node that it runs on.
 REGISTRY_FOLDER: Final = "coordination"
-KEY_BYTES: Final = 32
 MEMBERS_MAX: Final = 10_000
 POLL_S_MAX: Final = 60.0
 # How long callers wait for all coordinators of a cluster that is founded; shorter than a call's own limit.
@@ -59,9 +61,12 @@ class CoordinationServer:
         run: str = "",
         copies: int = 1,
         found_wait_s: float = FOUND_WAIT_S,
+        key: bytes = b"",
+        recovery: Recovery | None = None,
     ) -> None:
         """`groups` and `coordinators` count only for a new cluster; an old one keeps what it was created with.
-        `copies`: members that each group is to have, see `placement.wanted_copies`.
+        `copies`: members that each group is to have, see `placement.wanted_copies`; `key`: the one that the links of
+        this cluster have already, where that is known.
 
         Raises UsageError (numbers out of range), StoreError.
         """
@@ -69,7 +74,10 @@ class CoordinationServer:
         self._min_copies = max(1, min_copies)
         self._copies = copies
         self._found_wait_s = found_wait_s
-        self._claims: dict[str, tuple[dict[int, int], str | None]] = {}
+        # Coordinators without a store, of a cluster that is not founded.
+        self._claims: set[str] = set()
+        self.recovery = recovery or Recovery(self._min_copies)
+        self._key = key or secrets.token_bytes(KEY_BYTES)
         self._founded = asyncio.Event()
         self._changed = asyncio.Event()
         self._members: dict[str, dict[str, Member]] = {kind: {} for kind in KINDS}
@@ -89,7 +97,7 @@ class CoordinationServer:
         cluster = self._registry.get("cluster")
         if cluster is None:
             assign(groups, coordinators)
-            cluster = {"id": "", "key": secrets.token_bytes(KEY_BYTES), "groups": groups, "coordinators": coordinators}
+            cluster = {"id": "", "key": self._key, "groups": groups, "coordinators": coordinators}
             self._registry.commit({"cluster": cluster})
         self._cluster: dict[str, Any] = cluster
         self._version = self._registry.get("version") or 0
@@ -97,16 +105,15 @@ class CoordinationServer:
             self._durable = self._load_groups(cluster)
             self._leadership = Leadership(self._durable)
             self._founded.set()
+        self.recovery.empty.update(self._registry.get("empty") or ())
         self._load_members(run)
 
     def _load_groups(self, cluster: Mapping[str, Any]) -> dict[int, GroupState]:
-        """The stored states. Where one is lost, the group's home leads it, and its store knows the last epoch."""
+        """The stored states; who leads a group whose row is lost, its copies have to say."""
         rows = self._registry.items("group/")
-        states = {}
-        for group, home in assign(cluster["groups"], cluster["coordinators"]).items():
-            epoch, leader, members = rows.get(_group_key(group), (0, home, (home,)))
-            states[group] = GroupState(epoch, leader, tuple(members))
-        return states
+        found = {group: rows.get(_group_key(group)) for group in range(cluster["groups"])}
+        self.recovery.begin([group for group, row in found.items() if row is None])
+        return {group: UNKNOWN if row is None else _state(row) for group, row in found.items()}
 
     def _load_members(self, run: str) -> None:
         rows = self._registry.items("member/")
@@ -137,16 +144,87 @@ class CoordinationServer:
         return ClusterInfo(cluster["id"], cluster["key"], cluster["groups"], self._min_copies)
 
     async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
-        if member not in self._cluster["coordinators"]:
+        if member not in self._cluster["coordinators"] and member not in self.recovery.reporters:
             names = ", ".join(self._cluster["coordinators"])
             raise UsageError(f"{member} is no coordinator of this cluster, which was created with {names}")
         if not self._founded.is_set():
-            self._claim(member, known, cluster_id)
+            if not cluster_id:
+                self._claim(member)
             await self._wait_founded()
         self._check_store(member, known, cluster_id)
+        if self.recovery.unknown and not cluster_id:
+            self._note_empty({member})
         changed = self._leadership.open(member, known)
         self._commit_groups(changed)
         return changed
+
+    async def report_wanted(self, wait_s: float) -> bool:
+        if self._founded.is_set() and not self.recovery.unknown:
+            await asyncio.sleep(min(wait_s, POLL_S_MAX))  # what begins to be open begins with a server
+        return not self._founded.is_set() or bool(self.recovery.unknown)
+
+    async def report(self, member: str, report: CoordinatorReport) -> bool:
+        if self._founded.is_set():
+            self._check_store(member, dict.fromkeys(report.reports, 0), report.cluster_id)
+            self._forget_outdated(report)
+        if not self._founded.is_set() or self.recovery.unknown:
+            self.recovery.take(member, report)
+            self.adopt()
+            serving = self.recovery.serving() if self._founded.is_set() else ()
+            self._recover()
+            for each in serving:
+                if not self._is_registered(each):
+                    await self.register(COORDINATOR, each)
+        return not self._founded.is_set() or bool(self.recovery.unknown)
+
+    async def give_up_missing(self) -> dict[str, Any]:
+        self.adopt(at_once=True)
+        self._recover(give_up=True)
+        return self.status()
+
+    def _note_empty(self, members: Collection[str]) -> None:
+        """Who has no store may have had one: nobody takes it for one that knows nothing."""
+        self.recovery.empty.update(members)
+        self._registry.commit({"empty": sorted(self.recovery.empty)})
+
+    def _forget_outdated(self, report: CoordinatorReport) -> None:
+        """A registry that does not know an epoch which a store knows is an older one that was put back: what it says of
+        that group is not true any more."""
+        states = self._leadership.states()
+        outdated = [group for group, told in report.reports.items() if told.newest > states[group].epoch]
+        if outdated and not self.recovery.unknown.keys() >= {*outdated}:
+            log.warning("the registry is older than what the stores know of %d groups", len(outdated))
+            self.recovery.begin(outdated)
+            self._leadership = Leadership({**states, **dict.fromkeys(outdated, UNKNOWN)})
+
+    def adopt(self, at_once: bool = False) -> None:
+        """Take the cluster from what its stores know, where the registry was lost. `at_once`: wait for nobody else."""
+        rows = None if self._founded.is_set() else self.recovery.adopted(self._cluster, self._claims, at_once)
+        if rows is not None:
+            self._registry.commit(rows)
+            self._cluster, self._version = rows["cluster"], rows["version"]
+            self._durable = self._load_groups(self._cluster)
+            self._leadership = Leadership(self._durable)
+            self._note_empty(self._claims)
+            self._founded.set()
+
+    def _recover(self, give_up: bool = False) -> None:
+        """Groups of which it is certain by now who has everything are led again."""
+        if not self._founded.is_set():
+            return
+        roster = self._cluster["coordinators"]
+        if strangers := {*self.recovery.reporters}.difference(roster):
+            cluster = {**self._cluster, "coordinators": sorted({*roster, *strangers})}
+            self._registry.commit({"cluster": cluster})
+            self._cluster = cluster
+        if found := self.recovery.decided(self._cluster, give_up):
+            self._leadership = Leadership({**self._leadership.states(), **found})
+            self._commit_groups(found)
+            self.recovery.known(found)
+
+    def _is_registered(self, member: Member) -> bool:
+        known = self._members[COORDINATOR].get(member.name)
+        return known is not None and (known.pid, known.addresses) == (member.pid, member.addresses)
 
     async def register(self, kind: str, member: Member) -> int:
         self._check_member(kind, member)
@@ -164,8 +242,10 @@ class CoordinationServer:
 
     def _next_incarnation(self, key: str) -> int:
         """One more than the last; where that is lost, a number beyond any that was counted up to."""
-        lost = self._registry.is_damaged(key)
-        return time.time_ns() // 1_000 if lost else (self._registry.get(key) or 0) + 1
+        if self._registry.is_damaged(key):
+            return time.time_ns() // 1_000
+        last: int = self._registry.get(key) or self._cluster.get("recovered_us", 0)
+        return last + 1
 
     async def leave(self, kind: str, name: str) -> None:
         if self._members.get(kind, {}).get(name) is not None:
@@ -200,7 +280,7 @@ class CoordinationServer:
             except (StaleEpochError, UsageError) as error:
                 log.warning("a change that is none: %s", error)
         self._commit_groups(made)
-        return {group: self._leadership[group] for group in changes}
+        return {group: self._leadership[group] for group in changes if group not in self.recovery.unknown}
 
     def _commit_groups(self, states: Mapping[int, GroupState]) -> None:
         if not states:
@@ -277,6 +357,11 @@ class CoordinationServer:
         self._nodes.took(rows)
 
     async def remove_node(self, node: str) -> None:
+        if self.recovery.unknown:
+            raise UsageError(
+                f"who leads {len(self.recovery.unknown):,} topic groups is not known, and {node} may have what nobody "
+                "else has: see `lexicast recover`"
+            )
         rows = self._nodes.removed(node, self._leadership.states(), self.alive())
         gone = [(kind, name) for kind in KINDS for name, home in self._nodes.homes(kind).items() if home == node]
         members = {f"member/{kind}/{name}": None for kind, name in gone if name in self._members[kind]}
@@ -341,6 +426,7 @@ class CoordinationServer:
             "copies": wanted_copies(self._copies, self._sites().values()),
             "version": self._version,
             "started_us": self._started_us,
+            "unknown": {group: list(missing) for group, missing in sorted(self.recovery.unknown.items())},
             "damage": self._registry.damage.status(),
         }
 
@@ -359,30 +445,23 @@ class CoordinationServer:
             async with asyncio.timeout(self._found_wait_s):
                 await self._founded.wait()
         except TimeoutError:
-            missing = ", ".join(sorted(set(self._cluster["coordinators"]) - set(self._claims)))
+            missing = ", ".join(sorted({*self._cluster["coordinators"]} - self._claims - {*self.recovery.reporters}))
             raise UnavailableError(
                 f"the cluster waits for {missing or 'a store'} to open its groups (a new coordination server "
-                "asks every store first what it knows)"
+                "asks every store first what it knows; if one is lost for good, stop and run `lexicast recover`)"
             ) from None
 
-    def _claim(self, member: str, known: dict[int, int], cluster_id: str | None) -> None:
-        """Remember what a store knows; found the cluster when all have said it."""
-        others = {who: told for who, (_, told) in self._claims.items() if told and who != member}
-        for who, told in others.items():
-            if cluster_id and told != cluster_id:
-                raise StoreFormatError(
-                    f"the stores of {member} and {who} belong to different clusters ({cluster_id}, {told})"
-                )
-        self._claims[member] = (dict(known), cluster_id)
-        if set(self._claims) == set(self._cluster["coordinators"]):
+    def _claim(self, member: str) -> None:
+        """A coordinator without a store; found the cluster when none has one."""
+        self._claims.add(member)
+        if self._claims == {*self._cluster["coordinators"]}:
             self._found()
+        else:
+            self.adopt()
 
-    def _found(self) -> None:
-        told = [cluster_id for _, cluster_id in self._claims.values() if cluster_id]
-        cluster = {**self._cluster, "id": told[0] if told else uuid.uuid4().hex}
+    def _found(self, cluster_id: str = "") -> None:
+        cluster = {**self._cluster, "id": cluster_id or uuid.uuid4().hex}
         leadership = Leadership.found(cluster["groups"], cluster["coordinators"])
-        for known, _ in self._claims.values():
-            leadership.adopt(known)
         self._registry.commit({"cluster": cluster, **_group_rows(leadership.states())})
         self._cluster, self._leadership, self._durable = cluster, leadership, leadership.states()
         self._founded.set()
@@ -449,7 +528,6 @@ class LocalCoordination(CoordinationServer):
     ) -> None:
         super().__init__(Registry(folder), groups, coordinators, min_copies, run)
         if not self._founded.is_set():
-            self._claims = {name: ({}, None) for name in self._cluster["coordinators"]}
             self._found()
 
     def __enter__(self) -> LocalCoordination:

@@ -19,7 +19,7 @@ from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import COORDINATOR, Coordination, Member
 from lexicast.cluster.protocol.heartbeat import detecting_beats
 from lexicast.compression.codecs import payload_bytes_max
-from lexicast.storage.environment.identity import peek_cluster_id
+from lexicast.storage.environment.identity import peek_identity
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
@@ -28,6 +28,7 @@ from ..link.run_directory import run_directory
 from ..link.sockets import dial_any, listen
 from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
+from .replication.reporting import report_before_serving
 from .server import CoordinatorServer
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class CoordinatorActor(ServingActor):
         node = self.config.node
         member = Member(self.name, 0, self._addresses, node.own_name(), os.getpid(), groups, node.location)
         await self._coordination.register(COORDINATOR, member)
+        server.report(self._coordination, info, member)
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -116,19 +118,22 @@ async def open_coordinator(
     Raises StoreError (damaged, another cluster's, in use), UnavailableError.
     """
     clock = SystemClock()
-    known = await _retried(lambda: peek_cluster_id(directory, options))
+    found = await _retried(lambda: peek_identity(directory, options))
+    known = None if found is None else found.cluster_id
     states: dict[int, GroupState] = {}
     if known is None:
         states = await coordination.open_groups(name, {}, None)
     info = await coordination.cluster(wait=known is None)
     identity = known or info.cluster_id
+    # A coordination server that has lost its registry asks the stores.
+    groups = found.groups if found is not None and not info.cluster_id else info.groups
     store = await _retried(
-        lambda: Store.open(
-            directory, cluster_id=identity, member=name, groups=info.groups, options=options, clock=clock
-        )
+        lambda: Store.open(directory, cluster_id=identity, member=name, groups=groups, options=options, clock=clock)
     )
     try:
         if known is not None:
+            await report_before_serving(coordination, name, known, store)
+            info = await coordination.cluster()
             states = await coordination.open_groups(name, store.known_epochs(), known)
         beats = detecting_beats(cluster.detect_s)
         server = CoordinatorServer(name, store, clock, info.min_copies, beats)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
@@ -67,10 +68,6 @@ class GroupCopies(Protocol):
         """The disk had no room for blocks of these groups, which others may have."""
 
 
-def _nothing() -> None:
-    """A job that is only waited for."""
-
-
 # More than 25 methods: a group's life, what is placed in it and what becomes of that share one turn.
 class LedGroups:
     """The groups that this coordinator leads, over an open store. `open` takes their epochs; then they are served."""
@@ -120,7 +117,8 @@ class LedGroups:
         if self.copies is not None:
             # What the leader before has sent is durable first: the epoch begins behind it.
             self.copies.may_lead(states)
-            await self.committer.run(_nothing)
+        await self.committer.run(partial(self.store.count_with, {g: (s[0], s[2]) for g, s in states.items()}))
+        if self.copies is not None:
             known = self.sequencer.groups
             able = [g for g in self.copies.may_lead(states) if g not in known or known[g].epoch < states[g].epoch]
             states = {group: states[group] for group in able}

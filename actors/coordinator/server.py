@@ -16,7 +16,7 @@ from typing import Any, cast
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.leadership import GroupState
-from lexicast.cluster.membership import Coordination, Member
+from lexicast.cluster.membership import ClusterInfo, Coordination, Member
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import PUBLISH, REQUEST
 from lexicast.storage.store import Store
@@ -29,6 +29,7 @@ from .interest import Interest
 from .led_groups import LedGroups
 from .past import Past
 from .replication.copies import Copies
+from .replication.reporting import LeadingAlone, LeadingWithOthers, Reporting
 from .requests import CoordinatorRequests
 from .session_home import SessionHome
 
@@ -96,6 +97,7 @@ class CoordinatorServer:
         self._watch = LoopWatch()
         self._meter, self._used, self._behind = Meter(), Trend(), Since()
         self._copies: Copies | None = None
+        self._reporting: Reporting | None = None
         self._beats = beats
         self._links: set[Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -120,8 +122,17 @@ class CoordinatorServer:
             keep_going(self._watch.run(), "watching the event loop"),
         ]
 
+    def report(self, coordination: Coordination, info: ClusterInfo, member: Member) -> None:
+        """Report to a coordination server that has lost what it knew, of this coordinator, which is reached as `member`
+        says, and of its groups. Call it once it serves."""
+        shared = self._copies
+        leading = LeadingAlone(self.led) if shared is None else LeadingWithOthers(shared.leadership)
+        self._reporting = Reporting(coordination, info, member, self.store, leading)
+
     async def stop(self) -> None:
         """Commit what is under way, close the links and the store."""
+        if self._reporting is not None:
+            await self._reporting.stop()
         if self._copies is not None:
             await self._copies.stop()
         await self._interest.close()

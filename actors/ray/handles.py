@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.leadership import GroupState
-from lexicast.cluster.membership import ClusterInfo, Member, Members
+from lexicast.cluster.membership import ClusterInfo, CoordinatorReport, Member, Members
 
 from .errors import may_pass, ray_errors, translated
 
@@ -155,6 +155,18 @@ class RayCoordination:
     async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
         states: dict[int, GroupState] = await self._reference().call_retried("open_groups", member, known, cluster_id)
         return states
+
+    async def report_wanted(self, wait_s: float) -> bool:
+        wanted: bool = await self._reference().call_retried("report_wanted", wait_s, timeout_s=wait_s + CALL_TIMEOUT_S)
+        return wanted
+
+    async def report(self, member: str, report: CoordinatorReport) -> bool:
+        still_open: bool = await self._reference().call_retried("report", member, report)
+        return still_open
+
+    async def give_up_missing(self) -> dict[str, Any]:
+        told: dict[str, Any] = await self._reference().call_retried("give_up_missing")
+        return told
 
     async def register(self, kind: str, member: Member) -> int:
         incarnation: int = await self._reference().call_retried("register", kind, member)

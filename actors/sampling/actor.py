@@ -39,9 +39,7 @@ class SamplingActor(ServingActor):
         self._brokers: frozenset[str] = frozenset()
         self._client = await self._connected()
         try:
-            await self._coordination.register(
-                SAMPLER, Member(self.name, 0, (), self.config.node.own_name(), os.getpid())
-            )
+            await self._register()
         except BaseException:
             await self._client.close()
             raise
@@ -49,6 +47,9 @@ class SamplingActor(ServingActor):
         self._tasks = [keep_going(self._follow_members(), "following the membership")]
         if self.config.compression.enabled:
             self._tasks.append(keep_going(self._sample(), "sampling"))
+
+    async def _register(self) -> None:
+        await self._coordination.register(SAMPLER, Member(self.name, 0, (), self.config.node.own_name(), os.getpid()))
 
     async def _sample(self) -> None:
         """Sample; what ends it is told, and it is begun again. A defect ends this process: another begins anew."""
@@ -65,6 +66,8 @@ class SamplingActor(ServingActor):
         while True:
             try:
                 members = await self._coordination.members(version, MEMBERS_WAIT_S)
+                if self.name not in members.samplers:  # the coordination server has lost its registry
+                    await self._register()
             except LexicastError as error:
                 log.debug("membership: %s", error)
                 await asyncio.sleep(RETRY_S)

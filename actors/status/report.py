@@ -124,7 +124,7 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
     if damage := now["coordination"].get("damage"):
         yield (
             f"coordination: {sum(damage['counts'].values()):,} damaged rows of its registry are passed over (first: "
-            f"{damage['first'][0]}): members and leaders are known from those who call; nothing need be done"
+            f"{damage['first'][0]}): what they told is known from those who call (see `lexicast recover`)"
         )
     yield from _of_copies(now["coordination"])
     away = _away(now)
@@ -160,10 +160,19 @@ def _away(now: dict[str, Any]) -> dict[str, list[str]]:
 def _of_copies(said: dict[str, Any]) -> Iterator[str]:
     """Groups that nobody leads, and groups that have fewer copies than they are to have."""
     lost, wanted = set(said.get("lost", ())), said.get("copies", 1)
+    unknown = said.get("unknown", {})
+    if unknown:
+        who = ", ".join(sorted({name for missing in unknown.values() for name in missing})) or "its coordinators"
+        yield (
+            f"who leads {len(unknown):,} topic groups is not known: the coordination server's registry has lost it, "
+            f"and {who} may have what nobody else has: start what is missing, or see `lexicast recover`"
+        )
     waiting: Counter[str] = Counter()
     few: Counter[int] = Counter()
     for _, leader, in_sync in said.get("group_states", {}).values():
         copies = len(set(in_sync) - lost)
+        if not leader:
+            continue
         if leader in lost:
             waiting[leader] += 1
         elif copies < wanted:

@@ -39,14 +39,19 @@ class Identity(NamedTuple):
 
 def peek_cluster_id(directory: Path, options: StoreOptions) -> str | None:
     """The cluster that the store in `directory` belongs to; None when there is none yet. Raises StoreError."""
+    identity = peek_identity(directory, options)
+    return None if identity is None else identity.cluster_id
+
+
+def peek_identity(directory: Path, options: StoreOptions) -> Identity | None:
+    """Whose store is in `directory`; None when there is none yet. Raises StoreError."""
     if not (directory / DATA_FILE).exists():
         return None
     environment = Environment(directory, options)
     try:
-        identity = read_identity(environment)
+        return read_identity(environment)
     finally:
         environment.close()
-    return None if identity is None else identity.cluster_id
 
 
 def identify(environment: Environment, wanted: Identity) -> None:

@@ -78,7 +78,6 @@ STATES = st.builds(
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("open"), st.sampled_from(NAMES), st.dictionaries(st.integers(0, 1), st.integers(0, 6))),
-        st.tuples(st.just("adopt"), st.dictionaries(st.integers(0, 1), st.integers(0, 6)), st.none()),
         st.tuples(st.just("change"), STATES, STATES),
         st.tuples(st.just("change from what holds"), st.none(), STATES),
     ),
@@ -95,8 +94,6 @@ def test_no_history_takes_an_epoch_back_or_gives_one_to_two_leaders(steps: list[
         try:
             if what == "open":
                 leadership.open(first, second)
-            elif what == "adopt":
-                leadership.adopt(first)
             else:
                 expected = first if what == "change" else before[0]
                 changed = leadership.change(0, expected, second)

@@ -33,6 +33,7 @@ from lexicast.actors.broker.engine import BrokerEngine
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
+from lexicast.actors.coordinator.replication.reporting import report_before_serving
 from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.link.link import Link, LinkUser
 from lexicast.actors.link.sockets import dial, listen
@@ -310,6 +311,8 @@ class Cluster:
         )
         disk = Disk(store)
         told = info.cluster_id if known else None
+        if known:
+            await report_before_serving(self.coordination, name, info.cluster_id, store)
         states = await self.coordination.open_groups(name, store.known_epochs(), told)
         server = CoordinatorServer(name, store, self.clock)
         if self.copies > 1:
@@ -319,6 +322,7 @@ class Cluster:
         listener, address = await listen(path, info.key, info.cluster_id, server.opened, {})
         member = Member(name, 0, (address,), node, os.getpid(), tuple(sorted(states)))
         await self.coordination.register(COORDINATOR, member)
+        server.report(self.coordination, info, member)
         coordinator = self.coordinators[name] = Coordinator(server, listener, disk)
         await self._tell_engines()
         return coordinator

@@ -18,6 +18,7 @@ RAY_FILES: Final = (
     "tests/raydp_jobs/test_commands.py",
     "tests/stories/test_failover.py",
     "tests/stories/test_nodes.py",
+    "tests/stories/test_recover.py",
     "tests/stories/test_operators_cluster.py",
     "tests/stories/test_operators_nodes.py",
 )

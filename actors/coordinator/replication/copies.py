@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lexicast.cluster.blocks import Block
@@ -34,7 +35,7 @@ class Copies:
         """`copies`: members that each group is to have; `dial(member, user)` opens a link to another coordinator."""
         self._led = led
         apart = led.committer.apart
-        self.leadership = GroupLeadership(led.name, coordination, led, copies, dial)
+        self.leadership = GroupLeadership(led.name, coordination, led, copies, dial, self._count_with)
         self.followers = Followers(
             led.name,
             led.store,
@@ -49,6 +50,9 @@ class Copies:
         self.following = Following(led.store, led.committer, led.sequencer.groups, self.leadership.depose)
         self._renewals: set[asyncio.Task[None]] = set()
         led.copies = self
+
+    async def _count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+        await self._led.committer.run(partial(self._led.store.count_with, sets))
 
     def opened(self, link: Link) -> Following:
         """Another coordinator has dialled: it leads groups that are to be followed here."""

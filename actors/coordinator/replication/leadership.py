@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 MEMBERS_WAIT_S: Final = 5.0
 RETRY_S: Final = 0.1
+# After so long a change is asked for again that the coordination server cannot make before it knows more.
+LOST_AGAIN_S: Final = 0.5
 
 
 class Leads(Protocol):
@@ -51,13 +53,16 @@ class GroupLeadership:
         leads: Leads,
         copies: int,
         dial: Callable[[Member, Any], Any],
+        count_with: Callable[[Mapping[int, tuple[int, tuple[str, ...]]]], Awaitable[None]],
     ) -> None:
-        """`dial(member, user)` opens a link to another coordinator; `copies`: members that each group is to have."""
+        """`dial(member, user)` opens a link to another coordinator; `copies`: members that each group is to have;
+        `count_with`: see `Store.count_with`."""
         self.name = name
         self._coordination = coordination
         self._leads = leads
         self._copies = copies
         self._dial = dial
+        self._count_with = count_with
         self.followers: Followers
         self._members: dict[str, Member] = {}
         self._sites: dict[str, Site] = {}
@@ -175,6 +180,10 @@ class GroupLeadership:
         if groups:
             self._leads.close_groups(groups)
 
+    def states(self) -> dict[int, GroupState]:
+        """Of each group that is led here, or about to be."""
+        return dict(self._states)
+
     def holds(self, group: int, state: GroupState) -> bool:
         """Whether this coordinator is to lead the group under this very state."""
         return self._states.get(group) == state
@@ -206,6 +215,11 @@ class GroupLeadership:
                     changes[group] = change
             if not changes:
                 continue
+            wider = {
+                g: (new.epoch, new.in_sync) for g, (old, new) in changes.items() if {*new.in_sync} - {*old.in_sync}
+            }
+            if wider:
+                await self._count_with(wider)
             try:
                 held = await self._coordination.change_groups(changes)
             except LexicastError as error:
@@ -242,10 +256,15 @@ class GroupLeadership:
         return found is None or found.phase is Phase.ASKED
 
     def _held(self, changes: Mapping[int, tuple[GroupState, GroupState]], held: Mapping[int, GroupState]) -> None:
-        """What the coordination server has after a change that was asked for."""
+        """What the coordination server has after a change that was asked for. Of a group whose row it has lost it says
+        nothing: that is asked for again when it knows more."""
         gone = []
         for group, (_, wanted) in changes.items():
-            state, known = held[group], self._states.get(group)
+            state, known = held.get(group), self._states.get(group)
+            if state is None:
+                self._unresolved.add(group)
+                asyncio.get_running_loop().call_later(LOST_AGAIN_S, self.followers.ask_again, group)
+                continue
             self._unresolved.discard(group)
             if known is None or known.epoch != wanted.epoch:
                 continue
@@ -278,6 +297,7 @@ class GroupLeadership:
                 log.debug("a new epoch: %s", error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            await self._open_given({group: held[group] for group, (_, new) in changes.items() if held[group] == new})
-            self.depose([group for group, (_, new) in changes.items() if held[group] != new])
-            return
+            await self._open_given({group: new for group, (_, new) in changes.items() if held.get(group) == new})
+            self.depose([group for group, (_, new) in changes.items() if held.get(group, new) != new])
+            changes = {group: change for group, change in changes.items() if group not in held}
+            await asyncio.sleep(RETRY_S if changes else 0)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.leadership import GroupState
-from lexicast.cluster.membership import COORDINATOR, ClusterInfo, Member, Members
+from lexicast.cluster.membership import COORDINATOR, ClusterInfo, CoordinatorReport, Member, Members
 
 from ...coordination.server import CoordinationServer
 from .disks import MemoryRegistry
@@ -31,8 +31,7 @@ class SimulatedCoordination(CoordinationServer):
         super().__init__(rows, GROUPS, names, run="story")
         self._scene = scene
         if not self._founded.is_set():
-            self._claims = {name: ({}, CLUSTER_ID) for name in names}
-            self._found()
+            self._found(CLUSTER_ID)
         self._cluster["key"] = KEY
 
     def states(self) -> dict[int, GroupState]:
@@ -95,6 +94,14 @@ class CoordinationCalls:
     async def open_groups(self, member: str, known: dict[int, int], cluster_id: str | None) -> dict[int, GroupState]:
         """See `Coordination`."""
         return await self._call(lambda server: server.open_groups(member, known, cluster_id))
+
+    async def report_wanted(self, wait_s: float) -> bool:
+        """See `Coordination`."""
+        return await self._call(lambda server: server.report_wanted(wait_s))
+
+    async def report(self, member: str, report: CoordinatorReport) -> bool:
+        """See `Coordination`."""
+        return await self._call(lambda server: server.report(member, report))
 
     async def register(self, kind: str, member: Member) -> int:
         """See `Coordination`."""

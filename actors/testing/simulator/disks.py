@@ -53,6 +53,11 @@ class Gate:
             self._promised(self.name, group, epoch)
         self.store.promise(epochs)
 
+    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+        """See `Store.count_with`."""
+        self._usable()
+        self.store.count_with(sets)
+
     def truncate(self, group: int, last: int) -> None:
         """See `Store.truncate`."""
         self._usable()
