@@ -5,8 +5,8 @@ Theory of operation. What is acknowledged is durable in every member of a group'
 from the set before. So a log whose last block is of the newest epoch, and among those the longest one, has everything
 that was acknowledged, if only one member of the last in-sync set is among those that were asked. Which set was the
 last one only the registry knew. What is left is what leaders note in their own stores: a leader *counts* with a set of
-members, and has promised its epoch, durably, before it begins the epoch, and notes every wider set before it asks for
-it.
+members, and has promised its epoch, durably, before it begins the epoch, notes every wider set before it asks for it,
+and a narrower one when it knows that it was granted.
 
     certain    the set of the newest epoch that was noted was asked as a whole. Whoever led later came from it, has
                been asked, and has noted nothing: so nothing was committed later (by induction over later leaders), and

@@ -97,15 +97,15 @@ class ReplicatedGroups:
         known = {*[group.number for group in groups if group.last >= 0], *waiting, *self._promises, *self._counted}
         return {group: epoch for group in known if (epoch := self.promised(group))}
 
-    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]], alone: bool = False) -> None:
         """These groups are led here under these epochs, which are promised by that, and these members may count in
-        them from now on, with those that were noted of the same epoch. Durable on return."""
+        them from now on, with those that were noted of the same epoch, or `alone`. Durable on return."""
         self.guard.usable()
         made: dict[int, CountedMembers] = {}
         mended: dict[int, Promise] = {}
         for group, (epoch, members) in sets.items():
             known = self._counted.get(group, NOT_COUNTED)
-            names = {*members, *known.members} if epoch == known.epoch else {*members}
+            names = {*members, *known.members} if epoch == known.epoch and not alone else {*members}
             if epoch >= known.epoch and (epoch, names) != (known.epoch, {*known.members}):
                 made[group] = CountedMembers(epoch, tuple(sorted(names)))
             if not self._is_whole(group):

@@ -24,19 +24,20 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lexicast.cluster.errors import StaleEpochError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
-from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, CoordinatorReport, Member, Members
+from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, Member, Members
 from lexicast.cluster.placement import Site, balanced, successors, wanted_copies
 from lexicast.cluster.recovery import UNKNOWN
 from lexicast.storage.registry import Registry
 
 from .nodes import Nodes
 from .recovering import KEY_BYTES, Recovery
+from .registry_recovery import RegistryRecovery
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ FOUND_WAIT_S: Final = 40.0
 
 
 # More than 25 methods: eight are those of `Coordination`, one decision each.
-class CoordinationServer:
+class CoordinationServer(RegistryRecovery):
     """The server without Ray; implements `membership.Coordination`. Owns `registry` from here on."""
 
     def __init__(
@@ -157,74 +158,6 @@ class CoordinationServer:
         changed = self._leadership.open(member, known)
         self._commit_groups(changed)
         return changed
-
-    async def report_wanted(self, wait_s: float) -> bool:
-        if self._founded.is_set() and not self.recovery.unknown:
-            await asyncio.sleep(min(wait_s, POLL_S_MAX))  # what begins to be open begins with a server
-        return not self._founded.is_set() or bool(self.recovery.unknown)
-
-    async def report(self, member: str, report: CoordinatorReport) -> bool:
-        if self._founded.is_set():
-            self._check_store(member, dict.fromkeys(report.reports, 0), report.cluster_id)
-            self._forget_outdated(report)
-        if not self._founded.is_set() or self.recovery.unknown:
-            self.recovery.take(member, report)
-            self.adopt()
-            serving = self.recovery.serving() if self._founded.is_set() else ()
-            self._recover()
-            for each in serving:
-                if not self._is_registered(each):
-                    await self.register(COORDINATOR, each)
-        return not self._founded.is_set() or bool(self.recovery.unknown)
-
-    async def give_up_missing(self) -> dict[str, Any]:
-        self.adopt(at_once=True)
-        self._recover(give_up=True)
-        return self.status()
-
-    def _note_empty(self, members: Collection[str]) -> None:
-        """Who has no store may have had one: nobody takes it for one that knows nothing."""
-        self.recovery.empty.update(members)
-        self._registry.commit({"empty": sorted(self.recovery.empty)})
-
-    def _forget_outdated(self, report: CoordinatorReport) -> None:
-        """A registry that does not know an epoch which a store knows is an older one that was put back: what it says of
-        that group is not true any more."""
-        states = self._leadership.states()
-        outdated = [group for group, told in report.reports.items() if told.newest > states[group].epoch]
-        if outdated and not self.recovery.unknown.keys() >= {*outdated}:
-            log.warning("the registry is older than what the stores know of %d groups", len(outdated))
-            self.recovery.begin(outdated)
-            self._leadership = Leadership({**states, **dict.fromkeys(outdated, UNKNOWN)})
-
-    def adopt(self, at_once: bool = False) -> None:
-        """Take the cluster from what its stores know, where the registry was lost. `at_once`: wait for nobody else."""
-        rows = None if self._founded.is_set() else self.recovery.adopted(self._cluster, self._claims, at_once)
-        if rows is not None:
-            self._registry.commit(rows)
-            self._cluster, self._version = rows["cluster"], rows["version"]
-            self._durable = self._load_groups(self._cluster)
-            self._leadership = Leadership(self._durable)
-            self._note_empty(self._claims)
-            self._founded.set()
-
-    def _recover(self, give_up: bool = False) -> None:
-        """Groups of which it is certain by now who has everything are led again."""
-        if not self._founded.is_set():
-            return
-        roster = self._cluster["coordinators"]
-        if strangers := {*self.recovery.reporters}.difference(roster):
-            cluster = {**self._cluster, "coordinators": sorted({*roster, *strangers})}
-            self._registry.commit({"cluster": cluster})
-            self._cluster = cluster
-        if found := self.recovery.decided(self._cluster, give_up):
-            self._leadership = Leadership({**self._leadership.states(), **found})
-            self._commit_groups(found)
-            self.recovery.known(found)
-
-    def _is_registered(self, member: Member) -> bool:
-        known = self._members[COORDINATOR].get(member.name)
-        return known is not None and (known.pid, known.addresses) == (member.pid, member.addresses)
 
     async def register(self, kind: str, member: Member) -> int:
         self._check_member(kind, member)

@@ -179,6 +179,7 @@ class History:
             return
         if self.registry == own.leads:
             self.registry = own.leads = own.leads._replace(in_sync=tuple(n for n in own.leads.in_sync if n != name))
+            own.counted = (own.leads.epoch, own.leads.in_sync)
             self.commit(leader)
 
     def succeed(self, name: str) -> None:

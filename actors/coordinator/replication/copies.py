@@ -51,8 +51,8 @@ class Copies:
         self._renewals: set[asyncio.Task[None]] = set()
         led.copies = self
 
-    async def _count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
-        await self._led.committer.run(partial(self._led.store.count_with, sets))
+    async def _count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]], alone: bool) -> None:
+        await self._led.committer.run(partial(self._led.store.count_with, sets, alone))
 
     def opened(self, link: Link) -> Following:
         """Another coordinator has dialled: it leads groups that are to be followed here."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
@@ -53,7 +54,7 @@ class GroupLeadership:
         leads: Leads,
         copies: int,
         dial: Callable[[Member, Any], Any],
-        count_with: Callable[[Mapping[int, tuple[int, tuple[str, ...]]]], Awaitable[None]],
+        count_with: Callable[[Mapping[int, tuple[int, tuple[str, ...]]], bool], Awaitable[None]],
     ) -> None:
         """`dial(member, user)` opens a link to another coordinator; `copies`: members that each group is to have;
         `count_with`: see `Store.count_with`."""
@@ -215,12 +216,8 @@ class GroupLeadership:
                     changes[group] = change
             if not changes:
                 continue
-            wider = {
-                g: (new.epoch, new.in_sync) for g, (old, new) in changes.items() if {*new.in_sync} - {*old.in_sync}
-            }
-            if wider:
-                await self._count_with(wider)
             try:
+                await self._note(self._wider(changes), False)
                 held = await self._coordination.change_groups(changes)
             except LexicastError as error:
                 # Whether it was done is not known: it is asked for again, which does no harm.
@@ -233,6 +230,27 @@ class GroupLeadership:
                 self._wanted.set()
                 continue
             self._held(changes, held)
+            with suppress(LexicastError):  # that more is noted than is true does no harm
+                await self._note(self._narrower(changes), True)
+
+    async def _note(self, states: Mapping[int, GroupState], alone: bool) -> None:
+        """Who may count is noted, durably, before it does; who does not any more, after that is known."""
+        if states:
+            await self._count_with({group: (state.epoch, state.in_sync) for group, state in states.items()}, alone)
+
+    @staticmethod
+    def _wider(changes: Mapping[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        """The states that are asked for in which somebody counts who did not."""
+        return {group: new for group, (old, new) in changes.items() if {*new.in_sync} - {*old.in_sync}}
+
+    def _narrower(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+        """The states of groups in which fewer count than may have been noted, and no change is under way."""
+        known = {group: self._states[group] for group in changes if group in self._states}
+        return {
+            group: state
+            for group, state in known.items()
+            if group not in self._unresolved and {*state.in_sync} < {n for each in changes[group] for n in each.in_sync}
+        }
 
     def _changed(self, group: int, drops: set[str], joins: set[str]) -> tuple[GroupState, GroupState] | None:
         """What to ask for; None when there is no need any more."""

@@ -53,10 +53,10 @@ class Gate:
             self._promised(self.name, group, epoch)
         self.store.promise(epochs)
 
-    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]], alone: bool = False) -> None:
         """See `Store.count_with`."""
         self._usable()
-        self.store.count_with(sets)
+        self.store.count_with(sets, alone)
 
     def truncate(self, group: int, last: int) -> None:
         """See `Store.truncate`."""

@@ -278,12 +278,12 @@ class MemoryStore:
         """As `Store.promised`."""
         return max(self._end(group)[1], self._promises.get(group, 0), self._counted.get(group, (0, ()))[0])
 
-    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]]) -> None:
+    def count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]], alone: bool = False) -> None:
         """As `Store.count_with`."""
         for group, (epoch, members) in sets.items():
             known = self._counted.get(group, (0, ()))
             if epoch >= known[0]:
-                names = {*members, *known[1]} if epoch == known[0] else {*members}
+                names = {*members, *known[1]} if epoch == known[0] and not alone else {*members}
                 self._counted[group] = (epoch, tuple(sorted(names)))
 
     def reports(self) -> dict[int, GroupReport]:

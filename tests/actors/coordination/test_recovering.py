@@ -18,6 +18,7 @@ from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import COORDINATOR, CoordinatorReport, Member
 from lexicast.cluster.recovery import EPOCH_GAP, UNKNOWN, GroupReport
 from lexicast.storage.registry import FILE, Registry
+from lexicast.storage.store import Store
 
 from ...support.harness import Cluster, eventually
 
@@ -229,6 +230,11 @@ async def copied(folder: Path) -> AsyncIterator[tuple[Cluster, Restarted]]:
         yield cluster, coordination
 
 
+def published(store: Store) -> int:
+    blocks = [block for group in range(store.groups) for block in store.read(group, 0).blocks]
+    return sum(block.count for block in blocks if block.kind == PUBLICATIONS)
+
+
 def known(coordination: Restarted) -> bool:
     status = coordination.status()
     return bool(status["cluster_id"]) and not status["unknown"]
@@ -253,8 +259,7 @@ async def test_data_flows_while_a_registry_is_lost_and_everything_goes_on_as_it_
         await cluster.lose_coordinator(BOTH[0])
         await asyncio.gather(*[node.publish(b"t/%d" % at, [b"last"]) for at in range(40)])
         store = cluster.coordinators[BOTH[1]].server.store
-        blocks = [block for group in range(4) for block in store.read(group, 0).blocks]
-        assert sum(block.count for block in blocks if block.kind == PUBLICATIONS) == 160
+        await eventually(lambda: published(store) == 160, "the tables to follow from all that was acknowledged")
 
 
 async def test_stores_at_rest_are_compared(tmp_path: Path) -> None:
