@@ -38,7 +38,7 @@ class Coordinators:
         self._by_group: dict[int, Pipeline] = {}
         # The pipelines of those that lead something.
         self._leading: dict[Pipeline, None] = {}
-        # Groups that nobody is known to lead: the coordination server has lost who does, and waits for somebody.
+        # Groups that the coordination server names no leader of.
         self._unled: set[int] = set()
         # Of each group the newest epoch that a coordinator has told.
         self._epochs: dict[int, int] = {}
@@ -106,9 +106,14 @@ class Coordinators:
         return len(self._by_group) == self.groups
 
     @property
+    def unled(self) -> set[int]:
+        """Groups that nobody is known to lead: the coordination server has lost who does, and waits for somebody."""
+        return self._unled.difference(self._by_group)
+
+    @property
     def complete_as_known(self) -> bool:
         """Whether every group has a coordinator but those that nobody is known to lead."""
-        return len(self._unled | self._by_group.keys()) == self.groups
+        return len(self._by_group) + len(self.unled) == self.groups
 
     def leading(self) -> set[Pipeline]:
         """The pipelines of coordinators that lead something."""

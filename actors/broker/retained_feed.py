@@ -40,7 +40,8 @@ class RetainedFeed:
         """The filters by the coordinators that they concern: wildcards all groups, topics their own."""
         coordinators, turns = self._coordinators, Turns()
         by_pipeline: dict[Pipeline | None, list[bytes]] = {}
-        groups: dict[Pipeline | None, set[int]] = {None: set(range(coordinators.groups))}
+        # What is retained where nobody is known to lead cannot be told now.
+        groups: dict[Pipeline | None, set[int]] = {None: set(range(coordinators.groups)) - coordinators.unled}
         for topic_filter in self.filters:
             pipeline = None
             if not is_wildcard(topic_filter):

@@ -7,6 +7,7 @@ A coordinator that leads a group meanwhile leads on: data flows, only nothing ch
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -60,6 +61,7 @@ class Recovery:
         cluster knows by name which coordinators it has."""
         # Groups that nobody is known to lead, and who has to be asked first.
         self.unknown: dict[int, tuple[str, ...]] = {}
+        self.opened = asyncio.Event()
         # Who came without a store while something was open: of these groups it has nothing to say, since it may have
         # had something once.
         self.empty: set[str] = set()
@@ -82,6 +84,8 @@ class Recovery:
     def begin(self, groups: Iterable[int]) -> None:
         """Of these groups nothing is known."""
         self.unknown.update(dict.fromkeys(groups, ()))
+        if self.unknown:
+            self.opened.set()
 
     def take(self, member: str, report: CoordinatorReport) -> None:
         """What a coordinator knows now. Raises StoreFormatError: it is of another cluster than others that report."""
@@ -145,6 +149,7 @@ class Recovery:
         for group in groups:
             self.unknown.pop(group, None)
         if not self.unknown:
+            self.opened.clear()
             self._reports.clear()  # what was true once
             self.empty.clear()
             self._since_s = None

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from lexicast.cluster.leadership import GroupState, Leadership
@@ -58,7 +59,9 @@ class RegistryRecovery(ABC):
     async def report_wanted(self, wait_s: float) -> bool:
         """See `Coordination`, as the next one; what operators ask for, see `OperatedCoordination`."""
         if self._founded.is_set() and not self.recovery.unknown:
-            await asyncio.sleep(min(wait_s, WANTED_S_MAX))  # what begins to be open begins with a server
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(wait_s, WANTED_S_MAX)):
+                    await self.recovery.opened.wait()
         return not self._founded.is_set() or bool(self.recovery.unknown)
 
     async def report(self, member: str, report: CoordinatorReport) -> bool:

@@ -384,7 +384,7 @@ async def test_a_server_whose_rows_are_damaged_starts_and_hands_out_nothing_twic
         with pytest.raises(StoreFormatError, match="has served this cluster before"):
             await again.open_groups(BOTH[0], {}, None)
         assert status["unknown"] == {0: [], 2: []}  # whose rows are the same
-        assert await again.report(BOTH[0], told(BOTH[0], opened, cluster_id))
+        assert not await again.report(BOTH[0], told(BOTH[0], opened, cluster_id))  # it alone has led them
         assert not await again.report(BOTH[1], told(BOTH[1], {1: 1, 3: 1}, cluster_id))
         anew = await again.open_groups(BOTH[0], opened, cluster_id)
         assert all(anew[group].epoch > epoch for group, epoch in opened.items())

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lexicast.actors.broker import server as broker_server
 from lexicast.actors.coordination.recovering import ADOPT_S, ELSEWHERE, PATIENCE_S, Recovery, links_key, stores_here
 from lexicast.actors.coordination.server import CoordinationServer, LocalCoordination
 from lexicast.cluster.blocks import PUBLICATIONS
 from lexicast.cluster.errors import StoreFormatError, UnavailableError
-from lexicast.cluster.leadership import GroupState
+from lexicast.cluster.leadership import GroupState, Leadership
 from lexicast.cluster.membership import COORDINATOR, CoordinatorReport, Member
 from lexicast.cluster.recovery import EPOCH_GAP, UNKNOWN, GroupReport
 from lexicast.storage.registry import FILE, Registry
@@ -274,3 +276,26 @@ async def test_stores_at_rest_are_compared(tmp_path: Path) -> None:
         # The one that lacks the last messages comes first: it leads nothing.
         await asyncio.gather(*[cluster.start_coordinator(name) for name in reversed(BOTH)])
         assert {leader for _, leader, _ in states(coordination)} == {BOTH[0]}
+
+
+async def test_a_broker_serves_beside_groups_that_nobody_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_server, "UNLED_WAIT_S", 0.1)
+    async with Cluster(tmp_path, groups=4, coordinators=BOTH[:1]) as cluster:
+        await cluster.start_coordinator(BOTH[0])
+        here = cluster.coordination
+        states = (await here.members(-1, 0)).groups
+        # As if the row of group 3 were lost, and somebody who is missing had led it last.
+        led = cluster.coordinators[BOTH[0]].server.led
+        await led.committer.run(partial(led.store.count_with, {3: (1, BOTH)}))
+        led.close_groups([3])
+        here.recovery.begin([3])
+        here._leadership = Leadership({**states, 3: UNKNOWN})
+        broker = await cluster.start_broker("broker-0")
+        leads = broker.engine.coordinators
+        assert [leads.pipeline_of(group) is None for group in range(4)] == [False, False, False, True]
+        assert not leads.complete
+        assert leads.complete_as_known
+        await eventually(lambda: here.status()["unknown"] == {3: [BOTH[1]]}, "the coordinator to report")
+        # It is decided: the broker hears of it, and the group is served.
+        await here.give_up_missing()
+        await eventually(lambda: leads.complete, "the group to be led again")
