@@ -99,9 +99,12 @@ def _show(told: dict[str, Any]) -> None:
     for name, leads, counts in told_groups(told):
         table.add_row(name, f"{leads:,}", f"{counts:,}")
     Console(highlight=False).print(table)
+    lost = {*told["lost"]}
+    stranded = [members for _, leader, members in told["group_states"].values() if leader and {*members} <= lost]
     waits = Counter(
         [" and ".join(missing) or "coordinators that have not reported yet" for missing in unknown.values()]
     )
+    waits.update([" and ".join(members) for members in stranded])
     for who, groups in sorted(waits.items()):
         typer.echo(
             f"{groups:,} topic groups wait for {who}, which may have what nobody else has: start it, or, if it is gone "

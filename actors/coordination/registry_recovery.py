@@ -21,6 +21,9 @@ from .recovering import Recovery
 log = logging.getLogger(__name__)
 
 WANTED_S_MAX: Final = 60.0
+# How long everybody has to report when what is lost is given up.
+REPORTS_S: Final = 10.0
+REPORTS_LOOK_S: Final = 0.05
 
 
 class RegistryRecovery(ABC):
@@ -32,6 +35,7 @@ class RegistryRecovery(ABC):
     _durable: dict[int, GroupState]
     _founded: asyncio.Event
     _leadership: Leadership
+    _lost: set[str]
     _members: dict[str, dict[str, Member]]
     _registry: Registry
     _version: int
@@ -80,8 +84,23 @@ class RegistryRecovery(ABC):
 
     async def give_up_missing(self) -> dict[str, Any]:
         self.adopt(at_once=True)
+        await self._open_stranded()
         self._recover(give_up=True)
         return self.status()
+
+    async def _open_stranded(self) -> None:
+        """Groups of which nobody is left who counts, as the registry knows: who is there reports what it has."""
+        states = self._leadership.states()
+        stranded = [group for group, state in states.items() if state.leader and {*state.in_sync} <= self._lost]
+        if not stranded:
+            return
+        self.recovery.begin(stranded)
+        self._leadership = Leadership({**states, **dict.fromkeys(stranded, UNKNOWN)})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REPORTS_S):
+                alive = self._members[COORDINATOR].keys() - self._lost
+                while not alive <= {*self.recovery.reporters}:  # noqa: ASYNC110  # they report in their time
+                    await asyncio.sleep(REPORTS_LOOK_S)
 
     def _note_empty(self, members: Collection[str]) -> None:
         """Who has no store may have had one: nobody takes it for one that knows nothing."""

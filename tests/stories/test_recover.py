@@ -85,7 +85,8 @@ async def settled(folder: Path, copies: int = 2) -> dict[str, Any]:
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             said = await coordination(folder)
-            if all(leader and len(members) == copies for _, leader, members in said["group_states"].values()):
+            states = leaders(said)  # of one that has just begun there are none
+            if states and all(leader and len(members) == copies for _, leader, members in states):
                 return said
 
 

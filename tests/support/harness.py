@@ -134,6 +134,8 @@ class Coordinator:
         server = self.server
         self._listener.close()
         links = list(server._links)
+        if server._reporting is not None:
+            await server._reporting.stop()
         if server._copies is not None:
             await server._copies.stop()
         for task in server._tasks:

@@ -299,3 +299,24 @@ async def test_a_broker_serves_beside_groups_that_nobody_leads(tmp_path: Path, m
         # It is decided: the broker hears of it, and the group is served.
         await here.give_up_missing()
         await eventually(lambda: leads.complete, "the group to be led again")
+
+
+async def test_groups_whose_only_members_are_gone_for_good_are_led_by_others_when_that_is_decided(
+    tmp_path: Path,
+) -> None:
+    async with copied(tmp_path) as (cluster, coordination):
+        node = await cluster.start_engine("broker-0")
+        await asyncio.gather(*[node.publish(b"t/%d" % at, [b"both"]) for at in range(20)])
+        await cluster.lose_coordinator(BOTH[1])
+        await asyncio.gather(*[node.publish(b"t/%d" % at, [b"alone"]) for at in range(20)])
+        await eventually(lambda: {tuple(s[2]) for s in states(coordination)} == {BOTH[:1]}, "the other to be dropped")
+        await cluster.start_coordinator(BOTH[1])
+        # It has not caught up in every group when the one that has everything is gone.
+        await cluster.lose_coordinator(BOTH[0])
+        before = coordination.status()["group_states"]
+        told = await coordination.give_up_missing()
+        assert told["unknown"] == {}
+        for group, (epoch, leader, members) in told["group_states"].items():
+            assert (leader, members) == (BOTH[1], [BOTH[1]])
+            if before[group][1] == BOTH[0]:
+                assert epoch > before[group][0] + EPOCH_GAP // 2
