@@ -110,11 +110,6 @@ class Coordinators:
         """Groups that nobody is known to lead: the coordination server has lost who does, and waits for somebody."""
         return self._unled.difference(self._by_group)
 
-    @property
-    def complete_as_known(self) -> bool:
-        """Whether every group has a coordinator but those that nobody is known to lead."""
-        return len(self._by_group) + len(self.unled) == self.groups
-
     def leading(self) -> set[Pipeline]:
         """The pipelines of coordinators that lead something."""
         return set(self._leading)

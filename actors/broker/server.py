@@ -126,7 +126,7 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         patient_s = loop.time() + UNLED_WAIT_S
         async with asyncio.timeout(COMPLETE_TIMEOUT_S):
-            while not (coordinators.complete or (coordinators.complete_as_known and loop.time() > patient_s)):
+            while not (coordinators.complete or (loop.time() > patient_s and self._only_unled_lack())):
                 members = await self.coordination.members(version, MEMBERS_WAIT_S)
                 version = members.version
                 self._apply(members)
@@ -140,6 +140,11 @@ class BrokerServer:
                     wait.cancel()
                 if left:
                     leading = set()
+
+    def _only_unled_lack(self) -> bool:
+        """Whether every group has a coordinator but those that nobody is known to lead."""
+        found = self.engine.coordinators
+        return all(found.pipeline_of(group) is not None for group in {*range(found.groups)} - found.unled)
 
     def _apply(self, members: Members) -> None:
         leaders = {group: state.leader for group, state in members.groups.items()}

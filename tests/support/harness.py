@@ -43,6 +43,7 @@ from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError
 from lexicast.cluster.membership import BROKER, COORDINATOR, Member
+from lexicast.storage.environment.identity import peek_identity
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.store import Store
@@ -305,16 +306,18 @@ class Cluster:
 
     async def start_coordinator(self, name: str = "coordinator-0", node: str = TEST_NODE) -> Coordinator:
         """Start a coordinator, or start it again over its store; returns once it serves."""
-        info = await self.coordination.cluster()
         folder = self.folder / name
-        known = folder.exists()
+        found = peek_identity(folder, self.options)
+        info = await self.coordination.cluster(wait=found is None)
+        identity = info.cluster_id if found is None else found.cluster_id
         store = Store.open(
-            folder, cluster_id=info.cluster_id, member=name, groups=info.groups, options=self.options, clock=self.clock
+            folder, cluster_id=identity, member=name, groups=info.groups, options=self.options, clock=self.clock
         )
         disk = Disk(store)
-        told = info.cluster_id if known else None
-        if known:
-            await report_before_serving(self.coordination, name, info.cluster_id, store)
+        if found is not None:
+            await report_before_serving(self.coordination, name, identity, store)
+            info = await self.coordination.cluster()
+        told = None if found is None else identity
         states = await self.coordination.open_groups(name, store.known_epochs(), told)
         server = CoordinatorServer(name, store, self.clock)
         if self.copies > 1:

@@ -294,7 +294,7 @@ async def test_a_broker_serves_beside_groups_that_nobody_leads(tmp_path: Path, m
         leads = broker.engine.coordinators
         assert [leads.pipeline_of(group) is None for group in range(4)] == [False, False, False, True]
         assert not leads.complete
-        assert leads.complete_as_known
+        assert leads.unled == {3}
         await eventually(lambda: here.status()["unknown"] == {3: [BOTH[1]]}, "the coordinator to report")
         # It is decided: the broker hears of it, and the group is served.
         await here.give_up_missing()
