@@ -134,7 +134,8 @@ $(VENV)/.installed-spark: $(VENV)/.made pyproject.toml constraints.txt
 
 .PHONY: debian-test
 debian-test:
-	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server
+	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server \
+	    sshd=openssh-server rsync=rsync ip=iproute2
 
 .PHONY: debian-bench
 debian-bench:

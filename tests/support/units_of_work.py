@@ -21,6 +21,7 @@ RAY_FILES: Final = (
     "tests/stories/test_recover.py",
     "tests/stories/test_operators_cluster.py",
     "tests/stories/test_operators_nodes.py",
+    "tests/stories/test_ray_up.py",
 )
 
 
