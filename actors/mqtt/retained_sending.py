@@ -21,6 +21,8 @@ from ..loop import turns as turns_of
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+# What fails so often in a row by a fault of this program would fail for ever; what stands behind it is sent.
+FAULTS_MAX = 3
 
 
 class Feed(Protocol):
@@ -38,7 +40,7 @@ class RetainedSending:
     """See the module's docstring. `send(block, grant)` sends one, False when it does not fit now; `is_free()`: nothing
     is in the way; `go_on()`: to be called when this has been sent or may be."""
 
-    __slots__ = ("_asking", "_feeds", "_go_on", "_is_free", "_send", "_waiting")
+    __slots__ = ("_asking", "_faults", "_feeds", "_go_on", "_is_free", "_send", "_waiting")
 
     def __init__(
         self, send: Callable[[Block, Grant], bool], is_free: Callable[[], bool], go_on: Callable[[], None]
@@ -49,6 +51,7 @@ class RetainedSending:
         self._feeds: deque[tuple[Feed, Mapping[bytes, Grant]]] = deque()
         self._waiting: deque[tuple[Block, Grant]] = deque()
         self._asking: asyncio.Task[None] | None = None
+        self._faults = 0
 
     def __bool__(self) -> bool:
         """Whether some are at hand and not sent."""
@@ -85,15 +88,25 @@ class RetainedSending:
 
     async def _take_page(self) -> None:
         feed, grants = self._feeds[0]
+        failed = True
         try:
             self._waiting.extend([(block, grants[name]) for name, block in await feed.page()])
         except LexicastError as error:
             # An index may be minutes in the making, and every subscriber that waits for it asks again and again.
             level = logging.DEBUG if isinstance(error, IndexNotReadyError) else logging.WARNING
             log.log(level, "earlier publications come later: %s", error)
+            self._faults = 0
+        except Exception:
+            self._faults += 1
+            given_up = self._faults >= FAULTS_MAX
+            log.exception("earlier publications %s", "are given up" if given_up else "come later")
+        else:
+            self._faults, failed = 0, False
+        if failed:
             await asyncio.sleep(RETRY_S)
         self._asking = None
-        if feed.done:
+        if feed.done or self._faults >= FAULTS_MAX:
+            self._faults = 0
             self._feeds.popleft()
         self._go_on()
         self._ask()
