@@ -37,6 +37,8 @@ TESTS = (
     "tests/stories/test_data_path.py",
     "tests/stories/test_transcripts.py",
 )
+# Still to be mended: it waits before it dials again.
+AWAITS_WHILE_HANDLING = {"lexicast.actors.broker.pipelines.pipeline"}
 
 
 def made(folder: Path, **other: Any) -> Path:
@@ -116,10 +118,26 @@ def test_no_class_that_is_not_compiled_inherits_from_one_that_is() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_nothing_is_awaited_while_an_exception_is_handled() -> None:
+    """Compiled code leaves it in the thread's state then: every task that runs meanwhile has it for the context of what
+    it raises, and where each try fails the chain grows as long as that goes on."""
+    wrong = []
+    for module in SCRIPT["modules"]():
+        if module in AWAITS_WHILE_HANDLING:
+            continue
+        for handler in ast.walk(ast.parse(compiled.source_of(module).read_text())):
+            if isinstance(handler, ast.ExceptHandler):
+                gives_way = (ast.Await, ast.AsyncWith, ast.AsyncFor, ast.Yield, ast.YieldFrom)
+                wrong += [f"{module}:{n.lineno}" for n in ast.walk(handler) if isinstance(n, gives_way)]
+    assert not wrong, "\n".join(wrong)
+
+
 def allows_it(module: str, base: str) -> bool:
-    """Whether a class of a compiled module says that others may inherit from it."""
+    """Whether a class of a compiled module says that others may inherit from it, or is a protocol: those are not
+    compiled."""
     source = compiled.source_of(module).read_text()
-    return f"@mypyc_attr(allow_interpreted_subclasses=True)  # by tests\nclass {base}" in source
+    marked = f"@mypyc_attr(allow_interpreted_subclasses=True)  # by tests\nclass {base}"
+    return marked in source or f"class {base}(Protocol):" in source
 
 
 @pytest.fixture(scope="module")

@@ -246,9 +246,10 @@ class Coordinators:
             except (IndexNotReadyError, LedElsewhereError):
                 raise
             except UnavailableError:
-                await asyncio.sleep(ASK_AGAIN_S)
+                pass
             else:
                 return
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _linked(self, pipeline: Pipeline) -> None:
         """Return when the link stands. Raises LedElsewhereError when its coordinator leads nothing (any more)."""
@@ -271,6 +272,8 @@ class Coordinators:
                 by_leader = self.by_leader(left).items()
                 try:
                     await gathered([self.ask(p, found.update, "offsets_at", g, time_us) for p, g in by_leader])
+                    continue
                 except LedElsewhereError:
-                    await asyncio.sleep(ASK_AGAIN_S)
+                    pass
+                await asyncio.sleep(ASK_AGAIN_S)
         return found

@@ -338,10 +338,13 @@ async def gathered(calls: Iterable[Awaitable[None]]) -> None:
         await calls[0]
         return
     tasks = [asyncio.ensure_future(call) for call in calls]
+    failure: BaseException | None = None
     try:
         await asyncio.gather(*tasks)
-    except BaseException:
+    except BaseException as error:
+        failure = error
+    if failure is not None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+        raise failure

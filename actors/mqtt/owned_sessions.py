@@ -117,7 +117,7 @@ class OwnedSessions:
             except UnavailableError:
                 if loop.time() + RETRY_S > until_s:
                     raise TimeoutError(f"the home of {client_id!r} has not answered for {limit_s:.0f} s") from None
-                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)
 
     # -- opened
 
@@ -340,7 +340,8 @@ class OwnedSessions:
                     await self._try_save(client_id, owner)
                     return
                 except UnavailableError:
-                    await asyncio.sleep(RETRY_S)
+                    pass
+                await asyncio.sleep(RETRY_S)
 
     async def _save(self, client_id: str) -> None:
         owner = self.owners.get(client_id)

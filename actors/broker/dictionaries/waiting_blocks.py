@@ -63,8 +63,10 @@ class WaitingBlocks:
             while not self._keeper.settled(dictionary):
                 try:
                     await self._fetch(dictionary)
+                    continue
                 except UnavailableError:
-                    await asyncio.sleep(RETRY_S)
+                    pass
+                await asyncio.sleep(RETRY_S)
         except DictionaryError as error:
             self._give_up([dictionary], str(error))
         except Exception as error:  # what waits for it must not wait for ever
