@@ -19,9 +19,11 @@ from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.membership import BROKER, COORDINATOR, SAMPLER
 
 from ..coordination.actor import CoordinationActor
+from ..coordination.server import REGISTRY_FOLDER
 from ..ray.handles import COORDINATION, ActorReference, end_actors, named_actors, spawn
 from .node_addresses import NodeAddresses
 from .node_plan import first, founding, more, settled
+from .node_stores import homes_of, stores_on_nodes
 from .ray_connection import ConnectedRay
 from .ray_nodes import ACTOR_CPUS, RayNodes, worker_environment
 
@@ -79,12 +81,16 @@ class ClusterActors:
         """Start them; returns when all serve. Raises the reason why one does not."""
         names, node = self._names(), self._config.node
         self._progress("starting the coordination server")
-        new = list(founding(names, node.coordinators))
-        coordination = self._spawn(COORDINATION, CoordinationActor, COORDINATION, names[0], new, uuid.uuid4().hex)
+        new = await self._founding(names)
+        run = uuid.uuid4().hex
+        coordination = self._spawn(COORDINATION, CoordinationActor, COORDINATION, names[0], list(new), run)
         async with _within(START_TIMEOUT_S, "the coordination server does not start"):
             status = await coordination.call("ready", timeout_s=START_TIMEOUT_S)
         said = await coordination.call("status")
-        homes = settled(said["coordinators"], said["homes"][COORDINATOR], names, node.coordinators)
+        known = {**new, **said["homes"][COORDINATOR]}
+        if not set(known.values()).issubset(names):  # a node is away, or has another name
+            known |= homes_of(await stores_on_nodes(self._nodes, self._config.node.data_path()))
+        homes = settled(said["coordinators"], known, names, node.coordinators)
         ready = await self._start_members(names, homes, said["homes"][BROKER])
         # The cluster is founded by now: by the coordinators that it had, or was to have.
         lacking = more(homes, names, node.coordinators, COORDINATOR)
@@ -99,6 +105,19 @@ class ClusterActors:
             brokers={name: list(answer["addresses"]) for name, answer in ready["brokers"].items()},
             pids={role: [answer["pid"] for answer in answers.values()] for role, answers in ready.items()},
         )
+
+    async def _founding(self, nodes: Sequence[str]) -> dict[str, str]:
+        """The coordinators of a cluster of which no registry is here, and their nodes: those that have stores, where it
+        was lost, and so many more as each node is to have."""
+        each, folder = self._config.node.coordinators, self._config.node.data_path()
+        if (folder / REGISTRY_FOLDER).exists():
+            return founding(nodes, each)
+        stores = await stores_on_nodes(self._nodes, folder)
+        left = sorted({name for names in stores.values() for name in names})
+        if not left:
+            return founding(nodes, each)
+        homes = settled(left, homes_of(stores), nodes, each)
+        return {**homes, **more(homes, nodes, each, COORDINATOR)}
 
     def _names(self) -> list[str]:
         """The nodes, this process's own first."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lexicast.actors.launch.node_names import LivingNode, node_names
 from lexicast.actors.launch.node_plan import first, founding, more, settled
+from lexicast.actors.launch.node_stores import homes_of
 
 NODES = ("a", "b", "c")
 HOMES = st.dictionaries(st.integers(0, 12).map(lambda i: f"coordinator-{i}"), st.sampled_from(NODES))
@@ -91,3 +92,12 @@ def test_a_location_is_a_label() -> None:
     assert LivingNode("x", "h", "m", {"ray.io/zone": "z"}).location() == "z"
     assert LivingNode("x", "h", "m", {"ray.io/zone": "z", "lexicast-location": "rack"}).location() == "rack"
     assert LivingNode("x", "h", "m").location() == ""
+
+
+def test_a_store_is_at_home_where_it_lies_unless_nodes_share_a_folder() -> None:
+    assert homes_of({"a": ["coordinator-0", "coordinator-4"], "b": ["coordinator-2"]}) == {
+        "coordinator-0": "a",
+        "coordinator-4": "a",
+        "coordinator-2": "b",
+    }
+    assert homes_of({"a": ["coordinator-0"], "b": ["coordinator-0"]}) == {}
