@@ -9,7 +9,7 @@ from lexicast.compression.dictionary import Dictionary
 
 from .coordinators import Coordinators
 from .dictionaries.keeper import DICTIONARIES_FILTER, DictionaryKeeper
-from .retained_feed import RetainedFeed
+from .feeds.retained_feed import RetainedFeed
 
 OFFSET_END = 1 << 63
 

@@ -19,11 +19,11 @@ from .coordinators import Coordinators
 from .dictionaries.keeper import DICTIONARIES_FILTER
 from .encoding import BlockView, Encoder, Grant
 from .fanout import Fan, Fanout
+from .feeds.retained_feed import RetainedFeed
 from .filters import Filters
 from .live_delivery import LiveDelivery
 from .pipelines.pipeline import Pipeline
 from .placing import FILTERS_AT_ONCE, Cuts, Placing
-from .retained_feed import RetainedFeed
 from .subscriber import Subscriber
 
 

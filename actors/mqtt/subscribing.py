@@ -12,7 +12,7 @@ from lexicast.cluster.errors import LexicastError, TopicError, UsageError
 from lexicast.cluster.topics.names import check_filter, shared
 
 from ..broker.encoding import Grant
-from ..broker.retained_feed import RetainedFeed
+from ..broker.feeds.retained_feed import RetainedFeed
 from ..loop.turns import Turns
 from .codec.packets import (
     IMPLEMENTATION_SPECIFIC_ERROR,

@@ -19,7 +19,7 @@ from lexicast.cluster.errors import UsageError
 from lexicast.cluster.points_in_time import FOREVER_US, US_PER_S, parse_last, parse_time
 
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants
-from ..broker.last_feed import LastFeed
+from ..broker.feeds.last_feed import LastFeed
 from .codec.packets import Properties
 from .codec.properties import USER_PROPERTY
 from .subscriber import MqttSubscriber

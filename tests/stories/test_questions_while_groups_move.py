@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.actors.broker.last_feed import LastFeed
+from lexicast.actors.broker.feeds.last_feed import LastFeed
+from lexicast.actors.broker.feeds.retained_feed import RetainedFeed
 from lexicast.actors.broker.python_clients.history import count_page, history_page, last_page
-from lexicast.actors.broker.retained_feed import RetainedFeed
 from lexicast.actors.mqtt.releases import forget_ids
 from lexicast.cluster.blocks import RETAIN, Block
 from lexicast.cluster.errors import LedElsewhereError

@@ -11,7 +11,7 @@ from lexicast.cluster.topics.names import check_filter
 
 from ...client.subscription_feed import FILTERS_MAX
 from ..coordinators import ASK_AGAIN_S, Coordinators
-from ..led_parts import LedParts
+from ..feeds.led_parts import LedParts
 
 HISTORY_BYTES_MAX = 4 * 1024 * 1024
 

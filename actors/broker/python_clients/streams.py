@@ -19,7 +19,7 @@ from lexicast.storage.log.block_cuts import only_topic
 from ...link.link import Link
 from ..encoding import LINK, Grant, Kind
 from ..engine import BrokerEngine
-from ..retained_feed import RetainedFeed
+from ..feeds.retained_feed import RetainedFeed
 from ..subscriber import Subscriber, SubscriberBroker
 from .history import Since, beginning_of, check_filters
 from .sample_stream import PackedSink, SampleStream

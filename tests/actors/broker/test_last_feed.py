@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.broker.last_feed import LastFeed
+from lexicast.actors.broker.feeds.last_feed import LastFeed
 from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.points_in_time import FOREVER_US

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.broker.last_feed import LastFeed
+from lexicast.actors.broker.feeds.last_feed import LastFeed
 from lexicast.actors.coordinator import last_publications, topic_filters
 from lexicast.actors.loop.turns import Turns
 from lexicast.cluster.blocks import Block

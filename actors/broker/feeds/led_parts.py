@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from lexicast.cluster.errors import LedElsewhereError
 
-from .coordinators import ASK_AGAIN_S, Coordinators
+from ..coordinators import ASK_AGAIN_S, Coordinators
 
 T = TypeVar("T")
 # What is asked, of which groups, and where to go on (None: at the beginning).

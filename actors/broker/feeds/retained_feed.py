@@ -12,11 +12,11 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.topics.names import is_wildcard
 
-from ..loop.turns import Turns
-from .coordinators import Coordinators
-from .filters import parts
+from ...loop.turns import Turns
+from ..coordinators import Coordinators
+from ..filters import parts
+from ..pipelines.pipeline import Pipeline
 from .led_parts import LedParts
-from .pipelines.pipeline import Pipeline
 
 PAGE_BYTES = 256 * 1024
 

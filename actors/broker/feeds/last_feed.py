@@ -10,8 +10,8 @@ from typing import Any
 
 from lexicast.cluster.blocks import U32, Block, pack_meta
 
-from ..loop.turns import Turns
-from .coordinators import Coordinators
+from ...loop.turns import Turns
+from ..coordinators import Coordinators
 from .led_parts import LedParts
 from .retained_feed import PAGE_BYTES
 
