@@ -371,12 +371,15 @@ class Pipeline:
         wait_s = DIAL_FIRST_S
         while True:
             self._lost.clear()
+            failed: Exception | None = None
             try:
                 await self._open()
                 wait_s = DIAL_FIRST_S
                 await self._lost.wait()
             except (OSError, LexicastError, TimeoutError) as error:
-                log.debug("link to %s: %s", self.member.name, error)
+                failed = error
+            if failed is not None:
+                log.debug("link to %s: %s", self.member.name, failed)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, DIAL_MOST_S)
 
