@@ -23,14 +23,15 @@ def lexicast_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "lexicast.actors.cli", *arguments]
 
 
-def start_lexicast(folder: Path) -> Target:
-    """`lexicast up` with its files in `folder`: defaults but for the port and the directory.
+def start_lexicast(folder: Path, config: str = "", name: str = "lexicast") -> Target:
+    """`lexicast up` with its files in `folder`: defaults but for the port, the directory and what `config` (TOML) says.
 
     Raises `UnavailableError` when it does not start.
     """
-    ready = folder / READY_FILE
-    command = lexicast_command("up", "--data-dir", str(folder / DATA), "--mqtt-port", "0", "--ready-file", str(ready))
-    return from_ready_file("lexicast", command, folder, ready)
+    ready, settings = folder / READY_FILE, folder / "lexicast.toml"
+    settings.write_text(config)
+    options = ["--config", str(settings), "--data-dir", str(folder / DATA), "--mqtt-port", "0"]
+    return from_ready_file(name, lexicast_command("up", *options, "--ready-file", str(ready)), folder, ready)
 
 
 @contextlib.contextmanager
