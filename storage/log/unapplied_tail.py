@@ -3,29 +3,32 @@
 A group whose log others have to hold too is committed when all of them do. Until then its blocks lie in a database of
 their own, `tail`, with the bytes that they will have in the log: so the log, and with it the index, retention,
 compaction, readers and Spark, knows only what counts, and what a deposed leader has appended can be taken back without
-a trace. Keys are the log's with a byte behind them: a repair that meets such a row beside its tree must not take it for
-one of the log.
+a trace. A repair that meets such a row beside its tree does not take it for one of the log: its key is longer.
+
+Keys begin with a number that ascends with what is appended, whatever group it is of: a commit then fills a few pages at
+the end, where blocks of a hundred groups in their own order would change a page each. Behind it stand the block's own
+key in the log and the last offset of the block before it in the group's tail.
 
 The tail is in memory too, MEMORY_BYTES_MAX of it (what a sequencer lets wait, `cluster.sequencer.RECORDS_PENDING_MAX`,
 may be more); the blocks beyond that are read again when they are applied.
 
-A damaged block ends the tail at an opening: what follows it must not be applied over a hole.
+A damaged block ends its group's tail at an opening, since what follows names it: nothing is applied over a hole.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.records import EpochStart
 
 from ..file.damage import Ledger
-from ..file.keys import log_key, parse_log_key
-from ..file.sealing import DamageError
+from ..file.sealing import DamageError, unpacked
 from ..file.table import AnyTransaction, Database, ReadTransaction, WriteTransaction
 from .stored_block import StoredBlock, stored_block
 
@@ -35,13 +38,15 @@ _BLOCK_MEMORY_BYTES: Final = 3_000
 # Taken back in one transaction: some milliseconds.
 BLOCKS_A_STEP: Final = 1_024
 
-_MARK: Final = b"t"
+# What of the tail was appended when, group, last offset, and 1 more than the last offset before it in the tail.
+_KEY: Final = struct.Struct(">QHQQ")
 
 
 class Waiting(NamedTuple):
-    """A block of a tail. `starts`: its epoch starts (epoch, first offset, last offset before); `stored`: the block
+    """A block of a tail, under `key` there. `starts`: its epoch starts (epoch, first offset, last offset before); `stored`: the block
     itself, None where it has to be read again."""
 
+    key: bytes
     group: int
     epoch: int
     first: int
@@ -62,17 +67,16 @@ class TailPlan(NamedTuple):
     moved: int
 
 
-def tail_key(group: int, last: int) -> bytes:
-    """The key of the block that ends at offset `last`."""
-    return log_key(group, last) + _MARK
+def tail_key(number: int, group: int, last: int, before: int) -> bytes:
+    """The key of the block that ends at offset `last`, and follows one that ends at `before` in the group's tail (-1:
+    none), as the `number`th of all that was appended."""
+    return _KEY.pack(number, group, last, before + 1)
 
 
-def parse_tail_key(key: bytes | memoryview) -> tuple[int, int]:
-    """(group, last offset). Raises DamageError."""
-    found = bytes(key)
-    if found[-1:] != _MARK:
-        raise DamageError("tail", -1, -1, f"the key {found[:32]!r} is of another form")
-    return parse_log_key(found[:-1], "tail")
+def parse_tail_key(key: bytes | memoryview) -> tuple[int, int, int, int]:
+    """(number, group, last offset, last offset before it). Raises DamageError."""
+    number, group, last, behind = unpacked(_KEY, key, "tail")
+    return number, group, last, behind - 1
 
 
 class UnappliedTail:
@@ -91,6 +95,8 @@ class UnappliedTail:
         self._blocks: dict[int, deque[Waiting]] = {}
         self._memory_bytes_max = memory_bytes_max
         self._memory_bytes = 0
+        # The number of the next block that is appended.
+        self._next = 0
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
@@ -111,7 +117,7 @@ class UnappliedTail:
         """The groups that have one."""
         return list(self._blocks)
 
-    def _remembered(self, each: StoredBlock) -> Waiting:
+    def _remembered(self, key: bytes, each: StoredBlock) -> Waiting:
         """A block at the end of its tail, as memory has room for it."""
         block, records = each.block, each.outline.control
         starts = [
@@ -124,7 +130,8 @@ class UnappliedTail:
         if room:
             self._memory_bytes += size + _BLOCK_MEMORY_BYTES
         found = each if room else None
-        return Waiting(block.group, block.epoch, block.first, block.last, block.time_us, size, tuple(starts), found)
+        times = block.time_us, size, tuple(starts)
+        return Waiting(key, block.group, block.epoch, block.first, block.last, *times, found)
 
     def _forgotten(self, waiting: Waiting) -> None:
         if waiting.stored is not None:
@@ -138,26 +145,20 @@ class UnappliedTail:
         Returns the keys of what cannot be used: damaged, behind what is, or in the log already.
         """
         useless: list[bytes] = []
-        ended: set[int] = set()
-        before, suspect = -1, False
+        reached = dict(ends)
         with txn.cursor(self._database) as cursor:
             for key, value in cursor.iternext():
                 group = -1
                 try:
-                    group, last = parse_tail_key(key)
+                    number, group, last, before = parse_tail_key(key)
+                    self._next = number + 1
                     found = stored_block(group, last, bytes(value))
                 except LexicastError as error:
                     self._ledger.note(DamageError("tail", group, -1, str(error)))
-                    # Whose block it was cannot be told from a key that may be damaged: its neighbours' or its own.
-                    ended.update((group, before))
-                    suspect = True
                 else:
-                    if suspect:
-                        ended.add(group)
-                    suspect = False
-                    before = group
-                    if group not in ended and found.block.first > ends.get(group, -1):
-                        self._blocks.setdefault(group, deque()).append(self._remembered(found))
+                    if before <= reached.get(group, -1) < found.block.first:
+                        self._blocks.setdefault(group, deque()).append(self._remembered(bytes(key), found))
+                        reached[group] = last
                         continue
                 useless.append(bytes(key))
         return useless
@@ -220,28 +221,44 @@ class UnappliedTail:
         return found
 
     def _value(self, txn: AnyTransaction, waiting: Waiting) -> bytes | None:
-        value = txn.get(tail_key(waiting.group, waiting.last), None, self._database)
+        value = txn.get(waiting.key, None, self._database)
         return None if value is None else bytes(value)
 
     def write(self, txn: WriteTransaction, plan: TailPlan) -> None:
         """The database follows."""
         for group, count in plan.left.items():
-            waiting = iter(self._blocks[group])
-            for _ in range(count):
-                txn.delete(tail_key(group, next(waiting).last), db=self._database)
-        for each in plan.kept:
-            txn.put(tail_key(each.block.group, each.block.last), each.value, db=self._database)
+            for waiting in islice(self._blocks[group], count):
+                txn.delete(waiting.key, db=self._database)
+        for key, each in zip(self._keys(plan), plan.kept, strict=True):
+            txn.put(key, each.value, db=self._database)
+
+    def _keys(self, plan: TailPlan) -> list[bytes]:
+        """Of what a plan appends, in order."""
+        ends: dict[int, int] = {}
+        keys = []
+        for number, each in enumerate(plan.kept, self._next):
+            group, last = each.block.group, each.block.last
+            before = ends.get(group)
+            if before is None:
+                known = self._blocks.get(group)
+                stays = known is not None and len(known) > plan.left.get(group, 0)
+                before = known[-1].last if known is not None and stays else -1
+            keys.append(tail_key(number, group, last, before))
+            ends[group] = last
+        return keys
 
     def written(self, plan: TailPlan) -> None:
         """The transaction is durable: memory follows."""
+        keys = self._keys(plan)
+        self._next += len(keys)
         for group, count in plan.left.items():
-            waiting = self._blocks[group]
+            blocks = self._blocks[group]
             for _ in range(count):
-                self._forgotten(waiting.popleft())
-            if not waiting:
+                self._forgotten(blocks.popleft())
+            if not blocks:
                 del self._blocks[group]
-        for each in plan.kept:
-            self._blocks.setdefault(each.block.group, deque()).append(self._remembered(each))
+        for key, each in zip(keys, plan.kept, strict=True):
+            self._blocks.setdefault(each.block.group, deque()).append(self._remembered(key, each))
 
     # taking back
 
@@ -257,7 +274,7 @@ class UnappliedTail:
     def cut(self, txn: WriteTransaction, group: int, count: int) -> None:
         """Take out the youngest blocks of a group, in the database."""
         for waiting in self.of(group)[-count:]:
-            txn.delete(tail_key(group, waiting.last), db=self._database)
+            txn.delete(waiting.key, db=self._database)
 
     def was_cut(self, group: int, count: int) -> None:
         """And in memory."""

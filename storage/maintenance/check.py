@@ -206,7 +206,7 @@ class Checker:
 
     def _check_tail(self, txn: ReadTransaction, key: bytes, value: memoryview, _: object) -> None:
         del txn
-        group, last = parse_tail_key(key)
+        _, group, last, _ = parse_tail_key(key)
         self._blocks += 1
         self._verified("tail", group, last, value)
 

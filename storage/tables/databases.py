@@ -27,7 +27,7 @@ class Databases(NamedTuple):
     retained: Table  # topic id u64 -> offset u64, expires_us u64
     dictionaries: Table  # group, dictionary u64 -> the DictionaryStored record
     epochs: Table  # group, epoch u64 -> first offset u64, last offset before it u64
-    tail: Database  # (group, last offset) -> block that is not applied yet, see `log.unapplied_tail`
+    tail: Database  # block that is not applied yet, see `log.unapplied_tail`
     promises: Table  # group -> the epoch below which nothing is taken u64, see `promises`
     counted: Table  # group -> the last epoch that was led here, and the members that counted, see `counted`
 

@@ -381,7 +381,7 @@ def test_an_opening_passes_over_what_is_behind_a_damaged_block(tmp_path: Path) -
     world.act(Append(publish(group=1), False, 0))
     environment = world.store.environment
     with environment.begin() as txn:
-        key = tail_key(0, 2)
+        key = tail_key(2, 0, 2, 1)
         value = txn.get(key, None, environment.databases.tail)
         assert value is not None
         txn.put(key, value[:-1] + b"y", db=environment.databases.tail)
