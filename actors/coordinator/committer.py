@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -37,8 +38,12 @@ STEP_PAUSE_MAX_S = 1.0
 # ten, which halves the coordinator's CPU and with it the latency's tail.
 QUIET_S = 0.01
 QUIET_BYTES_MAX = 1024 * 1024
-# Tables that nobody waits for follow what is committed this late: the next commit takes it along, mostly.
-APPLY_QUIET_S = 0.02
+# Tables that nobody waits for follow what is committed this late: of a group several blocks then go to neighbouring
+# places of the log and the tables, where they would change as many pages one by one. With a commit that is waited for
+# only some groups, so that it does not become long; all of them when this has been appended meanwhile.
+APPLY_QUIET_S = 0.1
+APPLIED_GROUPS_A_COMMIT = 16
+APPLY_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Written(NamedTuple):
@@ -77,8 +82,11 @@ class Committer:
         self._waiting: list[Block] = []
         # The bytes of those that have been encoded already, by the blocks' identity.
         self._stored: dict[int, StoredBlock] = {}
-        self._apply: dict[int, int] = {}
+        # Group -> up to where its tables are to follow, and since when (0: somebody waits); in the order of that.
+        self._apply: dict[int, tuple[int, float]] = {}
+        self._apply_now = False
         self._apply_timer: asyncio.TimerHandle | None = None
+        self._appended_bytes = 0
         self._jobs: list[Callable[[], None]] = []
         self._busy = False
         self._step_at = monotonic() + HOUSEKEEPING_S
@@ -114,16 +122,26 @@ class Committer:
 
     def apply(self, upto: Mapping[int, int], awaited: bool = True) -> None:
         """Have the store's tables follow from everything below these offsets, by group, with the next transaction. Not
-        `awaited`: with the next that there is, or in APPLY_QUIET_S."""
+        `awaited`: in APPLY_QUIET_S, or somewhat later."""
         if self.error is not None:
             return
+        now = 0.0 if awaited else monotonic()
         for group, below in upto.items():
-            self._apply[group] = max(self._apply.get(group, 0), below)
+            known = self._apply.get(group)
+            if known is None:
+                self._apply[group] = below, now
+            else:
+                self._apply[group] = max(known[0], below), min(known[1], now)
         self._idle.clear()
         if awaited:
+            self._apply_now = True
             self._kick()
-        elif self._apply_timer is None:
-            self._apply_timer = self._loop.call_later(APPLY_QUIET_S, self._apply_due)
+        else:
+            self._apply_soon(APPLY_QUIET_S)
+
+    def _apply_soon(self, after_s: float) -> None:
+        if self._apply_timer is None:
+            self._apply_timer = self._loop.call_later(after_s, self._apply_due)
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Have `job` done on the thread, when everything submitted by now is durable. The future gives what it returns
@@ -179,7 +197,9 @@ class Committer:
             self._kick(sweep=True)
 
     async def drain(self) -> None:
-        """Return when everything submitted is durable (or the store has failed)."""
+        """Return when everything submitted is durable and applied as far as it shall be (or the store has failed)."""
+        self._apply = {group: (below, 0.0) for group, (below, _) in self._apply.items()}
+        self._apply_now = bool(self._apply)
         self._kick()
         await self._idle.wait()
 
@@ -192,7 +212,7 @@ class Committer:
         self._thread.shutdown(wait=True)
 
     def _kick(self, sweep: bool = False) -> None:
-        if self._busy or self.error is not None or not (self._waiting or self._apply or self._jobs or sweep):
+        if self._busy or self.error is not None or not (self._waiting or self._apply_now or self._jobs or sweep):
             return
         self._busy = True
         self._idle.clear()
@@ -208,11 +228,26 @@ class Committer:
         """Up to where the tables follow in the next transaction; None: from all of `batch`, and from nothing else."""
         if not self._apply and not self.apart:
             return None
-        apply, self._apply = self._apply, {}
+        apply = self._take_due(bool(batch))
         for block in batch:
             if block.group not in self.apart:
                 apply[block.group] = max(apply.get(block.group, 0), block.last + 1)
+            else:
+                self._appended_bytes += block.size_bytes
         return apply
+
+    def _take_due(self, some: bool) -> dict[int, int]:
+        """What of `_apply` is due; `some`: not too much, unless somebody waits."""
+        self._apply_now = False
+        if not self._apply:
+            return {}
+        due_s = monotonic() - APPLY_QUIET_S
+        if self._appended_bytes > APPLY_BYTES_MAX:
+            self._appended_bytes, due_s, some = 0, math.inf, False
+        due = [group for group, (_, since) in self._apply.items() if since <= due_s]
+        if some and len(due) > APPLIED_GROUPS_A_COMMIT:
+            due = [g for at, g in enumerate(due) if at < APPLIED_GROUPS_A_COMMIT or not self._apply[g][1]]
+        return {group: self._apply.pop(group)[0] for group in due}
 
     def _next_batch(self) -> list[Block]:
         """What goes into the next transaction: all that waits, as far as the store takes it at once."""
@@ -277,12 +312,12 @@ class Committer:
     def _apply_later(self, apply: Mapping[int, int]) -> None:
         """There was no room even for what is committed to be applied: again when some may have been freed."""
         for group, below in apply.items():
-            self._apply[group] = max(self._apply.get(group, 0), below)
-        if self._apply_timer is None:
-            self._apply_timer = self._loop.call_later(HOUSEKEEPING_S, self._apply_due)
+            self._apply[group] = max(self._apply.get(group, (0, 0.0))[0], below), 0.0
+        self._apply_soon(HOUSEKEEPING_S)
 
     def _apply_due(self) -> None:
         self._apply_timer = None
+        self._apply_now = bool(self._apply)
         self._kick()
 
     def _written(self, batch: list[Block], apply: dict[int, int] | None, done: asyncio.Future[Written]) -> None:
@@ -295,6 +330,7 @@ class Committer:
             log.error("%s", self.error)
             self._waiting.clear()
             self._stored.clear()
+            self._apply.clear()
             self.waiting_bytes = self.waiting_records = 0
             self._idle.set()
             self._failed(self.error)
@@ -309,8 +345,10 @@ class Committer:
             if apply and not written.applied:
                 self._apply_later(apply)
         self._tell_written(written.blocks, written.applied)
-        if self._jobs or (self._apply and self._apply_timer is None):
+        if self._jobs or self._apply_now:
             self._kick()
+        if self._apply:
+            self._apply_soon(APPLY_QUIET_S)
         self._go_on()
         if not self._busy:
             self._step_later()

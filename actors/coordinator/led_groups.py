@@ -430,14 +430,13 @@ class LedGroups:
     def _apply_committed(self, numbers: Iterable[int]) -> None:
         """Let the store's tables follow where the commit is a matter of others too."""
         groups = self.sequencer.groups
-        behind, awaited = {}, False
+        behind: dict[bool, dict[int, int]] = {}
         for number in numbers:
             group = groups.get(number)
             if group is not None and group.applied < group.committed:
-                behind[number] = group.committed
-                awaited = awaited or bool(self._apply_waiters.get(number))
-        if behind:
-            self.committer.apply(behind, awaited)
+                behind.setdefault(bool(self._apply_waiters.get(number)), {})[number] = group.committed
+        for awaited, upto in behind.items():
+            self.committer.apply(upto, awaited)
 
     def _release_held(self) -> None:
         while self._held and not self._slow:
