@@ -83,10 +83,10 @@ class Link(asyncio.Protocol):
         self._gathered = GatheredWrites(self.send_packed)
         self._shaking_bytes = 0
         self._failure: LexicastError | None = None
-        self._ready: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[Link] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._heartbeat: Heartbeat | None = None
-        self._heard = self._said = False
         self.writable = True
         self.closed = False
         self.role = self.name = ""
@@ -102,7 +102,6 @@ class Link(asyncio.Protocol):
     def send_packed(self, parts: bytes) -> None:
         """Send messages that are msgpack already, in one write with what was gathered in this turn before."""
         if self._transport is not None and not self.closed:
-            self._said = True
             if self._gathered.size_bytes:
                 if len(parts) < GATHERED_BYTES_MAX:
                     parts = self._gathered.take() + parts
@@ -231,7 +230,8 @@ class Link(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        if self._heartbeat is not None:
+            self._heartbeat.heard(self._loop.time())
         try:
             if self._user is None:
                 self._shaking_bytes += len(data)
@@ -304,25 +304,24 @@ class Link(asyncio.Protocol):
             return
         if not self._ready.done():
             self._ready.set_result(self)
-        loop = asyncio.get_running_loop()
-        self._heartbeat = Heartbeat(self._beats, loop.time())
-        self._timer = loop.call_later(self._beats.beat_s, self._beat)
+        self._heartbeat = Heartbeat(self._beats, self._loop.time())
+        self._timer = self._loop.call_at(self._heartbeat.next_s, self._beat)
 
     def _beat(self) -> None:
-        """Say that this side lives, where nothing else has said it; look whether the peer does."""
+        """Say that this side lives; look whether the peer does."""
         assert self._heartbeat is not None
-        if not self._said:
+        now_s = self._loop.time()
+        if self._transport is not None and not self._transport.is_reading():
+            # What is not read cannot be heard: while this side holds the peer up it waits.
+            self._heartbeat.heard(now_s)
+        says, gone = self._heartbeat.tick(now_s)
+        if says:
             self.send((BEAT,))
-        self._said = False
-        loop = asyncio.get_running_loop()
-        # What is not read cannot be heard: while this side holds the peer up it waits.
-        heard = self._heard or (self._transport is not None and not self._transport.is_reading())
-        self._heard = False
-        if self._heartbeat.tick(loop.time(), heard):
-            for_s = f"for {self._heartbeat.patience_s:.0f} s"
+        if gone:
+            for_s = f"for {self._heartbeat.patience_s:.1f} s"
             self._fail(UnavailableError(f"nothing has come from {self.name or 'the peer'} {for_s}"))
             return
-        self._timer = loop.call_later(self._beats.beat_s, self._beat)
+        self._timer = self._loop.call_at(self._heartbeat.next_s, self._beat)
 
     def _handshake_late(self) -> None:
         self._fail(PeerError(f"no handshake within {HANDSHAKE_TIMEOUT_S:.0f} s"))
