@@ -10,6 +10,7 @@ decides anything: it takes what the leader of the epoch that it has promised sen
                tail, which nobody committed, and goes
     append     blocks behind `previous`, the last offset that the leader knows the follower to have; and up to where the
                group is committed, which is how far the follower's tables may follow
+    end        the leader's log ends at an offset, and retention has left nothing before that
 
 Two logs agree on an epoch as far as both have it, since one leader gave its offsets, in one order. So the last offset
 that both have of the newest epoch that both know is where they agree. What retention or compaction has taken from the
@@ -110,6 +111,15 @@ class Followed:
         self.last = last
 
 
+    def ends(self, epoch: int, previous: int, last: int) -> None:
+        """The leader's log has nothing between `previous`, where this one ends, and `last`, where that one ends.
+
+        Raises StaleEpochError, UsageError as `take`.
+        """
+        if previous < last:
+            self.take(epoch, previous, [(epoch, last, last)])
+
+
 class Phase(Enum):
     """How a leader serves one member of a group."""
 
@@ -135,6 +145,10 @@ class FollowerProgress:
     def begun(self, common: int) -> None:
         """It has everything up to `common`, durably."""
         self.phase, self.sent, self.durable = Phase.BEHIND, common, common + 1
+
+    def ended(self, last: int) -> None:
+        """It has everything up to `last`, the end of the leader's log, durably."""
+        self.sent, self.durable = last, last + 1
 
     def has(self, next: int) -> bool:
         """It says that everything below `next` is durable there. False for what it was not sent, or said before."""

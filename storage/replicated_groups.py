@@ -23,10 +23,11 @@ from .index.index_writer import IndexWriter
 from .log.block_log import Log
 from .log.stored_block import StoredBlock, sealed
 from .log.unapplied_tail import UnappliedTail
+from .set_aside import add_set_aside, set_aside_file, set_aside_files
 from .table_reader import TableReader
 from .tables.counted import CountedMembers, put_counted
 from .tables.databases import Databases
-from .tables.groups import StoredGroup
+from .tables.groups import StoredGroup, put_group_row
 from .tables.promises import Promise, put_promise
 from .tables.retained_names import RetainedNames
 from .tables.state import Epoch, State
@@ -35,6 +36,8 @@ from .upkeep.housekeeping import Housekeeping
 
 NOT_PROMISED: Final = Promise(0, 0, 0)
 NOT_COUNTED: Final = CountedMembers(0, ())
+# Set aside in a step, between commits.
+SET_ASIDE_BYTES: Final = 256 * 1024
 
 
 class ReplicatedGroups:
@@ -155,6 +158,50 @@ class ReplicatedGroups:
         """The first offset of a group that the tables have not followed from."""
         known = self._groups.get(group)
         return 0 if known is None else known.last + 1
+
+    def applied_end(self, group: int) -> tuple[int, int, int]:
+        """(epoch, last offset, time) of what is applied of a group, whether it is still in the log or not; the offset
+        is -1 when there was nothing."""
+        known = self._groups.get(group)
+        return (0, -1, 0) if known is None else (known.epoch, known.last, known.time_us)
+
+    def end_at(self, group: int, epoch: int, last: int, time_us: int) -> None:
+        """The log of a group ends at offset `last`, as that of the store it is a copy of: what lies between has been
+        discarded there. So an offset that was given is not given again by whoever has this copy alone. Raises
+        UsageError: something waits to be applied."""
+        self.guard.usable()
+        if self._tail.ends(group) is not None:
+            raise UsageError(f"group {group}: what is not applied lies before the end of the log")
+        known = self._groups.get(group)
+        if known is None:
+            known = StoredGroup(group)
+            known.first_kept = self._promises.get(group, NOT_PROMISED).first_kept
+        if last <= known.last:
+            return
+        row = known.row(self._ids.next_number(group))._replace(epoch=epoch, last=last, time_us=time_us)
+        with self.guard():
+            with self.environment.begin() as txn:
+                put_group_row(self._databases, txn, group, row)
+            if known.first > known.last:
+                known.first = last + 1
+            if known.entered_below > known.last:
+                known.entered_below = last + 1
+            known.epoch, known.last, known.time_us = epoch, last, time_us
+            self._groups[group] = known
+
+    def set_aside(self, group: int, offset: int, epoch: int) -> int | None:
+        """A step: some blocks from offset `offset` on go to the file of what a leader of `epoch` does not have
+        (`set_aside`). Returns where to go on, None when there is no more. Raises StoreFullError."""
+        self.guard.usable()
+        blocks = self.stored(group, offset, SET_ASIDE_BYTES)
+        if not blocks:
+            return None
+        add_set_aside(set_aside_file(self.environment.directory, group, epoch), group, blocks)
+        return blocks[-1][0] + 1
+
+    def all_set_aside(self) -> list[str]:
+        """The files of what was set aside, by name."""
+        return set_aside_files(self.environment.directory)
 
     def epoch_starts(self, group: int) -> list[Epoch]:
         """The group's last epoch starts, oldest first, as far as its log goes; those not applied yet among them."""

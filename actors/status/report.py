@@ -213,6 +213,11 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f"{name}: its store is full in {span(left_s)} at the present pace: free disk space, lower "
             "storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )
+    if aside := (actor.get("copies") or {}).get("set_aside"):
+        yield (
+            f"{name}: {len(aside):,} copies had gone another way than their groups' leaders and were made anew; what "
+            f"only they had lies beside its store ({aside[0]}{', ...' if aside[1:] else ''}): look at it, move it away"
+        )
     if ahead_s := store.get("clock_ahead_s"):
         yield (
             f"{name}: the clock is {span(ahead_s)} ahead of what was stored and of the time that has passed: nothing "

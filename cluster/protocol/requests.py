@@ -110,6 +110,8 @@ LEADER: Final[dict[str, Fields]] = {
     "follow": (mapping(GROUP, WHOLE),),
     "begin": (mapping(GROUP, row(WHOLE, whole_number(-1))),),
     "install": (GROUP, any_value),
+    "end": (GROUP, WHOLE, whole_number(-1), row(WHOLE, WHOLE, WHOLE)),
+    "set_aside": (GROUP, WHOLE, whole_number(-1)),
 }
 
 # Python clients ask brokers.

@@ -6,13 +6,17 @@ Everything runs in one event loop: real stores, real links (`tests.support.harne
 from __future__ import annotations
 
 import asyncio
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lexicast.cluster.blocks import PUBLICATIONS
+from lexicast.cluster.positions import topic_group
+from lexicast.storage.set_aside import read_set_aside
 from lexicast.storage.store import Store
 
-from ..support.harness import Cluster, eventually
+from ..support.harness import GROUPS, Cluster, Shifted, eventually
 
 BOTH = ("coordinator-0", "coordinator-1")
 
@@ -136,3 +140,75 @@ async def test_leaderships_are_evened_out_while_brokers_publish_and_nothing_is_l
         for group in {record.group for record in records}:
             offsets = [record.offset for record in records if record.group == group]
             assert offsets == sorted(set(offsets))
+
+
+async def test_a_store_that_went_another_way_keeps_that_in_a_file_and_follows_anew(tmp_path: Path) -> None:
+    """A leader's store is put back to what it was before: what the follower has beyond is what no leader has."""
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        broker = await cluster.start_engine("broker-0")
+        for i in range(16):
+            await broker.publish(b"t/%d" % i, [b"before %d" % i], qos=1)
+        for name in BOTH:
+            await cluster.crash_coordinator(name)
+        shutil.copytree(tmp_path / BOTH[0], tmp_path / "backup")
+        await asyncio.gather(*[cluster.start_coordinator(name) for name in BOTH])
+        await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+        for i in range(16):
+            await broker.publish(b"t/%d" % i, [b"lost %d" % i], qos=1)
+        stores = [cluster.coordinators[name].server.store for name in BOTH]
+        for group in states(cluster):
+            await eventually(partial(alike, stores, group), "both copies to be alike")
+        led = [group for group, (_, leader, _) in states(cluster).items() if leader == BOTH[0]]
+        lost = {b"lost %d" % i for i in range(16) if topic_group(b"t/%d" % i, GROUPS) in led}
+        for name in BOTH:
+            await cluster.crash_coordinator(name)
+        shutil.rmtree(tmp_path / BOTH[0])
+        shutil.copytree(tmp_path / "backup", tmp_path / BOTH[0])
+        await asyncio.gather(*[cluster.start_coordinator(name) for name in BOTH])
+        await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+        for i in range(16):
+            await broker.publish(b"t/%d" % i, [b"after %d" % i], qos=1)
+        stores = [cluster.coordinators[name].server.store for name in BOTH]
+        for group in states(cluster):
+            await eventually(partial(alike, stores, group), "both copies to be alike")
+            logs = [[value for _, value in store.stored(group, 0, 1 << 20)] for store in stores]
+            assert logs[0] == logs[1]
+        files = cluster.coordinators[BOTH[1]].server.status()["copies"]["set_aside"]
+        assert len(files) == len(led)
+        kept = [block for name in files for block in read_set_aside(tmp_path / BOTH[1] / name)]
+        payloads = {bytes(payload) for block in kept if block.kind == PUBLICATIONS for payload in block.payloads()}
+        assert payloads == lost
+        assert lost
+        assert cluster.coordinators[BOTH[0]].server.status()["copies"]["set_aside"] == []
+        await cluster.lose_coordinator(BOTH[0])  # and what it has is enough to lead
+        for i in range(16):
+            await broker.publish(b"t/%d" % i, [b"last %d" % i], qos=1)
+
+
+async def test_a_joiner_counts_where_nothing_is_left_of_the_end_of_its_leaders_log(tmp_path: Path) -> None:
+    """Without another block; and it knows the offsets that were given, should it lead."""
+    clock = Shifted()
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2, clock=clock) as cluster:
+        await two(cluster)
+        await cluster.lose_coordinator(BOTH[1])
+        broker = await cluster.start_engine("broker-0")
+        for i in range(16):
+            await broker.publish(b"t/%d" % i, [b"short-lived"], qos=1, expiry_ms=1_000)
+        store = cluster.coordinators[BOTH[0]].server.store
+        lasts = {group: store.applied_end(group)[1] for group in states(cluster)}
+        clock.ahead_s = 3_600.0
+
+        def discarded() -> bool:
+            return all((store.stored(group, last, 1) or [(last + 1, b"")])[0][0] > last for group, last in lasts.items())
+
+        await eventually(discarded, "expiry")
+        await cluster.start_coordinator(BOTH[1])
+        await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
+        other = cluster.coordinators[BOTH[1]].server.store
+        assert {group: other.applied_end(group) for group in lasts} == {g: store.applied_end(g) for g in lasts}
+        await cluster.lose_coordinator(BOTH[0])
+        for i in range(16):
+            await broker.publish(b"t/%d" % i, [b"after"], qos=1)
+        await cluster.restart_coordinator(BOTH[1])
+        assert all(other.applied_end(group)[1] > last for group, last in lasts.items())

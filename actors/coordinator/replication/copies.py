@@ -67,7 +67,7 @@ class Copies:
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`: how many groups are followed here, and of each follower of groups that are led here
-        how many it follows, in how many of them it counts, and the most offsets that it lacks in one."""
+        how many it follows, in how many of them it counts, and the most offsets that it lacks in one; the files of what was set aside."""
         followers: dict[str, dict[str, int]] = {}
         for led in self.followers.status().values():
             for name, found in led["followers"].items():
@@ -75,7 +75,8 @@ class Copies:
                 of["groups"] += 1
                 of["in_sync"] += name in led["in_sync"]
                 of["lag"] = max(of["lag"], found["lag"])
-        return {"following": self.following.count, "followers": followers}
+        aside = self._led.store.all_set_aside()
+        return {"following": self.following.count, "followers": followers, "set_aside": aside}
 
     # -- for `LedGroups`
 

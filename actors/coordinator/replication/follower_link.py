@@ -187,7 +187,7 @@ class FollowerLink:
         for group in behind:
             if link.write_buffer_bytes() > SHIPPING_BYTES_MAX:
                 break
-            more = self._bring_up(group) or more
+            more = await self._bring_up(link, group) or more
             await turns.give_way()
         if not more and not self._ended.is_set():
             with suppress(TimeoutError):
@@ -233,11 +233,7 @@ class FollowerLink:
             if led is None:
                 continue
             if group in cannot:
-                # Its tables have followed from what no copy that counts has: a store that was put back, or another's.
-                log.error(
-                    "group %d: the store of %s has gone another way and cannot follow: remove it", group, self.name
-                )
-                del led.members[self.name]
+                await self._set_aside(link, group, led, place)
                 continue
             if self.name not in led.in_sync:
                 await self._install(link, group)
@@ -246,6 +242,24 @@ class FollowerLink:
                 led.members[self.name].begun(place)
                 if group in followers.sequencer.groups and followers.sequencer.durable(self.name, group, place):
                     followers.moved([group])  # it had more than it had been heard to say
+
+    async def _set_aside(self, link: Link, group: int, led: Led, place: int) -> None:
+        """The follower's tables have followed from what is not in this log: a store that was put back, or whose copy
+        alone was lost to the cluster for a while. It keeps that in a file, and joins anew.
+
+        Not before this epoch has begun durably, and never a member that counts, which has nothing that this one lacks:
+        such a one is dropped first. What stays undone is asked for again.
+        """
+        state = self._followers.sequencer.groups.get(group)
+        if state is None or state.committed <= state.opened:
+            return
+        if self.name in led.in_sync or self.name in led.joining:
+            self._followers.lost(self.name, [group])
+            return
+        what = "group %d: the store of %s has gone another way: what it has behind offset %d is set aside there"
+        log.warning(what, group, self.name, place)
+        while await link.request("set_aside", group, led.epoch, place):
+            pass
 
     def _still(self, group: int, epochs: Mapping[int, int]) -> Led | None:
         """The group, while it is led here under the same epoch and this member is one of it."""
@@ -261,7 +275,7 @@ class FollowerLink:
             if place is None:
                 return
 
-    def _bring_up(self, group: int) -> bool:
+    async def _bring_up(self, link: Link, group: int) -> bool:
         """Send the next page of a group that is behind; True when there is more to do."""
         followers = self._followers
         led, state = followers.groups.get(group), followers.sequencer.groups.get(group)
@@ -270,7 +284,10 @@ class FollowerLink:
             return False
         page: list[tuple[int, bytes]] = []
         if progress.sent + 1 < state.applied:
+            end = followers.store.applied_end(group)  # first: what is applied meanwhile is in the log then
             stored = followers.store.stored(group, progress.sent + 1, PAGE_BYTES)
+            if progress.sent < end[1] and not (stored and stored[0][0] <= end[1]):
+                return await self._say_end(link, group, led, progress, end)
             page = [(last, value) for last, value in stored if last < state.applied]
         if not page:
             # Everything that it lacks is in memory.
@@ -282,6 +299,20 @@ class FollowerLink:
         self.tell(group, led.epoch, progress, state.committed)
         self.flush()
         return progress.phase is Phase.BEHIND
+
+    async def _say_end(
+        self, link: Link, group: int, led: Led, progress: FollowerProgress, end: tuple[int, int, int]
+    ) -> bool:
+        """Retention has left nothing of the log's end (epoch, last offset, time): the follower is told where that is."""
+        followers, sent = self._followers, progress.sent
+        await link.request("end", group, led.epoch, sent, end)
+        if followers.groups.get(group) is not led or led.members.get(self.name) is not progress:
+            return False
+        if progress.phase is Phase.BEHIND and progress.sent == sent:
+            progress.ended(end[1])
+            if followers.sequencer.durable(self.name, group, end[1]):
+                followers.moved([group])
+        return True
 
     def close(self) -> None:
         """End the link."""

@@ -26,6 +26,8 @@ from ..committer import Committer
 
 log = logging.getLogger(__name__)
 
+# Steps of setting a group aside for which a leader waits at a time.
+STEPS_AT_ONCE: Final = 64
 # Bytes that wait for this coordinator's disk, beyond which leaders' links are not read.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -51,10 +53,14 @@ class Following:
         self._groups: dict[int, Followed] = {}
         self._leaders: dict[int, Link] = {}
         self._links: set[Link] = set()
+        # Groups that are being set aside -> from which offset on (None: all of that is in its file).
+        self._aside: dict[int, int | None] = {}
         self._requests: dict[str, Callable[..., Any]] = {
             "follow": self._follow,
             "begin": self._begin,
             "install": self._install,
+            "end": self._end,
+            "set_aside": self._set_aside,
         }
 
     def __contains__(self, group: int) -> bool:
@@ -188,6 +194,7 @@ class Following:
         for group, epoch in fresh.items():
             self._committer.apart.add(group)
             self._leaders[group] = link
+            self._aside.pop(group, None)
             known = self._groups.get(group)
             if known is None:
                 self._groups[group] = Followed(epoch, -1)
@@ -229,6 +236,36 @@ class Following:
         """What the leader's tables know that its log does not tell any more."""
         self._known(link, group)
         await self._committer.run(partial(self._store.install, group, page))
+
+    async def _end(self, link: Link, group: int, epoch: int, previous: int, end: tuple[int, int, int]) -> None:
+        """The leader's log of a group ends at `end` (epoch, last offset, time), with nothing behind `previous`."""
+        known = self._known(link, group)
+        if known.last != previous:
+            raise UsageError(f"group {group}: the log ends at offset {known.last}, not at {previous}")
+        self._committer.apply({group: previous + 1})
+        await self._committer.run(partial(self._store.end_at, group, *end))
+        self._known(link, group).ends(epoch, previous, end[1])
+
+    async def _set_aside(self, link: Link, group: int, epoch: int, last: int) -> bool:
+        """What was applied here behind offset `last` is not what the leader has: it is kept in a file, and the group
+        leaves, to be copied anew. Whoever asks was given the newest epoch there is, which was promised here: what is
+        in its log is what counts. Returns whether there is more to do."""
+        known = self._known(link, group)
+        if epoch != known.epoch:
+            raise StaleEpochError(f"epoch {known.epoch} was promised, not {epoch}")
+        known.taking = False
+        store, run = self._store, self._committer.run
+        place = self._aside.get(group, last + 1)
+        for _ in range(STEPS_AT_ONCE):
+            if place is not None:
+                place = await run(partial(store.set_aside, group, place, epoch))
+            elif not await run(partial(store.forget_group, group)):
+                self._aside.pop(group, None)
+                self._known(link, group).last = -1
+                return False
+            self._known(link, group)
+            self._aside[group] = place
+        return True
 
     @property
     def count(self) -> int:
