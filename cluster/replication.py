@@ -110,7 +110,6 @@ class Followed:
             last = end
         self.last = last
 
-
     def ends(self, epoch: int, previous: int, last: int) -> None:
         """The leader's log has nothing between `previous`, where this one ends, and `last`, where that one ends.
 

@@ -1,11 +1,10 @@
 """Heartbeats: when to say that one lives, and when a silent peer is taken for gone. Pure: the clock is the caller's.
 
 Each side of a link says a BEAT every `beat_s`, whatever the other does: a peer that is not read for a while
-(back-pressure) is heard all the same. (Also where it has said something else: a beat left out for that would be lateness
-as usual as it is harmless, and make the other side patient.) A peer is gone when it was silent for
-`patience_s`: `silence_s`, and four mean deviations more than the lateness that is usual for it (as TCP's retransmission
-timer does it, RFC 6298), `SILENCE_FACTOR_MAX` times `silence_s` at the most: a busy peer gets more time than one that
-has always been prompt.
+(back-pressure) is heard all the same. (Also where it has said something else: beats left out for that would be lateness
+that is usual, and make the other side patient.) A peer is gone when it was silent for `patience_s`: `silence_s`, and
+four mean deviations more than the lateness that is usual for it (as TCP's retransmission timer does it, RFC 6298),
+`SILENCE_FACTOR_MAX` times `silence_s` at the most: a busy peer gets more time than one that has always been prompt.
 
 Silence is counted from the moment at which something was heard, and looked at when it has lasted long enough, not at
 the next beat: `next_s` says when to call again.

@@ -43,8 +43,8 @@ _KEY: Final = struct.Struct(">QHQQ")
 
 
 class Waiting(NamedTuple):
-    """A block of a tail, under `key` there. `starts`: its epoch starts (epoch, first offset, last offset before); `stored`: the block
-    itself, None where it has to be read again."""
+    """A block of a tail, under `key` there. `starts`: its epoch starts (epoch, first offset, last offset before);
+    `stored`: the block itself, None where it has to be read again."""
 
     key: bytes
     group: int

@@ -82,6 +82,24 @@ def test_blocks_are_taken_in_order_from_the_promised_epoch_alone() -> None:
     assert group.last == 115
 
 
+def test_the_end_of_a_leaders_log_is_taken_behind_what_is_here_alone() -> None:
+    group = Followed(3, 9)
+    group.begin(3, 9)
+    group.ends(3, 9, 40)
+    assert group.last == 40
+    group.ends(3, 40, 12)  # nothing new
+    assert group.last == 40
+    with pytest.raises(UsageError):
+        group.ends(3, 9, 50)
+    with pytest.raises(StaleEpochError):
+        group.ends(2, 40, 50)
+    progress = FollowerProgress()
+    progress.begun(9)
+    assert not progress.has(11)
+    progress.ended(40)
+    assert (progress.sent, progress.durable) == (40, 41)
+
+
 def test_a_promise_never_goes_back_and_ends_what_the_leader_before_ships() -> None:
     group = followed()
     group.promise(4)

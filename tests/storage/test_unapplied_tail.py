@@ -22,7 +22,7 @@ from lexicast.cluster.blocks import CONTROL, Block, control_block
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import PeerError, StoreFormatError, UsageError
 from lexicast.cluster.records import ControlRecord, EpochStart, Subscribed, pack_record, unpack_record
-from lexicast.storage import group_snapshot
+from lexicast.storage import group_snapshot, replicated_groups
 from lexicast.storage.environment.environment import Environment
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.keys import log_key
@@ -32,6 +32,7 @@ from lexicast.storage.log.stored_block import stored_block
 from lexicast.storage.log.unapplied_tail import tail_key
 from lexicast.storage.maintenance.check import check_coordinator_store, check_store
 from lexicast.storage.maintenance.repair import repair_store
+from lexicast.storage.set_aside import read_set_aside
 from lexicast.storage.store import Store
 from lexicast.storage.tables.databases import raw_database
 from lexicast.storage.tables.state import Epoch
@@ -549,3 +550,45 @@ def test_what_is_applied_while_somebody_reads_is_read(world: Apart, monkeypatch:
             before = ask()
             patch.setattr(world.store.guard, "reading", meanwhile)
             assert ask() == before
+
+
+def test_the_end_of_a_log_of_which_nothing_is_left_is_known_and_goes_on(tmp_path: Path) -> None:
+    world = Apart(tmp_path / "store")
+    world.act(publish())
+    world.act(Append(publish(), False, 0))
+    with pytest.raises(UsageError, match="not applied"):
+        world.store.end_at(0, 3, 40, 7)
+    world.act(Apply(0, 1))
+    now = world.clock.time_us()
+    world.store.end_at(0, 3, 40, now)
+    world.store.end_at(1, 2, 9, 8)
+    world.store.end_at(0, 3, 12, 7)  # it ends behind that already
+    for crash in (False, True):
+        tails = world.store.tails()
+        assert [(tails[g].epoch, tails[g].last, tails[g].time_us) for g in (0, 1)] == [(3, 40, now), (2, 9, 8)]
+        assert (tails[0].first, tails[1].first) == (0, 10)
+        assert [world.store.applied_end(group) for group in (0, 1, 2)] == [(3, 40, now), (2, 9, 8), (0, -1, 0)]
+        world.act(Restart(crash))
+    late = control_block(0, 3, 40, now, [pack_record(EpochStart(3, -1, "m"))])
+    with pytest.raises(UsageError, match="do not follow"):
+        world.store.commit([late])
+    world.store.commit([control_block(0, 3, 41, now, [pack_record(EpochStart(3, 40, "m"))])])
+    assert [block.last for block in world.store.read(0, 0).blocks] == [0, 1, 41]
+    assert world.store.damage.counts == {}
+    world.store.close()
+    assert check_coordinator_store(tmp_path / "store").damages == []
+
+
+def test_what_is_set_aside_is_read_again_page_by_page(world: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicated_groups, "SET_ASIDE_BYTES", 1)
+    for at in range(4):
+        world.act(publish(payload=b"%d" % at))
+    place: int | None = 1
+    while place is not None:
+        place = world.store.set_aside(0, place, 7)
+    (name,) = world.store.all_set_aside()
+    path = world.directory / name
+    assert [list(block.payloads()) for block in read_set_aside(path)] == [[b"1"], [b"2"], [b"3"]]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(PeerError):
+        list(read_set_aside(path))

@@ -72,8 +72,8 @@ class Shipping(Protocol):
     def refused(self, name: str, groups: Mapping[int, int]) -> None:
         """A follower has not taken what was sent."""
 
-    def lost(self, name: str) -> None:
-        """A follower cannot be reached."""
+    def lost(self, name: str, groups: Iterable[int] | None = None) -> None:
+        """A follower cannot be reached, or does not take (`groups`: only in these)."""
 
 
 class FollowerLink:
@@ -303,7 +303,7 @@ class FollowerLink:
     async def _say_end(
         self, link: Link, group: int, led: Led, progress: FollowerProgress, end: tuple[int, int, int]
     ) -> bool:
-        """Retention has left nothing of the log's end (epoch, last offset, time): the follower is told where that is."""
+        """Nothing is left of the log's end (epoch, last offset, time): the follower is told where that is."""
         followers, sent = self._followers, progress.sent
         await link.request("end", group, led.epoch, sent, end)
         if followers.groups.get(group) is not led or led.members.get(self.name) is not progress:
