@@ -67,8 +67,8 @@ class Copies:
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`: how many groups are followed here, and of each follower of groups that are led here
-        how many it follows, in how many of them it counts, and the most offsets that it lacks in one; the files of what was set
-        aside."""
+        how many it follows, in how many of them it counts, and the most offsets that it lacks in one; the files of what
+        was set aside."""
         followers: dict[str, dict[str, int]] = {}
         for led in self.followers.status().values():
             for name, found in led["followers"].items():
