@@ -7,6 +7,10 @@ Three parts, each msgpack of one array, FORMAT first, written when it changes:
     place     where it stands: the next packet id, the cursor, what is in flight to the client by position, and, only
               where the broker that served the session hands it over, the client's QoS 2 ids that have their PUBREC
 
+A cursor is three columns, since a session with a wildcard stands somewhere in every group: the groups in ascending
+order as (first, count) of those without a gap; of their offsets what is above HIGH_BITS (one number where it is the
+same for all: as many epochs have gone by), and the rest.
+
 A place that was saved while the session went on is only a beginning: what followed it is not known. So those QoS 2 ids
 are never restored from one (they may have been released and given to other publications since; the groups know by their
 marks what they hold), and packet ids go on far beyond it (`left_behind`): the client may hold one that was given since
@@ -24,17 +28,21 @@ from typing import Any
 import msgpack
 
 from lexicast.cluster.errors import PeerError
-from lexicast.cluster.positions import Cursor
+from lexicast.cluster.positions import EPOCH_OFFSET_GAP, Cursor
 
 from .codec.packets import Will
 from .codec.properties import WILL, WILL_DELAY_S, read_properties, write_properties
 from .codec.wire import Body
 from .session import PACKET_ID_MAX, InFlight, Session, SessionSubscription
 
-FORMAT = 2
+FORMAT = 3
 
 # Packet ids passed over when nobody handed the session over: a session is saved before it has used so many.
 IDS_SKIPPED = 1 << 15
+
+# Epochs begin EPOCH_OFFSET_GAP apart: above these bits groups that have gone through as many stand alike.
+HIGH_BITS = EPOCH_OFFSET_GAP.bit_length() - 1
+_LOW = (1 << HIGH_BITS) - 1
 
 # Subscriptions read or written in one step.
 STEP = 100
@@ -109,9 +117,45 @@ def place_of(session: Session, handed_over: bool = False) -> bytes:
 def _pack_place(
     next_id: int, cursor: Mapping[int, int], flying: list[Any], released: list[Any], received: Mapping[int, int]
 ) -> bytes:
-    flat = [number for pair in cursor.items() for number in pair]
-    packed: bytes = msgpack.packb((FORMAT, next_id, flat, flying, released, list(received.items())))
+    columns = _cursor_columns(cursor)
+    packed: bytes = msgpack.packb((FORMAT, next_id, columns, flying, released, list(received.items())))
     return packed
+
+
+def _cursor_columns(cursor: Mapping[int, int]) -> tuple[list[int], int | list[int], list[int]]:
+    """A cursor as it is written."""
+    groups = sorted(cursor)
+    spans: list[int] = []
+    if groups and groups[-1] - groups[0] == len(groups) - 1:
+        spans = [groups[0], len(groups)]
+    else:
+        for group in groups:
+            if spans and spans[-2] + spans[-1] == group:
+                spans[-1] += 1
+            else:
+                spans += (group, 1)
+    offsets = [cursor[group] for group in groups]
+    high = [offset >> HIGH_BITS for offset in offsets]
+    same = not high or min(high) == max(high)
+    return spans, (high[0] if high else 0) if same else high, [offset & _LOW for offset in offsets]
+
+
+def _cursor_of(columns: Any) -> Cursor:
+    """The inverse. Raises what is among `_UNREADABLE`."""
+    spans, high, low = columns
+    high = [high] * len(low) if type(high) is int else high
+    numbers = (*spans, *high, *low)
+    if numbers and ({*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) > _OFFSET_MAX):
+        raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
+    if sum(spans[1::2]) != len(low):
+        raise ValueError("a cursor's groups and offsets do not go together")
+    groups = [
+        group for first, count in zip(spans[::2], spans[1::2], strict=True) for group in range(first, first + count)
+    ]
+    offsets = [(above << HIGH_BITS) + below for above, below in zip(high, low, strict=True)]
+    if max(offsets, default=0) > _OFFSET_MAX:
+        raise ValueError(f"a cursor stands beyond {_OFFSET_MAX}")
+    return dict(zip(groups, offsets, strict=True))
 
 
 # -- read
@@ -214,15 +258,13 @@ def _place(
     where = data[2 + next_id_bytes :]
     if next_id_bytes and (known := _places.get(where)) is not None:
         return _packet_id(msgpack.unpackb(data[2 : 2 + next_id_bytes])), known, {}, {}, {}
-    next_id, flat, flying, released, received = _fields(data, 5)
-    if flat and ({*map(type, flat)} != {int} or min(flat) < 0 or max(flat) > _OFFSET_MAX):
-        raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
+    next_id, columns, flying, released, received = _fields(data, 5)
     found_pending = {_packet_id(i): _in_flight(entry) for i, *entry in flying}
     found_released = {_packet_id(i): _in_flight(entry) for i, *entry in released}
     if not found_pending.keys().isdisjoint(found_released):
         raise ValueError("a packet id is used twice")
     found_received = {_packet_id(i): _number(g, _OFFSET_MAX) for i, g in received}
-    cursor = dict(zip(flat[::2], flat[1::2], strict=True))
+    cursor = _cursor_of(columns)
     if next_id_bytes and not (flying or released or received):
         if len(_places) >= PLACES_REMEMBERED:
             _places.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import msgpack
 import pytest
@@ -25,6 +26,7 @@ from lexicast.actors.mqtt.codec.packets import (
 )
 from lexicast.actors.mqtt.session import Arrived, ReleasedIds, Resend, Session, SessionSubscription
 from lexicast.actors.mqtt.session_state import (
+    FORMAT,
     IDS_SKIPPED,
     filters_of,
     left_behind,
@@ -37,6 +39,7 @@ from lexicast.actors.mqtt.session_state import (
     writing_filters,
 )
 from lexicast.cluster.errors import PeerError, UsageError
+from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 
 
 def session(version: int = V5, window: int = 10, receive_max: int = 10) -> Session:
@@ -326,6 +329,46 @@ def test_state_half_resent_keeps_the_order() -> None:
     assert [again.offset for again in after.resend()] == [10, 11, 12]
 
 
+@given(st.dictionaries(st.integers(0, 300), st.integers(0, 2**63 - 1) | st.integers(0, 1_000), max_size=60))
+def test_a_cursor_is_restored_wherever_it_stands(cursor: dict[int, int]) -> None:
+    one, after = session(), Session("client", b"uid", 2)
+    one.cursor = cursor
+    restore(after, filters_of(one), place_of(one))
+    assert after.cursor == cursor
+
+
+def test_a_wildcard_in_a_hundred_groups_takes_few_bytes_in_the_log() -> None:
+    one = session()
+    one.cursor = {group: group % 7 for group in range(100)}
+    assert len(place_of(one)) < 120
+    one.cursor = {group: 3 * EPOCH_OFFSET_GAP + group % 7 for group in range(100)}  # after failovers
+    assert len(place_of(one)) < 120
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        7,
+        [],
+        [[], 0],
+        [[0, 1], 0, []],
+        [[0], 0, [1]],
+        [[0, 2], 0, [1]],
+        [[0, 1 << 40], 0, [1]],
+        [[0, 1], -1, [1]],
+        [[0, 1], [1, 2], [1]],
+        [[0, 1], 2**62, [1]],
+        [[0, 1], None, [1]],
+        [[0, "1"], 0, [1]],
+        [[0, 1], 0, [True]],
+    ],
+)
+def test_a_cursor_that_is_none_is_refused(columns: Any) -> None:
+    place = msgpack.packb((FORMAT, 1, columns, [], [], []))
+    with pytest.raises(PeerError):
+        restore(session(), filters_of(session()), place)
+
+
 def test_ids_that_were_received_are_never_restored_from_a_place_that_was_not_handed_over() -> None:
     """Between the save and the broker's death they may have been released, and given to other publications."""
     after = Session("client", b"uid", 2)
@@ -412,14 +455,16 @@ def test_many_subscriptions_are_read_and_written_in_steps(monkeypatch: pytest.Mo
         one.subscribe(b"a/%d" % number, SubscriptionOptions(number % 3, bool(number % 2)), number or None)
     assert len([*writing_filters(one)]) == 3
     written = filters_of(one)
-    assert msgpack.unpackb(written) == [2, [[name, *options] for name, options in one.subscriptions.items()]]
+    assert msgpack.unpackb(written) == [FORMAT, [[name, *options] for name, options in one.subscriptions.items()]]
     assert filters_of(one) is written  # kept
     after = Session("client", b"uid", 2)
     assert len([*restoring(after, written, place_of(one))]) == 3
     assert after.subscriptions == one.subscriptions
     assert filters_of(after) is written
     after.unsubscribe(b"a/0")
-    assert filters_of(after) == msgpack.packb((2, [(name, *options) for name, options in after.subscriptions.items()]))
+    assert filters_of(after) == msgpack.packb(
+        (FORMAT, [(name, *options) for name, options in after.subscriptions.items()])
+    )
 
 
 def test_subscriptions_that_change_while_they_are_written_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
