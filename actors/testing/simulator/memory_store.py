@@ -195,6 +195,7 @@ class MemoryStore:
         self._promises: dict[int, int] = {}
         self._counted: dict[int, tuple[int, tuple[str, ...]]] = {}
         self._reflected: dict[int, int] = {}
+        self.aside: dict[str, list[Block]] = {}
         # Told of each block that is applied.
         self.when_applied: Callable[[Block], None] = lambda block: None
         self.full = False
@@ -310,6 +311,33 @@ class MemoryStore:
         """As `Store.applied_below`."""
         log = self.blocks.get(group)
         return log[-1].last + 1 if log else 0
+
+    def applied_end(self, group: int) -> tuple[int, int, int]:
+        """As `Store.applied_end`."""
+        log = self.blocks.get(group)
+        return (log[-1].epoch, log[-1].last, log[-1].time_us) if log else (0, -1, 0)
+
+    def end_at(self, group: int, epoch: int, last: int, time_us: int) -> None:
+        """As `Store.end_at`, which nobody needs where nothing is ever discarded."""
+        raise UsageError(f"group {group}: the end of the log, offset {last} of epoch {epoch}, {time_us}, is there")
+
+    def set_aside(self, group: int, offset: int, epoch: int) -> int | None:
+        """As `Store.set_aside`, all at once."""
+        found = [block for block in self.blocks.get(group, []) if block.last >= offset]
+        self.aside.setdefault(f"group {group} epoch {epoch}", []).extend(found)
+        return None
+
+    def all_set_aside(self) -> list[str]:
+        """As `Store.all_set_aside`."""
+        return sorted(self.aside)
+
+    def forget_group(self, group: int) -> bool:
+        """As `Store.forget_group`, all at once."""
+        self.blocks.pop(group, None)
+        self.tail.pop(group, None)
+        self._reflected.pop(group, None)
+        self.tables.install(group, [{}] * len(self.tables.of_group(group)))
+        return False
 
     def epoch_starts(self, group: int) -> list[Epoch]:
         """As `Store.epoch_starts`."""
