@@ -393,7 +393,8 @@ class LedGroups:
     def _written(self, blocks: list[Block], applied: Mapping[int, int] | None) -> None:
         """Blocks are durable here, and the tables have followed (None: from all of these, all of which count)."""
         groups, foreign = self.sequencer.groups, False
-        touched = {}
+        touched: dict[int, int] = {}
+        moved: list[int] = []
         for block in blocks:
             touched[block.group] = block.last
         for group, last in touched.items():
@@ -401,6 +402,7 @@ class LedGroups:
                 foreign = True
             elif self.sequencer.durable(self.name, group, last):
                 self._moved(group)
+                moved.append(group)
         if applied is None:
             applied = {group: last + 1 for group, last in touched.items()}
         for group, below in applied.items():
@@ -408,7 +410,7 @@ class LedGroups:
                 wake(self._apply_waiters.get(group), groups[group].applied)
         if foreign and self.copies is not None:
             self.copies.written(blocks)
-        self._apply_committed(touched)
+        self._apply_committed(moved)
         self._release_held()
         if not self._turn_ends:
             self._end_turn()  # nothing else gathers that would go out with it

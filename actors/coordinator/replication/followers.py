@@ -165,17 +165,20 @@ class Followers:
     def ship(self, blocks: Sequence[Block]) -> list[StoredBlock]:
         """Send blocks that were just sequenced to whoever is live in their groups; those blocks, as they are stored."""
         stored: list[StoredBlock] = []
+        full = {name for name, link in self.links.items() if link.full}
         for block in blocks:
             led = self.groups.get(block.group)
-            live = [] if led is None else [(n, p) for n, p in led.members.items() if p.phase is Phase.LIVE]
-            if not live:
+            if led is None:
                 continue
-            assert led is not None
-            sealed = self.store.sealed(block)
-            stored.append(sealed)
-            for name, progress in live:
+            sealed: StoredBlock | None = None
+            for name, progress in led.members.items():
+                if progress.phase is not Phase.LIVE:
+                    continue
+                if sealed is None:
+                    sealed = self.store.sealed(block)
+                    stored.append(sealed)
                 link = self.links[name]
-                if link.full:
+                if name in full:
                     progress.phase = Phase.BEHIND
                     link.wake.set()
                     continue
