@@ -9,7 +9,8 @@ Three parts, each msgpack of one array, FORMAT first, written when it changes:
 
 A cursor is three columns, since a session with a wildcard stands somewhere in every group: the groups in ascending
 order as (first, count) of those without a gap; of their offsets what is above HIGH_BITS (one number where it is the
-same for all: as many epochs have gone by), and the rest.
+same for all: as many epochs have gone by); and the rest: the least of it, and how far each is beyond, all in as many
+bytes (1, 2 or 4, little-endian) as the farthest needs.
 
 A place that was saved while the session went on is only a beginning: what followed it is not known. So those QoS 2 ids
 are never restored from one (they may have been released and given to other publications since; the groups know by their
@@ -22,6 +23,7 @@ Not saved: publications on their way in (`arriving`: their group knows them), an
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -43,6 +45,8 @@ IDS_SKIPPED = 1 << 15
 # Epochs begin EPOCH_OFFSET_GAP apart: above these bits groups that have gone through as many stand alike.
 HIGH_BITS = EPOCH_OFFSET_GAP.bit_length() - 1
 _LOW = (1 << HIGH_BITS) - 1
+# By bytes a number.
+_BEYOND = {1: "B", 2: "H", 4: "I"}
 
 # Subscriptions read or written in one step.
 STEP = 100
@@ -122,7 +126,7 @@ def _pack_place(
     return packed
 
 
-def _cursor_columns(cursor: Mapping[int, int]) -> tuple[list[int], int | list[int], list[int]]:
+def _cursor_columns(cursor: Mapping[int, int]) -> tuple[list[int], int | list[int], int, bytes]:
     """A cursor as it is written."""
     groups = sorted(cursor)
     spans: list[int] = []
@@ -137,22 +141,28 @@ def _cursor_columns(cursor: Mapping[int, int]) -> tuple[list[int], int | list[in
     offsets = [cursor[group] for group in groups]
     high = [offset >> HIGH_BITS for offset in offsets]
     same = not high or min(high) == max(high)
-    return spans, (high[0] if high else 0) if same else high, [offset & _LOW for offset in offsets]
+    low = [offset & _LOW for offset in offsets]
+    least, most = min(low, default=0), max(low, default=0)
+    kind = _BEYOND[1] if most - least < 1 << 8 else _BEYOND[2] if most - least < 1 << 16 else _BEYOND[4]
+    beyond = array(kind, [each - least for each in low]).tobytes()
+    return spans, (high[0] if high else 0) if same else high, least, beyond
 
 
 def _cursor_of(columns: Any) -> Cursor:
     """The inverse. Raises what is among `_UNREADABLE`."""
-    spans, high, low = columns
-    high = [high] * len(low) if type(high) is int else high
-    numbers = (*spans, *high, *low)
-    if numbers and ({*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) > _OFFSET_MAX):
-        raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
-    if sum(spans[1::2]) != len(low):
+    spans, high, least, data = columns
+    count = sum(spans[1::2])
+    if type(data) is not bytes or count < 0 or (count and len(data) % count) or (data and not count):
         raise ValueError("a cursor's groups and offsets do not go together")
+    beyond = array(_BEYOND[len(data) // count] if count else _BEYOND[1], data)
+    high = [high] * count if type(high) is int else high
+    numbers = (*spans, *high, least)
+    if {*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) > _OFFSET_MAX:
+        raise ValueError(f"a cursor has something else than numbers of 0 to {_OFFSET_MAX}")
     groups = [
-        group for first, count in zip(spans[::2], spans[1::2], strict=True) for group in range(first, first + count)
+        group for first, several in zip(spans[::2], spans[1::2], strict=True) for group in range(first, first + several)
     ]
-    offsets = [(above << HIGH_BITS) + below for above, below in zip(high, low, strict=True)]
+    offsets = [(above << HIGH_BITS) + least + low for above, low in zip(high, beyond, strict=True)]
     if max(offsets, default=0) > _OFFSET_MAX:
         raise ValueError(f"a cursor stands beyond {_OFFSET_MAX}")
     return dict(zip(groups, offsets, strict=True))

@@ -339,7 +339,7 @@ def test_a_cursor_is_restored_wherever_it_stands(cursor: dict[int, int]) -> None
 
 def test_a_wildcard_in_a_hundred_groups_takes_few_bytes_in_the_log() -> None:
     one = session()
-    one.cursor = {group: group % 7 for group in range(100)}
+    one.cursor = {group: 900 + group for group in range(100)}
     assert len(place_of(one)) < 120
     one.cursor = {group: 3 * EPOCH_OFFSET_GAP + group % 7 for group in range(100)}  # after failovers
     assert len(place_of(one)) < 120
@@ -350,17 +350,21 @@ def test_a_wildcard_in_a_hundred_groups_takes_few_bytes_in_the_log() -> None:
     [
         7,
         [],
-        [[], 0],
-        [[0, 1], 0, []],
-        [[0], 0, [1]],
-        [[0, 2], 0, [1]],
-        [[0, 1 << 40], 0, [1]],
-        [[0, 1], -1, [1]],
-        [[0, 1], [1, 2], [1]],
-        [[0, 1], 2**62, [1]],
-        [[0, 1], None, [1]],
-        [[0, "1"], 0, [1]],
-        [[0, 1], 0, [True]],
+        [[], 0, 0],
+        [[], 0, 0, b"x"],
+        [[0, 1], 0, 0, b""],
+        [[0, 1], 0, 0, b"abc"],
+        [[0], 0, 0, b"x"],
+        [[0, 2], 0, 0, b"x"],
+        [[0, 1 << 40], 0, 0, b"x"],
+        [[0, -1], 0, 0, b"x"],
+        [[0, 1], -1, 0, b"x"],
+        [[0, 1], [1, 2], 0, b"x"],
+        [[0, 1], 2**62, 0, b"x"],
+        [[0, 1], None, 0, b"x"],
+        [[0, "1"], 0, 0, b"x"],
+        [[0, 1], 0, True, b"x"],
+        [[0, 1], 0, 0, [1]],
     ],
 )
 def test_a_cursor_that_is_none_is_refused(columns: Any) -> None:
