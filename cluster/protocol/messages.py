@@ -19,8 +19,9 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
     REPLY     id, error or None, result
     DICTIONARY  packed dictionary         broker -> client: a new dictionary of a family
     BEAT                                  either direction: nothing but that the sender lives (`heartbeat`)
-    APPEND    [(group, epoch, previous,   leader -> follower: blocks (last offset, value as it is stored) that stand
-               committed, blocks)]        behind offset `previous`; below `committed` all is (`cluster.replication`)
+    APPEND    [(group, epoch, previous,   leader -> follower: blocks (last offset, value as it is stored, CRC-32 of
+               committed, blocks)]        that or None) that stand behind offset `previous`; below `committed` all is
+                                          (`cluster.replication`)
     APPENDED  {group: (epoch, next)}      follower -> leader: everything before `next` is durable here
     REFUSED   {group: epoch}              follower -> leader: an APPEND was not taken; the epoch that was promised
 
@@ -130,8 +131,10 @@ def _result(value: Any) -> bool:
 
 
 def _stored(value: Any) -> bool:
-    """(last offset, value of a block): verified where it is taken."""
-    return type(value) is tuple and len(value) == 2 and OFFSET(value[0]) and type(value[1]) is bytes
+    """(last offset, value of a block, its checksum or None): verified where it is taken."""
+    if type(value) is not tuple or len(value) != 3 or not OFFSET(value[0]) or type(value[1]) is not bytes:
+        return False
+    return value[2] is None or OFFSET(value[2])
 
 
 _append: Final = row(GROUP, WHOLE, whole_number(-1), OFFSET, each(_stored))

@@ -28,7 +28,7 @@ from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.file.keys import log_key
 from lexicast.storage.group_snapshot import SnapshotPlace
 from lexicast.storage.log import unapplied_tail
-from lexicast.storage.log.stored_block import stored_block
+from lexicast.storage.log.stored_block import RECORDS_FOR_CHECKSUM, shipped_checksum, stored_block
 from lexicast.storage.log.unapplied_tail import tail_key
 from lexicast.storage.maintenance.check import check_coordinator_store, check_store
 from lexicast.storage.maintenance.repair import repair_store
@@ -592,3 +592,21 @@ def test_what_is_set_aside_is_read_again_page_by_page(world: Apart, monkeypatch:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(PeerError):
         list(read_set_aside(path))
+
+
+def test_a_block_that_comes_with_a_checksum_is_taken_by_that_alone(world: Apart) -> None:
+    pubs = [Pub(0, b"%d" % at, 1, 0, 0, None, None) for at in range(RECORDS_FOR_CHECKSUM)]
+    few = world.store.sealed(world.built(Commit(0, 0, pubs[:1])))
+    many = world.store.sealed(world.built(Commit(0, 0, pubs)))
+    assert shipped_checksum(few) is None
+    checksum = shipped_checksum(many)
+    assert checksum is not None
+    last, value = many.block.last, many.value
+    assert stored_block(0, last, value, checksum).value == value
+    assert stored_block(0, last, value, checksum).outline[1:] == stored_block(0, last, value).outline[1:]
+    for at in (0, len(value) // 2, len(value) - 1):
+        torn = value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+        with pytest.raises(PeerError):
+            stored_block(0, last, torn, checksum)
+        with pytest.raises(PeerError):
+            stored_block(0, last, torn)

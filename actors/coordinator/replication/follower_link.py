@@ -101,13 +101,23 @@ class FollowerLink:
         """Whether more waits on the link than may."""
         return self._link is None or self._link.write_buffer_bytes() > BACKLOG_BYTES_MAX
 
-    def add(self, group: int, epoch: int, progress: FollowerProgress, last: int, value: bytes, committed: int) -> None:
-        """Send a block, which ends at `last` and is stored as `value`, at the next `flush`."""
+    def add(
+        self,
+        group: int,
+        epoch: int,
+        progress: FollowerProgress,
+        last: int,
+        value: bytes,
+        committed: int,
+        checksum: int | None = None,
+    ) -> None:
+        """Send a block, which ends at `last` and is stored as `value`, at the next `flush`; `checksum`: of the value,
+        where nothing has been on a disk since it was made."""
         item = self._items.get(group)
         if item is None:
             item = self._items[group] = [epoch, progress.sent, committed, []]
         item[2] = progress.told = committed
-        item[3].append((last, value))
+        item[3].append((last, value, checksum))
         progress.sent = last
 
     def tell(self, group: int, epoch: int, progress: FollowerProgress, committed: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.replication import FollowerProgress, Phase
 from lexicast.cluster.sequencer import Sequencer
-from lexicast.storage.log.stored_block import StoredBlock
+from lexicast.storage.log.stored_block import StoredBlock, shipped_checksum
 from lexicast.storage.store import Store
 
 from ...loop.background import keep_going, stop_loops
@@ -171,19 +171,21 @@ class Followers:
             if led is None:
                 continue
             sealed: StoredBlock | None = None
+            checksum: int | None = None
             for name, progress in led.members.items():
                 if progress.phase is not Phase.LIVE:
                     continue
                 if sealed is None:
                     sealed = self.store.sealed(block)
                     stored.append(sealed)
+                    checksum = shipped_checksum(sealed)
                 link = self.links[name]
                 if name in full:
                     progress.phase = Phase.BEHIND
                     link.wake.set()
                     continue
                 committed = self.sequencer.groups[block.group].committed
-                link.add(block.group, led.epoch, progress, block.last, sealed.value, committed)
+                link.add(block.group, led.epoch, progress, block.last, sealed.value, committed, checksum)
         for link in self.links.values():
             link.flush()
         return stored

@@ -128,7 +128,7 @@ class Following:
                 refused[group] = 0 if known is None else known.epoch
                 continue
             try:
-                blocks = [stored_block(group, last, value) for last, value in values]
+                blocks = [stored_block(group, last, value, checksum) for last, value, checksum in values]
                 known.take(epoch, previous, [(b.block.epoch, b.block.first, b.block.last) for b in blocks])
             except LexicastError as error:
                 log.warning("group %d: what %s ships is not taken: %s", group, link.name, error)

@@ -124,7 +124,7 @@ def _deliver(stream: int, blocks: Any) -> str:
 def _append(items: Any) -> str:
     found = []
     for group, epoch, previous, committed, values in items:
-        blocks = [told_block(stored_block(group, last, value).block) for last, value in values]
+        blocks = [told_block(stored_block(group, last, value).block) for last, value, _ in values]
         found.append(f"group {group} epoch {epoch} behind {previous}, committed {committed}: {', '.join(blocks)}")
     return f"APPEND {'; '.join(found)}"
 
