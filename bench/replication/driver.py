@@ -149,18 +149,18 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = reports.parser("replication", __doc__, default_targets="lexicast")
     parser.add_argument("--shapes", type=_shapes, default=SHAPES, help=f"comma-separated, of {', '.join(SHAPES)} (all)")
     parser.add_argument("--payloads", type=reports.integers, default=[140, 2_000], help="bytes (default 140,2000)")
-    parser.add_argument("--seconds", type=float, help="length of one run (default 3; quick 0.6)")
+    parser.add_argument("--seconds", type=float, help="length of one run (default 3; quick 0.3)")
     parser.add_argument("--publishers", type=reports.positive, default=1_000, help="of a fleet (default 1000)")
     parser.add_argument("--subscribers", type=reports.positive, default=100, help="of `fanout` (default 100)")
-    parser.add_argument("--sessions", type=int, help="with a wildcard each, 0: none (default 10000; quick 2000)")
+    parser.add_argument("--sessions", type=int, help="with a wildcard each, 0: none (default 10000; quick 1000)")
     parser.add_argument("--losses", type=int, help="of a leader, 0: sessions are not measured (default 5; quick 1)")
     parser.add_argument("--messages", type=int, help="end a run after so many publications")
     parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")
     options = parser.parse_args(argv)
     quick = options.quick
-    options.seconds = options.seconds or (0.6 if quick else 3.0)
+    options.seconds = options.seconds or (0.3 if quick else 3.0)
     options.calibrate_seconds = min(0.3, options.seconds)
-    options.sessions = (2_000 if quick else 10_000) if options.sessions is None else options.sessions
+    options.sessions = (1_000 if quick else 10_000) if options.sessions is None else options.sessions
     options.losses = (1 if quick else 5) if options.losses is None else options.losses
     return options
 
