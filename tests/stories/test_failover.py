@@ -1,4 +1,7 @@
-"""A coordinator's process is killed, and stopped, under a running cluster of two: nothing acknowledged is lost."""
+"""Processes are killed and stopped under a running cluster of two coordinators: nothing acknowledged is lost.
+
+Nodes, networks and disks are drilled by `python -m lexicast.bench.failover`, whose clients and audit are used here.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from typing import Any
 import pytest
 
 import lexicast
+from lexicast.bench.failover.load import DrillLoad
 
 TIMEOUT_S = 120.0
 CONFIG = """
@@ -116,3 +120,26 @@ async def test_a_coordinator_that_is_killed_or_stopped_costs_nothing_that_was_ac
             assert len(acknowledged) == number
             assert sorted(got) == sorted(acknowledged)
             reader.cancel()
+
+
+@pytest.mark.timeout(300)
+async def test_clients_of_all_makes_lose_nothing_when_broker_and_coordination_server_are_killed(tmp_path: Path) -> None:
+    with up(tmp_path) as run:
+        await copied(run)
+        load = DrillLoad(["127.0.0.1"], run["mqtt_port"], Path(run["data_dir"]), {"broker-0": "127.0.0.1"}, rate=20.0)
+        try:
+            await load.start()
+            load.pace.on = True
+            for role in ("coordination", "brokers"):
+                await asyncio.sleep(0.5)
+                victims = run["pids"][role]
+                os.kill(victims if isinstance(victims, int) else victims[0], signal.SIGKILL)
+            await asyncio.sleep(2.0)
+            load.pace.on = False
+            assert await load.settled(dict.fromkeys(load.publishers, 0)) == ""
+        finally:
+            await load.stop()
+        assert load.audit.published > 100
+        assert load.audit.lost() == 0
+        assert load.audit.counts["disorder"] == 0
+        assert load.audit.counts["doubled"] == 0

@@ -1,0 +1,116 @@
+"""The drills' clients: aiomqtt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+
+import aiomqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from .audit import Audit, Party
+from .brokers import AGAIN_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
+
+SESSION_S: Final = 3_600
+
+
+class AiomqttClient:
+    """aiomqtt: a client a connection. A publisher waits for each acknowledgement, and publishes again what has none."""
+
+    def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
+        """`pace` None: a subscriber."""
+        self.party = party
+        self._audit = audit
+        self._pace = pace
+        self._brokers = brokers
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._home = asyncio.Event()
+
+    @property
+    def at(self) -> str:
+        return self._brokers.at
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        async with asyncio.timeout(END_S):
+            await self._ready.wait()
+
+    def _client(self) -> aiomqtt.Client:
+        audit, name = self._audit, self.party.name
+
+        class Heard(asyncio.Queue[aiomqtt.Message]):
+            """Told of when it is acknowledged: what still lies in the queue at a connection's end is not read."""
+
+            def put_nowait(self, item: aiomqtt.Message) -> None:
+                assert isinstance(item.payload, bytes)
+                audit.arrived(name, item.payload, time.monotonic())
+
+        stays = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho leaves it out
+        stays.SessionExpiryInterval = SESSION_S
+        return aiomqtt.Client(
+            self._brokers.host,
+            self._brokers.port,
+            identifier=name,
+            protocol=aiomqtt.ProtocolVersion.V5,
+            clean_start=False,
+            properties=stays,
+            keepalive=KEEP_ALIVE_S,
+            timeout=2 * KEEP_ALIVE_S,
+            queue_type=Heard,
+        )
+
+    async def _run(self) -> None:
+        unanswered: list[tuple[int, str, bytes]] = []
+        while True:
+            with suppress(aiomqtt.MqttError, OSError, TimeoutError):
+                if self._pace is None:  # before the first message of a session that goes on
+                    self._audit.connected(self.party.name)
+                async with self._client() as client:
+                    self._brokers.at = self._brokers.host
+                    await self._serve(client, unanswered)
+            self._brokers.failed()
+            if self._home.is_set():
+                self._home.clear()
+                self._brokers.go_home()
+            await asyncio.sleep(AGAIN_S)
+
+    async def _serve(self, client: aiomqtt.Client, unanswered: list[tuple[int, str, bytes]]) -> None:
+        """One connection. Raises MqttError at its end; returns when it is to go home."""
+        # What is said is taken by the queue: this only raises when the connection has ended.
+        ended = asyncio.ensure_future(anext(aiter(client.messages)))
+        try:
+            if self._pace is None:
+                await client.subscribe(FILTER, self.party.qos)
+            else:
+                self._audit.resent(self.party.name, [number for number, *_ in unanswered])
+            self._ready.set()
+            while not self._home.is_set():
+                if self._pace is not None:
+                    await self._publish(client, self._pace, unanswered)
+                if ended.done():
+                    ended.result()
+                await asyncio.sleep(TURN_S)
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+
+    async def _publish(self, client: aiomqtt.Client, pace: DrillPace, unanswered: list[tuple[int, str, bytes]]) -> None:
+        if not unanswered and pace.due(self.party.name, time.monotonic()):
+            unanswered.append(self._audit.publish(self.party.name, time.monotonic()))
+        for number, topic, payload in unanswered:
+            await client.publish(topic, payload, self.party.qos)
+            self._audit.acknowledged(self.party.name, number)
+        unanswered.clear()
+
+    async def go_home(self) -> None:
+        if self._brokers.at != self._brokers.hosts[0]:
+            self._home.set()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

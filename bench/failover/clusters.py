@@ -1,0 +1,251 @@
+"""The cluster that is drilled: a Ray of three nodes, each on a machine of its own (`machines`), with `lexicast up`.
+
+The first machine is the head: Ray's control process and the coordination server are there, and `lexicast up`. Every
+machine has a broker and a coordinator, and each topic group two copies. Files that last lie below one folder: what is a
+machine's disk, and what is Ray's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.ray.handles import COORDINATION
+from lexicast.actors.status.over_link import ask_any_broker
+from lexicast.cluster.errors import LexicastError, UnavailableError
+
+from ..stage.servers import log_tail
+from .disks import OwnDisk
+from .machines import Machine
+
+START_S: Final = 120.0
+HEAL_S: Final = 60.0
+ROLES: Final = ("coordinators", "brokers", "sampling")
+RAY_PORT: Final = 6379
+MQTT_PORT: Final = 1883
+# As a machine sees them: its own, so that what runs on one finds no socket of another.
+TEMPORARY: Final = Path("/tmp")
+DATA: Final = TEMPORARY / "data"
+# A node that is silent is dead for Ray after some 9 s (its default is a minute, `ray_cluster.yaml` says 3): longer than
+# any pause or cut here, whose victims are to come back as what they were.
+RAY_ENVIRONMENT: Final = {
+    "RAY_AUTH_MODE": "disabled",  # nobody else reaches this network
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "8",
+}
+CONFIG: Final = """
+[cluster]
+copies = 2
+[mqtt]
+allow_anonymous = "always"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorPlace:
+    """Where a process of the cluster is: its machine, and its number as the driver sees it."""
+
+    machine: Machine
+    pid: int
+
+
+class DrilledCluster:
+    """See the module's docstring."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self.own_disk: OwnDisk | None = None
+        self.machines = [Machine(number, folder / f"m{number}") for number in range(nodes)]
+        self._up: subprocess.Popen[bytes] | None = None
+        self.run: dict[str, Any] = {}  # what `lexicast up` wrote about itself
+        self.key = b""
+        self.restarts = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Returns when everything serves. Raises UnavailableError."""
+        self.own_disk = OwnDisk(self.machines[-1])
+        for machine in self.machines:
+            self.power_on(machine)
+        self.start_up()
+
+    def power_on(self, machine: Machine) -> None:
+        """Give a machine power, and start its Ray. Raises UnavailableError."""
+        temporary = machine.folder / "tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        machine.start([(machine.disk, temporary / DATA.name), (temporary, TEMPORARY)])
+        self.start_ray(machine)
+
+    def start_ray(self, machine: Machine) -> None:
+        """Start Ray there, as head or to join the head. Raises UnavailableError."""
+        which = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
+        if machine is not self.head:
+            which = [f"--address={self.head.host}:{RAY_PORT}"]
+        common = ["--num-cpus=1", f"--node-ip-address={machine.host}", "--object-store-memory=100000000"]
+        log = machine.folder / "ray.log"
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--disable-usage-stats", *which, *common]
+        process = machine.start_process(command, log, RAY_ENVIRONMENT)
+        if process.wait(START_S):
+            raise UnavailableError(f"Ray does not start on {machine.name}: {log_tail(log)}")
+
+    def start_up(self) -> None:
+        """`lexicast up` on the head; returns when it serves. Raises UnavailableError."""
+        temporary, log = self.head.folder / "tmp", self.folder / "up.log"
+        ready = temporary / "ready.json"
+        ready.unlink(missing_ok=True)
+        (temporary / "lexicast.toml").write_text(CONFIG)
+        where = ["--address", f"{self.head.host}:{RAY_PORT}", "--nodes", str(len(self.machines))]
+        files = ["--config", str(TEMPORARY / "lexicast.toml"), "--data-dir", str(DATA)]
+        more = ["--mqtt-port", str(MQTT_PORT), "--ready-file", str(TEMPORARY / ready.name)]
+        command = [sys.executable, "-m", "lexicast.actors.cli", "up", *where, *files, *more]
+        self._up = self.head.start_process(command, log, RAY_ENVIRONMENT)
+        until = time.monotonic() + START_S
+        while not ready.exists():
+            if self._up.poll() is not None or time.monotonic() > until:
+                raise UnavailableError(f"the cluster does not start: {log_tail(log)}")
+            time.sleep(0.05)
+        self.run = json.loads(ready.read_text())
+        self.key = (self.head.disk / "cluster.key").read_bytes()
+
+    def stop_up(self) -> None:
+        """End `lexicast up` and all its actors, cleanly where that can be."""
+        if self._up is None:
+            return
+        for pid in self.head.processes().values():
+            with suppress(OSError):
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"lexicast.actors.cli" in arguments:
+                    os.kill(pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._up.wait(START_S)
+        self._up = None
+
+    def close(self) -> None:
+        """End everything."""
+        for machine in self.machines:
+            machine.kill()
+        if self.own_disk is not None:
+            self.own_disk.close()
+
+    # -- what is where
+
+    @property
+    def head(self) -> Machine:
+        """The machine of Ray's control process and of the coordination server."""
+        return self.machines[0]
+
+    def endpoints(self) -> list[Endpoint]:
+        """The brokers, as a Python client takes them."""
+        return [
+            Endpoint(name, tuple(a for a in addresses if a.startswith("tcp:")), self.run["cluster_id"], self.key)
+            for name, addresses in self.run["brokers"].items()
+        ]
+
+    async def overview(self) -> dict[str, Any]:
+        """What `lexicast status --json` tells; empty when nobody answers."""
+        with suppress(LexicastError, OSError, TimeoutError):
+            return dict(await ask_any_broker(self.endpoints(), "cluster"))
+        return {}
+
+    async def look(self) -> Overview:
+        """Its status, and where each of its actors is."""
+        return Overview(await self.overview(), self.machines)
+
+    async def healed(self, within_s: float = HEAL_S) -> Overview:
+        """Returns when all actors serve and every group has two copies. Raises UnavailableError."""
+        until, lacks, seen = time.monotonic() + within_s, "", Overview({}, ())
+        while time.monotonic() < until:
+            seen = await self.look()
+            lacks = seen.lacks(len(self.machines))
+            if not lacks:
+                return seen
+            if seen.needs_operator():
+                break
+            await asyncio.sleep(0.3)
+        raise UnavailableError(f"the cluster is not whole again: {lacks} ({seen.warnings()})")
+
+    async def restore(self) -> None:
+        """Whole again, whatever was done to it: machines get power and Ray, and where actors do not come back by
+        themselves `lexicast up` is ended and started again. Raises UnavailableError."""
+        for machine in self.machines:
+            if not machine.runs:
+                await asyncio.to_thread(self.power_on, machine)
+            elif not machine.named("raylet"):
+                await asyncio.to_thread(self.start_ray, machine)
+        try:
+            await self.healed()
+        except UnavailableError:
+            self.restarts += 1
+            await asyncio.to_thread(self.stop_up)
+            await asyncio.to_thread(self.start_up)
+            await self.healed()
+
+
+class Overview:
+    """One look at the cluster."""
+
+    def __init__(self, status: dict[str, Any], machines: Sequence[Machine]) -> None:
+        self._status = status
+        self._machines = {machine.host: machine for machine in machines}
+        self._coordination = status.get("coordination", {})
+
+    def lacks(self, nodes: int) -> str:
+        """What is missing, in words; "" when it is whole."""
+        if "error" in self._coordination or not self._status:
+            return "the coordination server"
+        for role, count in (("coordinators", nodes), ("brokers", nodes), ("sampling", 1)):
+            told = self._status[role]
+            away = [name for name, said in told.items() if "error" in said]
+            if away or len(told) < count:
+                return ", ".join(away) or role
+        copies = [len(members) for _, _, members in self._coordination["group_states"].values()]
+        single = sum([count < 2 for count in copies])
+        return f"{single} groups' second copy" if single or not copies else ""
+
+    def needs_operator(self) -> bool:
+        """Whether the status says that something will not come back by itself."""
+        fates = [said.get("fate", "") for role in ROLES for said in self._status.get(role, {}).values()]
+        return any("lexicast up" in fate for fate in fates)
+
+    def warnings(self) -> str:
+        """What the status warns of, on one line."""
+        return "; ".join(map(str, self._status.get("warnings", ()))) or "its status warns of nothing"
+
+    def leading(self) -> Counter[str]:
+        """How many groups each coordinator leads."""
+        return Counter(leader for _, leader, _ in self._coordination.get("group_states", {}).values())
+
+    def place(self, name: str) -> ActorPlace:
+        """Where an actor is. Raises UnavailableError."""
+        if name == COORDINATION:
+            return self._place(next(iter(self._machines.values())), self._coordination.get("pid", 0), name)
+        kind = {"broker": "broker", "coordinator": "coordinator", "sampling": "sampler"}[name.partition("-")[0]]
+        member = self._coordination.get("members", {}).get(kind, {}).get(name, {})
+        hosts = [host for host in self._machines if any(f"tcp:{host}:" in a for a in member.get("addresses", ()))]
+        machine = self._machines[hosts[0]] if hosts else next(iter(self._machines.values()))
+        return self._place(machine, member.get("pid", 0), name)
+
+    @staticmethod
+    def _place(machine: Machine, inner: int, name: str) -> ActorPlace:
+        pid = machine.processes().get(inner)
+        if pid is None:
+            raise UnavailableError(f"{name} is not on {machine.name}")
+        return ActorPlace(machine, pid)

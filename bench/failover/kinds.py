@@ -1,0 +1,143 @@
+"""What is done to the cluster in a drill, kind by kind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from lexicast.cluster.errors import UnavailableError
+
+from .clusters import DrilledCluster, Overview
+from .machines import Machine
+
+CRASH: Final = "crash"
+PAUSE: Final = "pause"
+NODE: Final = "node"
+CUT: Final = "cut"
+DISK: Final = "disk"
+PAUSE_S: Final = 3.0
+CUT_S: Final = 5.0
+SLOW_WRITES_PER_S: Final = 20
+
+
+@dataclass(slots=True)
+class Struck:
+    """A fault that has begun: where, and how it ends (None: by itself, or by the operator)."""
+
+    machine: Machine
+    end: Callable[[], None] | None = None
+    everywhere: bool = True
+    """Whether all clients are measured; else those that are connected to other machines."""
+
+
+Strike = Callable[[DrilledCluster, Overview, int], Struck]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One kind. `family`: with which its times are counted; `lasts_s`: until it is ended."""
+
+    name: str
+    family: str
+    strike: Strike
+    lasts_s: float
+
+
+def _actor(role: str, seen: Overview, turn: int) -> str:
+    if role == "coordinator":
+        return max(sorted(leading), key=leading.__getitem__) if (leading := seen.leading()) else "coordinator-0"
+    return {"broker": f"broker-{turn % 3}", "sampling": "sampling-0"}.get(role, role)
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _process(role: str, number: signal.Signals) -> Strike:
+    """A process of a role is killed or stopped."""
+
+    def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
+        place = seen.place(_actor(role, seen, turn))
+        _signal(place.pid, number)
+        end = (lambda: _signal(place.pid, signal.SIGCONT)) if number == signal.SIGSTOP else None
+        return Struck(place.machine, end, everywhere=role != "broker")
+
+    return strike
+
+
+def _worker(cluster: DrilledCluster, seen: Overview) -> Machine:
+    """The machine that is not the head and leads most groups."""
+    leading = seen.leading()
+    return max(cluster.machines[1:], key=lambda machine: leading[f"coordinator-{machine.number}"])
+
+
+def _raylet(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
+    machine = _worker(cluster, seen)
+    for pid in machine.named("raylet"):
+        _signal(pid, signal.SIGKILL)
+    return Struck(machine, None, everywhere=False)
+
+
+def _node(how: str) -> Strike:
+    def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
+        machine = _worker(cluster, seen)
+        end: Callable[[], None] | None = None
+        if how == "off":  # nobody hears of it
+            machine.cut(incoming=True, outgoing=True)
+        if how == "pause":
+            machine.signal_all(signal.SIGSTOP)
+            end = partial(machine.signal_all, signal.SIGCONT)
+        else:
+            machine.kill()
+        return Struck(machine, end, everywhere=False)
+
+    return strike
+
+
+def _cut(*, incoming: bool, outgoing: bool) -> Strike:
+    def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
+        machine = _worker(cluster, seen)
+        machine.cut(incoming=incoming, outgoing=outgoing)
+        return Struck(machine, machine.mend, everywhere=False)
+
+    return strike
+
+
+def _disk(how: str) -> Strike:
+    def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
+        disk = cluster.own_disk
+        if disk is None:
+            raise UnavailableError("no machine has a disk of its own here")
+        machine = cluster.machines[-1]
+        if how == "full":
+            disk.fill()
+            return Struck(machine, disk.empty)
+        disk.slow(SLOW_WRITES_PER_S)
+        return Struck(machine, disk.fast)
+
+    return strike
+
+
+_ROLES: Final = ("broker", "coordinator", "sampling", "coordination")
+KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        *(Fault(f"{role}_kill", CRASH, _process(role, signal.SIGKILL), PAUSE_S) for role in _ROLES),
+        *(Fault(f"{role}_pause", PAUSE, _process(role, signal.SIGSTOP), PAUSE_S) for role in _ROLES),
+        Fault("raylet_kill", NODE, _raylet, PAUSE_S),
+        Fault("node_kill", NODE, _node("kill"), PAUSE_S),
+        Fault("node_off", NODE, _node("off"), PAUSE_S),
+        Fault("node_pause", NODE, _node("pause"), PAUSE_S),
+        Fault("cut_both", CUT, _cut(incoming=True, outgoing=True), CUT_S),
+        Fault("cut_in", CUT, _cut(incoming=True, outgoing=False), CUT_S),
+        Fault("cut_out", CUT, _cut(incoming=False, outgoing=True), CUT_S),
+        Fault("disk_full", DISK, _disk("full"), PAUSE_S),
+        Fault("disk_slow", DISK, _disk("slow"), PAUSE_S),
+    )
+}

@@ -1,0 +1,155 @@
+"""The drills' clients: `mosquitto_pub` and `mosquitto_sub`, driven by what they say of themselves (`-d`).
+
+They know one broker each. So a script goes round them that starts the next process with the next broker of the list,
+and the same client id, when one is not answered for KEEP_ALIVE_S, or has lost its connection, and gives a publisher's
+process again what was not acknowledged. (mosquitto_pub 2.0.11 that has lost a connection while it reads lines connects
+again, and sends nothing any more.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import time
+from contextlib import suppress
+from typing import Final
+
+from .audit import Audit, Party, topic
+from .brokers import AGAIN_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
+
+PROGRAMS: Final = ("mosquitto_pub", "mosquitto_sub", "stdbuf")
+# The least that mosquitto_sub takes is 5 s: a connection whose other end is silent is noticed after that.
+LEAST_KEEP_ALIVE_S: Final = 5
+_PAYLOAD: Final = re.compile(r"[a-z0-9-]+ \d+")
+_RECEIVED: Final = re.compile(r"received PUBLISH \(d(\d), q\d, r\d, m\d+, '")
+_SENT: Final = re.compile(r"sending PUBLISH \(d\d, q\d, r\d, m(\d+),")
+_ANSWERED: Final = re.compile(r"received (?:PUBACK|PUBCOMP) \(Mid: (\d+)")
+
+
+class MosquittoClient:
+    """One of the two programs, again and again. A publisher has one topic: it takes a line a message."""
+
+    def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
+        """`pace` None: a subscriber."""
+        self.party = party
+        self._audit = audit
+        self._pace = pace
+        self._brokers = brokers
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._home = False
+        # A process's: when it said something that wants an answer; and a publisher's packets.
+        self._asked_s = 0.0
+        self._lost = False
+        self._dup = False
+        self._fed: list[int] = []
+        self._numbers: dict[int, int] = {}
+
+    @property
+    def at(self) -> str:
+        return self._brokers.at
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        async with asyncio.timeout(END_S):
+            await self._ready.wait()
+
+    def _command(self) -> list[str]:
+        name, qos = self.party.name, str(self.party.qos)
+        where = ["-h", self._brokers.host, "-p", str(self._brokers.port), "-i", name, "-q", qos, "-d"]
+        where += ["-k", str(LEAST_KEEP_ALIVE_S)]
+        if self._pace is None:
+            return ["stdbuf", "-oL", "mosquitto_sub", *where, "-c", "-t", FILTER]
+        return ["stdbuf", "-oL", "mosquitto_pub", *where, "-c", "-l", "-t", topic(name, 0)]
+
+    async def _run(self) -> None:
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            reading = asyncio.create_task(self._read(process))
+            try:
+                await self._serve(process, reading)
+            finally:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_S):
+                        await reading
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+                self._brokers.failed()
+            if self._home:
+                self._home = False
+                self._brokers.go_home()
+            await asyncio.sleep(AGAIN_S)
+
+    async def _serve(self, process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:
+        """One process; returns when it has ended, or is to."""
+        unanswered = self._audit.unanswered(self.party.name) if self._pace is not None else []
+        self._fed, self._numbers, self._asked_s, self._lost = [], {}, time.monotonic(), False
+        if self._pace is not None:
+            self._audit.resent(self.party.name, unanswered)
+        while not (reading.done() or self._home):
+            if self._lost or (self._asked_s and time.monotonic() > self._asked_s + KEEP_ALIVE_S):
+                return
+            if self._pace is not None and self._brokers.at:
+                for number in unanswered:
+                    self._feed(process, number)
+                unanswered = []
+                if self._pace.due(self.party.name, time.monotonic()):
+                    self._feed(process, self._audit.publish(self.party.name, time.monotonic())[0])
+            await asyncio.sleep(TURN_S)
+
+    def _feed(self, process: asyncio.subprocess.Process, number: int) -> None:
+        assert process.stdin is not None
+        self._fed.append(number)
+        with suppress(ConnectionError):
+            process.stdin.write(f"{self.party.name} {number}\n".encode())
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.said(line.decode(errors="replace").rstrip("\n"))
+        await process.wait()
+
+    def said(self, line: str) -> None:
+        """One line of what the program says."""
+        if not line.startswith("Client "):
+            if self._pace is None and _PAYLOAD.fullmatch(line):
+                self._audit.arrived(self.party.name, line.encode(), time.monotonic(), dup=self._dup)
+        elif "sending CONNECT" in line or "sending PINGREQ" in line:
+            self._asked_s = time.monotonic()
+            if "CONNECT" in line:
+                self._lost = bool(self._brokers.at)
+                self._brokers.at = ""
+                if self._pace is None:
+                    self._audit.connected(self.party.name)
+        elif "received CONNACK (0)" in line:
+            self._brokers.at, self._asked_s = self._brokers.host, 0.0
+            if self._pace is not None:
+                self._ready.set()
+        elif "received PINGRESP" in line:
+            self._asked_s = 0.0
+        elif "received SUBACK" in line:
+            self._ready.set()
+        elif (found := _RECEIVED.search(line)) is not None:
+            self._dup = found[1] == "1"
+        elif (found := _SENT.search(line)) is not None:
+            if len(self._numbers) < len(self._fed) and int(found[1]) not in self._numbers:
+                self._numbers[int(found[1])] = self._fed[len(self._numbers)]
+        elif (found := _ANSWERED.search(line)) is not None and int(found[1]) in self._numbers:
+            self._audit.acknowledged(self.party.name, self._numbers[int(found[1])])
+
+    async def go_home(self) -> None:
+        self._home = self._brokers.at != self._brokers.hosts[0]
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,78 @@
+"""The drills' clients: lexicast's own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import lexicast
+from lexicast.cluster.errors import LexicastError
+
+from .audit import Audit, Party
+from .brokers import END_S, FILTER, TURN_S, DrillPace
+
+
+class PythonClient:
+    """lexicast's client, publisher and subscriber of the same name."""
+
+    def __init__(self, party: Party, audit: Audit, pace: DrillPace, run_folder: Path, hosts: dict[str, str]) -> None:
+        """`hosts`: {broker's name: its host}."""
+        self.party = party
+        self._audit = audit
+        self._pace = pace
+        self._bus = lexicast.connect(data_dir=run_folder, client_id=party.name)
+        self._hosts = hosts
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscribed = asyncio.Event()
+
+    @property
+    def at(self) -> str:
+        with suppress(LexicastError):
+            return self._hosts.get(self._bus.broker_name, "")
+        return ""
+
+    async def start(self) -> None:
+        await self._bus.open()
+        for work in (self._read(), self._publish()):
+            self._keep(work)
+        await self._subscribed.wait()
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self) -> None:
+        async with self._bus.subscribe(FILTER) as stream:
+            self._subscribed.set()
+            async for message in stream:
+                self._audit.arrived(self.party.name, message.payload, time.monotonic())
+
+    async def _publish(self) -> None:
+        while True:
+            if self._pace.due(self.party.name, time.monotonic()):
+                number, topic, payload = self._audit.publish(self.party.name, time.monotonic())
+                self._keep(self._publish_one(number, topic, payload))
+            await asyncio.sleep(TURN_S)
+
+    async def _publish_one(self, number: int, topic: str, payload: bytes) -> None:
+        try:
+            await self._bus.publish(topic, payload, qos=self.party.qos)
+            self._audit.acknowledged(self.party.name, number)
+        except lexicast.PublishRefusedError:
+            self._audit.refused(self.party.name, number)
+
+    async def go_home(self) -> None:
+        """It chooses its brokers itself."""
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(LexicastError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._bus.close()
