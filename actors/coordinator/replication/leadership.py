@@ -71,6 +71,9 @@ class GroupLeadership:
         self._states: dict[int, GroupState] = {}
         # Who is to follow each of them, as the coordinators stand now.
         self._placed: dict[int, tuple[str, ...]] = {}
+        # Of each group that was led here and is not any more: the epoch that is over. Who was cut off may hear of its
+        # successor from that one first, and later of itself, in what was sent before.
+        self._over: dict[int, int] = {}
         self._drops: dict[int, set[str]] = {}
         self._joins: dict[int, set[str]] = {}
         # Groups of which a change was asked for, and it is not known whether it was made.
@@ -126,13 +129,18 @@ class GroupLeadership:
         given = {
             group: state
             for group, state in members.groups.items()
-            if state.leader == self.name and (group not in self._states or state.epoch > self._states[group].epoch)
+            if state.leader == self.name and state.epoch > self._epoch(group)
         }
         self.depose(gone)
         if given:
             await self._open_given(given)
         self._place()
         self.followers.gone(members.coordinators)
+
+    def _epoch(self, group: int) -> int:
+        """The epoch under which the group is led here, or was; nothing of it begins again."""
+        known = self._states.get(group)
+        return known.epoch if known is not None else self._over.get(group, -1)
 
     async def _open(self, states: Mapping[int, GroupState]) -> None:
         self._states.update(states)
@@ -173,8 +181,10 @@ class GroupLeadership:
     def depose(self, groups: Sequence[int]) -> None:
         """Somebody else leads these, under a newer epoch."""
         for group in groups:
-            self._states.pop(group, None)
             self._placed.pop(group, None)
+            known = self._states.pop(group, None)
+            if known is not None:
+                self._over[group] = known.epoch
             self._drops.pop(group, None)
             self._joins.pop(group, None)
             self._unresolved.discard(group)
