@@ -34,6 +34,10 @@ class AiomqttClient:
     def at(self) -> str:
         return self._brokers.at
 
+    @property
+    def at_home(self) -> bool:
+        return self._brokers.at_home
+
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
         async with asyncio.timeout(END_S):
@@ -107,7 +111,7 @@ class AiomqttClient:
         unanswered.clear()
 
     async def go_home(self) -> None:
-        if self._brokers.at != self._brokers.hosts[0]:
+        if not self._brokers.at_home:
             self._home.set()
 
     async def stop(self) -> None:

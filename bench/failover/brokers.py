@@ -60,6 +60,11 @@ class Brokers:
         self.at = ""
         self._next += 1
 
+    @property
+    def at_home(self) -> bool:
+        """Whether it is connected to the first one."""
+        return self.at == self.hosts[0]
+
     def go_home(self) -> None:
         """The first one again."""
         self._next = 0
@@ -73,6 +78,10 @@ class DrillClient(Protocol):
     @property
     def at(self) -> str:
         """The host that it is connected to; "" while it is to none."""
+
+    @property
+    def at_home(self) -> bool:
+        """Whether it is connected where it belongs."""
 
     async def start(self) -> None:
         """Connect."""

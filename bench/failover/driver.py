@@ -12,6 +12,7 @@ needed) the next one follows. All is on one machine, so this measures detection 
                               or sent after the fault, between clients that are connected elsewhere
     recover_crash_p95_ms      of kills of a coordinator's or broker's process
     recover_node_p95_ms       of nodes that are killed, lose power, stop, lose their raylet, or are cut off
+    recover_one_way_p95_ms    of nodes that are heard and hear nothing, or hear and are not heard
     returned_p50_ms, _p95_ms  till a subscriber of a lost broker or node has the first message published after the loss
     restarts                  how often `lexicast up` had to be started again
 
@@ -40,7 +41,7 @@ from . import machines
 from .audit import Delay
 from .clusters import MQTT_PORT, DrilledCluster
 from .figures import Drilled, Spell, percentile
-from .kinds import CUT, KINDS, NODE, Fault, Struck
+from .kinds import KINDS, Fault, Struck
 from .load import DrillLoad, lacking_makes
 from .picture import draw
 
@@ -52,6 +53,8 @@ UNDER_WAY_S: Final = 10.0
 QUICK: Final = ("coordinator_kill", "broker_kill", "node_pause", "cut_both", "coordinator_pause")
 BARS_S: Final = {"a crash: 250 ms": 0.25, "a node: 1.25 s": 1.25}
 CRASHES: Final = ("broker_kill", "coordinator_kill")
+NODES_LOST: Final = ("raylet_kill", "node_kill", "node_off", "node_pause", "cut_both")
+ONE_WAY: Final = ("cut_in", "cut_out")
 NOTES_MAX: Final = 5
 LATE_S: Final = 2.0
 
@@ -102,7 +105,7 @@ class Drills:
         returned = tuple(first_s - hit_s for first_s in back if first_s is not None)
         worst = max(felt, key=lambda each: each.took_s, default=Delay(hit_s, 0.0, "", ""))
         whose = f"{worst.publisher} to {worst.subscriber}, sent {worst.sent_s - hit_s:+.2f} s"
-        self.drilled.append(Drilled(kind.name, kind.family, worst.took_s, returned, whose))
+        self.drilled.append(Drilled(kind.name, worst.took_s, returned, whose))
         for note in audit.notes[self._noted :][:NOTES_MAX]:
             self._report.console.print(f"  {note}", highlight=False)
         self._noted = len(audit.notes)
@@ -202,10 +205,9 @@ def tell(report: DriverReport, cluster: DrilledCluster, load: DrillLoad, drills:
     for name, count in told.items():
         report.figure(name, count)
     report.figure("lost_qos0", audit.fleeting_lost())
-    node = [each for each in drilled if each.family in (NODE, CUT) or each.kind == "coordinator_pause"]
-    crash = [each for each in drilled if each.kind in CRASHES]
-    for name, some in (("crash", crash), ("node", node)):
-        report.figure(f"recover_{name}_p95_ms", in_ms(percentile([each.elsewhere_s for each in some], 95)))
+    for name, some in (("crash", CRASHES), ("node", NODES_LOST), ("one_way", ONE_WAY)):
+        values = [each.elsewhere_s for each in drilled if each.kind in some]
+        report.figure(f"recover_{name}_p95_ms", in_ms(percentile(values, 95)))
     returned = [back_s for each in drilled for back_s in each.returned_s]
     for percent in (50, 95, 100):
         report.figure(f"returned_p{percent}_ms", in_ms(percentile(returned, percent)))

@@ -20,7 +20,6 @@ class Drilled:
     message that was published after the fault."""
 
     kind: str
-    family: str
     elsewhere_s: float
     returned_s: tuple[float, ...] = ()
     longest: str = ""  # whose the longest delay was

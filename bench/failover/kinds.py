@@ -15,11 +15,6 @@ from lexicast.cluster.errors import UnavailableError
 from .clusters import DrilledCluster, Overview
 from .machines import Machine
 
-CRASH: Final = "crash"
-PAUSE: Final = "pause"
-NODE: Final = "node"
-CUT: Final = "cut"
-DISK: Final = "disk"
 PAUSE_S: Final = 3.0
 CUT_S: Final = 5.0
 SLOW_WRITES_PER_S: Final = 20
@@ -40,10 +35,9 @@ Strike = Callable[[DrilledCluster, Overview, int], Struck]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind. `family`: with which its times are counted; `lasts_s`: until it is ended."""
+    """One kind. `lasts_s`: how long it lasts, or what follows is watched."""
 
     name: str
-    family: str
     strike: Strike
     lasts_s: float
 
@@ -128,16 +122,16 @@ _ROLES: Final = ("broker", "coordinator", "sampling", "coordination")
 KINDS: Final = {
     kind.name: kind
     for kind in (
-        *(Fault(f"{role}_kill", CRASH, _process(role, signal.SIGKILL), PAUSE_S) for role in _ROLES),
-        *(Fault(f"{role}_pause", PAUSE, _process(role, signal.SIGSTOP), PAUSE_S) for role in _ROLES),
-        Fault("raylet_kill", NODE, _raylet, PAUSE_S),
-        Fault("node_kill", NODE, _node("kill"), PAUSE_S),
-        Fault("node_off", NODE, _node("off"), PAUSE_S),
-        Fault("node_pause", NODE, _node("pause"), PAUSE_S),
-        Fault("cut_both", CUT, _cut(incoming=True, outgoing=True), CUT_S),
-        Fault("cut_in", CUT, _cut(incoming=True, outgoing=False), CUT_S),
-        Fault("cut_out", CUT, _cut(incoming=False, outgoing=True), CUT_S),
-        Fault("disk_full", DISK, _disk("full"), PAUSE_S),
-        Fault("disk_slow", DISK, _disk("slow"), PAUSE_S),
+        *(Fault(f"{role}_kill", _process(role, signal.SIGKILL), PAUSE_S) for role in _ROLES),
+        *(Fault(f"{role}_pause", _process(role, signal.SIGSTOP), PAUSE_S) for role in _ROLES),
+        Fault("raylet_kill", _raylet, PAUSE_S),
+        Fault("node_kill", _node("kill"), PAUSE_S),
+        Fault("node_off", _node("off"), PAUSE_S),
+        Fault("node_pause", _node("pause"), PAUSE_S),
+        Fault("cut_both", _cut(incoming=True, outgoing=True), CUT_S),
+        Fault("cut_in", _cut(incoming=True, outgoing=False), CUT_S),
+        Fault("cut_out", _cut(incoming=False, outgoing=True), CUT_S),
+        Fault("disk_full", _disk("full"), PAUSE_S),
+        Fault("disk_slow", _disk("slow"), PAUSE_S),
     )
 }

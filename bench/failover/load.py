@@ -23,6 +23,8 @@ AIOMQTT: Final = "aiomqtt"
 MOSQUITTO: Final = "mosquitto"
 PAHO: Final = "paho"
 SETTLE_S: Final = 45.0
+HOME_S: Final = 40.0
+HOME_TURN_S: Final = 0.3
 
 PYTHONS: Final = tuple(Party(f"python-{qos}", PYTHON, qos) for qos in (0, 1, 2))
 PUBLISHERS: Final = (
@@ -105,14 +107,15 @@ class DrillLoad:
 
     async def go_home(self) -> None:
         """All are where they began; the Python clients anywhere. Raises UnavailableError."""
-        for client in self.clients:
-            await client.go_home()
-        await asyncio.sleep(0.5)
-        until = time.monotonic() + END_S
-        while away := [name for name, host in self.at().items() if not host]:
+        until = time.monotonic() + HOME_S
+        while away := [client for client in self.clients if not client.at_home]:
             if time.monotonic() > until:
-                raise UnavailableError(f"not connected again after {END_S:.0f} s: {', '.join(sorted(away))}")
-            await asyncio.sleep(0.1)
+                names = ", ".join(sorted([client.party.name for client in away]))
+                raise UnavailableError(f"not connected again after {HOME_S:.0f} s: {names}")
+            for client in away:
+                if client.at:  # who is on the way may be on the way there
+                    await client.go_home()
+            await asyncio.sleep(HOME_TURN_S)
 
     async def settled(self, since: dict[str, int]) -> str:
         """Returns when all that was published, numbered from `since` on, is answered, and has arrived where it must;

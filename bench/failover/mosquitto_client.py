@@ -50,6 +50,10 @@ class MosquittoClient:
     def at(self) -> str:
         return self._brokers.at
 
+    @property
+    def at_home(self) -> bool:
+        return self._brokers.at_home
+
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
         async with asyncio.timeout(END_S):
@@ -147,7 +151,7 @@ class MosquittoClient:
             self._audit.acknowledged(self.party.name, self._numbers[int(found[1])])
 
     async def go_home(self) -> None:
-        self._home = self._brokers.at != self._brokers.hosts[0]
+        self._home = not self._brokers.at_home
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -45,6 +45,10 @@ class PahoDrillClient:
     def at(self) -> str:
         return self._brokers.at
 
+    @property
+    def at_home(self) -> bool:
+        return self._brokers.at_home
+
     async def start(self) -> None:
         self._thread.start()
         if self._pace is None:
@@ -104,7 +108,7 @@ class PahoDrillClient:
             self._audit.resent(self.party.name, self._numbers.values())
 
     async def go_home(self) -> None:
-        self._going_home = self._brokers.at != self._brokers.hosts[0]
+        self._going_home = not self._brokers.at_home
 
     async def stop(self) -> None:
         self._ending = True

@@ -35,6 +35,11 @@ class PythonClient:
             return self._hosts.get(self._bus.broker_name, "")
         return ""
 
+    @property
+    def at_home(self) -> bool:
+        """Anywhere: it chooses its brokers itself."""
+        return bool(self.at)
+
     async def start(self) -> None:
         await self._bus.open()
         for work in (self._read(), self._publish()):
@@ -67,7 +72,7 @@ class PythonClient:
             self._audit.refused(self.party.name, number)
 
     async def go_home(self) -> None:
-        """It chooses its brokers itself."""
+        """See `at_home`."""
 
     async def stop(self) -> None:
         for task in list(self._tasks):
