@@ -153,7 +153,7 @@ class Audit:
             (name, number)
             for name, told in self._published.items()
             if told.party.qos > 0
-            for number in told.acknowledged
+            for number in list(told.acknowledged)  # others go on adding
             if number >= since[name]
         ]
         found = {name: [key for key in due if key not in got.first_s] for name, got in self._received.items()}
@@ -192,7 +192,7 @@ class Audit:
         got = self._received[subscriber]
         times = [
             at_s
-            for (name, number), at_s in got.first_s.items()
+            for (name, number), at_s in list(got.first_s.items())
             if at_s > since_s and self._published[name].sent_s[number] > since_s
         ]
         return min(times, default=None)

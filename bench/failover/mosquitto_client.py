@@ -19,6 +19,8 @@ from .audit import Audit, Party, topic
 from .brokers import AGAIN_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
 
 PROGRAMS: Final = ("mosquitto_pub", "mosquitto_sub", "stdbuf")
+# A publisher that has no answer for so long goes to another broker.
+ANSWER_S: Final = 4.0
 # The least that mosquitto_sub takes is 5 s: a connection whose other end is silent is noticed after that.
 LEAST_KEEP_ALIVE_S: Final = 5
 _PAYLOAD: Final = re.compile(r"[a-z0-9-]+ \d+")
@@ -42,6 +44,8 @@ class MosquittoClient:
         # A process's: when it said something that wants an answer; and a publisher's packets.
         self._asked_s = 0.0
         self._lost = False
+        self._open = 0  # publications that are not answered
+        self._answered_s = 0.0
         self._dup = False
         self._fed: list[int] = []
         self._numbers: dict[int, int] = {}
@@ -97,10 +101,11 @@ class MosquittoClient:
         """One process; returns when it has ended, or is to."""
         unanswered = self._audit.unanswered(self.party.name) if self._pace is not None else []
         self._fed, self._numbers, self._asked_s, self._lost = [], {}, time.monotonic(), False
+        self._open, self._answered_s = 0, 0.0
         if self._pace is not None:
             self._audit.resent(self.party.name, unanswered)
         while not (reading.done() or self._home):
-            if self._lost or (self._asked_s and time.monotonic() > self._asked_s + KEEP_ALIVE_S):
+            if self._lost or self._is_silent(time.monotonic()):
                 return
             if self._pace is not None and self._brokers.at:
                 for number in unanswered:
@@ -110,8 +115,16 @@ class MosquittoClient:
                     self._feed(process, self._audit.publish(self.party.name, time.monotonic())[0])
             await asyncio.sleep(TURN_S)
 
+    def _is_silent(self, now_s: float) -> bool:
+        """Whether the broker owes an answer for too long."""
+        asked = bool(self._asked_s) and now_s > self._asked_s + KEEP_ALIVE_S
+        return asked or (self._open > 0 and now_s > self._answered_s + ANSWER_S)
+
     def _feed(self, process: asyncio.subprocess.Process, number: int) -> None:
         assert process.stdin is not None
+        if not self._open:
+            self._answered_s = time.monotonic()
+        self._open += 1
         self._fed.append(number)
         with suppress(ConnectionError):
             process.stdin.write(f"{self.party.name} {number}\n".encode())
@@ -148,6 +161,7 @@ class MosquittoClient:
             if len(self._numbers) < len(self._fed) and int(found[1]) not in self._numbers:
                 self._numbers[int(found[1])] = self._fed[len(self._numbers)]
         elif (found := _ANSWERED.search(line)) is not None and int(found[1]) in self._numbers:
+            self._open, self._answered_s = self._open - 1, time.monotonic()
             self._audit.acknowledged(self.party.name, self._numbers[int(found[1])])
 
     async def go_home(self) -> None:
