@@ -21,6 +21,7 @@ DIAL_S: Final = 1.0
 AGAIN_S: Final = 0.1
 TURN_S: Final = 0.02
 END_S: Final = 20.0
+HOME_S: Final = 60.0
 FILTER: Final = f"{ROOT}/#"
 
 

@@ -32,7 +32,7 @@ from .disks import OwnDisk
 from .machines import Machine
 
 START_S: Final = 120.0
-HEAL_S: Final = 60.0
+HEAL_S: Final = 150.0
 ROLES: Final = ("coordinators", "brokers", "sampling")
 RAY_PORT: Final = 6379
 MQTT_PORT: Final = 1883
@@ -223,7 +223,7 @@ class Overview:
     def needs_operator(self) -> bool:
         """Whether the status says that something will not come back by itself."""
         fates = [said.get("fate", "") for role in ROLES for said in self._status.get(role, {}).values()]
-        return any("lexicast up" in fate for fate in fates)
+        return any("lexicast down" in fate for fate in fates)
 
     def warnings(self) -> str:
         """What the status warns of, on one line."""
@@ -239,9 +239,18 @@ class Overview:
             return self._place(next(iter(self._machines.values())), self._coordination.get("pid", 0), name)
         kind = {"broker": "broker", "coordinator": "coordinator", "sampling": "sampler"}[name.partition("-")[0]]
         member = self._coordination.get("members", {}).get(kind, {}).get(name, {})
-        hosts = [host for host in self._machines if any(f"tcp:{host}:" in a for a in member.get("addresses", ()))]
-        machine = self._machines[hosts[0]] if hosts else next(iter(self._machines.values()))
-        return self._place(machine, member.get("pid", 0), name)
+        return self._place(self._machine(member), member.get("pid", 0), name)
+
+    def on(self, kind: str, machine: Machine) -> list[str]:
+        """The members of a kind ("broker", "coordinator") on a machine."""
+        members = self._coordination.get("members", {}).get(kind, {})
+        return [name for name, member in members.items() if self._machine(member) is machine]
+
+    def _machine(self, member: dict[str, Any]) -> Machine:
+        found = [
+            m for host, m in self._machines.items() if any(f"tcp:{host}:" in a for a in member.get("addresses", ()))
+        ]
+        return found[0] if found else next(iter(self._machines.values()))
 
     @staticmethod
     def _place(machine: Machine, inner: int, name: str) -> ActorPlace:

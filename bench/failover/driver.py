@@ -153,8 +153,7 @@ async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> No
         progress.step("starting three nodes")
         await asyncio.to_thread(cluster.start)
         hosts = [machine.host for machine in cluster.machines]
-        broker_hosts = {f"broker-{number}": host for number, host in enumerate(hosts)}
-        load = DrillLoad(hosts, MQTT_PORT, cluster.head.disk, broker_hosts, options.rate)
+        load = DrillLoad(hosts, MQTT_PORT, cluster.head.disk, options.rate)
         drills = Drills(report, cluster, load)
         try:
             await cluster.healed()

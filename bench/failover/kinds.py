@@ -68,7 +68,7 @@ def _process(role: str, number: signal.Signals) -> Strike:
 def _worker(cluster: DrilledCluster, seen: Overview) -> Machine:
     """The machine that is not the head and leads most groups."""
     leading = seen.leading()
-    return max(cluster.machines[1:], key=lambda machine: leading[f"coordinator-{machine.number}"])
+    return max(cluster.machines[1:], key=lambda m: sum([leading[name] for name in seen.on("coordinator", m)]))
 
 
 def _raylet(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:

@@ -15,7 +15,7 @@ from typing import Final
 from lexicast.cluster.errors import UnavailableError
 
 from .audit import PYTHON, Audit, Party
-from .brokers import END_S, Brokers, DrillClient, DrillPace
+from .brokers import END_S, HOME_S, Brokers, DrillClient, DrillPace
 from .paho_client import PahoDrillClient
 from .python_client import PythonClient
 
@@ -23,7 +23,6 @@ AIOMQTT: Final = "aiomqtt"
 MOSQUITTO: Final = "mosquitto"
 PAHO: Final = "paho"
 SETTLE_S: Final = 45.0
-HOME_S: Final = 40.0
 HOME_TURN_S: Final = 0.3
 
 PYTHONS: Final = tuple(Party(f"python-{qos}", PYTHON, qos) for qos in (0, 1, 2))
@@ -56,17 +55,14 @@ def lacking_makes() -> dict[str, str]:
 class DrillLoad:
     """All clients. They are spread over the hosts, each with all of them on its list."""
 
-    def __init__(
-        self, hosts: Sequence[str], port: int, run_folder: Path, broker_hosts: dict[str, str], rate: float
-    ) -> None:
+    def __init__(self, hosts: Sequence[str], port: int, run_folder: Path, rate: float) -> None:
+        """`run_folder`: where `lexicast up` keeps `run.json` and `cluster.key`; `rate`: of each publisher, a second."""
         lacking = lacking_makes()
         publishers = [party for party in PUBLISHERS if party.make not in lacking]
         subscribers = [party for party in SUBSCRIBERS if party.make not in lacking]
         self.audit = Audit([*PYTHONS, *publishers], [*PYTHONS, *subscribers])
         self.pace = DrillPace(rate)
-        self.clients: list[DrillClient] = [
-            PythonClient(party, self.audit, self.pace, run_folder, broker_hosts) for party in PYTHONS
-        ]
+        self.clients: list[DrillClient] = [PythonClient(party, self.audit, self.pace, run_folder) for party in PYTHONS]
         for number, party in enumerate([*publishers, *subscribers]):
             brokers = Brokers(hosts, number, port)
             self.clients.append(self._made(party, self.pace if party in publishers else None, brokers))
@@ -107,6 +103,8 @@ class DrillLoad:
 
     async def go_home(self) -> None:
         """All are where they began; the Python clients anywhere. Raises UnavailableError."""
+        for client in self.clients[: len(PYTHONS)]:
+            await client.go_home()
         until = time.monotonic() + HOME_S
         while away := [client for client in self.clients if not client.at_home]:
             if time.monotonic() > until:

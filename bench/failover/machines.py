@@ -1,4 +1,4 @@
-"""Machines of their own on this one: a network, PID and mount namespace each, joined by a router that can cut them off.
+"""Machines of their own on this one, in namespaces (network, PID, mount, UTS), joined by a router that can cut them off.
 
 Their first process is an init that does nothing but reap; all else is started into them. The router is the network
 namespace of the driver itself, which therefore has to be started in one of its own (`enter`): nothing of the machine's
@@ -33,7 +33,7 @@ COMMAND_S: Final = 120.0
 CUT_RANK: Final = "10"
 LOCAL_RANK: Final = "20"
 # Reaps whatever its machine leaves behind: a shell waits for any child.
-INIT: Final = ("sh", "-c", "while :; do sleep 1; done")
+INIT: Final = ("sh", "-c", "hostname $0; while :; do sleep 1; done")
 
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
@@ -107,7 +107,8 @@ class Machine:
     def start(self, mounts: Sequence[tuple[Path, Path]]) -> None:
         """Give it power. `mounts`: (what of this machine's files, where it sees them). Raises UnavailableError."""
         self.disk.mkdir(parents=True, exist_ok=True)
-        command = [str(_found("unshare")), "-n", "-p", "-m", "--fork", "--kill-child", "--mount-proc", *INIT]
+        command = [str(_found("unshare")), "-n", "-p", "-m", "-u", "--fork", "--kill-child"]
+        command += ["--mount-proc", *INIT, self.name]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -162,7 +163,7 @@ class Machine:
 
     def inside(self, *command: str) -> list[str]:
         """The command line that runs this one in it."""
-        return [str(_found("nsenter")), "-t", str(self._init), "-n", "-p", "-m", *command]
+        return [str(_found("nsenter")), "-t", str(self._init), "-n", "-p", "-m", "-u", *command]
 
     def run(self, *command: str) -> str:
         """The output of a command of the system in it. Raises UnavailableError."""

@@ -32,7 +32,7 @@ def draw(
             left.plot(returned_s * 1e3, at + 0.25, ".", color=RETURNED, markersize=3, alpha=0.5)
     for name, bar_s in bars.items():
         left.axvline(bar_s * 1e3, color="#6b7280", linestyle=":", linewidth=1)
-        left.text(bar_s * 1e3, -0.9, name, fontsize=7, ha="center", color="#6b7280")
+        left.text(bar_s * 1e3, 0.01, name, fontsize=7, color="#6b7280", transform=left.get_xaxis_transform())
     left.set(xscale="log", xlabel="ms", yticks=range(len(kinds)), yticklabels=kinds)
     left.invert_yaxis()
     left.set_title("a drill's longest delay elsewhere (dots); clients of what was lost are back (small)", fontsize=9)

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import lexicast
-from lexicast.cluster.errors import LexicastError
+from lexicast.actors.client.address import RUN_FILE
+from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from .audit import Audit, Party
-from .brokers import END_S, FILTER, TURN_S, DrillPace
+from .brokers import END_S, FILTER, HOME_S, TURN_S, DrillPace
+
+ANSWER_S: Final = 3.0
 
 
 class PythonClient:
     """lexicast's client, publisher and subscriber of the same name."""
 
-    def __init__(self, party: Party, audit: Audit, pace: DrillPace, run_folder: Path, hosts: dict[str, str]) -> None:
-        """`hosts`: {broker's name: its host}."""
+    def __init__(self, party: Party, audit: Audit, pace: DrillPace, run_folder: Path) -> None:
         self.party = party
         self._audit = audit
         self._pace = pace
         self._bus = lexicast.connect(data_dir=run_folder, client_id=party.name)
-        self._hosts = hosts
+        self._run = run_folder / RUN_FILE
         self._tasks: set[asyncio.Task[None]] = set()
         self._subscribed = asyncio.Event()
 
     @property
     def at(self) -> str:
-        with suppress(LexicastError):
-            return self._hosts.get(self._bus.broker_name, "")
+        with suppress(OSError, ValueError):  # while it is being written
+            addresses = json.loads(self._run.read_text())["brokers"].get(self._bus.broker_name, [])
+            return next((a.split(":")[1] for a in addresses if a.startswith("tcp:")), "")
         return ""
 
     @property
     def at_home(self) -> bool:
         """Anywhere: it chooses its brokers itself."""
-        return bool(self.at)
+        return True
 
     async def start(self) -> None:
         await self._bus.open()
@@ -72,7 +76,15 @@ class PythonClient:
             self._audit.refused(self.party.name, number)
 
     async def go_home(self) -> None:
-        """See `at_home`."""
+        """Returns when a broker serves it, which is what its name tells of. Raises UnavailableError."""
+        until = time.monotonic() + HOME_S
+        while time.monotonic() < until:
+            with suppress(LexicastError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    await self._bus.status()
+                    return
+            await asyncio.sleep(TURN_S)
+        raise UnavailableError(f"no broker serves {self.party.name} after {HOME_S:.0f} s")
 
     async def stop(self) -> None:
         for task in list(self._tasks):

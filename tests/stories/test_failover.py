@@ -126,7 +126,7 @@ async def test_a_coordinator_that_is_killed_or_stopped_costs_nothing_that_was_ac
 async def test_clients_of_all_makes_lose_nothing_when_broker_and_coordination_server_are_killed(tmp_path: Path) -> None:
     with up(tmp_path) as run:
         await copied(run)
-        load = DrillLoad(["127.0.0.1"], run["mqtt_port"], Path(run["data_dir"]), {"broker-0": "127.0.0.1"}, rate=20.0)
+        load = DrillLoad(["127.0.0.1"], run["mqtt_port"], Path(run["data_dir"]), rate=20.0)
         try:
             await load.start()
             load.pace.on = True

@@ -53,6 +53,9 @@ class Leading:
     def coordinators(self, names: Any) -> None:
         """Nobody is there."""
 
+    def gone(self, names: Any) -> None:
+        """Nobody was there."""
+
     def want(self, group: int, names: Any) -> None:
         """Nobody follows."""
 
