@@ -466,8 +466,8 @@ class LedGroups:
         self._sequenced += [block for block in sequenced if not self._unreadable(block)]
 
     def _unreadable(self, block: Block) -> bool:
-        """Whether a block refers to a dictionary that its group's log neither holds nor is about to hold. Of groups that
-        are followed here their leader knows."""
+        """Whether a block refers to a dictionary that its group's log neither holds nor is about to hold. (Of groups
+        that are followed here their leader knows it.)"""
         if block.group not in self.sequencer.groups:
             return False
         if block.kind != PUBLICATIONS or not block.meta.dictionaries:

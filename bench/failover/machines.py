@@ -1,4 +1,4 @@
-"""Machines of their own on this one, in namespaces (network, PID, mount, UTS), joined by a router that can cut them off.
+"""Machines of their own on this one, in namespaces (network, PID, mount, UTS), joined by a router that cuts them off.
 
 Their first process is an init that does nothing but reap; all else is started into them. The router is the network
 namespace of the driver itself, which therefore has to be started in one of its own (`enter`): nothing of the machine's

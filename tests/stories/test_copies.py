@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexicast.cluster.blocks import PUBLICATIONS
+from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.errors import StoreFullError
 from lexicast.cluster.positions import topic_group
+from lexicast.compression.codecs import ZSTD
+from lexicast.compression.dictionary import Dictionary
+from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.set_aside import read_set_aside
 from lexicast.storage.store import Store
 
-from ..support.harness import GROUPS, Cluster, Shifted, eventually
+from ..support.harness import GROUPS, WAIT_S, Cluster, Shifted, eventually
 
 BOTH = ("coordinator-0", "coordinator-1")
 
@@ -116,6 +121,38 @@ async def test_a_lost_follower_is_dropped_and_publishing_goes_on(tmp_path: Path)
         leader = states(cluster)[broker.engine.coordinators.group_of(b"a")][1]
         await cluster.crash_coordinator(next(name for name in BOTH if name != leader))
         await broker.publish(b"a", [b"2"], qos=1)
+
+
+async def test_a_followers_full_disk_takes_nothing_of_other_groups_along(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        broker = await cluster.start_engine("broker-0")
+        leads = {group: state[1] for group, state in states(cluster).items()}
+        topics = {broker.engine.coordinators.group_of(topic): topic for topic in [b"t/%d" % i for i in range(64)]}
+        plain, worded = [topics[group] for group in sorted(topics) if leads[group] == BOTH[0]][:2]
+        held = broker.engine.dictionaries.hold(Dictionary(worded, ZSTD, b"the words of this topic " * 20).pack())
+        words = broker.engine.recoder.encode(b"the words", held).data
+        await broker.publish(worded, [words], qos=1, dictionary=held.id)
+        follower = cluster.coordinators[BOTH[1]]
+        disk, committer = follower.disk, follower.server.led.committer
+        commit, refusals = disk.write, iter([StoreFullError("another process has filled the disk")] * 2)
+
+        def full_at_first(blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
+            if error := next(refusals, None):
+                raise error
+            commit(blocks, apply)
+
+        disk.write = full_at_first
+        disk.hold()
+        first = broker.publish_later(plain, [b"refused"], qos=1)
+        await eventually(lambda: disk.waiting == 1, "the block at the follower's disk")
+        before = committer.waiting_records
+        second = broker.publish_later(worded, [words], qos=1, dictionary=held.id)
+        await eventually(lambda: committer.waiting_records > before, "the block behind it")
+        disk.release()
+        async with asyncio.timeout(WAIT_S):
+            assert all(isinstance(result, tuple) for result in await asyncio.gather(first, second))
+        await eventually(lambda: set(in_sync(cluster)) == {2}, "two copies of each group")
 
 
 async def test_leaderships_are_evened_out_while_brokers_publish_and_nothing_is_lost(tmp_path: Path) -> None:
