@@ -53,6 +53,17 @@ class AiomqttClient:
                 assert isinstance(item.payload, bytes)
                 audit.arrived(name, item.payload, time.monotonic())
 
+        if self._pace is not None:
+            # MQTT 5 tells a publisher why it was refused, and aiomqtt does not pass that on: 3.1.1 ends the connection.
+            return aiomqtt.Client(
+                self._brokers.host,
+                self._brokers.port,
+                identifier=name,
+                protocol=aiomqtt.ProtocolVersion.V311,
+                clean_session=False,
+                keepalive=KEEP_ALIVE_S,
+                timeout=2 * KEEP_ALIVE_S,
+            )
         stays = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho leaves it out
         stays.SessionExpiryInterval = SESSION_S
         return aiomqtt.Client(

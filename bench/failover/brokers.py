@@ -2,7 +2,7 @@
 
     python      lexicast's own client, which publishes and subscribes; it reads the list where `lexicast up` writes it
     paho        a client that lives on over its connections; MQTT 3.1.1, a session that stays
-    aiomqtt     a new client a connection, as its documentation says; MQTT 5, a session that expires after an hour
+    aiomqtt     a new client a connection, as its documentation says; the subscriber speaks MQTT 5
     mosquitto   `mosquitto_pub` and `mosquitto_sub`: a process a broker that was found; MQTT 3.1.1, a session that stays
 
 All keep what is not acknowledged and send it again after they have connected again.

@@ -198,6 +198,7 @@ def tell(report: DriverReport, cluster: DrilledCluster, load: DrillLoad, drills:
         if count:
             report.problem(f"{count} {name}")
     report.samples["notes"] = audit.notes
+    report.samples["missing"] = audit.missing(dict.fromkeys(load.publishers, 0))
     more = {name: audit.counts[name] for name in ("repeated", "repeated_qos2", "unexplained", "refused")}
     more["restarts"] = cluster.restarts
     told = {"drills": len(drilled), "published": audit.published, "delivered": audit.delivered, **counts, **more}
