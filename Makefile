@@ -139,4 +139,4 @@ debian-test:
 
 .PHONY: debian-bench
 debian-bench:
-	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server
+	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server ip=iproute2

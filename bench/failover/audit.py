@@ -12,6 +12,9 @@ subscriber and every publisher:
                     is lost, it goes on from where that told its home that it was (ARCHITECTURE.md, "Sessions")
     unexplained     delivered again without any of that
 
+    sent_anew       (publications) QoS 2 that its client has published once more after its PUBREL, against the protocol:
+                    paho 2.2.0 does so when its first try to connect again has failed. That is `repeated`.
+
 Never again comes what a Python client or QoS 2 has published to a Python client, and what is QoS 2 on its whole way
 while the subscriber stays connected.
 """
@@ -46,6 +49,7 @@ class _Published:
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
     resent: set[int] = field(default_factory=set)
+    anew: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -99,6 +103,11 @@ class Audit:
         """These are sent again."""
         self._published[publisher].resent.update(numbers)
 
+    def anew(self, publisher: str, number: int) -> None:
+        """A QoS 2 publication goes out as PUBLISH again after its PUBREL: that is a new one (MQTT-4.3.3)."""
+        self._published[publisher].anew.add(number)
+        self.counts["sent_anew"] += 1
+
     def unanswered(self, publisher: str) -> list[int]:
         """What was sent with QoS 1 or 2 and is neither acknowledged nor refused."""
         told = self._published[publisher]
@@ -129,14 +138,15 @@ class Audit:
 
     def _again(self, got: _Received, key: tuple[str, int], dup: bool) -> None:
         told, moved = self._published[key[0]], got.connections > got.under[key]
-        has_identity = told.party.make == PYTHON or told.party.qos == 2
-        to_once = told.party.qos == got.party.qos == 2
+        has_identity = (told.party.make == PYTHON or told.party.qos == 2) and key[1] not in told.anew
+        to_once = has_identity and told.party.qos == got.party.qos == 2
         if has_identity and got.party.make == PYTHON:
             what = "doubled"
         elif to_once:
             what = "repeated_qos2" if moved else "doubled"
         else:
-            what = "repeated" if dup or moved or key[1] in told.resent else "unexplained"
+            is_told = dup or moved or key[1] in told.resent or key[1] in told.anew
+            what = "repeated" if is_told else "unexplained"
         self.counts[what] += 1
         if what != "repeated":
             self.notes.append(f"{what}: {got.party.name} got {key[0]} {key[1]} again")

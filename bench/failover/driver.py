@@ -54,6 +54,7 @@ QUICK: Final = ("coordinator_kill", "broker_kill", "node_pause", "cut_both", "co
 BARS_S: Final = {"a crash: 250 ms": 0.25, "a node: 1.25 s": 1.25}
 CRASHES: Final = ("broker_kill", "coordinator_kill")
 NODES_LOST: Final = ("raylet_kill", "node_kill", "node_off", "node_pause", "cut_both")
+FIGURES: Final = ("lost", "disorder", "doubled", "recover_crash_p95_ms", "recover_node_p95_ms")
 ONE_WAY: Final = ("cut_in", "cut_out")
 NOTES_MAX: Final = 5
 LATE_S: Final = 2.0
@@ -199,7 +200,7 @@ def tell(report: DriverReport, cluster: DrilledCluster, load: DrillLoad, drills:
             report.problem(f"{count} {name}")
     report.samples["notes"] = audit.notes
     report.samples["missing"] = audit.missing(dict.fromkeys(load.publishers, 0))
-    more = {name: audit.counts[name] for name in ("repeated", "repeated_qos2", "unexplained", "refused")}
+    more = {name: audit.counts[name] for name in ("repeated", "repeated_qos2", "unexplained", "sent_anew", "refused")}
     more["restarts"] = cluster.restarts
     told = {"drills": len(drilled), "published": audit.published, "delivered": audit.delivered, **counts, **more}
     for name, count in told.items():
@@ -260,6 +261,11 @@ def in_ms(seconds: float | None) -> float | None:
 
 def measure(report: DriverReport) -> None:
     """See the module's docstring."""
+    if reason := machines.lacking():
+        report.missing("a cluster", f"no machines can be made here: {reason}")
+        for key in FIGURES:
+            report.figure(key, None)
+        return
     for name, what_to_do in lacking_makes().items():
         report.missing(name, what_to_do)
     machines.open_router()
@@ -301,8 +307,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m lexicast.bench.failover`; returns the exit code."""
     options = parse(argv)
-    if reason := machines.lacking():
-        print(f"error: {reason}", file=sys.stderr)
-        return 1
-    machines.enter(MODULE, sys.argv[1:] if argv is None else argv)
+    if not machines.lacking():
+        machines.enter(MODULE, sys.argv[1:] if argv is None else argv)
     return reports.drive("failover", options, measure)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 
 from .audit import Audit, Party
 from .brokers import AGAIN_S, DIAL_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
+
+_RELEASED: Final = re.compile(r"Sending PUBREL \(Mid: (\d+)\)")
+_PUBLISHED: Final = re.compile(r"Sending PUBLISH \(d\d, q2, r\d, m(\d+)\)")
 
 
 class PahoDrillClient:
@@ -24,6 +29,7 @@ class PahoDrillClient:
         self._pace = pace
         self._brokers = brokers
         self._numbers: dict[int, int] = {}  # packet id -> number
+        self._released: set[int] = set()  # packet ids whose PUBREL was sent
         self._ending = False
         self._going_home = False
         self._subscribed = threading.Event()
@@ -38,6 +44,7 @@ class PahoDrillClient:
         client.on_connect = self._on_connect
         client.on_message = self._on_message
         client.on_publish = self._on_publish
+        client.on_log = lambda _client, _userdata, _level, text: self.logged(text)
         client.on_subscribe = lambda *_: self._subscribed.set()
         self._client = client
 
@@ -64,7 +71,20 @@ class PahoDrillClient:
     def _on_message(self, client: Any, userdata: Any, message: Any) -> None:
         self._audit.arrived(self.party.name, message.payload, time.monotonic(), dup=message.dup)
 
+    def sent(self, packet_id: int, number: int) -> None:
+        """A publication with QoS 1 or 2 was given to paho."""
+        self._numbers[packet_id] = number
+
+    def logged(self, text: str) -> None:
+        """One line of paho's log."""
+        if (found := _RELEASED.match(text)) is not None:
+            self._released.add(int(found[1]))
+        elif (found := _PUBLISHED.match(text)) is not None and int(found[1]) in self._released:
+            self._released.discard(int(found[1]))
+            self._audit.anew(self.party.name, self._numbers[int(found[1])])
+
     def _on_publish(self, client: Any, userdata: Any, packet_id: int, reason: Any, properties: Any) -> None:
+        self._released.discard(packet_id)
         number = self._numbers.pop(packet_id, None)
         if number is not None:
             self._audit.acknowledged(self.party.name, number)
@@ -72,6 +92,8 @@ class PahoDrillClient:
     def _run(self) -> None:
         while not self._ending:
             try:
+                # Who does not answer is passed over: of every try paho's state of QoS 2 remembers less.
+                socket.create_connection((self._brokers.host, self._brokers.port), DIAL_S).close()
                 if self._pace is None:
                     self._audit.connected(self.party.name)
                 self._client.connect(self._brokers.host, self._brokers.port, keepalive=KEEP_ALIVE_S)
@@ -101,7 +123,7 @@ class PahoDrillClient:
         number, topic, payload = self._audit.publish(self.party.name, time.monotonic())
         told = self._client.publish(topic, payload, self.party.qos)
         if self.party.qos:
-            self._numbers[told.mid] = number
+            self.sent(told.mid, number)
 
     def _audit_resent(self) -> None:
         if self._pace is not None:

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from lexicast.bench.failover.audit import TOPICS_A_PUBLISHER, Audit, Party, topic
 from lexicast.bench.failover.brokers import Brokers, DrillPace
-from lexicast.bench.failover.driver import parse, planned
+from lexicast.bench.failover.driver import main, parse, planned
 from lexicast.bench.failover.figures import Spell, percentile
 from lexicast.bench.failover.kinds import KINDS
 from lexicast.bench.failover.mosquitto_client import MosquittoClient
+from lexicast.bench.failover.paho_client import PahoDrillClient
 
 PYTHON, PAHO_1, PAHO_2 = Party("python-1", "python", 1), Party("paho-pub-1", "paho", 1), Party("paho-pub-2", "paho", 2)
 ALL = [PYTHON, PAHO_1, PAHO_2]
@@ -82,6 +83,29 @@ def test_what_comes_again_for_no_reason_is_unexplained_and_a_session_that_went_o
     audit.connected("sub-2")
     audit.arrived("sub-2", b"paho-pub-2 0", 2.0)
     assert audit.counts == {"repeated": 1, "unexplained": 1, "repeated_qos2": 1}
+
+
+def test_what_a_client_publishes_anew_against_the_protocol_is_no_double() -> None:
+    audit = published()
+    audit.arrived("python-s", b"paho-pub-2 0", 1.0)
+    audit.anew("paho-pub-2", 0)
+    audit.arrived("python-s", b"paho-pub-2 0", 2.0)
+    assert audit.counts == {"sent_anew": 1, "repeated": 1}
+
+
+def test_paho_that_publishes_after_its_pubrel_is_noticed() -> None:
+    audit = published()
+    client = PahoDrillClient(PAHO_2, audit, DrillPace(1.0), Brokers(["a"], 0, 1883))
+    client.sent(1, 0)
+    for text in (
+        "Sending PUBLISH (d0, q2, r0, m1), 'b'drill/paho-pub-2/0'', ... (12 bytes)",
+        "Sending PUBLISH (d1, q2, r0, m1), 'b'drill/paho-pub-2/0'', ... (12 bytes)",
+        "Sending PUBREL (Mid: 1)",
+    ):
+        client.logged(text)
+    assert audit.counts == {}
+    client.logged("Sending PUBLISH (d0, q2, r0, m1), 'b'drill/paho-pub-2/0'', ... (12 bytes)")
+    assert audit.counts == {"sent_anew": 1}
 
 
 def test_delays_are_those_between_the_named_and_a_return_is_counted_by_what_was_published_later() -> None:
@@ -173,3 +197,14 @@ def test_a_kind_that_is_none_is_an_error_that_names_those_there_are(capsys: pyte
     with pytest.raises(SystemExit):
         parse(["--kinds", "earthquake"])
     assert "earthquake" in capsys.readouterr().err
+
+
+def test_where_no_machines_can_be_made_that_is_said_and_the_figures_are_null(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert main(["--quick"]) == 0
+    assert main(["--quick", "--require-peers"]) == 3
+    told = capsys.readouterr().out
+    assert "namespaces need root" in told
+    assert "lost = null" in told
