@@ -326,8 +326,9 @@ class Committer:
         self.waiting_records -= sum([block.count for block in batch])
         error = done.exception()
         if error is not None:
+            known = isinstance(error, StoreError)
             self.error = error if isinstance(error, StoreError) else StoreError(f"the store failed: {error!r}")
-            log.error("%s", self.error)
+            log.error("%s", self.error, exc_info=None if known else error)  # a defect says where it is
             self._waiting.clear()
             self._stored.clear()
             self._apply.clear()
