@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from typing import Final
@@ -15,6 +16,10 @@ from .audit import Audit, Party
 from .brokers import AGAIN_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
 
 SESSION_S: Final = 3_600
+# Connections are lost on purpose here.
+QUIET: Final = logging.getLogger(f"{__name__}.aiomqtt")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
 
 
 class AiomqttClient:
@@ -63,6 +68,7 @@ class AiomqttClient:
                 clean_session=False,
                 keepalive=KEEP_ALIVE_S,
                 timeout=2 * KEEP_ALIVE_S,
+                logger=QUIET,
             )
         stays = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho leaves it out
         stays.SessionExpiryInterval = SESSION_S
@@ -76,6 +82,7 @@ class AiomqttClient:
             keepalive=KEEP_ALIVE_S,
             timeout=2 * KEEP_ALIVE_S,
             queue_type=Heard,
+            logger=QUIET,
         )
 
     async def _run(self) -> None:

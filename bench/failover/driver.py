@@ -50,7 +50,7 @@ NODES: Final = 3
 BEFORE_S: Final = 1.0
 AFTER_S: Final = 2.0
 UNDER_WAY_S: Final = 10.0
-QUICK: Final = ("coordinator_kill", "broker_kill", "node_pause", "cut_both", "coordinator_pause")
+QUICK: Final = ("coordinator_kill", "broker_kill", "node_pause", "cut_both")
 BARS_S: Final = {"a crash: 250 ms": 0.25, "a node: 1.25 s": 1.25}
 CRASHES: Final = ("broker_kill", "coordinator_kill")
 NODES_LOST: Final = ("raylet_kill", "node_kill", "node_off", "node_pause", "cut_both")
@@ -289,7 +289,7 @@ def kinds(text: str) -> list[str]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options."""
     parser = reports.parser("failover", __doc__, default_targets="lexicast")
-    parser.add_argument("--drills", type=reports.positive, help="default: 3 of each kind; quick: 1 of five kinds")
+    parser.add_argument("--drills", type=reports.positive, help="default: 3 of each kind; quick: 1 of four kinds")
     parser.add_argument("--kinds", type=kinds, help=f"comma-separated, or how they begin: {', '.join(KINDS)}")
     parser.add_argument("--rate", type=float, default=15.0, help="publications a second of each publisher (default 15)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the drills (default 1)")
