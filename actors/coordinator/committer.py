@@ -63,6 +63,7 @@ class Committer:
     wait. Any other error ends the committer: `failed(error)`, once.
 
     `apart`: the groups whose tables follow only as far as `apply` says, because others have to have their blocks too.
+    `shipped`: those of which others have blocks, whether they count or not; each batch of them is written whole or not.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Committer:
         self._refused = refused
         self._failed = failed
         self.apart: set[int] = set()
+        self.shipped: set[int] = set()
         self._waiting: list[Block] = []
         # The bytes of those that have been encoded already, by the blocks' identity.
         self._stored: dict[int, StoredBlock] = {}
@@ -102,6 +104,11 @@ class Committer:
         self.waiting_bytes = 0
         self.waiting_records = 0
         self.error: StoreError | None = None
+
+    @property
+    def shared(self) -> set[int]:
+        """The groups of which others may have what is written here."""
+        return self.apart | self.shipped
 
     def submit(self, blocks: list[Block], awaited: bool = True, stored: Iterable[StoredBlock] = ()) -> None:
         """Have `blocks` made durable; returns at once. Not `awaited`: within QUIET_S, or with the next that is.
@@ -274,7 +281,8 @@ class Committer:
         Of groups that others hold too all or nothing: a hole in one copy is what no copy may have.
         """
         full: StoreFullError | None = None
-        kept = [b for b in batch if b.kind != PUBLICATIONS and b.group not in self.apart]
+        apart, shipped = self.apart, self.shipped
+        kept = [b for b in batch if b.kind != PUBLICATIONS and b.group not in apart and b.group not in shipped]
         for wanted in (batch, kept):
             try:
                 if apply is not None:

@@ -163,10 +163,10 @@ class LedGroups:
     async def settled(self, numbers: Iterable[int]) -> None:
         """Return once what these groups have delivered by now is in the store, where an answer is looked for then, or
         refused by the disk."""
-        groups = self.sequencer.groups
-        behind = [n for n in numbers if n in groups and groups[n].applied < groups[n].delivered]
+        lasts = {n: self.sequencer.last_unsettled(n) for n in numbers if n in self.sequencer.groups}
+        behind = [(number, last) for number, last in lasts.items() if last >= 0]
         if behind:
-            await asyncio.wait([self._applied(number, groups[number].delivered - 1) for number in behind])
+            await asyncio.wait([self._applied(number, last) for number, last in behind])
 
     def _is_epoch(self, group: int, epoch: int) -> bool:
         known = self.sequencer.groups.get(group)
@@ -447,7 +447,7 @@ class LedGroups:
 
     def _refused(self, blocks: list[Block], error: StoreError) -> None:
         """The disk was full after all: nobody is told that these are stored; their offsets stay unused."""
-        shared = {block.group for block in blocks} & self.committer.apart
+        shared = {block.group for block in blocks} & self.committer.shared
         if shared:
             # Others may have them, and what was to follow them in these groups: none of it is written here.
             blocks += self.committer.withdraw(lambda block: block.group in shared)

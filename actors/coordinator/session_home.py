@@ -304,7 +304,8 @@ class SessionHome:
 
     def opened(self, groups: Sequence[int]) -> None:
         """Sessions of these groups live here from now on. Their owners tell of those that are not written; those whose
-        owner is gone are looked for."""
+        owner is gone are looked for. What was read of them while others led them is out of date."""
+        self._durable.forget_groups(set(groups))
         self.owners.suspect(ANY_BROKER)
 
     def closed(self, groups: Sequence[int]) -> None:

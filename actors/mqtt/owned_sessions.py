@@ -35,6 +35,7 @@ from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, Sessi
 from ..broker.pipelines.pipeline import Pipeline
 from ..loop.turns import Turns
 from .codec.packets import Will
+from .handed_over import HandedOverStates
 from .session import Session
 from .session_state import filters_of, place_of, restoring, will_bytes, will_delay_s, writing_filters
 from .wills import WillPublisher
@@ -85,6 +86,7 @@ class OwnedSessions:
         # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
         # has given them to others meanwhile.
         self._opening: dict[str, set[int]] = {}
+        self._handed_over = HandedOverStates()
         self._passed_on: dict[str, int] = {}
         self._connections = 0
         self._floor = SessionFloor()
@@ -174,18 +176,20 @@ class OwnedSessions:
 
     async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()] | None:
         """The session goes to another connection: end this one and hand over its state; () when it had not begun to be
-        served, None when it is not, or no longer, here."""
+        served, None when it is not here. One that was handed over before is so again, with what it had then."""
         owner = self.owners.get(client_id)
         if owner is not None and owner.session.generation == generation:
             owner.taken_over(clean)
-            return filters_of(owner.session), place_of(owner.session, handed_over=True)
+            state = filters_of(owner.session), place_of(owner.session, handed_over=True)
+            self._handed_over.keep(client_id, generation, state)
+            return state
         letting_go = self.letting_go.get(client_id)
         if letting_go is not None:
             await asyncio.wait([letting_go])
         if client_id in self._opening:
             self._passed_on[client_id] = max(generation, self._passed_on.get(client_id, -1))
             return ()
-        return None
+        return self._handed_over.of(client_id, generation)
 
     def resumed(self, pipeline: Pipeline) -> None:
         """A coordinator's link stands: what it keeps in memory only it is told again."""
@@ -374,7 +378,7 @@ class OwnedSessions:
         session, and so does its connection's end where it has no expiry."""
         ended = clean or session.expiry_s == 0
         if ended or not will_delay_s(will):
-            self._wills.publish(session.client_id, will)
+            self._wills.publish_kept(session.client_id, will)
 
     # -- publications of earlier connections
 
@@ -409,6 +413,7 @@ class OwnedSessions:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
         for task in [*self.letting_go.values(), *self._checking.values(), *self._saving.values()]:
             task.cancel()
+        self._wills.close()
 
 
 def _kept_s(owner: Owner) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Final
 
 from lexicast.cluster.blocks import RETAIN
 from lexicast.cluster.errors import UnavailableError
@@ -17,6 +17,13 @@ from .session_state import will_of
 
 log = logging.getLogger(__name__)
 
+# A will that nobody but this broker has, and that is refused (a full disk), is published again after a while, which
+# doubles, until it is taken or has been tried this often: some eight hours. Beyond so many they are given up.
+AGAIN_FIRST_S: Final = 0.25
+AGAIN_MOST_S: Final = 60.0
+TRIES: Final = 500
+KEPT_MAX: Final = 10_000
+
 
 class WillPublisher:
     """See the module's docstring. `waiting`: wills that are not committed yet."""
@@ -24,6 +31,7 @@ class WillPublisher:
     def __init__(self, coordinators: Coordinators) -> None:
         self._coordinators = coordinators
         self.waiting: set[asyncio.Future[bool]] = set()
+        self._kept: set[asyncio.Task[None]] = set()
 
     def publish(self, client_id: str, will: Will) -> asyncio.Future[bool]:
         """Publish a will; whether it was taken."""
@@ -53,6 +61,30 @@ class WillPublisher:
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
         return future
+
+    def publish_kept(self, client_id: str, will: Will) -> None:
+        """Publish a will that nobody else has: again while it is refused."""
+        if len(self._kept) >= KEPT_MAX:
+            log.error("the will of %r is lost where it is refused: %d wait already", client_id, KEPT_MAX)
+            self.publish(client_id, will)
+            return
+        task = asyncio.get_running_loop().create_task(self._publish_kept(client_id, will))
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
+    async def _publish_kept(self, client_id: str, will: Will) -> None:
+        wait_s = AGAIN_FIRST_S
+        for _ in range(TRIES):
+            if await self.publish(client_id, will):
+                return
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, AGAIN_MOST_S)
+        log.error("the will of %r is given up: it has been refused %d times", client_id, TRIES)
+
+    def close(self) -> None:
+        """Publish nothing again."""
+        for task in self._kept:
+            task.cancel()
 
     async def publish_for_home(self, client_id: str, data: bytes) -> None:
         """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""

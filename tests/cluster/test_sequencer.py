@@ -224,6 +224,22 @@ def test_a_withdrawn_block_is_no_first_copy_but_its_successor_is() -> None:
     assert again.first == kept.last + 1
 
 
+def test_what_was_delivered_and_could_not_be_stored_is_not_waited_for() -> None:
+    made = sequencer()
+    stored = publish(made, entry([b"1"], qos=0)).block
+    refused = publish(made, entry([b"2"], qos=0, sequence=2)).block
+    assert stored is not None
+    assert refused is not None
+    made.durable("a", GROUP, stored.first - 1)
+    made.deliverable(GROUP)
+    assert made.last_unsettled(GROUP) == refused.last
+    made.withdraw(refused)
+    assert made.last_unsettled(GROUP) == stored.last
+    made.durable("a", GROUP, stored.last)
+    made.applied(GROUP, stored.last + 1)
+    assert made.last_unsettled(GROUP) == -1
+
+
 def test_a_refused_entry_is_no_repeat_although_later_ones_are_stored() -> None:
     store = MemoryStore(8)
     made = sequencer(store)

@@ -34,13 +34,13 @@ class Copies:
     ) -> None:
         """`copies`: members that each group is to have; `dial(member, user)` opens a link to another coordinator."""
         self._led = led
-        apart = led.committer.apart
         self.leadership = GroupLeadership(led.name, coordination, led, copies, dial, self._count_with)
         self.followers = Followers(
             led.name,
             led.store,
             led.sequencer,
-            apart,
+            led.committer.apart,
+            led.committer.shipped,
             self.leadership.dial,
             self.leadership,
             led.moved,

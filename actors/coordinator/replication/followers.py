@@ -50,19 +50,21 @@ class Followers:
         store: Store,
         sequencer: Sequencer,
         apart: set[int],
+        shipped: set[int],
         dial: Dial,
         changes: GroupChanges,
         moved: Callable[[Iterable[int]], None],
         depose: Callable[[Sequence[int]], None],
     ) -> None:
-        """`apart`: see `Committer`; `moved(groups)`: what is committed may have moved; `depose(groups)`: somebody else
-        leads them."""
+        """`apart`, `shipped`: see `Committer`; `moved(groups)`: what is committed may have moved; `depose(groups)`:
+        somebody else leads them."""
         self.name = name
         self.groups: dict[int, Led] = {}
         self.links: dict[str, FollowerLink] = {}
         self.store, self.sequencer, self.dial = store, sequencer, dial
         self.changes, self.moved, self.depose = changes, moved, depose
         self._apart = apart
+        self._shipped = shipped
         self._task = keep_going(self._tell(), "telling followers what is committed")
 
     # -- who there is
@@ -94,6 +96,7 @@ class Followers:
         for group in groups:
             self.groups.pop(group, None)
             self._apart.discard(group)
+            self._shipped.discard(group)
 
     def want(self, group: int, names: Iterable[str]) -> None:
         """These coordinators are to follow the group; whoever neither counts nor is among them is served no more."""
@@ -176,6 +179,7 @@ class Followers:
                 if progress.phase is not Phase.LIVE:
                     continue
                 if sealed is None:
+                    self._shipped.add(block.group)
                     sealed = self.store.sealed(block)
                     stored.append(sealed)
                     checksum = shipped_checksum(sealed)

@@ -51,6 +51,9 @@ class Following:
         self._led = led
         self._depose = depose
         self._groups: dict[int, Followed] = {}
+        # The epochs under which groups were to be led here. Until an epoch's first block is durable the store does not
+        # know of it; a leader that it has replaced is refused all the same.
+        self._adopted: dict[int, int] = {}
         self._leaders: dict[int, Link] = {}
         self._links: set[Link] = set()
         # Groups that are being set aside -> from which offset on (None: all of that is in its file).
@@ -76,14 +79,20 @@ class Following:
         the others, since a newer epoch was promised to another leader."""
         able = []
         for group, epoch in epochs.items():
-            known = self._groups.get(group)
-            if max(self._store.promised(group), known.epoch if known is not None else 0) > epoch:
+            if self._promised(group) > epoch:
                 continue
+            self._adopted[group] = epoch
             # Its tables go on to follow only what is committed: whether others count is for `Followers` to say.
             self._leaders.pop(group, None)
             self._groups.pop(group, None)
             able.append(group)
         return able
+
+    def _promised(self, group: int) -> int:
+        """The newest epoch of which something is taken here."""
+        known = self._groups.get(group)
+        here = max(self._adopted.get(group, 0), known.epoch if known is not None else 0)
+        return max(self._store.promised(group), here)
 
     # -- LinkUser
 
@@ -185,7 +194,7 @@ class Following:
         for group, epoch in epochs.items():
             if not 0 <= group < self._store.groups:
                 raise PeerError(f"group {group} is not one of this store's {self._store.groups}")
-            promised = max(self._store.promised(group), self._groups[group].epoch if group in self._groups else 0)
+            promised = self._promised(group)
             if epoch < promised:
                 stale[group] = (promised, (), -1, 0)
             else:

@@ -47,29 +47,11 @@ class HastyFollowers(Followers):
         return stored
 
 
-class ForgetfulStore:
-    """A store that has promised nothing."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def promised(self, group: int) -> int:
-        """Nothing."""
-        return 0
-
-    def promise(self, epochs: Mapping[int, int]) -> None:
-        """Nothing."""
-
-
 class CarelessFollowing(Following):
     """Takes what any leader sends, however old its epoch, as long as it fits."""
 
-    def __init__(self, store: Any, *others: Any) -> None:
-        forgetful: Any = ForgetfulStore(store)
-        super().__init__(forgetful, *others)
+    def _promised(self, group: int) -> int:
+        return 0
 
     async def _follow(self, link: Link, epochs: Mapping[int, int]) -> dict[int, tuple[Any, ...]]:
         for group in epochs:

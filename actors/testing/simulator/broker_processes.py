@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
+from lexicast.cluster.config.tables import Config
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import Member
 
 from ...broker.coordinator_events import CoordinatorEvents
 from ...broker.engine import BrokerEngine
 from ...broker.pipelines.pipeline import Pipeline
+from ...loop.background import keep_going
+from ...mqtt.listener import MqttListener
 from .network import CLUSTER_ID, KEY
 from .scene import GROUPS, Scene
 from .virtual import SimProcess
+
+
+class SimListener(MqttListener):
+    """A broker's MQTT listener without a port."""
+
+    def __init__(self, engine: BrokerEngine, config: Config) -> None:
+        super().__init__(engine, config.mqtt, False, config.broker.session_save_s)
+
+    def begin(self) -> None:
+        """What is done beside connections."""
+        self._periodic = [
+            keep_going(self._sweep(), "looking for silent clients"),
+            keep_going(self._save(), "saving sessions"),
+        ]
+
+    def accept(self) -> asyncio.Protocol:
+        """A client has come."""
+        return self._connection()
 
 
 class BrokerProcesses:
@@ -22,6 +44,7 @@ class BrokerProcesses:
         self.scene = scene
         self.engines: dict[str, BrokerEngine] = {}
         self.processes: dict[str, SimProcess] = {}
+        self.listeners: dict[str, SimListener] = {}
         self._incarnations: dict[str, int] = {}
 
     def open(self, name: str, states: Mapping[int, GroupState]) -> None:
@@ -35,8 +58,11 @@ class BrokerProcesses:
 
     def _start(self, name: str, leaders: Mapping[int, str]) -> None:
         self._incarnations[name] = incarnation = self._incarnations.get(name, 0) + 1
-        engine = self.engines[name] = BrokerEngine(name, incarnation, GROUPS, self.scene.config, self.scene)
-        events = CoordinatorEvents(engine, {}, lambda pipeline: None, lambda: None)
+        clock = self.scene.clocks[self.processes[name].node]
+        engine = self.engines[name] = BrokerEngine(name, incarnation, GROUPS, self.scene.config, clock)
+        listener = self.listeners[name] = SimListener(engine, self.scene.config)
+        sessions = listener.sessions
+        events = CoordinatorEvents(engine, sessions.requests, sessions.resumed, listener.room)
 
         def make(member: Member) -> Pipeline:
             hello = ("broker", name, incarnation)
@@ -54,6 +80,7 @@ class BrokerProcesses:
 
         members = [Member(each, 0, (each,), "", 0) for each in self.scene.coordinators]
         engine.coordinators.follow(members, make, leaders)
+        listener.begin()
 
     def kill(self, name: str) -> None:
         """Kill a broker: what it has not been answered is nobody's promise."""
@@ -61,5 +88,5 @@ class BrokerProcesses:
         if process.alive:
             self.scene.transcript.say(name, "is killed")
             process.kill()
-            del self.engines[name]
+            del self.engines[name], self.listeners[name]
             self.scene.network.ends_of(process)

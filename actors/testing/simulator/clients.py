@@ -34,6 +34,8 @@ class SimReader:
         self.since = since
         self.places: set[tuple[int, int]] = set()
         self.last: dict[int, int] = {}
+        # Where it is now; what comes from elsewhere it does not see.
+        self.stream: SimStream | None = None
 
 
 class SimStream(Subscriber):
@@ -51,6 +53,8 @@ class SimStream(Subscriber):
     def write(self, data: bytes) -> None:
         """Take one block."""
         block, reader = Block.from_wire(msgpack.unpackb(data, use_list=False)), self.reader
+        if reader.stream is not self:
+            return
         for record in block.records():
             self.scene.transcript.say(reader.name, f"sees {record.payload!r} at {block.group}:{record.offset}")
             before = reader.last.get(block.group, -1)
@@ -116,6 +120,8 @@ class Clients:
         qos = choose.randint(0, 1)
         payloads = [payload + b"/%d" % i for i in range(choose.choice([1, 1, 5]))]
         kept = payloads if qos else []
+        for each in payloads:
+            self.auditor.sent(each)
         topic = choose.choice(TOPICS)
         done = lambda result: self._answered("a client", kept, result)  # noqa: E731 - read where it is used
         what = f"publishes {b' '.join(payloads).decode()} on {topic.decode()} at QoS {qos}"
@@ -124,6 +130,7 @@ class Clients:
     def publish_marked(self, payload: bytes, packet_id: int) -> None:
         """A QoS 2 publication, sent again over other brokers and never released."""
         topic = self.scene.choose.choice(TOPICS)
+        self.auditor.sent(payload)
 
         def send() -> None:
             mark = (b"session", [packet_id])
@@ -140,6 +147,8 @@ class Clients:
         who, topic = f"producer {producer.decode()}", self.scene.choose.choice(TOPICS)
         builder = GroupEntryBuilder(topic_group(topic, GROUPS))
         payloads = [b"%s-%d" % (producer, sequence + i) for i in range(count)]
+        for each in payloads:
+            self.auditor.sent(each)
         builder.add(topic, 1, payloads, "client")
         sealed = builder.seal(producer, 1, sequence)
 
@@ -172,7 +181,7 @@ class Clients:
                 continue
             engine, process = self.brokers.engines[broker], self.brokers.processes[broker]
             scene.transcript.say(name, f"subscribes to {topic_filter.decode()} at {broker} from {start or 'now'}")
-            stream = SimStream(scene, self.auditor, engine, reader)
+            stream = reader.stream = SimStream(scene, self.auditor, engine, reader)
             stream.block()
             subscribing = engine.subscriptions.subscribe(stream, {topic_filter: Grant()}, start=start)
             task = scene.loop.create_task(subscribing, context=process.context.copy())
@@ -191,6 +200,7 @@ class Clients:
             leaves_s = scene.loop.time() + scene.choose.random() * 4
             await self._stay(broker, leaves_s, until_s)
             scene.transcript.say(name, f"leaves {broker}")
+            reader.stream = None
             process.do(engine.subscriptions.leave, stream)
             start = dict(stream.cursor)
 

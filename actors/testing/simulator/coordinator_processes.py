@@ -91,12 +91,14 @@ class CoordinatorProcesses:
 
     async def _serve(self, process: SimProcess) -> None:
         name, scene, store = process.name, self.scene, self.stores[process.name]
-        gate = self._gates[name] = self._gate(name, store, scene.transcript, self.auditor.promised)
+        clock = scene.clocks[process.node]
+        told = (self.auditor.promised, self.auditor.taken)
+        gate = self._gates[name] = self._gate(name, store, scene.transcript, *told, clock)
         taken: Any = gate
         beats = detecting_beats(scene.detect_s)
         calls = CoordinationCalls(scene, self._serving, process, scene.head)
         states = await calls.open_groups(name, store.known_epochs(), CLUSTER_ID)
-        server = CoordinatorServer(name, taken, scene, beats=beats)
+        server = CoordinatorServer(name, taken, clock, beats=beats)
         server.led.when_opened.append(partial(self._told, name, "serves groups"))
         server.led.when_closed.append(partial(self._told, name, "leads no more: groups"))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, StoreFullError
 from lexicast.storage.file.damage import Ledger
 from lexicast.storage.log.stored_block import StoredBlock
@@ -18,14 +19,24 @@ class Gate:
     """A process's way to its disk: what it commits is durable at once, unless the disk is full or the process dead."""
 
     def __init__(
-        self, name: str, store: MemoryStore, transcript: Transcript, promised: Callable[[str, int, int], None]
+        self,
+        name: str,
+        store: MemoryStore,
+        transcript: Transcript,
+        promised: Callable[[str, int, int], None],
+        taken: Callable[[str, Block], None],
+        clock: Clock,
     ) -> None:
-        """`promised(name, group, epoch)` is told of each promise."""
+        """`promised(name, group, epoch)` is told of each promise, `taken(name, block)` of each block."""
         self.name = name
         self.store = store
         self.alive = True
         self._transcript = transcript
         self._promised = promised
+        self._taken = taken
+        self._clock = clock
+        newest_us = max([tail.time_us for tail in store.tails().values()], default=0)
+        self._time = TrustedTime(clock.time_us(), clock.monotonic(), newest_us)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -33,6 +44,10 @@ class Gate:
     def _usable(self) -> None:
         if not self.alive:
             raise StoreError("dead")
+
+    def discard_us(self) -> int:
+        """See `Store.discard_us`."""
+        return self._time.us(self._clock.time_us(), self._clock.monotonic())
 
     def commit(self, blocks: Sequence[Block | StoredBlock], apply: Mapping[int, int] | None = None) -> None:
         """See `Store.commit`."""
@@ -42,8 +57,10 @@ class Gate:
             raise StoreFullError("full")
         if self._transcript.keeps and (found or apply):
             inside = "; ".join(map(told_block, found)) or "nothing new"
-            self._transcript.say(f"disk of {self.name}", f"{inside}, applied below {apply or 'all of it'}")
+            self._transcript.say(f"disk of {self.name}", f"{inside}, {_applied(apply)}")
         self.store.commit(blocks, apply)
+        for block in found:
+            self._taken(self.name, block)
 
     def promise(self, epochs: Mapping[int, int]) -> None:
         """See `Store.promise`."""
@@ -69,6 +86,12 @@ class Gate:
         self._usable()
         self._transcript.say(f"disk of {self.name}", f"takes the leader's tables of group {group}")
         self.store.install(group, page)
+
+
+def _applied(apply: Mapping[int, int] | None) -> str:
+    if apply is None:
+        return "all applied"
+    return f"applied below {dict(apply)}" if apply else "nothing applied"
 
 
 class MemoryRegistry:

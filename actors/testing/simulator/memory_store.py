@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from lexicast.cluster.records import (
 )
 from lexicast.cluster.recovery import GroupReport
 from lexicast.cluster.selection import offsets_of, select, select_from
+from lexicast.cluster.topics.names import matches
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.block_outline import outline
 from lexicast.storage.log.stored_block import StoredBlock, sealed
@@ -137,10 +138,12 @@ class MemoryTables:
         found = self._subscriptions.get((group, broker, topic))
         return None if found is None else found[0]
 
-    def due_sessions(self, now_us: int, limit: int, groups: object = None) -> list[tuple[int, SessionSaved]]:
+    def due_sessions(
+        self, now_us: int, limit: int, groups: Container[int] | None = None
+    ) -> list[tuple[int, SessionSaved]]:
         """As `TableReader.due_sessions`."""
         rows = [(group, s) for (group, _), s in self.session_rows.items() if 0 < due_us(s) <= now_us]
-        return rows[:limit]
+        return [row for row in rows if groups is None or row[0] in groups][:limit]
 
     def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
         """As `TableReader.dictionary`."""
@@ -156,6 +159,20 @@ class MemoryRetained:
 
     def __init__(self, blocks: dict[int, list[Block]]) -> None:
         self._blocks = blocks
+        self.names = self
+
+    def load_names(self) -> bool:
+        """As `RetainedReader.load_names`."""
+        return True
+
+    def scan(self, topic_filter: bytes, after: object, steps: int) -> tuple[list[bytes], None, int]:
+        """As `RetainedNames.scan`, all at once."""
+        blocks = [block for log in self._blocks.values() for block in log if block.kind == PUBLICATIONS]
+        found = dict.fromkeys([r.topic for block in blocks for r in block.records() if r.flags & RETAIN])
+        return [topic for topic in sorted(found) if matches(topic_filter, topic)], None, 0
+
+    def missing(self, topics: Sequence[bytes], token: int) -> None:
+        """As `RetainedNames.missing`."""
 
     def record(self, group: int, topic: bytes) -> Block | None:
         """As `RetainedReader.record`."""
@@ -390,6 +407,11 @@ class MemoryStore:
         blocks = [*self.blocks.get(group, []), *[each.block for each in self.tail.get(group, [])]]
         found = [block for block in blocks if block.first <= offset <= block.last]
         return any((r.offset, r.payload) == (offset, payload) for block in found for r in block.records())
+
+    def holds(self, group: int, payload: bytes) -> bool:
+        """Whether a publication is durable here, applied or not, wherever it stands."""
+        blocks = [*self.blocks.get(group, []), *[each.block for each in self.tail.get(group, [])]]
+        return any(r.payload == payload for block in blocks if block.kind == PUBLICATIONS for r in block.records())
 
     def publications(self, group: int) -> list[tuple[int, bytes]]:
         """(offset, payload) of everything that is applied."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from .transcript import Transcript
 from .virtual import NOBODY, PROCESS, SimLoop, SimProcess
 
 WIRE_BYTES_MAX = 4_096
+# Less arrives in one piece.
+SPLIT_BYTES = 8
 KEY, CLUSTER_ID = b"k" * 32, "simulated"
 
 
@@ -42,20 +44,23 @@ class Network:
         self.wires: list[SimWire] = []
         self._seed = seed
         self._dialled: dict[str, int] = {}
-        self._broken: set[tuple[str, str]] = set()
+        self._choose = random.Random(f"{seed}/connections")
+        self._broken: Counter[tuple[str, str]] = Counter()
         self._waiting: list[tuple[str, str, Callable[[], None]]] = []
 
     def is_broken(self, source: str, target: str) -> bool:
         """Whether nothing comes from one node to another."""
-        return (source, target) in self._broken
+        return self._broken[source, target] > 0
 
     def cut_way(self, source: str, target: str) -> None:
-        """Nothing comes from one node to another from now on."""
-        self._broken.add((source, target))
+        """Nothing comes from one node to another from now on, until it is mended as often as it was cut."""
+        self._broken[source, target] += 1
 
     def mend_way(self, source: str, target: str) -> None:
         """What was held up comes now."""
-        self._broken.discard((source, target))
+        self._broken[source, target] -= 1
+        if self.is_broken(source, target):
+            return
         waiting, self._waiting = self._waiting, []
         for start, end, work in waiting:
             if (start, end) == (source, target):
@@ -77,6 +82,18 @@ class Network:
         for wire in self.standing():
             if wire.process is process:
                 wire.abort()
+
+    def connect(
+        self, client: SimProcess, made: asyncio.Protocol, server: SimProcess, accept: Callable[[], asyncio.Protocol]
+    ) -> None:
+        """A plain connection from one process to another: `made` is its side's protocol, `accept` makes the other's."""
+        choose = [random.Random(self._choose.random()) for _ in range(2)]
+        sides = (SimWire(self, choose[0], made, client), SimWire(self, choose[1], made, server))
+        sides[0].peer, sides[1].peer = sides[1], sides[0]
+        sides[0].told = sides[1].told = False
+        self.wires += sides
+        server.do(sides[1].accepted, accept)
+        client.do(made.connection_made, sides[0])
 
     async def dial(
         self,
@@ -120,11 +137,13 @@ class Network:
 class SimWire(asyncio.Transport):
     """One side of a link: what is written arrives later, in order, in pieces; or never, once a side is cut."""
 
-    def __init__(self, network: Network, choose: random.Random, link: Link, process: SimProcess) -> None:
+    def __init__(self, network: Network, choose: random.Random, link: asyncio.Protocol, process: SimProcess) -> None:
         super().__init__()
         self._network, self._loop, self._choose, self._link = network, network.loop, choose, link
         self.process = process
         self.peer: SimWire = self
+        # Whether the transcript has what is written.
+        self.told = True
         self._clear_at = 0.0
         self._on_way = 0
         self._line: deque[bytes] = deque()  # timers of the same time go off in any order, bytes must not
@@ -142,14 +161,20 @@ class SimWire(asyncio.Transport):
     def _when_mended(self, work: Callable[[], None]) -> None:
         self._network.when_mended(self.process.node, self.peer.process.node, work)
 
+    def accepted(self, accept: Callable[[], asyncio.Protocol]) -> None:
+        """The process on this side takes the connection."""
+        self._link = accept()
+        self._link.connection_made(self)
+
     # -- what is written
 
     def write(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are ever written
         if self.cut:
             return
-        self._network.transcript.sent(self.process.name, self.peer.process.name, data)
-        at = self._choose.randint(0, len(data))
-        for piece in (data[:at], data[at:]):
+        if self.told:
+            self._network.transcript.sent(self.process.name, self.peer.process.name, data)
+        at = self._choose.randint(0, len(data)) if len(data) > SPLIT_BYTES else 0
+        for piece in (data[:at], data[at:]) if at else (data,):
             delay = self._choose.choice([0.0, 0.0001, 0.001, 0.02]) * self._choose.random()
             self._clear_at = max(self._clear_at, self._loop.time() + delay)
             self._on_way += len(piece)
@@ -219,6 +244,12 @@ class SimWire(asyncio.Transport):
             self._loop.call_at(at, self._tell_end, context=NOBODY)
 
     close = abort
+
+    def is_closing(self) -> bool:
+        return self.cut
+
+    def write_eof(self) -> None:
+        """The peer closes when it has read the last words."""
 
     def _tell_end(self) -> None:
         if self._broken:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.protocol.heartbeat import Beats
 
@@ -15,11 +16,30 @@ from .virtual import NOBODY, SimLoop, SimProcess
 
 GROUPS = 3
 TOPICS = (b"a", b"b/1", b"b/2", b"c")
+# When stories begin, by clocks that are right.
+BEGIN_US = 1_700_000_000 * US_PER_S
 FILTERS = (b"#", b"b/+", b"a", b"c", b"b/1")
+NODES = ("node-0", "node-1", "node-2")
+
+
+class NodeClock:
+    """The `Clock` of a node; `ahead_s` may jump."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.ahead_s = 0.0
+
+    def time_us(self) -> int:
+        """See `Clock`."""
+        return BEGIN_US + int((self._loop.time() + self.ahead_s) * US_PER_S)
+
+    def monotonic(self) -> float:
+        """See `Clock`."""
+        return self._loop.time()
 
 
 class Scene:
-    """See the module's docstring; it is a `Clock`, by which all that runs in the story goes."""
+    """See the module's docstring."""
 
     def __init__(self, seed: int, transcript: Transcript) -> None:
         self.seed = seed
@@ -29,28 +49,28 @@ class Scene:
         transcript.now_s = self.loop.time
         self.network = Network(self.loop, seed, transcript)
         self.config = Config().replaced(
-            broker__cache_bytes_max=self.choose.choice([0, 300, 1 << 20]), link__batch_bytes_max=4096
+            broker__cache_bytes_max=self.choose.choice([0, 300, 1 << 20]),
+            broker__session_save_s=0.3,
+            link__batch_bytes_max=4096,
+            link__request_timeout_s=3.0,
+            mqtt__allow_anonymous="always",
+            mqtt__inflight_max=self.choose.choice([2, 1_000]),
         )
-        self.coordinators = tuple([f"coordinator-{i}" for i in range(self.choose.randint(1, 3))])
-        self.copies = min(len(self.coordinators), self.choose.choice([1, 2, 2, 3]))
+        self.coordinators = tuple([f"coordinator-{i}" for i in range(self.choose.choice([1, 2, 2, 3, 3]))])
+        self.copies = min(len(self.coordinators), self.choose.choice([1, 2, 2, 3, 3]))
         # After so long a silent coordinator is taken for lost; and a silent link of a broker is ended.
         self.detect_s = self.choose.choice([0.3, 0.5, 1.0])
         self.broker_beats = Beats(0.2, 1.0)
         # Where the coordination server is.
-        self.head = "node-0"
+        self.head = self.choose.choice(NODES)
+        self.clocks = {node: NodeClock(self.loop) for node in NODES}
         self.processes: list[SimProcess] = []
-
-    def time_us(self) -> int:
-        """See `Clock`."""
-        return int(self.loop.time() * 1e6) + 1
-
-    def monotonic(self) -> float:
-        """See `Clock`."""
-        return self.loop.time()
+        # Whether some disk has been full.
+        self.was_full = False
 
     def node_of(self, name: str) -> str:
         """Where a coordinator or broker runs: one of each is on a node, by their numbers."""
-        return f"node-{int(name.rpartition('-')[2]) % len(self.coordinators)}"
+        return NODES[int(name.rpartition("-")[2]) % len(NODES)]
 
     def new_process(self, name: str, node: str) -> SimProcess:
         """A process that begins to run."""

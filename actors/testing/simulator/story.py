@@ -1,20 +1,30 @@
 """One story: a cluster, its clients and what goes wrong, all from a seed, so that a failure replays.
 
-Real: coordinators (sequencer, committer, routing, requests, copies), the coordination server and its watch, pipelines,
-links and their heartbeats, engines, fan-out, subscribers, caches. Some stories have several copies of each group, and
-coordinators that are lost, or only taken for lost. Simulated: the clock and processes (`virtual`: time passes when
-nothing is left to do), disks (`disks`: slow, sometimes full, and a crash loses what was not committed), wires
-(`network`: delays, pieces, cuts). No sockets, no threads, no real time.
+Real: coordinators (sequencer, committer, routing, requests, copies, homes of sessions), the coordination server and its
+watch, pipelines, links and their heartbeats, engines, fan-out, subscribers, caches, MQTT connections and sessions.
+Simulated: clocks and processes (`virtual`: time passes when nothing is left to do), disks (`disks`: slow, sometimes
+full, and a crash loses what was not committed), wires (`network`: delays, pieces, cuts, ways that are broken). No
+sockets, no threads, no real time. What goes wrong is in `mishaps`.
 
 `run(seed)` plays one story and raises `Violation` when a guarantee of docs/guarantees.md is broken:
 
-    order       within a group every subscriber sees offsets ascend, and all see the same record at an offset
-    once        nothing is stored twice, no subscriber sees a position twice
-    kept        nothing acknowledged at QoS 1 or 2 is lost: it is in the log, and every subscriber gets what is
+    order       within a group every subscriber sees offsets ascend, and all see the same record at an offset; a session
+                sees QoS 1 and 2 for the first time in that order
+    once        nothing is stored twice but what MQTT sends again at QoS 1, and wills; a reader sees no position twice
+    kept        nothing acknowledged at QoS 1 or 2 is lost: it is in the log, and every subscriber and session gets it
     committed   a publication of QoS 1 or 2 is never seen before it is durable in every member of its in-sync set
     fenced      a member that has promised an epoch never promises an older one, whatever it has been through
-    alike       in the end each group has its copies again, with the same records at the same places
-    alive       nobody ends by himself
+    time        within a group times never go back, whatever clocks do
+    alike       in the end each group has its copies again, with the same records at the same places and times
+    sessions    a session that was there is there, at whichever broker its client comes back
+    wills       of a connection that was lost are out in the end, of one that stands they are not
+    retained    a newcomer is given what is retained
+    alive       nobody ends by himself, nobody is sent what he cannot read
+
+Not looked at: dictionaries and compression, bounded memory, retention and repair (a `MemoryStore` keeps everything and
+has no bytes), when a will with a delay goes out, clocks that jump by more than an hour, a lost registry, and QoS 2 over
+a broker that is cut off and sends what its client has completed over another one meanwhile (`mqtt_clients`): that may
+be stored twice.
 """
 
 from __future__ import annotations
@@ -37,12 +47,14 @@ from .clients import Clients
 from .coordinator_processes import CoordinatorProcesses
 from .disks import Gate
 from .mishaps import Mishaps
+from .mqtt_clients import LOOK_S, RETAINED_FILTER, SimMqttClient
 from .scene import FILTERS, Scene
 from .transcript import Transcript
 from .virtual import NOBODY
 
 STORY_S = 3.0
 HEAL_S = 120.0
+RETAINED_S = 20.0
 # What is cancelled may have something to end in its turn.
 PUT_AWAY_ROUNDS = 5
 
@@ -57,6 +69,7 @@ class Story:
         self.brokers = BrokerProcesses(self.scene)
         self.clients = Clients(self.scene, self.brokers, self.auditor)
         self.mishaps = Mishaps(self.scene, self.coordinators, self.brokers)
+        self.sessions: list[SimMqttClient] = []
         self.lasted_s = 0.0
 
     async def play(self) -> None:
@@ -86,10 +99,22 @@ class Story:
                 sequence += count
         for i in range(choose.randint(1, 5)):
             scene.later(when() * 0.7, self.clients.read, f"reader-{i}", choose.choice(FILTERS), begin_s + STORY_S)
+        self._with_sessions(begin_s)
         for _ in range(choose.randint(0, 8)):
             scene.at(begin_s + when(), self.mishaps.happen)
         await asyncio.sleep(STORY_S + 1.0)
         await self._healed()
+
+    def _with_sessions(self, begin_s: float) -> None:
+        """MQTT clients, in every other story."""
+        scene, choose = self.scene, self.scene.choose
+        process = scene.new_process("clients", "elsewhere")
+        for i in range(choose.choice([0, 0, 1, 2, 3])):
+            client = SimMqttClient(scene, self.brokers, self.auditor, process, f"session-{i}")
+            self.sessions.append(client)
+            scene.later(choose.random() * 0.5, client.live, begin_s + STORY_S)
+            for n in range(choose.randint(0, 12)):
+                scene.at(begin_s + choose.random() * STORY_S, client.publish, b"mqtt-%d-%d" % (i, n))
 
     async def _healed(self) -> None:
         """Nothing disturbs any more: everything has to come right. Raises Violation."""
@@ -101,17 +126,34 @@ class Story:
                 auditor.found(f"kept: {lacking}")
                 break
             await asyncio.sleep(0.5)
-        lost = auditor.lost()
-        if lost:
-            auditor.found(f"kept: {lost} were acknowledged and are not stored")
+        if self.sessions and not auditor.broken:
+            await self._see_retained()
+        auditor.check_times()
+        for session in self.sessions:
+            auditor.check_order(session.name, session.seen)
         for error in loop.errors:
             auditor.found(f"alive: {error}")
         self.lasted_s = loop.time()
         if auditor.broken:
             raise Violation(auditor.broken[0])
 
+    async def _see_retained(self) -> None:
+        """Somebody who has not been there before is given what is retained."""
+        client = SimMqttClient(self.scene, self.brokers, self.auditor, self.sessions[0].process, "newcomer")
+        client.filter = RETAINED_FILTER
+        self.scene.begin(client.live, 0.0)
+        for _ in range(round(RETAINED_S / LOOK_S)):
+            await asyncio.sleep(LOOK_S)
+            if client.retained == self.auditor.retained():
+                return
+        wanted = self.auditor.retained()
+        self.auditor.found(f"retained: a newcomer gets {client.retained}, what is retained is {wanted}")
+
     def lacking(self) -> str:
         """What is still to come."""
+        lost = self.auditor.lost()
+        if lost:
+            return f"{lost} were acknowledged and are not stored"
         for engine in self.brokers.engines.values():
             for pipeline in engine.coordinators.pipelines.values():
                 if pipeline.unanswered_bytes:
@@ -127,6 +169,9 @@ class Story:
             if not wanted <= reader.places:
                 missing = sorted(wanted - reader.places)
                 return f"{reader.name} ({reader.filter!r} since {reader.since}) lacks {missing[:3]} of {len(missing)}"
+        for session in self.sessions:
+            if lacks := session.lacking():
+                return lacks
         for group, state in self.coordinators.coordination.states().items():
             if len(state.in_sync) < self.scene.copies:
                 return f"group {group} has {len(state.in_sync)} copies"
@@ -158,6 +203,8 @@ def run(seed: int, broken: Break | None = None, transcript: Transcript | None = 
         (watching_module, "dial_any", network.dial),
         (committer_module, "monotonic", loop.time),
         (turns_module, "now_s", loop.time),
+        # What only measures the event loop.
+        (turns_module.LoopWatch, "PERIOD_S", HEAL_S),
         *(broken.substitutes if broken is not None else ()),
     ]
     with transcript.listening(), in_the_place_of(substitutes):

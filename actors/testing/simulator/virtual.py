@@ -60,6 +60,8 @@ class SimProcess:
 
     def go_on(self) -> None:
         """Do what has gathered."""
+        if not self.alive:
+            return
         held, self._held = self._held or [], None
         for context, work, arguments in held:
             asyncio.get_running_loop().call_soon(work, *arguments, context=context)
