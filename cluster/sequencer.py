@@ -148,6 +148,15 @@ class Group:
         """Records handed out and not yet committed."""
         return self.next - self.committed
 
+    @property
+    def last_unsettled(self) -> int:
+        """The last offset of what was delivered and is not applied yet; -1 where there is nothing: what could not be
+        stored is not waited for."""
+        for block in reversed(self.unapplied):
+            if block.last < self.delivered:
+                return block.last
+        return -1
+
 
 class Sequencer:
     """All groups that one coordinator leads; see the module's docstring."""
@@ -305,15 +314,6 @@ class Sequencer:
                     known.runs = deque([r for r in known.runs if not block.first <= r.offset <= block.last])
             for mark in block.meta.marks:
                 state.marks.pop((mark.session_uid, mark.packet_id), None)
-
-    def last_unsettled(self, group: int) -> int:
-        """The last offset of what was delivered and is not applied yet; -1 where there is nothing: what could not be
-        stored is not waited for."""
-        state = self.groups[group]
-        for block in reversed(state.unapplied):
-            if block.last < state.delivered:
-                return block.last
-        return -1
 
     def waiting(self, group: int, offset: int) -> Iterator[Block]:
         """Delivered publication blocks at or after `offset` that are not applied yet (the store may lack them).

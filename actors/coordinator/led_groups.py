@@ -163,7 +163,8 @@ class LedGroups:
     async def settled(self, numbers: Iterable[int]) -> None:
         """Return once what these groups have delivered by now is in the store, where an answer is looked for then, or
         refused by the disk."""
-        lasts = {n: self.sequencer.last_unsettled(n) for n in numbers if n in self.sequencer.groups}
+        groups = self.sequencer.groups
+        lasts = {n: groups[n].last_unsettled for n in numbers if n in groups}
         behind = [(number, last) for number, last in lasts.items() if last >= 0]
         if behind:
             await asyncio.wait([self._applied(number, last) for number, last in behind])

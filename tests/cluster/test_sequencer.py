@@ -232,12 +232,12 @@ def test_what_was_delivered_and_could_not_be_stored_is_not_waited_for() -> None:
     assert refused is not None
     made.durable("a", GROUP, stored.first - 1)
     made.deliverable(GROUP)
-    assert made.last_unsettled(GROUP) == refused.last
+    assert made.groups[GROUP].last_unsettled == refused.last
     made.withdraw(refused)
-    assert made.last_unsettled(GROUP) == stored.last
+    assert made.groups[GROUP].last_unsettled == stored.last
     made.durable("a", GROUP, stored.last)
     made.applied(GROUP, stored.last + 1)
-    assert made.last_unsettled(GROUP) == -1
+    assert made.groups[GROUP].last_unsettled == -1
 
 
 def test_a_refused_entry_is_no_repeat_although_later_ones_are_stored() -> None:

@@ -15,6 +15,7 @@ JUMPS_S = (-86_400.0, -60.0, -0.5, 0.5, 60.0, 3_000.0)
 SLOW_WORKS_S, SLOW_RESTS_S = 0.01, 0.15
 
 
+# More than 25 methods: one for each mishap, and for how it ends.
 class Mishaps:
     """See the module's docstring."""
 
