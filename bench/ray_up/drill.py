@@ -15,7 +15,7 @@ from typing import Final
 
 from lexicast.cluster.errors import LexicastError
 
-from .machines import Machine, MachineRoom
+from .machines import MachineRoom, SshMachine
 from .transcript import OperatorPage, matching, settled, shown
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -214,7 +214,7 @@ class Drill:
 
     # -- their means
 
-    def _machine(self, name: str) -> Machine:
+    def _machine(self, name: str) -> SshMachine:
         return self._network.machines[name]
 
     def _do(self, line: str, *, show: str = "", must: str = "", must_not: str = "") -> list[str]:

@@ -108,7 +108,7 @@ def lacking() -> str:
     return "" if made.returncode == 0 else f"no namespaces with networks of their own here: {made.stderr.strip()}"
 
 
-class Machine:
+class SshMachine:
     """One machine, which can be switched on and off; its disk stays."""
 
     def __init__(self, base: Path, name: str, address: str, role: str) -> None:
@@ -199,8 +199,8 @@ class MachineRoom:
     def __init__(self, base: Path, operator: str, machines: dict[str, str]) -> None:
         """`operator`: the address of the operator's; `machines`: name -> address."""
         self._base = base
-        self.operator = Machine(base, "operator", operator, OPERATOR)
-        self.machines = {name: Machine(base, name, address, WORKER) for name, address in machines.items()}
+        self.operator = SshMachine(base, "operator", operator, OPERATOR)
+        self.machines = {name: SshMachine(base, name, address, WORKER) for name, address in machines.items()}
         key = self.operator.home / ".ssh" / "id_ed25519"
         key.parent.mkdir(mode=0o700)
         for file in (key, base / "host_key"):
@@ -226,7 +226,7 @@ class MachineRoom:
         for name in names:
             self._wait_for_sshd(self.machines[name])
 
-    def _wait_for_sshd(self, machine: Machine) -> None:
+    def _wait_for_sshd(self, machine: SshMachine) -> None:
         probe = self.operator.command(f"exec 3<> /dev/tcp/{machine.address}/22")
         wait_until(
             lambda: not subprocess.run(probe, capture_output=True, check=False).returncode,

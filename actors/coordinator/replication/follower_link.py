@@ -62,6 +62,7 @@ class Shipping(Protocol):
     store: Store
     sequencer: Sequencer
     groups: dict[int, Led]
+    shipped: set[int]
     dial: Dial
     moved: Callable[[Iterable[int]], None]
     depose: Callable[[Sequence[int]], None]
@@ -300,7 +301,8 @@ class FollowerLink:
                 return await self._say_end(link, group, led, progress, end)
             page = [(last, value) for last, value in stored if last < state.applied]
         if not page:
-            # Everything that it lacks is in memory.
+            # Everything that it lacks is in memory; of that the disk here may not have all yet.
+            followers.shipped.add(group)
             missing = [followers.store.sealed(block) for block in state.unapplied if block.last > progress.sent]
             page = [(stored.block.last, stored.value) for stored in missing]
             progress.phase = Phase.LIVE

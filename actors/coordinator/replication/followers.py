@@ -64,7 +64,7 @@ class Followers:
         self.store, self.sequencer, self.dial = store, sequencer, dial
         self.changes, self.moved, self.depose = changes, moved, depose
         self._apart = apart
-        self._shipped = shipped
+        self.shipped = shipped
         self._task = keep_going(self._tell(), "telling followers what is committed")
 
     # -- who there is
@@ -96,7 +96,7 @@ class Followers:
         for group in groups:
             self.groups.pop(group, None)
             self._apart.discard(group)
-            self._shipped.discard(group)
+            self.shipped.discard(group)
 
     def want(self, group: int, names: Iterable[str]) -> None:
         """These coordinators are to follow the group; whoever neither counts nor is among them is served no more."""
@@ -179,7 +179,7 @@ class Followers:
                 if progress.phase is not Phase.LIVE:
                     continue
                 if sealed is None:
-                    self._shipped.add(block.group)
+                    self.shipped.add(block.group)
                     sealed = self.store.sealed(block)
                     stored.append(sealed)
                     checksum = shipped_checksum(sealed)

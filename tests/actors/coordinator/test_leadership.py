@@ -70,9 +70,13 @@ def leading() -> Leading:
     return Leading()
 
 
+async def _noted(counted: Any, alone: bool) -> None:
+    """Whom it counts with is durable at once."""
+
+
 @pytest.fixture
 async def leadership(told: Told, leading: Leading) -> AsyncIterator[GroupLeadership]:
-    made = GroupLeadership("a", cast(Coordination, told), leading, 2, lambda member, user: None)
+    made = GroupLeadership("a", cast(Coordination, told), leading, 2, lambda member, user: None, _noted)
     made.followers = cast(Followers, leading)
     await made.start({0: OURS})
     yield made
