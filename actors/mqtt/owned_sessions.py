@@ -254,6 +254,8 @@ class OwnedSessions:
             filters_of(session),
             place_of(session, handed_over=True),
         )
+        # Its home may give it to another connection before it has this.
+        self._handed_over.keep(session.client_id, session.generation, (filters_of(session), left.place))
         while True:
             try:
                 if left.expiry_s or left.will_us:

@@ -14,7 +14,9 @@ import random
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+AnyHandle = TypeVar("AnyHandle", bound=asyncio.Handle)
 
 
 class Standstill(AssertionError):
@@ -113,17 +115,20 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]  # asyncio's are generic in the callback's arguments
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        return super().call_soon(_of_process(callback, context), *args, context=context)
+        made = OfProcess(callback, context)
+        return made.handled(super().call_soon(made, *args, context=context))
 
     def call_soon_threadsafe(  # type: ignore[override]  # as above
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        return super().call_soon_threadsafe(_of_process(callback, context), *args, context=context)
+        made = OfProcess(callback, context)
+        return made.handled(super().call_soon_threadsafe(made, *args, context=context))
 
     def call_at(  # type: ignore[override]  # as above
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return super().call_at(when, _of_process(callback, context), *args, context=context)
+        made = OfProcess(callback, context)
+        return made.handled(super().call_at(when, made, *args, context=context))
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # of a future that is a coroutine's too
         """Do it after a disk's delay."""
@@ -156,10 +161,31 @@ class SimLoop(asyncio.BaseEventLoop):
         return found
 
 
-def _of_process(callback: Callable[..., Any], context: Context | None) -> Callable[..., Any]:
-    """`callback`, which the process does that has made it, or whose context is given."""
-    process = PROCESS.get() if context is None else context.get(PROCESS)
-    return callback if process is None else partial(process.perform, callback)
+class OfProcess:
+    """A callback, which the process does that has made it, or whose context is given; late, unless it is cancelled
+    by then."""
+
+    __slots__ = ("_handle", "_process", "_work")
+
+    def __init__(self, work: Callable[..., Any], context: Context | None) -> None:
+        self._work = work
+        self._process = PROCESS.get() if context is None else context.get(PROCESS)
+        self._handle: asyncio.Handle | None = None
+
+    def handled(self, handle: AnyHandle) -> AnyHandle:
+        """The event loop's handle of it."""
+        self._handle = handle
+        return handle
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._process is None:
+            self._work(*arguments)
+        else:
+            self._process.perform(self._do, *arguments)
+
+    def _do(self, *arguments: Any) -> None:
+        if self._handle is None or not self._handle.cancelled():
+            self._work(*arguments)
 
 
 def _described(context: dict[str, Any]) -> str:
