@@ -56,6 +56,8 @@ LAGGING_S = 10.0
 SESSIONS_A_TURN = 1_000
 RETRY_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
+# How long a home that asks for a session waits until it is saved: less than it waits for the answer.
+LETTING_GO_S = 1.0
 # What a session has that begins.
 NO_FILTERS = filters_of(Session("", b"", 0))
 NO_PLACE = place_of(Session("", b"", 0))
@@ -174,9 +176,9 @@ class OwnedSessions:
         self.owners[session.client_id] = owner
         return True
 
-    async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()] | None:
+    async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()]:
         """The session goes to another connection: end this one and hand over its state; () when it had not begun to be
-        served, None when it is not here. One that was handed over before is so again, with what it had then."""
+        served. One that was handed over, or let go, before is handed over again, with what it had then."""
         owner = self.owners.get(client_id)
         if owner is not None and owner.session.generation == generation:
             owner.taken_over(clean)
@@ -185,11 +187,12 @@ class OwnedSessions:
             return state
         letting_go = self.letting_go.get(client_id)
         if letting_go is not None:
-            await asyncio.wait([letting_go])
-        if client_id in self._opening:
+            await asyncio.wait([letting_go], timeout=LETTING_GO_S)
+        found = self._handed_over.of(client_id, generation)
+        if found is None and client_id in self._opening:
             self._passed_on[client_id] = max(generation, self._passed_on.get(client_id, -1))
-            return ()
-        return self._handed_over.of(client_id, generation)
+        # One that was never served here stands where it was: how far this broker has got says nothing of it.
+        return found or ()
 
     def resumed(self, pipeline: Pipeline) -> None:
         """A coordinator's link stands: what it keeps in memory only it is told again."""

@@ -326,6 +326,10 @@ class GroupLeadership:
                 await asyncio.sleep(RETRY_S)
                 continue
             await self._open_given({group: new for group, (_, new) in changes.items() if held.get(group) == new})
-            self.depose([group for group, (_, new) in changes.items() if held.get(group, new) != new])
+            others = {group: known for group, (known, new) in changes.items() if held.get(group, new) != new}
+            # Who counts has changed meanwhile, by what this coordinator has asked for: nobody else would lead it.
+            mine = [g for g, known in others.items() if (held[g].epoch, held[g].leader) == (known.epoch, self.name)]
+            self.depose([group for group in others if group not in mine])
             changes = {group: change for group, change in changes.items() if group not in held}
+            changes |= {group: (held[group], held[group]._replace(epoch=held[group].epoch + 1)) for group in mine}
             await asyncio.sleep(RETRY_S if changes else 0)
