@@ -125,6 +125,13 @@ class DrilledCluster:
         self.run = json.loads(ready.read_text())
         self.key = (self.head.disk / "cluster.key").read_bytes()
 
+    def node(self, *arguments: str) -> None:
+        """`lexicast node` with these arguments, on the head; returns when it has ended. Raises UnavailableError."""
+        log = self.folder / "node.log"
+        command = [sys.executable, "-m", "lexicast.actors.cli", "node", *arguments, "--data-dir", str(DATA)]
+        if self.head.start_process(command, log, RAY_ENVIRONMENT).wait(START_S):
+            raise UnavailableError(f"lexicast node {' '.join(arguments)} has failed: {log_tail(log)}")
+
     def stop_up(self) -> None:
         """End `lexicast up` and all its actors, cleanly where that can be."""
         if self._up is None:

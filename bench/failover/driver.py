@@ -12,6 +12,7 @@ needed) the next one follows. All is on one machine, so this measures detection 
                               or sent after the fault, between clients that are connected elsewhere
     recover_crash_p95_ms      of kills of a coordinator's or broker's process
     recover_node_p95_ms       of nodes that are killed, lose power, stop, lose their raylet, or are cut off
+    drain_max_ms              of nodes that are drained, the longest; who was connected there is among `returned`
     recover_one_way_p95_ms    of nodes that are heard and hear nothing, or hear and are not heard
     returned_p50_ms, _p95_ms  till a subscriber of a lost broker or node has the first message published after the loss
     restarts                  how often `lexicast up` had to be started again
@@ -209,6 +210,8 @@ def tell(report: DriverReport, cluster: DrilledCluster, load: DrillLoad, drills:
     for name, some in (("crash", CRASHES), ("node", NODES_LOST), ("one_way", ONE_WAY)):
         values = [each.elsewhere_s for each in drilled if each.kind in some]
         report.figure(f"recover_{name}_p95_ms", in_ms(percentile(values, 95)))
+    drains = [each.elsewhere_s for each in drilled if each.kind == "node_drain"]
+    report.figure("drain_max_ms", in_ms(max(drains, default=None)))
     returned = [back_s for each in drilled for back_s in each.returned_s]
     for percent in (50, 95, 100):
         report.figure(f"returned_p{percent}_ms", in_ms(percentile(returned, percent)))

@@ -94,6 +94,13 @@ def _node(how: str) -> Strike:
     return strike
 
 
+def _drain(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
+    """A node is drained as before maintenance; at the end it serves again."""
+    machine = _worker(cluster, seen)
+    cluster.node("drain", machine.name)
+    return Struck(machine, partial(cluster.node, "drain", machine.name, "--undo"), everywhere=False)
+
+
 def _cut(*, incoming: bool, outgoing: bool) -> Strike:
     def strike(cluster: DrilledCluster, seen: Overview, turn: int) -> Struck:
         machine = _worker(cluster, seen)
@@ -128,6 +135,7 @@ KINDS: Final = {
         Fault("node_kill", _node("kill"), PAUSE_S),
         Fault("node_off", _node("off"), PAUSE_S),
         Fault("node_pause", _node("pause"), PAUSE_S),
+        Fault("node_drain", _drain, PAUSE_S),
         Fault("cut_both", _cut(incoming=True, outgoing=True), CUT_S),
         Fault("cut_in", _cut(incoming=True, outgoing=False), CUT_S),
         Fault("cut_out", _cut(incoming=False, outgoing=True), CUT_S),
