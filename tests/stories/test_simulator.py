@@ -15,10 +15,10 @@ TESTS = 4
 # How many stories, from the first on, it takes until each is noticed.
 CAUGHT_AFTER = {
     "acknowledge-early": 4,
-    "skip-epoch-check": 11,
-    "apply-early": 11,
-    "forget-promise": 178,
-    "count-joiner-early": 51,
+    "skip-epoch-check": 34,
+    "apply-early": 6,
+    "forget-promise": 142,
+    "count-joiner-early": 14,
     "deliver-uncommitted": 4,
 }
 

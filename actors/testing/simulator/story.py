@@ -30,6 +30,7 @@ be stored twice.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,7 @@ from ...broker.pipelines import pipeline as pipeline_module
 from ...coordination import watching as watching_module
 from ...coordinator import committer as committer_module
 from ...loop import turns as turns_module
+from ...mqtt import owned_sessions as owned_sessions_module
 from .auditor import Violation
 from .breaks import Break
 from .broker_processes import BrokerProcesses
@@ -180,6 +182,17 @@ class Story:
         return ""
 
 
+class SeededSecrets:
+    """In the place of `secrets`: the same bytes each time."""
+
+    def __init__(self, seed: int) -> None:
+        self._choose = random.Random(f"{seed}/secrets")
+
+    def token_bytes(self, count: int) -> bytes:
+        """See `secrets.token_bytes`."""
+        return self._choose.randbytes(count)
+
+
 @contextmanager
 def in_the_place_of(replaced: list[tuple[Any, str, Any]]) -> Iterator[None]:
     """Attributes of modules (module, name, value) for a while."""
@@ -203,6 +216,7 @@ def run(seed: int, broken: Break | None = None, transcript: Transcript | None = 
         (watching_module, "dial_any", network.dial),
         (committer_module, "monotonic", loop.time),
         (turns_module, "now_s", loop.time),
+        (owned_sessions_module, "secrets", SeededSecrets(seed)),
         # What only measures the event loop.
         (turns_module.LoopWatch, "PERIOD_S", HEAL_S),
         *(broken.substitutes if broken is not None else ()),
