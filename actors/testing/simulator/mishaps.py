@@ -93,7 +93,10 @@ class Mishaps:
 
     def stopped(self) -> None:
         """A process does nothing for a while, and goes on then."""
-        process = self.scene.choose.choice(self._running())
+        running = self._running()
+        if not running:
+            return
+        process = self.scene.choose.choice(running)
         self._say(f"{process.name} is stopped")
         process.stop()
         self.scene.at(self._soon(1.5), self._go_on, process)
@@ -105,7 +108,10 @@ class Mishaps:
 
     def slow(self) -> None:
         """A process does little for a while."""
-        process = self.scene.choose.choice(self._running())
+        running = self._running()
+        if not running:
+            return
+        process = self.scene.choose.choice(running)
         self._say(f"{process.name} is slow")
         self._rest(process, self._soon(1.5))
 
