@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from lexicast.cluster.blocks import Block, unpack_topics
@@ -260,10 +261,14 @@ class Past:
         return {group: self._led.store.offset_at(group, time_us) for group in wanted}
 
     def records(self, peer: BrokerPeer, group: int, offsets: Iterable[int]) -> list[Any]:
-        """Single records by offset, each as a block of its own; those no longer kept are left out."""
+        """Single records by offset, each as a block of its own; those no longer kept are left out.
+
+        Those too that were delivered and are not in the log yet: left out, they would be taken for discarded.
+        """
         found: list[Any] = []
         for offset in list(offsets)[:RECORDS_MAX]:
-            for block in self._led.store.read(group, offset, bytes_max=1, upto=offset).blocks:
+            stored = self._led.store.read(group, offset, bytes_max=1, upto=offset).blocks
+            for block in stored or islice(self._led.sequencer.waiting(group, offset), 1):
                 part = select(block, [at == offset for at in offsets_of(block)])
                 if part is not None:
                     found.append(part.to_wire())

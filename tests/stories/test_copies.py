@@ -252,3 +252,20 @@ async def test_a_joiner_counts_where_nothing_is_left_of_the_end_of_its_leaders_l
             await broker.publish(b"t/%d" % i, [b"after"], qos=1)
         await cluster.restart_coordinator(BOTH[1])
         assert all(other.applied_end(group)[1] > last for group, last in lasts.items())
+
+
+async def test_what_was_delivered_is_found_again_before_it_is_in_the_log(tmp_path: Path) -> None:
+    """A broker asks for it, to send it again to a client that has come back, and takes what is not there for gone."""
+    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
+        await two(cluster)
+        broker = await cluster.start_engine("broker-0")
+        group = topic_group(b"a", GROUPS)
+        server = cluster.coordinators[states(cluster)[group][1]].server
+        for _ in range(100):  # the log follows a tenth of a second later, if this process is not held up meanwhile
+            ((_, _, offset),) = await broker.publish(b"a", [b"payload"], qos=1)
+            if server.sequencer.groups[group].applied <= offset:
+                break
+        else:
+            raise AssertionError("whatever is acknowledged is in the log at once")
+        found = server.past.records(server.routing.peers["broker-0"], group, [offset, offset + 1])
+        assert [record.payload for wire in found for record in Block.from_wire(wire).records()] == [b"payload"]
