@@ -89,6 +89,10 @@ class Subscriptions:
         """What the group holds from `offset` on comes live."""
         self.live.reached(group, offset)
 
+    def head(self, group: int) -> int | None:
+        """Up to where the group has been delivered here; None where that is not known yet."""
+        return self.live.heads.get(group)
+
     @property
     def catching_up(self) -> int:
         """Subscribers that are being brought up from the store."""

@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
 from lexicast.cluster.clock import Clock
@@ -28,13 +28,13 @@ from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.protocol.messages import ACK, HEADS, TAKEN, WireEntry, check_entry_columns
 from lexicast.cluster.records import ControlRecord
 from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequencer
-from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.store import Store
 
 from ..link.link import Link
 from ..loop.background import cannot_go_on
 from .committer import Committer
 from .peers import BrokerPeer, Routing
+from .replication.group_copies import GroupCopies
 from .sequencer_memory import StoreMemory
 from .waiters import ELSEWHERE, Done, Ticket, Waiters, wake
 
@@ -42,30 +42,6 @@ from .waiters import ELSEWHERE, Done, Ticket, Waiters, wake
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 # The same in records: well below `RECORDS_PENDING_MAX`, where publications are refused.
 UNCOMMITTED_RECORDS_MAX = RECORDS_PENDING_MAX // 4
-
-
-class GroupCopies(Protocol):
-    """What `LedGroups` asks of `replication.copies.Copies`."""
-
-    def may_lead(self, states: Mapping[int, GroupState]) -> list[int]:
-        """Those of these groups that are not promised to somebody newer; they are not followed here any more."""
-        ...
-
-    def lead(self, states: Mapping[int, GroupState]) -> None:
-        """These are led here from now on: their first blocks come with the next `ship`."""
-
-    def close(self, groups: Iterable[int]) -> None:
-        """These are not led here any more."""
-
-    def ship(self, blocks: Sequence[Block]) -> list[StoredBlock]:
-        """Blocks that were just sequenced go to followers; those that were encoded for that."""
-        ...
-
-    def written(self, blocks: Iterable[Block]) -> None:
-        """Blocks of groups that are followed here are durable."""
-
-    def refused(self, led: Sequence[int], followed: Iterable[int]) -> None:
-        """The disk had no room for blocks of these groups, which others may have."""
 
 
 # More than 25 methods: a group's life, what is placed in it and what becomes of that share one turn.
@@ -220,15 +196,12 @@ class LedGroups:
         ticket = Ticket(link, tag, len(entries), self._answered)
         peer = self.routing.peers.get(link.name)
         announced = peer.announced if peer is not None else ()
-        full = None if self.store.room() else "the store has reached its disk reserve: publishing is refused"
-        slow = self._slow
+        room, slow = self.store.room(), self._slow
         for index, entry in enumerate(entries):
-            if full is not None:
-                self.refused[StoreFullError.__name__] += 1
-                ticket.result(index, full)
-                continue
             try:
                 check_entry_columns(entry)
+                if not room:
+                    self._no_room(entry[0])
                 if announced and entry[0] in announced:
                     raise LedElsewhereError(f"group {entry[0]}: what was sent before it was led here")
                 self._place(ticket, index, entry, slow)
@@ -243,6 +216,14 @@ class LedGroups:
         elif ticket.left:
             self._taken.append((link, tag))
         self._turn()
+
+    def _no_room(self, group: int) -> None:
+        """Raises LedElsewhereError where another coordinator takes the group over, which may have room, else
+        StoreFullError."""
+        if self.copies is not None and group in self.sequencer.groups:
+            self.copies.resign(group)
+            self.check_served(group)
+        raise StoreFullError("the store has reached its disk reserve: publishing is refused")
 
     @property
     def _slow(self) -> bool:

@@ -46,6 +46,9 @@ class FetchingBroker(Protocol):
     def reached(self, group: int, offset: int) -> None:
         """What the group holds from `offset` on comes live."""
 
+    def head(self, group: int) -> int | None:
+        """Up to where the group has been delivered here; None where that is not known yet."""
+
 
 class PageFetching:
     """See the module's docstring.
@@ -207,7 +210,11 @@ class PageFetching:
             if end is None:
                 self._go_on(group)  # it did not fit in
                 continue
-            comes_live = group in live and group not in self._waiting
+            # Who has been elsewhere may be ahead of this broker, whose coordinator is cut off from the others and does
+            # not know that it leads no more: what lies between, others here have not got.
+            head = self._broker.head(group)
+            ahead = head is not None and start > head
+            comes_live = group in live and group not in self._waiting and not ahead
             if end > start or comes_live:
                 page = Page(
                     group,

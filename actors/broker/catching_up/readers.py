@@ -69,6 +69,9 @@ class CatchUpBroker(Protocol):
     def reached(self, group: int, offset: int) -> None:
         """What the group holds from `offset` on comes live."""
 
+    def head(self, group: int) -> int | None:
+        """Up to where the group has been delivered here; None where that is not known yet."""
+
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
 

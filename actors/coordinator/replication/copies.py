@@ -106,8 +106,20 @@ class Copies:
     def refused(self, led: Sequence[int], followed: Iterable[int]) -> None:
         """The disk had no room for blocks of these groups, which others may have."""
         self.following.refused(followed)
-        if led:
+        self._renew(self.leadership.renewals(led))
+
+    def resign(self, group: int) -> None:
+        """There is no room here: the group is led by another member from now on, if there is one that keeps up."""
+        (change,) = self.leadership.renewals([group]).values() or [None]
+        if change is not None and change[1].leader != self.leadership.name:
+            self._renew({group: change})
+
+    def _renew(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> None:
+        if changes:
+            # What others take over is sent to them by whoever sent it; what nobody else can take is refused.
+            own = self.leadership.name
+            self._led.close_groups([group for group, (_, new) in changes.items() if new.leader != own])
             # A task of its own: what waits for the disk goes on.
-            task = asyncio.get_running_loop().create_task(self.leadership.renew(led))
+            task = asyncio.get_running_loop().create_task(self.leadership.renew(changes))
             self._renewals.add(task)
             task.add_done_callback(self._renewals.discard)

@@ -303,33 +303,46 @@ class GroupLeadership:
             self.followers.counts(group, state.in_sync)
             if group in self._placed:
                 self.followers.want(group, self._placed[group])
-            if state != wanted:
+            led = self.followers.groups.get(group)
+            # Or somebody is waited for who was away when this was asked, and has been brought up since.
+            if state != wanted or (led is not None and led.joining):
                 self.followers.ask_again(group)
             if self._surplus(group):
                 self._wanted.set()
         self.depose(gone)
 
-    async def renew(self, groups: Sequence[int]) -> None:
-        """Lead these under a new epoch: what this coordinator's disk refused, others may have. Returns when that is
-        asked for; groups that are led elsewhere by now are closed."""
+    def renewals(self, groups: Sequence[int]) -> dict[int, tuple[GroupState, GroupState]]:
+        """What to ask for where this coordinator's disk has refused what others may have of these groups: a new epoch,
+        led by another member that keeps up, since it may have room; by this one where there is none."""
         changes = {}
         for group in groups:
-            known = self._states.get(group)
-            if known is not None:
-                changes[group] = (known, known._replace(epoch=known.epoch + 1))
+            known, led = self._states.get(group), self.followers.groups.get(group)
+            if known is None or led is None or led.epoch != known.epoch:
+                continue
+            live = [n for n, p in led.members.items() if n in known.in_sync and p.phase is Phase.LIVE]
+            leader = live[group % len(live)] if live else self.name
+            changes[group] = (known, known._replace(epoch=known.epoch + 1, leader=leader))
+        return changes
+
+    async def renew(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> None:
+        """Have these `renewals`; returns when that is answered. The groups are closed first."""
         self._leads.close_groups(list(changes))
         while changes:
             try:
-                held = await self._coordination.change_groups(changes)
+                held = await self._coordination.change_groups(dict(changes))
             except LexicastError as error:
                 log.debug("a new epoch: %s", error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            await self._open_given({group: new for group, (_, new) in changes.items() if held.get(group) == new})
+            made = {group: new for group, (_, new) in changes.items() if held.get(group) == new}
+            await self._open_given({group: new for group, new in made.items() if new.leader == self.name})
             others = {group: known for group, (known, new) in changes.items() if held.get(group, new) != new}
             # Who counts has changed meanwhile, by what this coordinator has asked for: nobody else would lead it.
             mine = [g for g, known in others.items() if (held[g].epoch, held[g].leader) == (known.epoch, self.name)]
-            self.depose([group for group in others if group not in mine])
-            changes = {group: change for group, change in changes.items() if group not in held}
-            changes |= {group: (held[group], held[group]._replace(epoch=held[group].epoch + 1)) for group in mine}
+            handed = [group for group, new in made.items() if new.leader != self.name]
+            gone = [*handed, *[group for group in others if group not in mine]]
+            # Unless the group was given back, under an epoch that is newer still, before this was answered.
+            self.depose([group for group in gone if self._states.get(group) == changes[group][0]])
+            left = {group: change for group, change in changes.items() if group not in held}
+            changes = left | {group: (held[group], held[group]._replace(epoch=held[group].epoch + 1)) for group in mine}
             await asyncio.sleep(RETRY_S if changes else 0)

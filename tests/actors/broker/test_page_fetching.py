@@ -29,7 +29,15 @@ class Fetching:
         member = cast(Subscriber, _Member())
         for stand in self.stands.values():
             stand.members.add(member)
-        broker: Any = SimpleNamespace(pipeline_of=lambda group: self.pipeline, version=1, reached=lambda *_: None)
+        # Where this broker stands itself, and up to where it was said to.
+        self.heads: dict[int, int] = {}
+        self.reached: dict[int, int] = {}
+        broker: Any = SimpleNamespace(
+            pipeline_of=lambda group: self.pipeline,
+            version=1,
+            reached=self.reached.__setitem__,
+            head=self.heads.get,
+        )
         waiting = cast(WaitingBlocks, _NoneWait())
         self.fetching = PageFetching(broker, waiting, self._took, self._went_on, self.failed.append)
         self.member = SimpleNamespace(name="coordinator-0")
@@ -54,11 +62,11 @@ class Fetching:
                 self.fetching.need(group, stand)
         await turned()
 
-    async def answer(self, room: int) -> None:
-        """The oldest request is answered, with pages of so many groups."""
+    async def answer(self, room: int, live: bool = False) -> None:
+        """The oldest request is answered, with pages of so many groups; `live`: to where live delivery goes on."""
         done, cursor = self.asked.pop(0)
         ends = {group: start + 10 for group, start in list(cursor.items())[:room]}
-        done(None, {"blocks": [], "cursor": ends, "live": [], "whole": list(ends), "first": {}})
+        done(None, {"blocks": [], "cursor": ends, "live": list(ends) * live, "whole": list(ends), "first": {}})
         await turned()
 
     @property
@@ -127,3 +135,14 @@ async def test_a_request_that_fails_leaves_the_other_one_and_what_waits_going_on
         await log.answer(1)
         await log.need()
     assert sorted(log.came) == [(group, start) for group in range(4) for start in range(0, END, 10)]
+
+
+async def test_who_comes_from_further_on_does_not_take_a_broker_past_what_it_lacks() -> None:
+    """Its coordinator is cut off, and answers that nothing has come since; others have led on."""
+    log = Fetching(3)
+    log.heads |= {0: 5, 1: 4}  # of group 2 nothing is known yet
+    for stand in log.stands.values():
+        stand.offset = 5
+    await log.need()
+    await log.answer(3, live=True)
+    assert log.reached == {0: 15, 2: 15}
