@@ -32,7 +32,7 @@ PROGRAMS: Final = {
 }
 USER: Final = "lexicast"
 PREFIX_BITS: Final = 24
-START_S: Final = 30.0
+START_S: Final = 90.0
 PAUSE_S: Final = 0.02
 NEW: Final = ("--mount", "--uts", "--ipc", "--net", "--pid")
 FIRST_PROCESS: Final = (

@@ -169,6 +169,9 @@ class Pipeline:
         self._queued_bytes += size_bytes
         if self._queued_bytes > self._queue_bytes_max:
             self.full = True
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -203,6 +206,7 @@ class Pipeline:
         self._known_dictionaries = {(g, d) for g, d in self._known_dictionaries if g not in groups}
         sequences = {group: self._sequences.pop(group) for group in groups if group in self._sequences}
         self._look_for_room()
+        self._flush_soon()  # what of other groups waited behind what is under way no more
         return given, sequences
 
     def take_over(self, entries: Sequence[SealedEntry], sequences: Mapping[int, int]) -> None:
@@ -220,7 +224,7 @@ class Pipeline:
             entries = self._recall(groups)
             self._sealed.extendleft(reversed(entries))
             if entries:
-                self._added(0)
+                self._flush_soon()
 
     def _recall(self, groups: Collection[int]) -> list[SealedEntry]:
         """What was put aside or is under way of these groups, in order; what is still answered is of no interest."""

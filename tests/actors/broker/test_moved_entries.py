@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ MOVES, STAYS = 0, 1
 
 
 class ScriptedCoordinator:
-    """What is published to it, and answers as a test has them."""
+    """What is published to it, and answers as a test has them; `takes`: says at once that it has placed a batch."""
 
-    def __init__(self, leads: dict[int, int]) -> None:
+    def __init__(self, leads: dict[int, int], takes: bool = True) -> None:
         self.leads = leads
+        self.takes = takes
         self.links: list[Link] = []
         self.batches: list[tuple[int, list[Any]]] = []
 
@@ -42,7 +44,8 @@ class ScriptedCoordinator:
     def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
         if message[0] == PUBLISH:
             self.batches.append((message[1], list(message[2])))
-            link.send((TAKEN, message[1]))
+            if self.takes:
+                link.send((TAKEN, message[1]))
         elif message[0] == REQUEST:
             answers: dict[str, Any] = {"serve": {"heads": {}, "leads": self.leads}, "resume_groups": {"heads": {}}}
             link.reply(message[1], None, answers.get(message[2]))
@@ -137,3 +140,18 @@ async def _two_batches_answered_backwards(moved_while_the_first_is_under_way: bo
         for tag, found in new.batches:
             new.links[0].send((ACK, tag, [((1, 2, at),) for at, _ in enumerate(found)]))
         await _until(lambda: len(results) == 3)
+
+
+async def test_what_waited_behind_entries_that_move_is_sent_then() -> None:
+    """Two batches of a group that moves take up the window; nothing is published that would go on with the rest."""
+    old, new = ScriptedCoordinator({MOVES: 1, STAYS: 1}, takes=False), ScriptedCoordinator({})
+    async with _linked(old, new) as coordinators:
+        for number in (b"1", b"2"):
+            coordinators.publish(TOPICS[MOVES], 1, [number], "origin")
+            await _until(partial(lambda number: old.bodies(MOVES)[-1:] == [number], number))
+        coordinators.publish(TOPICS[STAYS], 1, [b"waits"], "origin")
+        await asyncio.sleep(0.01)
+        assert old.bodies(STAYS) == []
+        new.links[0].send((LEADS, {MOVES: 2}))
+        await _until(lambda: old.bodies(STAYS) == [b"waits"])
+        assert new.bodies(MOVES) == [b"1", b"2"]

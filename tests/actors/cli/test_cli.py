@@ -440,7 +440,7 @@ def test_ray_cluster_yaml_holds_what_was_measured() -> None:
     head, worker = (" ".join(config[f"{role}_start_ray_commands"]) for role in ("head", "worker"))
     assert "RAY_gcs_storage=rocksdb RAY_gcs_storage_path=" in head
     assert "RAY_UP_enable_autoscaler_v2=0" in head
-    assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in head
+    assert "--autoscaling-config=~/lexicast/ray.yaml" in head
     assert "lexicast up --address auto" in head
     assert "ray start --address=$RAY_HEAD_IP:6379" in worker
     for start in (head, worker):
