@@ -167,6 +167,10 @@ class OwnedSessions:
                 log.error("session %r starts anew: %s", session.client_id, error)
                 present = False
         self._saved(session, opened.filters)
+        if session.subscriptions and not session.cursor:
+            # It was left while its first filters were placed: where it stands is not saved yet, and it is asked for the
+            # same filters again. Without a place it would begin anew where this broker dies.
+            session.filters_saved = b""
         return present
 
     def take(self, owner: Owner, session: Session) -> bool:
