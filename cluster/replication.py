@@ -53,6 +53,19 @@ class LogEnd(NamedTuple):
         return [EpochSpan(epoch, first, end) for (epoch, first, _), end in zip(starts, ends, strict=False)]
 
 
+def sequenced_end(durable: LogEnd, epoch: int, opened: int, last: int) -> LogEnd:
+    """Where the log of a group stands that is led here: what is `durable`, and behind it what was sequenced since, up
+    to offset `last`, in an `epoch` that begins at offset `opened`.
+
+    A follower's disk may be quicker than the leader's. What it has of the leader's own epoch is no deposed leader's
+    tail: the leader counts it already.
+    """
+    starts = durable.starts
+    if not starts or starts[-1][0] < epoch:  # even the epoch's beginning is on its way to the disk yet
+        starts = (*starts, (epoch, opened, durable.last))
+    return LogEnd(starts, max(durable.last, last), durable.applied_below)
+
+
 def common_last(ours: LogEnd, theirs: LogEnd) -> int:
     """The last offset up to which two logs of a group agree; -1 when they have no epoch in common."""
     known = {(span.epoch, span.first): span.last for span in ours.spans()}

@@ -85,6 +85,8 @@ class OwnedSessions:
         self._saving: dict[str, asyncio.Task[None]] = {}
         # Sessions whose connection has ended here, by client id, until they are saved and their wills are out.
         self.letting_go: dict[str, asyncio.Task[None]] = {}
+        # Those tasks, and the numbers of the connections that have ended: till their homes have heard of that.
+        self._going: dict[asyncio.Task[None], int] = {}
         # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
         # has given them to others meanwhile.
         self._opening: dict[str, set[int]] = {}
@@ -243,8 +245,10 @@ class OwnedSessions:
         client_id = session.client_id
         task = asyncio.get_running_loop().create_task(self._let_go(session, will))
         self.letting_go[client_id] = task
+        self._going[task] = session.connection
 
         def done(_: object) -> None:
+            del self._going[task]
             if self.letting_go.get(client_id) is task:
                 del self.letting_go[client_id]
 
@@ -325,6 +329,8 @@ class OwnedSessions:
                     behind.append((owner.session.connection, frontier))
             if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
                 await asyncio.sleep(0)
+        # To its home a session that was let go is served here until that is written.
+        behind += [(connection, None) for connection in self._going.values()]
         exceptions = packed_exceptions(self._floor.move(heads, behind))
         floor = self._floor.floor
         for name, pipeline in self._engine.coordinators.pipelines.items():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import StaleEpochError, UsageError
-from lexicast.cluster.replication import Followed, FollowerProgress, LogEnd, Phase, common_last
+from lexicast.cluster.replication import Followed, FollowerProgress, LogEnd, Phase, common_last, sequenced_end
 
 # A history: of each epoch, how many offsets its leader gave, and how many of them a member had when it was replaced.
 HISTORY = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6)
@@ -131,3 +131,18 @@ def test_progress_counts_what_was_sent_and_said() -> None:
     assert not progress.caught_up(16)
     progress.asked()
     assert not progress.has(16)
+
+
+@pytest.mark.parametrize("beginning_is_durable", [False, True])
+def test_what_a_quicker_follower_has_of_its_leaders_own_epoch_is_not_taken_back(beginning_is_durable: bool) -> None:
+    """The leader counts it: cut off, it would be acknowledged when the leader's own disk is done."""
+    before = ((1, 0, -1),)
+    epoch = (2, 100, 7)
+    theirs = LogEnd((*before, epoch), 108, 8)
+    durable = LogEnd((*before, epoch), 100, 8) if beginning_is_durable else LogEnd(before, 7, 8)
+    assert common_last(durable, theirs) < 108
+    assert common_last(sequenced_end(durable, 2, 100, 112), theirs) == 108
+    # A deposed leader's tail still goes, and so does what lies beyond all that was sequenced.
+    deposed = LogEnd(before, 9, 8)
+    assert common_last(sequenced_end(durable, 2, 100, 112), deposed) == 7
+    assert common_last(sequenced_end(durable, 2, 100, 104), theirs) == 104

@@ -32,7 +32,9 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
 # A will that a full disk refused as its session was taken over; an older leader that was followed by who was about to
 # lead; retained publications of a group that moved as they were asked for, and behind what a full disk had refused; a
 # session whose home died as it was taken over, and one whose home had been there before.
-@pytest.mark.parametrize("seed", [26, 71, 5118, 6153, 221, 20034, 80075, 90260, 90701, 200005, 300558, 300872])
+@pytest.mark.parametrize(
+    "seed", [26, 71, 5118, 6153, 221, 20034, 80075, 90260, 90701, 200005, 300558, 300872, 400214, 401261]
+)
 def test_stories_that_once_broke_a_guarantee_hold(seed: int) -> None:
     assert violation_of(seed) is None
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.messages import APPEND, APPENDED, REFUSED
-from lexicast.cluster.replication import FollowerProgress, LogEnd, Phase, common_last
+from lexicast.cluster.replication import FollowerProgress, LogEnd, Phase, common_last, sequenced_end
 from lexicast.cluster.sequencer import Sequencer
 from lexicast.storage.store import Store
 
@@ -235,7 +235,7 @@ class FollowerLink:
                 gone.append(group)
                 continue
             theirs = LogEnd(tuple(tuple(start) for start in starts), last, applied_below)
-            places[group] = common_last(log_end(followers.store, group), theirs)
+            places[group] = common_last(self._sequenced_end(group), theirs)
         if gone:
             followers.depose(gone)
         cannot = await link.request("begin", {group: (epochs[group], place) for group, place in places.items()})
@@ -271,6 +271,12 @@ class FollowerLink:
         log.warning(what, group, self.name, place)
         while await link.request("set_aside", group, led.epoch, place):
             pass
+
+    def _sequenced_end(self, group: int) -> LogEnd:
+        durable, state = log_end(self._followers.store, group), self._followers.sequencer.groups.get(group)
+        if state is None:
+            return durable
+        return sequenced_end(durable, state.epoch, state.opened, state.unapplied[-1].last if state.unapplied else -1)
 
     def _still(self, group: int, epochs: Mapping[int, int]) -> Led | None:
         """The group, while it is led here under the same epoch and this member is one of it."""
