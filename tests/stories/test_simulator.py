@@ -31,7 +31,10 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
 
 # A will that a full disk refused as its session was taken over; an older leader that was followed by who was about to
 # lead; retained publications of a group that moved as they were asked for, and behind what a full disk had refused; a
-# session whose home died as it was taken over, and one whose home had been there before.
+# session whose home died as it was taken over, and one whose home had been there before; what was delivered and was
+# not in the log yet when it was asked for; readers at a broker whose coordinator was cut off; a copy that came back as
+# it was dropped; entries behind others that moved; sessions let go as their broker died; a follower that was quicker
+# than its leader.
 @pytest.mark.parametrize(
     "seed", [26, 71, 5118, 6153, 221, 20034, 80075, 90260, 90701, 200005, 300558, 300872, 400214, 401261]
 )
