@@ -27,6 +27,7 @@ from .placing import FILTERS_AT_ONCE, Cuts, Placing
 from .subscriber import Subscriber
 
 
+# More than 25 methods: seven are what those ask of it who place, bring up and give.
 class Subscriptions:
     """See the module's docstring."""
 
