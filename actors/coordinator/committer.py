@@ -228,7 +228,9 @@ class Committer:
         apply, jobs = self._next_apply(batch), []
         if not self._waiting:
             jobs, self._jobs = self._jobs, []
-        future = self._loop.run_in_executor(self._thread, self._write, batch, apply, jobs)
+        # As it is now: a group may be led no more when the disk turns out to be full, and its blocks were shipped.
+        whole = {group for group in {b.group for b in batch} if group in self.apart or group in self.shipped}
+        future = self._loop.run_in_executor(self._thread, self._write, batch, whole, apply, jobs)
         future.add_done_callback(lambda done: self._written(batch, apply, done))
 
     def _next_apply(self, batch: list[Block]) -> dict[int, int] | None:
@@ -267,22 +269,23 @@ class Committer:
         batch, self._waiting = self._waiting, []
         return batch
 
-    def _write(self, batch: list[Block], apply: dict[int, int] | None, jobs: list[Callable[[], None]]) -> Written:
+    def _write(
+        self, batch: list[Block], whole: set[int], apply: dict[int, int] | None, jobs: list[Callable[[], None]]
+    ) -> Written:
         """On the thread: one transaction, what else was asked for, and perhaps one step of reclaiming."""
-        found = self._commit(batch, apply)
+        found = self._commit(batch, whole, apply)
         for job in jobs:
             job()
         self._housekeeping()
         return found
 
-    def _commit(self, batch: list[Block], apply: dict[int, int] | None) -> Written:
+    def _commit(self, batch: list[Block], whole: set[int], apply: dict[int, int] | None) -> Written:
         """All of it; else the control records alone; else nothing.
 
-        Of groups that others hold too all or nothing: a hole in one copy is what no copy may have.
+        Of groups that others hold too (`whole`) all or nothing: a hole in one copy is what no copy may have.
         """
         full: StoreFullError | None = None
-        apart, shipped = self.apart, self.shipped
-        kept = [b for b in batch if b.kind != PUBLICATIONS and b.group not in apart and b.group not in shipped]
+        kept = [b for b in batch if b.kind != PUBLICATIONS and b.group not in whole]
         for wanted in (batch, kept):
             try:
                 if apply is not None:
