@@ -49,7 +49,11 @@ test: $(VENV)/.installed-dev debian-test compiled ## Lint, types and all tests
 	printf '== mypy\n'
 	$(BIN)/mypy
 	printf '== pytest\n'
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --max-worker-restart 0 -m 'not spark' $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --max-worker-restart 0 -m 'not spark and not drill' $(PYTEST_ARGS)
+
+.PHONY: test-drill
+test-drill: $(VENV)/.installed-dev debian-test ## The drill of `ray up` on machines that are namespaces (two minutes, alone)
+	@$(TEST_ENV) $(BIN)/python -m pytest -m drill $(PYTEST_ARGS)
 
 .PHONY: test-spark
 test-spark: $(VENV)/.installed-dev $(VENV)/.installed-spark ## The tests that start Spark (installs it: 1 GB)

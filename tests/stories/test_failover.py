@@ -9,11 +9,8 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,8 @@ import pytest
 
 import lexicast
 from lexicast.bench.failover.load import DrillLoad
+
+from ..support.up import lexicast_up
 
 TIMEOUT_S = 120.0
 CONFIG = """
@@ -31,33 +30,9 @@ coordinators = 2
 """
 
 
-@contextmanager
-def up(folder: Path) -> Iterator[dict[str, Any]]:
-    """`lexicast up` with two coordinators that copy each other's groups; what its ready file says."""
-    (folder / "lexicast.toml").write_text(CONFIG)
-    ready = folder / "ready.json"
-    options = ["--config", str(folder / "lexicast.toml"), "--data-dir", str(folder / "data"), "--mqtt-port", "0"]
-    with (folder / "up.log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lexicast.actors.cli", "up", *options, "--ready-file", str(ready)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )
-        try:
-            until = time.monotonic() + TIMEOUT_S
-            while not ready.exists():
-                alive = process.poll() is None and time.monotonic() < until
-                assert alive, (folder / "up.log").read_text()
-                time.sleep(0.05)
-            yield json.loads(ready.read_text())
-            process.send_signal(signal.SIGINT)
-            assert process.wait(TIMEOUT_S) == 0
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+def up(folder: Path) -> AbstractContextManager[dict[str, Any]]:
+    """`lexicast up` with two coordinators that copy each other's groups."""
+    return lexicast_up(folder, "--mqtt-port", "0", config=CONFIG)
 
 
 async def states(run: dict[str, Any]) -> list[list[Any]]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ import psutil
 import pytest
 
 import lexicast
+
+from ..support.up import lexicast_up
 
 TIMEOUT_S = 120.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -89,33 +89,9 @@ def a_ray() -> Iterator[Nodes]:
             left.kill()
 
 
-@contextmanager
-def up(folder: Path, address: str, nodes: int) -> Iterator[dict[str, Any]]:
-    """`lexicast up` in that Ray; what its ready file says."""
-    ready = folder / "ready.json"
-    ready.unlink(missing_ok=True)
-    options = ["--address", address, "--nodes", str(nodes), "--mqtt-port", "0", "--ready-file", str(ready)]
-    with (folder / "up.log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lexicast.actors.cli", "up", "--data-dir", str(folder / "data"), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=ENVIRONMENT,
-        )
-        try:
-            until = time.monotonic() + TIMEOUT_S
-            while not ready.exists():
-                alive = process.poll() is None and time.monotonic() < until
-                assert alive, (folder / "up.log").read_text()
-                time.sleep(0.05)
-            yield json.loads(ready.read_text())
-            process.send_signal(signal.SIGINT)
-            assert process.wait(TIMEOUT_S) == 0, (folder / "up.log").read_text()
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+def up(folder: Path, address: str, nodes: int) -> AbstractContextManager[dict[str, Any]]:
+    """`lexicast up` in that Ray."""
+    return lexicast_up(folder, "--address", address, "--nodes", str(nodes), "--mqtt-port", "0")
 
 
 async def cli(run: dict[str, Any], *arguments: str) -> tuple[int, str]:
@@ -213,6 +189,11 @@ async def test_nodes_come_and_go_and_no_publication_fails(tmp_path: Path) -> Non
                 assert gone["c"]["copies"] == 0
                 assert await cli(run, "node", "remove", "c") == (0, "c is none of the cluster's any more\n")
                 await until(run, a="serves", b="serves")
+            # Ray takes its time; a start that found the node alive would wait for actors there.
+            async with asyncio.timeout(TIMEOUT_S):
+                log, said = tmp_path / "up.log", "c is away: others go on with what it had"
+                while said not in log.read_text():  # noqa: ASYNC110 - another process writes it
+                    await asyncio.sleep(0.1)
             assert set(load.got) == load.acknowledged
             assert set(load.got.values()) == {1}
             code, said = await cli(run, "node", "drain", "nowhere")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,8 @@ import lexicast
 from lexicast.actors.client.client import Client
 from lexicast.actors.ray.address import is_open
 from lexicast.cluster.positions import topic_group
+
+from ..support.up import lexicast_up
 
 TIMEOUT_S = 120.0
 ENVIRONMENT = {
@@ -63,33 +63,10 @@ def ray_address() -> Iterator[str]:
             left.kill()
 
 
-@contextmanager
-def up(folder: Path, address: str, port: int, end: int = signal.SIGINT) -> Iterator[dict[str, Any]]:
-    """`lexicast up` in that Ray; what its ready file says. At the end it gets the signal `end`."""
-    ready = folder / "ready.json"
-    ready.unlink(missing_ok=True)
-    more = ["--mqtt-port", str(port), "--data-dir", str(folder / "data"), "--ready-file", str(ready)]
-    with (folder / "up.log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lexicast.actors.cli", "up", "--address", address, "--nodes", "2", *more],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=ENVIRONMENT,
-        )
-        try:
-            until = time.monotonic() + TIMEOUT_S
-            while not ready.exists():
-                alive = process.poll() is None and time.monotonic() < until
-                assert alive, (folder / "up.log").read_text()
-                time.sleep(0.05)
-            yield json.loads(ready.read_text())
-            process.send_signal(end)
-            assert process.wait(TIMEOUT_S) == (0 if end == signal.SIGINT else -end)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+def up(folder: Path, address: str, port: int, end: int = signal.SIGINT) -> AbstractContextManager[dict[str, Any]]:
+    """`lexicast up` in that Ray; at the end it gets the signal `end`."""
+    options = ["--address", address, "--nodes", "2", "--mqtt-port", str(port)]
+    return lexicast_up(folder, *options, environment=ENVIRONMENT, end=end)
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import pytest
 
 import lexicast
 from lexicast.actors.client.client import Client
+
+from ..support.up import lexicast_up
 
 TIMEOUT_S = 120.0
 CONFIG = """
@@ -41,34 +43,9 @@ def cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT, check=False)
 
 
-@contextmanager
-def up(folder: Path) -> Iterator[dict[str, Any]]:
-    """`lexicast up` with two coordinators that copy each other's groups; what its ready file says."""
-    (folder / "lexicast.toml").write_text(CONFIG)
-    ready = folder / "ready.json"
-    ready.unlink(missing_ok=True)
-    options = ["--config", str(folder / "lexicast.toml"), "--data-dir", str(folder / "data"), "--mqtt-port", "0"]
-    with (folder / "up.log").open("w+") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lexicast.actors.cli", "up", *options, "--ready-file", str(ready)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=ENVIRONMENT,
-        )
-        try:
-            until = time.monotonic() + TIMEOUT_S
-            while not ready.exists():
-                alive = process.poll() is None and time.monotonic() < until
-                assert alive, (folder / "up.log").read_text()
-                time.sleep(0.05)
-            yield json.loads(ready.read_text())
-            process.send_signal(signal.SIGINT)
-            assert process.wait(TIMEOUT_S) == 0
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+def up(folder: Path) -> AbstractContextManager[dict[str, Any]]:
+    """`lexicast up` with two coordinators that copy each other's groups."""
+    return lexicast_up(folder, "--mqtt-port", "0", config=CONFIG)
 
 
 async def coordination(folder: Path) -> dict[str, Any]:
