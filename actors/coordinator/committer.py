@@ -229,7 +229,8 @@ class Committer:
         if not self._waiting:
             jobs, self._jobs = self._jobs, []
         # As it is now: a group may be led no more when the disk turns out to be full, and its blocks were shipped.
-        whole = {group for group in {b.group for b in batch} if group in self.apart or group in self.shipped}
+        shared = self.apart or self.shipped
+        whole = {b.group for b in batch if b.group in self.apart or b.group in self.shipped} if shared else set()
         future = self._loop.run_in_executor(self._thread, self._write, batch, whole, apply, jobs)
         future.add_done_callback(lambda done: self._written(batch, apply, done))
 

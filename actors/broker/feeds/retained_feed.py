@@ -69,13 +69,14 @@ class RetainedFeed:
         filters, answer = await self._parts.ask(
             "retained", lambda filters, groups, after: (filters, groups, after, PAGE_BYTES)
         )
-        self._parts.took(answer["after"])
         found: list[tuple[bytes, Block]] = []
         for number, wire in answer["blocks"]:
             block, topic_filter = Block.from_wire(wire), filters[number]
             # What is at or after the cut has come, or comes, live.
             if block.last < self._cuts[topic_filter].get(block.group, 0):
                 found.append((topic_filter, block))
+        # With the page in hand and not before: one that cannot be read is asked for again.
+        self._parts.took(answer["after"])
         return found
 
     async def all(self) -> list[Block]:

@@ -110,9 +110,9 @@ class Copies:
 
     def resign(self, group: int) -> None:
         """There is no room here: the group is led by another member from now on, if there is one that keeps up."""
-        (change,) = self.leadership.renewals([group]).values() or [None]
-        if change is not None and change[1].leader != self.leadership.name:
-            self._renew({group: change})
+        changes = self.leadership.renewals([group])
+        if any(new.leader != self.leadership.name for _, new in changes.values()):
+            self._renew(changes)
 
     def _renew(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> None:
         if changes:
