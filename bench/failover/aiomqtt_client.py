@@ -12,8 +12,7 @@ import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from .audit import Audit, Party
-from .brokers import AGAIN_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
+from .brokers import AGAIN_S, FILTER, KEEP_ALIVE_S, TURN_S, DrillPace, TaskClient
 
 SESSION_S: Final = 3_600
 # Connections are lost on purpose here.
@@ -22,31 +21,8 @@ QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
 
 
-class AiomqttClient:
+class AiomqttClient(TaskClient):
     """aiomqtt: a client a connection. A publisher waits for each acknowledgement, and publishes again what has none."""
-
-    def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
-        """`pace` None: a subscriber."""
-        self.party = party
-        self._audit = audit
-        self._pace = pace
-        self._brokers = brokers
-        self._task: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
-        self._home = asyncio.Event()
-
-    @property
-    def at(self) -> str:
-        return self._brokers.at
-
-    @property
-    def at_home(self) -> bool:
-        return self._brokers.at_home
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-        async with asyncio.timeout(END_S):
-            await self._ready.wait()
 
     def _client(self) -> aiomqtt.Client:
         audit, name = self._audit, self.party.name
@@ -94,10 +70,7 @@ class AiomqttClient:
                 async with self._client() as client:
                     self._brokers.at = self._brokers.host
                     await self._serve(client, unanswered)
-            self._brokers.failed()
-            if self._home.is_set():
-                self._home.clear()
-                self._brokers.go_home()
+            self._next_broker()
             await asyncio.sleep(AGAIN_S)
 
     async def _serve(self, client: aiomqtt.Client, unanswered: list[tuple[int, str, bytes]]) -> None:
@@ -110,7 +83,7 @@ class AiomqttClient:
             else:
                 self._audit.resent(self.party.name, [number for number, *_ in unanswered])
             self._ready.set()
-            while not self._home.is_set():
+            while not self._going_home:
                 if self._pace is not None:
                     await self._publish(client, self._pace, unanswered)
                 if ended.done():
@@ -127,12 +100,3 @@ class AiomqttClient:
             await client.publish(topic, payload, self.party.qos)
             self._audit.acknowledged(self.party.name, number)
         unanswered.clear()
-
-    async def go_home(self) -> None:
-        if not self._brokers.at_home:
-            self._home.set()
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

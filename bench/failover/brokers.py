@@ -10,11 +10,12 @@ All keep what is not acknowledged and send it again after they have connected ag
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from .audit import ROOT, Party
+from .audit import ROOT, Audit, Party
 
 KEEP_ALIVE_S: Final = 2
 DIAL_S: Final = 1.0
@@ -92,3 +93,55 @@ class DrillClient(Protocol):
 
     async def stop(self) -> None:
         """End."""
+
+
+class ListedClient:
+    """A client that goes through a list of brokers, and home when it is told to."""
+
+    def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
+        """`pace` None: a subscriber."""
+        self.party = party
+        self._audit = audit
+        self._pace = pace
+        self._brokers = brokers
+        self._going_home = False
+
+    @property
+    def at(self) -> str:
+        return self._brokers.at
+
+    @property
+    def at_home(self) -> bool:
+        return self._brokers.at_home
+
+    async def go_home(self) -> None:
+        self._going_home = not self._brokers.at_home
+
+    def _next_broker(self) -> None:
+        """That connection is at its end: the next of the list, or the first one when it is to go home."""
+        self._brokers.failed()
+        if self._going_home:
+            self._going_home = False
+            self._brokers.go_home()
+
+
+class TaskClient(ListedClient):
+    """One that a task drives: `_run`, which sets `_ready` when it is connected and, a subscriber, subscribed."""
+
+    def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
+        super().__init__(party, audit, pace, brokers)
+        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        async with asyncio.timeout(END_S):
+            await self._ready.wait()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

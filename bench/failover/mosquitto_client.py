@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from .audit import Audit, Party, topic
-from .brokers import AGAIN_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
+from .brokers import AGAIN_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace, TaskClient
 
 PROGRAMS: Final = ("mosquitto_pub", "mosquitto_sub", "stdbuf")
 # A publisher that has no answer for so long goes to another broker.
@@ -29,18 +29,11 @@ _SENT: Final = re.compile(r"sending PUBLISH \(d\d, q\d, r\d, m(\d+),")
 _ANSWERED: Final = re.compile(r"received (?:PUBACK|PUBCOMP) \(Mid: (\d+)")
 
 
-class MosquittoClient:
+class MosquittoClient(TaskClient):
     """One of the two programs, again and again. A publisher has one topic: it takes a line a message."""
 
     def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
-        """`pace` None: a subscriber."""
-        self.party = party
-        self._audit = audit
-        self._pace = pace
-        self._brokers = brokers
-        self._task: asyncio.Task[None] | None = None
-        self._ready = asyncio.Event()
-        self._home = False
+        super().__init__(party, audit, pace, brokers)
         # A process's: when it said something that wants an answer; and a publisher's packets.
         self._asked_s = 0.0
         self._lost = False
@@ -49,19 +42,6 @@ class MosquittoClient:
         self._dup = False
         self._fed: list[int] = []
         self._numbers: dict[int, int] = {}
-
-    @property
-    def at(self) -> str:
-        return self._brokers.at
-
-    @property
-    def at_home(self) -> bool:
-        return self._brokers.at_home
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-        async with asyncio.timeout(END_S):
-            await self._ready.wait()
 
     def _command(self) -> list[str]:
         name, qos = self.party.name, str(self.party.qos)
@@ -91,10 +71,7 @@ class MosquittoClient:
                 except TimeoutError:
                     process.kill()
                     await process.wait()
-                self._brokers.failed()
-            if self._home:
-                self._home = False
-                self._brokers.go_home()
+                self._next_broker()
             await asyncio.sleep(AGAIN_S)
 
     async def _serve(self, process: asyncio.subprocess.Process, reading: asyncio.Task[None]) -> None:
@@ -104,7 +81,7 @@ class MosquittoClient:
         self._open, self._answered_s = 0, 0.0
         if self._pace is not None:
             self._audit.resent(self.party.name, unanswered)
-        while not (reading.done() or self._home):
+        while not (reading.done() or self._going_home):
             if self._lost or self._is_silent(time.monotonic()):
                 return
             if self._pace is not None and self._brokers.at:
@@ -163,11 +140,3 @@ class MosquittoClient:
         elif (found := _ANSWERED.search(line)) is not None and int(found[1]) in self._numbers:
             self._open, self._answered_s = self._open - 1, time.monotonic()
             self._audit.acknowledged(self.party.name, self._numbers[int(found[1])])
-
-    async def go_home(self) -> None:
-        self._home = not self._brokers.at_home
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

@@ -13,25 +13,20 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 
 from .audit import Audit, Party
-from .brokers import AGAIN_S, DIAL_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace
+from .brokers import AGAIN_S, DIAL_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace, ListedClient
 
 _RELEASED: Final = re.compile(r"Sending PUBREL \(Mid: (\d+)\)")
 _PUBLISHED: Final = re.compile(r"Sending PUBLISH \(d\d, q2, r\d, m(\d+)\)")
 
 
-class PahoDrillClient:
+class PahoDrillClient(ListedClient):
     """paho-mqtt in a thread of its own, which drives it: `loop` is all that it needs."""
 
     def __init__(self, party: Party, audit: Audit, pace: DrillPace | None, brokers: Brokers) -> None:
-        """`pace` None: a subscriber."""
-        self.party = party
-        self._audit = audit
-        self._pace = pace
-        self._brokers = brokers
+        super().__init__(party, audit, pace, brokers)
         self._numbers: dict[int, int] = {}  # packet id -> number
         self._released: set[int] = set()  # packet ids whose PUBREL was sent
         self._ending = False
-        self._going_home = False
         self._subscribed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=party.name, daemon=True)
         client = paho.Client(
@@ -47,14 +42,6 @@ class PahoDrillClient:
         client.on_log = lambda _client, _userdata, _level, text: self.logged(text)
         client.on_subscribe = lambda *_: self._subscribed.set()
         self._client = client
-
-    @property
-    def at(self) -> str:
-        return self._brokers.at
-
-    @property
-    def at_home(self) -> bool:
-        return self._brokers.at_home
 
     async def start(self) -> None:
         self._thread.start()
@@ -111,10 +98,7 @@ class PahoDrillClient:
             elif self._pace is not None and self._client.is_connected():
                 self._publish_due(self._pace)
         self._audit_resent()
-        self._brokers.failed()
-        if self._going_home:
-            self._going_home = False
-            self._brokers.go_home()
+        self._next_broker()
         time.sleep(AGAIN_S)
 
     def _publish_due(self, pace: DrillPace) -> None:
@@ -128,9 +112,6 @@ class PahoDrillClient:
     def _audit_resent(self) -> None:
         if self._pace is not None:
             self._audit.resent(self.party.name, self._numbers.values())
-
-    async def go_home(self) -> None:
-        self._going_home = not self._brokers.at_home
 
     async def stop(self) -> None:
         self._ending = True

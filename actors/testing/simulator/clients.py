@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -123,7 +124,7 @@ class Clients:
         for each in payloads:
             self.auditor.sent(each)
         topic = choose.choice(TOPICS)
-        done = lambda result: self._answered("a client", kept, result)  # noqa: E731 - read where it is used
+        done = partial(self._answered, "a client", kept)
         what = f"publishes {b' '.join(payloads).decode()} on {topic.decode()} at QoS {qos}"
         self._at_broker("a client", what, lambda e: e.coordinators.publish(topic, qos, payloads, "origin", done))
 
@@ -134,7 +135,7 @@ class Clients:
 
         def send() -> None:
             mark = (b"session", [packet_id])
-            done = lambda result: self._answered("a session", [payload], result)  # noqa: E731 - read where it is used
+            done = partial(self._answered, "a session", [payload])
             what = f"publishes {payload.decode()} on {topic.decode()} at QoS 2"
             self._at_broker(
                 "a session", what, lambda e: e.coordinators.publish(topic, 2, [payload], "origin", done, mark)
@@ -153,7 +154,7 @@ class Clients:
         sealed = builder.seal(producer, 1, sequence)
 
         def send() -> None:
-            done = lambda result: self._answered(who, payloads, result)  # noqa: E731 - read where it is used
+            done = partial(self._answered, who, payloads)
             what = f"sends {b' '.join(payloads).decode()} on {topic.decode()}"
             entry = SealedEntry(sealed.wire, [done], (), sealed.size_bytes)
             self._at_broker(who, what, lambda e: e.coordinators.forward(entry, count))

@@ -73,9 +73,8 @@ class MemoryTables:
                 case DictionaryStored():
                     self._dictionaries[block.group, record.dictionary] = record
 
-    def of_group(self, group: int) -> list[Any]:
-        """Everything of one group."""
-        tables: list[dict[Any, Any]] = [
+    def _tables(self) -> list[dict[Any, Any]]:
+        return [
             self._producers,
             self._marks,
             self._epochs,
@@ -83,19 +82,16 @@ class MemoryTables:
             self._subscriptions,
             self._dictionaries,
         ]
-        return [{k: v for k, v in t.items() if (k if isinstance(k, int) else k[0]) == group} for t in tables]
+
+    def of_group(self, group: int) -> list[Any]:
+        """Everything of one group."""
+        return [
+            {k: v for k, v in table.items() if (k if isinstance(k, int) else k[0]) == group} for table in self._tables()
+        ]
 
     def install(self, group: int, rows: list[dict[Any, Any]]) -> None:
         """Take another store's rows of a group in place of its own."""
-        tables: list[dict[Any, Any]] = [
-            self._producers,
-            self._marks,
-            self._epochs,
-            self.session_rows,
-            self._subscriptions,
-            self._dictionaries,
-        ]
-        for table, of_group in zip(tables, rows, strict=True):
+        for table, of_group in zip(self._tables(), rows, strict=True):
             for key in [key for key in table if (key if isinstance(key, int) else key[0]) == group]:
                 del table[key]
             table.update(of_group)
