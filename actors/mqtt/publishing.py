@@ -2,6 +2,10 @@
 
 An object of its own, made at a connection's first PUBLISH, so that connections that only subscribe do not pay for it.
 The order of the wire [MQTT-4.6.0-2] is kept whatever group the publications belong to.
+
+MQTT 3.1.1 has no negative acknowledgement: only a closed connection says "not stored". It is closed in the turn in
+which a publication is refused, whatever waits before it, and what the client has sent behind it is not published any
+more: it sends the refused one again, and by then newer ones of that topic would be stored before it.
 """
 
 from __future__ import annotations
@@ -75,6 +79,7 @@ class Publishing:
         "_coordinators",
         "_engine",
         "_line",
+        "_refused",
         "_services",
         "_session",
         "_slots",
@@ -94,6 +99,8 @@ class Publishing:
         self._subscriber = subscriber
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
+        # An MQTT 3.1.1 client's connection ends in this turn: why; SUCCESS: it does not.
+        self._refused = SUCCESS
         self._aliases = Bindings() if subscriber.kind.aware else None
         self._topics: set[bytes] = set()
         self.records = 0
@@ -102,6 +109,8 @@ class Publishing:
 
     def publish(self, run: PublishRun) -> None:
         """Publications of one topic. Raises MqttProtocolError, UnavailableError."""
+        if self._refused:
+            return
         topic = run.topic
         payloads, ids = run.payloads, run.packet_ids
         if ids is not None:
@@ -157,6 +166,8 @@ class Publishing:
             slot.ready = True
             if isinstance(result, str):
                 slot.reason_code = QUOTA_EXCEEDED
+                if self._session.version != V5:
+                    self._refused = QUOTA_EXCEEDED
                 log.warning("client %r: publications refused: %s", self._session.client_id, result)
             if not self._acks_scheduled:
                 self._slots_ready()
@@ -271,11 +282,8 @@ class Publishing:
                 self._session.committed(slot.qos, slot.ids)
             else:
                 self._session.refused(slot.qos, slot.ids)
-                if self._session.version != V5:
-                    # 3.1.1 has no negative acknowledgement: only a closed connection says "not stored".
-                    self._write(b"".join(parts))
-                    self._line.disconnect(code)
-                    return
+                if self._refused:
+                    break
             if code == SUCCESS:
                 parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
             else:
@@ -283,3 +291,5 @@ class Publishing:
                 parts += [encode_packet(answer(packet_id, code), V5) for packet_id in slot.ids]
         if parts:
             self._write(b"".join(parts))
+        if self._refused:
+            self._line.disconnect(self._refused)

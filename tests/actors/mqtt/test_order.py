@@ -251,6 +251,36 @@ async def test_a_disconnect_that_waits_has_taken_the_will_back(cluster: Served, 
     await watcher.nothing(watcher, topic)
 
 
+# -- behind what is refused
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_refusal_is_told_at_once_so_that_nothing_newer_is_stored_before_it_is_sent_again(
+    cluster: Served, port: int, qos: int
+) -> None:
+    """MQTT 3.1.1 tells it by closing the connection; something else that still waits for the disk holds that up no
+    more."""
+    waits, topic, name = unique(), unique(), unique()
+    subscriber = await Raw.connect(port)
+    await subscriber.subscribe(topic, qos=1)
+    publisher = await Raw.connect(port, name, V311, clean=False)
+    coordinator = cluster.cluster.coordinators["coordinator-0"]
+    coordinator.disk.hold()
+    try:
+        publisher.send(publish(waits, b"1", qos, 1))
+        await eventually(lambda: coordinator.disk.waiting == 1, "the first one at the disk")
+        coordinator.server.store.room = lambda: False  # type: ignore[method-assign]  # a full disk
+        publisher.send(publish(topic, b"2", qos, 2))
+        assert await publisher.closed() == []
+    finally:
+        del coordinator.server.store.room
+        coordinator.disk.release()
+    publisher = await Raw.connect(port, name, V311, clean=False)
+    publisher.send(publish(topic, b"2", qos, 2))
+    publisher.send(publish(topic, b"3", qos, 3))
+    assert [m.payload for m in await subscriber.messages(2)] == [b"2", b"3"]
+
+
 # -- nobody waits for ever
 
 
