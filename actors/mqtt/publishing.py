@@ -3,13 +3,15 @@
 An object of its own, made at a connection's first PUBLISH, so that connections that only subscribe do not pay for it.
 The order of the wire [MQTT-4.6.0-2] is kept whatever group the publications belong to.
 
-MQTT 3.1.1 has no negative acknowledgement: only a closed connection says "not stored". It is closed in the turn in
-which a publication is refused, whatever waits before it, and what the client has sent behind it is not published any
-more: it sends the refused one again, and by then newer ones of that topic would be stored before it.
+MQTT 3.1.1 has no negative acknowledgement: only a closed connection says "not stored". From the turn on in which a
+publication is refused, nothing that this client sends is published: it sends the refused one again, and newer ones of
+that topic would be stored before it. The connection is closed when what was published before is answered, so that it is
+not sent again, or after a while.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
@@ -51,6 +53,8 @@ SYS_PREFIX = b"$SYS/"
 TOPICS_PUBLISHED_MAX = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
 FETCHED_MAX = 8
+# So long an MQTT 3.1.1 client that is refused is kept for what it published before.
+REFUSED_S = 1.0
 
 
 # What a PUBLISH packet's properties say: when it expires (ms, 0: never), and what travels with it.
@@ -99,8 +103,8 @@ class Publishing:
         self._subscriber = subscriber
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
-        # An MQTT 3.1.1 client's connection ends in this turn: why; SUCCESS: it does not.
-        self._refused = SUCCESS
+        # A publication of an MQTT 3.1.1 client is refused: its connection is about to end.
+        self._refused = False
         self._aliases = Bindings() if subscriber.kind.aware else None
         self._topics: set[bytes] = set()
         self.records = 0
@@ -166,8 +170,9 @@ class Publishing:
             slot.ready = True
             if isinstance(result, str):
                 slot.reason_code = QUOTA_EXCEEDED
-                if self._session.version != V5:
-                    self._refused = QUOTA_EXCEEDED
+                if self._session.version != V5 and not self._refused:
+                    self._refused = True
+                    asyncio.get_running_loop().call_later(REFUSED_S, self._line.disconnect, QUOTA_EXCEEDED)
                 log.warning("client %r: publications refused: %s", self._session.client_id, result)
             if not self._acks_scheduled:
                 self._slots_ready()
@@ -282,8 +287,10 @@ class Publishing:
                 self._session.committed(slot.qos, slot.ids)
             else:
                 self._session.refused(slot.qos, slot.ids)
-                if self._refused:
-                    break
+                if self._session.version != V5:
+                    self._write(b"".join(parts))
+                    self._line.disconnect(code)
+                    return
             if code == SUCCESS:
                 parts.append(encode_acks(PUBACK if slot.qos == 1 else PUBREC, slot.ids))
             else:
@@ -291,5 +298,3 @@ class Publishing:
                 parts += [encode_packet(answer(packet_id, code), V5) for packet_id in slot.ids]
         if parts:
             self._write(b"".join(parts))
-        if self._refused:
-            self._line.disconnect(self._refused)

@@ -255,11 +255,10 @@ async def test_a_disconnect_that_waits_has_taken_the_will_back(cluster: Served, 
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_refusal_is_told_at_once_so_that_nothing_newer_is_stored_before_it_is_sent_again(
+async def test_what_follows_a_refused_publication_is_not_stored_before_that_is_sent_again(
     cluster: Served, port: int, qos: int
 ) -> None:
-    """MQTT 3.1.1 tells it by closing the connection; something else that still waits for the disk holds that up no
-    more."""
+    """MQTT 3.1.1 tells it by closing the connection, once what was published before is answered."""
     waits, topic, name = unique(), unique(), unique()
     subscriber = await Raw.connect(port)
     await subscriber.subscribe(topic, qos=1)
@@ -269,16 +268,42 @@ async def test_a_refusal_is_told_at_once_so_that_nothing_newer_is_stored_before_
     try:
         publisher.send(publish(waits, b"1", qos, 1))
         await eventually(lambda: coordinator.disk.waiting == 1, "the first one at the disk")
-        coordinator.server.store.room = lambda: False  # type: ignore[method-assign]  # a full disk
-        publisher.send(publish(topic, b"2", qos, 2))
-        assert await publisher.closed() == []
+        await refused(coordinator, publisher, publish(topic, b"2", qos, 2))
+        publisher.send(publish(topic, b"3", qos, 3))
+        await publisher.ping()
     finally:
-        del coordinator.server.store.room
         coordinator.disk.release()
+    assert [p.packet_id for p in await publisher.closed()] == [1]
     publisher = await Raw.connect(port, name, V311, clean=False)
     publisher.send(publish(topic, b"2", qos, 2))
     publisher.send(publish(topic, b"3", qos, 3))
     assert [m.payload for m in await subscriber.messages(2)] == [b"2", b"3"]
+
+
+async def test_a_refusal_is_told_at_last_whatever_waits_before_it(cluster: Served, port: int) -> None:
+    waits, topic = unique(), unique()
+    publisher = await Raw.connect(port, unique(), V311)
+    coordinator = cluster.cluster.coordinators["coordinator-0"]
+    coordinator.disk.hold()
+    try:
+        publisher.send(publish(waits, b"1", 1, 1))
+        await eventually(lambda: coordinator.disk.waiting == 1, "the first one at the disk")
+        await refused(coordinator, publisher, publish(topic, b"2", 1, 2))
+        assert await publisher.closed() == []
+    finally:
+        coordinator.disk.release()
+
+
+async def refused(coordinator: Any, publisher: Raw, packet: Publish) -> None:
+    """This is published while there is no room."""
+    groups = coordinator.server.led
+    before = groups.refused.total()
+    groups.store.room = lambda: False
+    try:
+        publisher.send(packet)
+        await eventually(lambda: groups.refused.total() > before, "the refusal")
+    finally:
+        del groups.store.room
 
 
 # -- nobody waits for ever
