@@ -1,1 +1,1 @@
-"""Fault tolerance across nodes (REAPS). One node needs none of it: recovery is in `cluster` and `storage`."""
+"""Brokers that stand in for each other (REAPS): who backs up whom, what a backup subscribes to and is sent. Pure."""

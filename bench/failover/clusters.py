@@ -8,7 +8,6 @@ machine's disk, and what is Ray's.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lexicast.actors.client.address import read_run
 from lexicast.actors.client.connection import Endpoint
 from lexicast.actors.ray.handles import COORDINATION
 from lexicast.actors.status.over_link import ask_any_broker
@@ -74,7 +74,6 @@ class DrilledCluster:
         self.own_disk: OwnDisk | None = None
         self.machines = [Machine(number, folder / f"m{number}") for number in range(nodes)]
         self._up: subprocess.Popen[bytes] | None = None
-        self.run: dict[str, Any] = {}  # what `lexicast up` wrote about itself
         self.key = b""
         self.restarts = 0
 
@@ -122,7 +121,6 @@ class DrilledCluster:
             if self._up.poll() is not None or time.monotonic() > until:
                 raise UnavailableError(f"the cluster does not start: {log_tail(log)}")
             time.sleep(0.05)
-        self.run = json.loads(ready.read_text())
         self.key = (self.head.disk / "cluster.key").read_bytes()
 
     def node(self, *arguments: str) -> None:
@@ -160,10 +158,11 @@ class DrilledCluster:
         return self.machines[0]
 
     def endpoints(self) -> list[Endpoint]:
-        """The brokers, as a Python client takes them."""
+        """The brokers that serve now, as a Python client takes them. Raises LexicastError."""
+        run = read_run(self.head.disk)
         return [
-            Endpoint(name, tuple(a for a in addresses if a.startswith("tcp:")), self.run["cluster_id"], self.key)
-            for name, addresses in self.run["brokers"].items()
+            Endpoint(name, tuple(a for a in addresses if a.startswith("tcp:")), run["cluster_id"], self.key)
+            for name, addresses in run["brokers"].items()
         ]
 
     async def overview(self) -> dict[str, Any]:
@@ -189,9 +188,9 @@ class DrilledCluster:
             await asyncio.sleep(0.3)
         raise UnavailableError(f"the cluster is not whole again: {lacks} ({seen.warnings()})")
 
-    async def restore(self) -> None:
+    async def restore(self) -> str:
         """Whole again, whatever was done to it: machines get power and Ray, and where actors do not come back by
-        themselves `lexicast up` is ended and started again. Raises UnavailableError."""
+        themselves `lexicast up` is ended and started again: why, else "". Raises UnavailableError."""
         for machine in self.machines:
             if not machine.runs:
                 await asyncio.to_thread(self.power_on, machine)
@@ -199,11 +198,13 @@ class DrilledCluster:
                 await asyncio.to_thread(self.start_ray, machine)
         try:
             await self.healed()
-        except UnavailableError:
+        except UnavailableError as error:
             self.restarts += 1
             await asyncio.to_thread(self.stop_up)
             await asyncio.to_thread(self.start_up)
             await self.healed()
+            return str(error)
+        return ""
 
 
 class Overview:

@@ -175,7 +175,8 @@ async def drill_all(report: DriverReport, progress: reports.Steps, cluster: Dril
         progress.step(name)
         try:
             await drills.drill(KINDS[name], turn)
-            await cluster.restore()
+            if lacked := await cluster.restore():
+                report.console.print(f"  lexicast up was started again: {lacked}", highlight=False)
         except UnavailableError as error:
             report.problem(f"drill {turn + 1} ({name}): {error}")
             return
