@@ -149,6 +149,12 @@ class Group:
         return self.next - self.committed
 
     @property
+    def settled(self) -> int:
+        """Up to where followers' tables may follow: not from what earlier epochs have left, before this one has begun.
+        A member that counts may lack it until then, and lead next."""
+        return self.committed if self.committed > self.opened else 0
+
+    @property
     def last_unsettled(self) -> int:
         """The last offset of what was delivered and is not applied yet; -1 where there is nothing: what could not be
         stored is not waited for."""

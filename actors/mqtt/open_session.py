@@ -42,7 +42,7 @@ from .services import MqttServices
 from .session import Reply, Session
 from .session_state import delayed, will_delay_s
 from .subscriber import MqttSubscriber
-from .subscribing import change_subscriptions
+from .subscribing import change_subscriptions, send_owed
 
 # Publications of an earlier connection fetched at a time, to be sent again.
 RESEND_RECORDS = 16
@@ -104,6 +104,7 @@ class OpenSession:
         What an earlier connection left comes first [MQTT-4.4.0-1]; while it is under way nothing new takes an id.
         """
         self._send_again()
+        send_owed(self._services, self)
         self.subscriber.start()
 
     # -- what the client sends

@@ -22,6 +22,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -56,7 +57,8 @@ LAGGING_S = 10.0
 SESSIONS_A_TURN = 1_000
 RETRY_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
-# How long a home that asks for a session waits until it is saved: less than it waits for the answer.
+# How long a home that asks for a session waits until it is saved and its will is stored: less than it waits for the
+# answer.
 LETTING_GO_S = 1.0
 # What a session has that begins.
 NO_FILTERS = filters_of(Session("", b"", 0))
@@ -85,7 +87,9 @@ class OwnedSessions:
         self._saving: dict[str, asyncio.Task[None]] = {}
         # Sessions whose connection has ended here, by client id, until they are saved and their wills are out.
         self.letting_go: dict[str, asyncio.Task[None]] = {}
-        # Those tasks, and the numbers of the connections that have ended: till their homes have heard of that.
+        # Wills of connections whose session was taken over, by client id, until they are stored.
+        self._last_words: dict[str, asyncio.Task[None]] = {}
+        # What is let go, and the numbers of the connections that have ended: till their homes have heard of that.
         self._going: dict[asyncio.Task[None], int] = {}
         # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
         # has given them to others meanwhile.
@@ -184,16 +188,16 @@ class OwnedSessions:
 
     async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()]:
         """The session goes to another connection: end this one and hand over its state; () when it had not begun to be
-        served. One that was handed over, or let go, before is handed over again, with what it had then."""
+        served. One that was handed over, or let go, before is handed over again, with what it had then. A will that is
+        due is stored by then: once another connection has the session, nobody but this broker knows of it."""
         owner = self.owners.get(client_id)
         if owner is not None and owner.session.generation == generation:
             owner.taken_over(clean)
             state = filters_of(owner.session), place_of(owner.session, handed_over=True)
             self._handed_over.keep(client_id, generation, state)
-            return state
-        letting_go = self.letting_go.get(client_id)
-        if letting_go is not None:
-            await asyncio.wait([letting_go], timeout=LETTING_GO_S)
+        under_way = [task for each in (self.letting_go, self._last_words) if (task := each.get(client_id)) is not None]
+        if under_way:
+            await asyncio.wait(under_way, timeout=LETTING_GO_S)
         found = self._handed_over.of(client_id, generation)
         if found is None and client_id in self._opening:
             self._passed_on[client_id] = max(generation, self._passed_on.get(client_id, -1))
@@ -393,7 +397,13 @@ class OwnedSessions:
         session, and so does its connection's end where it has no expiry."""
         ended = clean or session.expiry_s == 0
         if ended or not will_delay_s(will):
-            self._wills.publish_kept(session.client_id, will)
+            task = self._wills.publish_kept(session.client_id, will)
+            self._last_words[session.client_id] = task
+            task.add_done_callback(partial(self._said, session.client_id))
+
+    def _said(self, client_id: str, task: asyncio.Task[None]) -> None:
+        if self._last_words.get(client_id) is task:
+            del self._last_words[client_id]
 
     # -- publications of earlier connections
 

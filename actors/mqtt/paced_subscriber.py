@@ -121,6 +121,7 @@ class PacedSubscriber(Subscriber):
                 return
             if self._retained.done:
                 self._retained = None
+                self.session.paid()
         self.unblock()
 
     def frontier(self) -> dict[int, int]:

@@ -125,6 +125,8 @@ class Session:
     # How often these have changed; and, where they are many, how they were written when they had changed so often.
     changes: int = 0
     filters_written: tuple[int, bytes] = (-1, b"")
+    # Those whose retained publications are still being sent; the next connection gets them from the beginning.
+    owed: frozenset[bytes] = frozenset()
     # group -> next offset to deliver; kept by the broker, here only to be saved
     cursor: Cursor = field(default_factory=dict)
     # The connection's number in its broker's incarnation.
@@ -184,7 +186,19 @@ class Session:
     def unsubscribe(self, name: bytes) -> bool:
         """Remove a subscription; False when there was none."""
         self.changes += 1
+        self.owed -= {name}
         return self.subscriptions.pop(name, None) is not None
+
+    def owe(self, filters: Iterable[bytes]) -> None:
+        """What is retained on these is being sent."""
+        self.changes += 1
+        self.owed |= self.subscriptions.keys() & filters
+
+    def paid(self) -> None:
+        """All of that has been sent."""
+        if self.owed:
+            self.changes += 1
+            self.owed = frozenset()
 
     # -- publications to the client
 

@@ -2,7 +2,7 @@
 
 Three parts, each msgpack of one array, FORMAT first, written when it changes:
 
-    filters   the subscriptions with their options
+    filters   the subscriptions with their options, and whether what is retained on them is still to be sent
     will      the will of the last connection (b"": none)
     place     where it stands: the next packet id, the cursor, what is in flight to the client by position, and, only
               where the broker that served the session hands it over, the client's QoS 2 ids that have their PUBREC
@@ -77,14 +77,14 @@ def writing_filters(session: Session) -> Generator[None, None, bytes]:
     changes, written = session.filters_written
     if changes == session.changes:
         return written
-    changes, listed = session.changes, list(session.subscriptions.items())
+    changes, listed, owed = session.changes, list(session.subscriptions.items()), session.owed
     packer = msgpack.Packer(autoreset=False)
     packer.pack_array_header(2)
     packer.pack(FORMAT)
     packer.pack_array_header(len(listed))
     for at in range(0, len(listed), STEP):
         for name, options in listed[at : at + STEP]:
-            packer.pack((name, *options))
+            packer.pack((name, *options, True) if name in owed else (name, *options))
         yield
     written = bytes(packer.bytes())
     if session.changes == changes:
@@ -180,15 +180,20 @@ def restore(session: Session, filters: bytes, place: bytes) -> None:
 def restoring(session: Session, filters: bytes, place: bytes) -> Iterator[None]:
     """`restore` of a session that may have many subscriptions, step by step; it is done at the end."""
     found_subscriptions: dict[bytes, SessionSubscription] = {}
+    owed: list[bytes] = []
     try:
         for some in _filters(filters):
-            found_subscriptions.update(some)
+            for name, subscription, is_owed in some:
+                found_subscriptions[name] = subscription
+                if is_owed:
+                    owed.append(name)
             yield
         next_id, cursor, pending, released, received = _place(place)
     except _UNREADABLE as error:
         raise PeerError(f"the saved state of session {session.client_id!r} cannot be read: {error}") from None
     session.subscriptions, session.next_id, session.cursor = found_subscriptions, next_id, cursor
     session.pending, session.released, session.received = pending, released, received
+    session.owed = frozenset(owed)
     session.changes += 1
     _keep(session, filters)
 
@@ -254,10 +259,10 @@ def _fields(data: bytes, count: int) -> tuple[Any, ...]:
     return tuple(fields)
 
 
-def _filters(data: bytes) -> Iterator[dict[bytes, SessionSubscription]]:
+def _filters(data: bytes) -> Iterator[list[tuple[bytes, SessionSubscription, bool]]]:
     (listed,) = _fields(data, 1)
     for at in range(0, len(listed), STEP):
-        yield {_name(name): _subscription(rest) for name, *rest in listed[at : at + STEP]}
+        yield [_filter(*fields) for fields in listed[at : at + STEP]]
 
 
 def _place(
@@ -306,10 +311,12 @@ def _name(value: Any) -> bytes:
     return value
 
 
-def _subscription(fields: list[Any]) -> SessionSubscription:
-    qos, no_local, as_published, handling, identifier = fields
+def _filter(
+    name: Any, qos: Any, no_local: Any, as_published: Any, handling: Any, identifier: Any, owed: Any = False
+) -> tuple[bytes, SessionSubscription, bool]:
     known = None if identifier is None else _number(identifier, 268_435_455)
-    return SessionSubscription(_number(qos, 2), _flag(no_local), _flag(as_published), _number(handling, 2), known)
+    options = _number(qos, 2), _flag(no_local), _flag(as_published), _number(handling, 2), known
+    return _name(name), SessionSubscription(*options), _flag(owed)
 
 
 def _in_flight(fields: list[Any]) -> InFlight:

@@ -105,7 +105,18 @@ async def change_subscriptions(
         if not client.is_open or not client.answer(answer):
             return
     for feed, grants in retained:
+        client.session.owe(feed.filters)
         client.subscriber.send_retained(feed, grants)
+
+
+def send_owed(services: MqttServices, client: SubscribingClient) -> None:
+    """An earlier connection ended while it was sent what is retained on these filters: all of it comes, from the
+    beginning."""
+    session, subscriptions = client.session, services.engine.subscriptions
+    stands = subscriptions.cursor_of(client.subscriber)
+    grants = {name: grant_of(session.subscriptions[name]) for name in session.owed}
+    if grants:
+        client.subscriber.send_retained(subscriptions.retained(dict.fromkeys(grants, stands)), grants)
 
 
 class _Subscribing:

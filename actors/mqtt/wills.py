@@ -62,24 +62,25 @@ class WillPublisher:
         future.add_done_callback(self.waiting.discard)
         return future
 
-    def publish_kept(self, client_id: str, will: Will) -> None:
-        """Publish a will that nobody else has: again while it is refused."""
+    def publish_kept(self, client_id: str, will: Will) -> asyncio.Task[None]:
+        """Publish a will that nobody else has: again while it is refused. Done when it is stored, or given up."""
+        tries = TRIES
         if len(self._kept) >= KEPT_MAX:
             log.error("the will of %r is lost where it is refused: %d wait already", client_id, KEPT_MAX)
-            self.publish(client_id, will)
-            return
-        task = asyncio.get_running_loop().create_task(self._publish_kept(client_id, will))
+            tries = 1
+        task = asyncio.get_running_loop().create_task(self._publish_kept(client_id, will, tries))
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
+        return task
 
-    async def _publish_kept(self, client_id: str, will: Will) -> None:
+    async def _publish_kept(self, client_id: str, will: Will, tries: int) -> None:
         wait_s = AGAIN_FIRST_S
-        for _ in range(TRIES):
+        for _ in range(tries):
             if await self.publish(client_id, will):
                 return
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, AGAIN_MOST_S)
-        log.error("the will of %r is given up: it has been refused %d times", client_id, TRIES)
+        log.error("the will of %r is given up: it has been refused %d times", client_id, tries)
 
     def close(self) -> None:
         """Publish nothing again."""

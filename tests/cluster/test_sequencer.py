@@ -165,6 +165,17 @@ def test_committed_means_durable_in_every_member() -> None:
     assert made.deliverable(GROUP) == [block]
 
 
+def test_what_an_earlier_epoch_has_left_is_settled_when_everybody_who_counts_has_the_new_one() -> None:
+    """A member that counts may lack it until then, lead next, and take it back: no tables may have followed from it."""
+    made = Sequencer("a", StoreMemory(cast(Any, MemoryStore(8).tables)))
+    start = made.open(GROUP, 2, 40, 0, ("a", "b"))
+    assert made.groups[GROUP].settled == 0
+    made.durable("a", GROUP, start.last)
+    assert made.groups[GROUP].settled == 0
+    made.durable("b", GROUP, start.last)
+    assert made.groups[GROUP].settled == start.last + 1
+
+
 def test_a_stale_epoch_and_a_leader_that_is_no_member_are_refused() -> None:
     made = sequencer(epoch=5)
     with pytest.raises(StaleEpochError):

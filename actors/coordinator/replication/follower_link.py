@@ -262,7 +262,7 @@ class FollowerLink:
         such a one is dropped first. What stays undone is asked for again.
         """
         state = self._followers.sequencer.groups.get(group)
-        if state is None or state.committed <= state.opened:
+        if state is None or not state.settled:
             return
         if self.name in led.in_sync or self.name in led.joining:
             self._followers.lost(self.name, [group])
@@ -313,8 +313,8 @@ class FollowerLink:
             page = [(stored.block.last, stored.value) for stored in missing]
             progress.phase = Phase.LIVE
         for last, value in page:
-            self.add(group, led.epoch, progress, last, value, state.committed)
-        self.tell(group, led.epoch, progress, state.committed)
+            self.add(group, led.epoch, progress, last, value, state.settled)
+        self.tell(group, led.epoch, progress, state.settled)
         self.flush()
         return progress.phase is Phase.BEHIND
 

@@ -188,7 +188,7 @@ class Followers:
                     progress.phase = Phase.BEHIND
                     link.wake.set()
                     continue
-                committed = self.sequencer.groups[block.group].committed
+                committed = self.sequencer.groups[block.group].settled
                 link.add(block.group, led.epoch, progress, block.last, sealed.value, committed, checksum)
         for link in self.links.values():
             link.flush()
@@ -205,8 +205,8 @@ class Followers:
                 if state is None:
                     continue
                 for name, progress in led.members.items():
-                    if progress.phase is Phase.LIVE and progress.told < state.committed:
-                        self.links[name].tell(group, led.epoch, progress, state.committed)
+                    if progress.phase is Phase.LIVE and progress.told < state.settled:
+                        self.links[name].tell(group, led.epoch, progress, state.settled)
                     if name not in {*led.in_sync, *led.joining} and progress.caught_up(state.committed):
                         ready.setdefault(name, []).append(group)
             for link in self.links.values():

@@ -318,6 +318,22 @@ def test_sessions_left_at_one_place_share_its_cursor_and_nothing_else() -> None:
     assert sessions[0].pending == busy.unacknowledged
 
 
+def test_what_is_retained_and_not_sent_yet_is_owed_to_the_next_connection() -> None:
+    one = busy_session()
+    one.subscribe(b"b/#", SubscriptionOptions(1))
+    one.subscribe(b"c", SubscriptionOptions(1))
+    plain = filters_of(one)
+    one.owe([b"b/#", b"c", b"left meanwhile"])
+    one.unsubscribe(b"c")
+    after = Session("client", b"uid", 2)
+    restore(after, filters_of(one), place_of(one))
+    assert after.owed == one.owed == {b"b/#"}
+    assert filters_of(after) == filters_of(one)
+    one.subscribe(b"c", SubscriptionOptions(1))
+    one.paid()
+    assert filters_of(one) == plain  # and costs nothing in the log where all has been sent
+
+
 def test_state_half_resent_keeps_the_order() -> None:
     one = session()
     one.send(1, [10, 11, 12], 1)

@@ -109,6 +109,31 @@ async def test_what_came_meanwhile_arrives_in_order(two: Two, version: int, back
     assert [m.payload for m in await client.messages(1)] == [b"after"]
 
 
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("back_on", [0, 1])
+async def test_what_is_retained_comes_on_the_next_connection_where_the_first_has_not_got_all(
+    two: Two, back_on: int, taken_over: bool
+) -> None:
+    name, root = unique(), unique()
+    publisher = await Raw.connect(two.port(1))
+    for number in range(10):
+        await publisher.publish(f"{root}/{number}", b"%d" % number, 1, retain=True)
+    client = await Raw.connect(two.port(), name, clean=False, _33=2, **WAIT)
+    client.answers = False
+    await client.subscribe(f"{root}/+", qos=1)
+    await client.messages(2)  # of which it acknowledges none
+    if not taken_over:
+        client.abort()
+        await eventually(lambda: not two.broker(0).mqtt.sessions.owners)
+    again = await Raw.connect(two.port(back_on), name, clean=False, **WAIT)
+    assert again.connack.session_present
+    got = {m.payload for m in await again.messages(12)}  # two of them are sent again
+    assert got == {b"%d" % number for number in range(10)}
+    await again.disconnect()
+    third = await Raw.connect(two.port(), name, clean=False, **WAIT)
+    await third.nothing(publisher, f"{root}/0")
+
+
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("back_on", [0, 1])
 async def test_what_is_in_flight_is_sent_again_with_its_packet_id(two: Two, version: int, back_on: int) -> None:

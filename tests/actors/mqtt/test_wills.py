@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,28 @@ async def test_the_will_of_a_session_without_expiry_waits_for_nothing(two: Two) 
     await Raw.connect(two.port(0), name, will=will)
     await Raw.connect(two.port(1), name, clean=False)
     assert (await watcher.messages(1))[0].payload == b"ended"
+
+
+async def test_who_takes_a_session_over_has_it_when_its_will_is_stored(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on nobody but the old broker knows of that will, and it may die."""
+    name, stored = unique(), asyncio.get_running_loop().create_future()
+    asked: list[str] = []
+
+    def publish(client_id: str, will: Will) -> asyncio.Future[bool]:
+        asked.append(client_id)
+        return stored
+
+    await Raw.connect(two.port(0), name, clean=False, will=Will(b"wills", b"ended"), **WAIT)
+    monkeypatch.setattr(two.broker(0).mqtt.sessions._wills, "publish", publish)
+    taking = asyncio.create_task(Raw.connect(two.port(1), name, clean=False, **WAIT))
+    await eventually(lambda: bool(asked))
+    await asyncio.sleep(0.1)
+    assert not taking.done()
+    stored.set_result(True)
+    assert (await taking).connack.session_present
+    assert asked == [name]
 
 
 async def test_a_will_that_waits_survives_its_broker_and_the_coordinator(two: Two) -> None:
