@@ -23,7 +23,7 @@ of an older epoch is taken after a promise; a promise never goes back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -140,6 +140,32 @@ class Phase(Enum):
     LIVE = "live"  # it gets every block at once
 
 
+class Lateness:
+    """How long somebody has owed to a disk what is there to be stored, as it is looked at again and again."""
+
+    __slots__ = ("_since_s", "_until")
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._until = -1
+
+    def look(self, sent: int, durable: int, now_s: float) -> float:
+        """Seconds; 0 where nothing is owed. `sent`: the last offset to be stored, `durable`: the first that is not.
+
+        Never more than it is. Kept is one offset at a time: whatever is owed for T is seen to be owed for T / 2.
+        """
+        if durable > sent:
+            self._since_s = None
+            return 0.0
+        if self._since_s is None or durable > self._until or sent < self._until:
+            self._since_s, self._until = now_s, sent
+        return now_s - self._since_s
+
+
+# Owed as long as a member has not said where its log stands.
+_ANSWER = 2**63 - 1
+
+
 @dataclass(slots=True, eq=False)
 class FollowerProgress:
     """How far one member has got with one group, as its leader knows."""
@@ -149,6 +175,13 @@ class FollowerProgress:
     sent: int = -1
     durable: int = 0
     told: int = 0
+    lateness: Lateness = field(default_factory=Lateness)
+
+    def late_s(self, now_s: float) -> float:
+        """How long it has owed what it was sent, or where its log stands."""
+        if self.phase is Phase.ASKED:
+            return self.lateness.look(_ANSWER, 0, now_s)
+        return self.lateness.look(self.sent, self.durable, now_s)
 
     def asked(self) -> None:
         """The link is new: where it stands has to be asked (again)."""

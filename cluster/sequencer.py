@@ -170,7 +170,7 @@ class Sequencer:
     def __init__(self, member: str, memory: Memory, min_copies: int = 1) -> None:
         self.member = member
         self._memory = memory
-        self._min_copies = min_copies
+        self.min_copies = min_copies
         self.groups: dict[int, Group] = {}
 
     def open(self, group: int, epoch: int, last: int, time_us: int, in_sync: Sequence[str]) -> Block:
@@ -262,7 +262,7 @@ class Sequencer:
 
     def _commit(self, state: Group) -> bool:
         committed = min(state.durable.values())
-        if committed <= state.committed or len(state.in_sync) < self._min_copies:
+        if committed <= state.committed or len(state.in_sync) < self.min_copies:
             return False
         state.committed = committed
         return True

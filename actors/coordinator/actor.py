@@ -145,7 +145,7 @@ async def open_coordinator(
             )
 
         # Also where there is to be one copy: while a group moves to another node there are two.
-        server.share(coordination, cluster.copies, dial)
+        server.share(coordination, cluster.copies, dial, cluster.slow_s)
         await server.start(states)
     except BaseException:
         store.close()

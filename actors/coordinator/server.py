@@ -109,9 +109,10 @@ class CoordinatorServer:
         coordination: Coordination,
         copies: int,
         dial: Callable[[Member, LinkUser], Awaitable[Link]],
+        slow_s: float,
     ) -> None:
         """Have the groups copied to other coordinators, and follow theirs; see `replication.copies.Copies`."""
-        self._copies = Copies(self.led, coordination, copies, dial)
+        self._copies = Copies(self.led, coordination, copies, dial, slow_s)
 
     async def start(self, states: Mapping[int, GroupState]) -> None:
         """Lead every group of `states`; returns when all epoch records are committed. Raises StoreError."""

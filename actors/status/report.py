@@ -213,6 +213,8 @@ def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f"{name}: its store is full in {span(left_s)} at the present pace: free disk space, lower "
             "storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )
+    for slow in (actor.get("copies") or {}).get("slow", ()):
+        yield f"{slow}: it stores too slowly to count in the groups that {name} leads: look at its disk"
     if aside := (actor.get("copies") or {}).get("set_aside"):
         yield (
             f"{name}: {len(aside):,} copies had gone another way than their groups' leaders and were made anew; what "

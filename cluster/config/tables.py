@@ -56,6 +56,7 @@ class ClusterConfig(_Table):
     copies: int = knob(0, 0, 7)
     min_copies: int = knob(0, 0, 7)
     detect_s: float = knob(1.0, 0.1, 60.0)
+    slow_s: float = knob(1.0, 0.1, 60.0)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import StaleEpochError, UsageError
-from lexicast.cluster.replication import Followed, FollowerProgress, LogEnd, Phase, common_last, sequenced_end
+from lexicast.cluster.replication import Followed, FollowerProgress, Lateness, LogEnd, Phase, common_last, sequenced_end
 
 # A history: of each epoch, how many offsets its leader gave, and how many of them a member had when it was replaced.
 HISTORY = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=6)
@@ -146,3 +146,18 @@ def test_what_a_quicker_follower_has_of_its_leaders_own_epoch_is_not_taken_back(
     deposed = LogEnd(before, 9, 8)
     assert common_last(sequenced_end(durable, 2, 100, 112), deposed) == 7
     assert common_last(sequenced_end(durable, 2, 100, 104), theirs) == 104
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
+def test_whatever_is_owed_for_some_time_is_seen_to_be_owed_for_half_of_it(steps: list[tuple[int, int]]) -> None:
+    """Each step of a second (offsets sent, offsets stored)."""
+    lateness, sent_at, sent, durable, most_s = Lateness(), dict[int, int](), -1, 0, 0.0
+    for now_s, (more, stored) in enumerate(steps):
+        for _ in range(more):
+            sent += 1
+            sent_at[sent] = now_s
+        durable = min(durable + stored, sent + 1)
+        told_s = lateness.look(sent, durable, now_s)
+        true_s = now_s - sent_at[durable] if durable <= sent else 0
+        most_s = max(most_s, told_s)
+        assert told_s <= true_s <= 2 * most_s + 1

@@ -273,10 +273,13 @@ class Cluster:
         options: StoreOptions = STORE,
         clock: Clock | None = None,
         copies: int = 1,
+        slow_s: float = 60.0,
     ) -> None:
-        """`copies`: members that each group is to have."""
+        """`copies`: members that each group is to have; `slow_s`: see `ClusterConfig`, here so long that tests may hold
+        disks."""
         self.folder = folder
         self.copies = copies
+        self.slow_s = slow_s
         self.config = (config or Config()).replaced(mqtt__port=0)
         self.options = options
         self.clock = clock or SystemClock()
@@ -321,7 +324,7 @@ class Cluster:
         states = await self.coordination.open_groups(name, store.known_epochs(), told)
         server = CoordinatorServer(name, store, self.clock)
         if self.copies > 1:
-            server.share(self.coordination, self.copies, partial(self._dial, name))
+            server.share(self.coordination, self.copies, partial(self._dial, name), self.slow_s)
         await server.start(states)
         path = f"unix:{self._run.name}/{name}-{next(self._sockets)}"
         listener, address = await listen(path, info.key, info.cluster_id, server.opened, {})

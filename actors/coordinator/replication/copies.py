@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ from .followers import Followers
 from .following import Following
 from .leadership import GroupLeadership
 
+log = logging.getLogger(__name__)
+
 
 class Copies:
     """See the module's docstring."""
@@ -31,8 +34,10 @@ class Copies:
         coordination: Coordination,
         copies: int,
         dial: Callable[[Member, Any], Any],
+        slow_s: float,
     ) -> None:
-        """`copies`: members that each group is to have; `dial(member, user)` opens a link to another coordinator."""
+        """`copies`: members that each group is to have; `dial(member, user)` opens a link to another coordinator;
+        `slow_s`: see `slow_members`."""
         self._led = led
         self.leadership = GroupLeadership(led.name, coordination, led, copies, dial, self._count_with)
         self.followers = Followers(
@@ -45,6 +50,8 @@ class Copies:
             self.leadership,
             led.moved,
             self.leadership.depose,
+            self._give_way,
+            slow_s,
         )
         self.leadership.followers = self.followers
         self.following = Following(led.store, led.committer, led.sequencer.groups, self.leadership.depose)
@@ -67,8 +74,8 @@ class Copies:
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`: how many groups are followed here, and of each follower of groups that are led here
-        how many it follows, in how many of them it counts, and the most offsets that it lacks in one; the files of what
-        was set aside."""
+        how many it follows, in how many of them it counts, and the most offsets that it lacks in one; those that are
+        too slow to count; the files of what was set aside."""
         followers: dict[str, dict[str, int]] = {}
         for led in self.followers.status().values():
             for name, found in led["followers"].items():
@@ -77,7 +84,12 @@ class Copies:
                 of["in_sync"] += name in led["in_sync"]
                 of["lag"] = max(of["lag"], found["lag"])
         aside = self._led.store.all_set_aside()
-        return {"following": self.following.count, "followers": followers, "set_aside": aside}
+        return {
+            "following": self.following.count,
+            "followers": followers,
+            "slow": self.followers.slow.status(),
+            "set_aside": aside,
+        }
 
     # -- for `LedGroups`
 
@@ -113,6 +125,13 @@ class Copies:
         changes = self.leadership.renewals([group])
         if any(new.leader != self.leadership.name for _, new in changes.values()):
             self._renew(changes)
+
+    def _give_way(self, groups: Mapping[int, str]) -> None:
+        """This coordinator stores too slowly: others lead these groups (group -> who)."""
+        changes = self.leadership.handing_over(groups)
+        if changes:
+            log.warning("%s stores too slowly: others lead groups %s", self.leadership.name, sorted(changes))
+        self._renew(changes)
 
     def _renew(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> None:
         if changes:

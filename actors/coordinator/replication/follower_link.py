@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.messages import APPEND, APPENDED, REFUSED
-from lexicast.cluster.replication import FollowerProgress, LogEnd, Phase, common_last, sequenced_end
+from lexicast.cluster.replication import FollowerProgress, Lateness, LogEnd, Phase, common_last, sequenced_end
 from lexicast.cluster.sequencer import Sequencer
 from lexicast.storage.store import Store
 
@@ -54,6 +54,8 @@ class Led:
     in_sync: tuple[str, ...]
     members: dict[str, FollowerProgress] = field(default_factory=dict)
     joining: set[str] = field(default_factory=set)
+    # Of this coordinator's own disk.
+    own_lateness: Lateness = field(default_factory=Lateness)
 
 
 class Shipping(Protocol):

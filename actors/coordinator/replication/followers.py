@@ -24,6 +24,7 @@ from lexicast.storage.store import Store
 
 from ...loop.background import keep_going, stop_loops
 from .follower_link import Dial, FollowerLink, Led
+from .slow_members import SlowMembers
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +56,17 @@ class Followers:
         changes: GroupChanges,
         moved: Callable[[Iterable[int]], None],
         depose: Callable[[Sequence[int]], None],
+        give_way: Callable[[Mapping[int, str]], None],
+        slow_s: float,
     ) -> None:
         """`apart`, `shipped`: see `Committer`; `moved(groups)`: what is committed may have moved; `depose(groups)`:
-        somebody else leads them."""
+        somebody else leads them; `give_way`, `slow_s`: see `slow_members`."""
         self.name = name
         self.groups: dict[int, Led] = {}
         self.links: dict[str, FollowerLink] = {}
         self.store, self.sequencer, self.dial = store, sequencer, dial
         self.changes, self.moved, self.depose = changes, moved, depose
+        self.slow = SlowMembers(name, sequencer, slow_s, changes.drop, give_way)
         self._apart = apart
         self.shipped = shipped
         self._task = keep_going(self._tell(), "telling followers what is committed")
@@ -123,6 +127,11 @@ class Followers:
             if name in led.members and not self.links[name].linked:
                 self.changes.drop(name, [group])
 
+    def is_away(self, led: Led, name: str) -> bool:
+        """Whether a member of a group is not to count: it is not here, has not said where it stands, or is slow."""
+        found = led.members.get(name)
+        return found is None or found.phase is Phase.ASKED or self.slow.is_slow(name)
+
     def give_up(self, group: int) -> None:
         """It is known that nobody is in the group's in-sync set but who is counted: who was lost while it joined is
         not waited for any more."""
@@ -131,7 +140,7 @@ class Followers:
             led.joining = {
                 name
                 for name in led.joining.difference(led.in_sync)
-                if name in led.members and led.members[name].phase is not Phase.ASKED
+                if name in led.members and not self.is_away(led, name)
             }
             self._count(group, led)
 
@@ -143,7 +152,7 @@ class Followers:
         for name in led.joining:
             self.changes.join(name, [group])
         for name in led.in_sync:
-            if name in led.members and led.members[name].phase is Phase.ASKED:
+            if name in led.members and self.is_away(led, name):
                 self.changes.drop(name, [group])
 
     def _count(self, group: int, led: Led) -> None:
@@ -207,12 +216,18 @@ class Followers:
                 for name, progress in led.members.items():
                     if progress.phase is Phase.LIVE and progress.told < state.settled:
                         self.links[name].tell(group, led.epoch, progress, state.settled)
-                    if name not in {*led.in_sync, *led.joining} and progress.caught_up(state.committed):
+                    if self._is_ready(led, name, progress, state.committed):
                         ready.setdefault(name, []).append(group)
             for link in self.links.values():
                 link.flush()
             for name, groups in ready.items():
                 self.ready(name, groups)
+            self.slow.look(self.groups, asyncio.get_running_loop().time())
+
+    def _is_ready(self, led: Led, name: str, progress: FollowerProgress, committed: int) -> bool:
+        """Whether who does not count yet may be waited for: it has all that is committed, in time."""
+        counted = name in led.in_sync or name in led.joining
+        return not counted and progress.caught_up(committed) and not self.slow.is_slow(name)
 
     def appended(self, name: str, groups: Mapping[int, tuple[int, int]]) -> None:
         """A follower has made blocks durable."""
@@ -224,7 +239,7 @@ class Followers:
                 continue
             if self.sequencer.durable(name, group, next_offset - 1):
                 touched.append(group)
-            if name not in led.in_sync and name not in led.joining and progress.caught_up(state.committed):
+            if self._is_ready(led, name, progress, state.committed):
                 ready.append(group)
         if touched:
             self.moved(touched)

@@ -23,7 +23,6 @@ from lexicast.cluster.replication import Phase
 
 from ...link.link import Link
 from ...loop.background import keep_going, stop_loops
-from .follower_link import Led
 from .followers import Followers
 
 log = logging.getLogger(__name__)
@@ -267,7 +266,7 @@ class GroupLeadership:
         known, led = self._states.get(group), self.followers.groups.get(group)
         if known is None or led is None or led.epoch != known.epoch:
             return None
-        away = {name for name in {*drops, *joins} if self._is_away(led, name)}
+        away = {name for name in {*drops, *joins} if self.followers.is_away(led, name)}
         ready = [name for name in sorted(joins) if name in led.joining and name not in away]
         surplus = self._surplus(group)
         stay = [name for name in known.in_sync if name not in surplus and (name not in away or name not in drops)]
@@ -277,11 +276,6 @@ class GroupLeadership:
             return None
         # Also where nothing is to change: what became of a change whose answer was lost has to be known.
         return known, known._replace(in_sync=in_sync)
-
-    @staticmethod
-    def _is_away(led: Led, name: str) -> bool:
-        found = led.members.get(name)
-        return found is None or found.phase is Phase.ASKED
 
     def _held(self, changes: Mapping[int, tuple[GroupState, GroupState]], held: Mapping[int, GroupState]) -> None:
         """What the coordination server has after a change that was asked for. Of a group whose row it has lost it says
@@ -322,6 +316,18 @@ class GroupLeadership:
             live = [n for n, p in led.members.items() if n in known.in_sync and p.phase is Phase.LIVE]
             leader = live[group % len(live)] if live else self.name
             changes[group] = (known, known._replace(epoch=known.epoch + 1, leader=leader))
+        return changes
+
+    def handing_over(self, groups: Mapping[int, str]) -> dict[int, tuple[GroupState, GroupState]]:
+        """What to ask for where this coordinator stores too slowly: a new epoch, led by the member that is named, in
+        which this one does not count."""
+        changes = {}
+        for group, leader in groups.items():
+            known, led = self._states.get(group), self.followers.groups.get(group)
+            if known is None or led is None or led.epoch != known.epoch or leader not in known.in_sync:
+                continue
+            in_sync = tuple([name for name in known.in_sync if name != self.name])
+            changes[group] = (known, GroupState(known.epoch + 1, leader, in_sync))
         return changes
 
     async def renew(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> None:

@@ -109,7 +109,7 @@ class CoordinatorProcesses:
             )
 
         if scene.copies > 1:
-            server.share(calls, scene.copies, dial)
+            server.share(calls, scene.copies, dial, scene.slow_s)
         await server.start(states)
         scene.network.listeners[name] = Listener(process, server.opened, scene.broker_beats)
         self.servers[name] = server

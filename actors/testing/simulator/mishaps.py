@@ -1,5 +1,5 @@
-"""What goes wrong in a story: processes die, stop or are slow, nodes are lost, links and ways end, disks are full,
-clocks jump."""
+"""What goes wrong in a story: processes die, stop or are slow, nodes are lost, links and ways end, disks are full
+or slow, clocks jump."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Mishaps:
             kinds += [self.deposed, self.deposed]
         # Each story has its own mixture: with all of them in each, the rare ones would hide each other.
         self._kinds = [*kinds, *scene.choose.sample(others, scene.choose.randint(0, 4))]
+        if scene.slow_disks:
+            self._kinds += [self.slow_disk, self.slow_disk]
 
     def happen(self) -> None:
         """One of them."""
@@ -221,6 +223,20 @@ class Mishaps:
 
     def _set_full(self, name: str, full: bool) -> None:
         self.coordinators.stores[name].full = full
+
+    def slow_disk(self) -> None:
+        """A coordinator's disk takes its time for a while."""
+        running = sorted(self.coordinators.servers)
+        if not running:
+            return
+        process = self.coordinators.processes[self.scene.choose.choice(running)]
+        self._say(f"the disk of {process.name} is slow")
+        process.disk_s = 0.1 + 0.9 * self.scene.choose.random()
+        self.scene.at(self._soon(2.5), self._set_fast, process)
+
+    def _set_fast(self, process: SimProcess) -> None:
+        self._say(f"the disk of {process.name} is as quick as before")
+        process.disk_s = 0.0
 
     def clock(self) -> None:
         """The clock of a node jumps."""

@@ -38,6 +38,10 @@ class NodeClock:
         return self._loop.time()
 
 
+# Stories of seeds from here on have slow disks too.
+SLOW_DISKS_FROM = 1_000_000
+
+
 class Scene:
     """See the module's docstring."""
 
@@ -61,6 +65,11 @@ class Scene:
         # After so long a silent coordinator is taken for lost; and a silent link of a broker is ended.
         self.detect_s = self.choose.choice([0.3, 0.5, 1.0])
         self.broker_beats = Beats(0.2, 1.0)
+        # Drawn apart, so that what older seeds play stays what it was.
+        apart = random.Random(seed + 2)
+        self.slow_disks = seed >= SLOW_DISKS_FROM and apart.random() < 0.5
+        # For so long a coordinator may owe what it is to store.
+        self.slow_s = apart.choice([0.3, 0.6, 1.0]) if self.slow_disks else 60.0
         # Where the coordination server is.
         self.head = self.choose.choice(NODES)
         self.clocks = {node: NodeClock(self.loop) for node in NODES}

@@ -2,8 +2,8 @@
 
 Real: coordinators (sequencer, committer, routing, requests, copies, homes of sessions), the coordination server and its
 watch, pipelines, links and their heartbeats, engines, fan-out, subscribers, caches, MQTT connections and sessions.
-Simulated: clocks and processes (`virtual`: time passes when nothing is left to do), disks (`disks`: slow, sometimes
-full, and a crash loses what was not committed), wires (`network`: delays, pieces, cuts, ways that are broken). No
+Simulated: clocks and processes (`virtual`: time passes when nothing is left to do), disks (`disks`: sometimes full
+or slow, and a crash loses what was not committed), wires (`network`: delays, pieces, cuts, ways that are broken). No
 sockets, no threads, no real time. What goes wrong is in `mishaps`.
 
 `run(seed)` plays one story and raises `Violation` when a guarantee of docs/guarantees.md is broken:

@@ -30,6 +30,8 @@ class SimProcess:
         self.name = name
         self.node = node
         self.alive = True
+        # What its disk takes beside what any disk takes.
+        self.disk_s = 0.0
         self._held: list[tuple[Context, Callable[..., Any], tuple[Any, ...]]] | None = None
         self.context = Context()
         self.context.run(PROCESS.set, self)
@@ -145,8 +147,10 @@ class SimLoop(asyncio.BaseEventLoop):
             else:
                 future.set_result(result)
 
+        process = PROCESS.get()
         delay = self._choose.choice([0.0005, 0.002, 0.01, 0.1]) * self._choose.random()
-        self.calls[future] = (self.call_later(delay, work), PROCESS.get(), partial(func, *arguments))
+        delay += process.disk_s if process is not None else 0.0
+        self.calls[future] = (self.call_later(delay, work), process, partial(func, *arguments))
         return future
 
     def abandoned(self, process: SimProcess) -> list[Callable[[], Any]]:
