@@ -37,7 +37,13 @@ class EntryBuilder:
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
         self._producer = os.urandom(PRODUCER_BYTES)
+        self._incarnation = 1
         self._sequences: dict[int, int] = {}
+
+    def succeed(self, producer: bytes, incarnation: int) -> None:
+        """Be an incarnation of a producer that outlives clients: a group that has a record of it takes no record of an
+        older one any more. To be said before anything is built."""
+        self._producer, self._incarnation = producer, incarnation
 
     def build(self, group: int, records: list[Queued], compress: Compress | None) -> Entry:
         """One group's columns."""
@@ -66,7 +72,7 @@ class EntryBuilder:
         meta = Meta(
             tuple(topics),
             tuple(runs),
-            (ProducerRun(self._producer, 1, sequence, end),),
+            (ProducerRun(self._producer, self._incarnation, sequence, end),),
             (),
             (self._client_id,),
             tuple(dictionaries),

@@ -77,6 +77,10 @@ class Publisher:
 
     # -- publishing
 
+    def publish_as(self, producer: bytes, incarnation: int) -> None:
+        """See `EntryBuilder.succeed`. Before the client is opened."""
+        self._builder.succeed(producer, incarnation)
+
     def topic(self, topic: str) -> tuple[bytes, int]:
         """A topic's bytes and group. Raises TopicError."""
         known = self._topics.get(topic)

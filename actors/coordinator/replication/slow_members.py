@@ -4,7 +4,7 @@ What is published is committed when every member that counts has it on disk, so 
 everybody waits. Looked at is how long a member has owed what it was sent (`replication.Lateness`). Beyond `slow_s` a
 follower is dropped from the in-sync sets, all of them, since its disk is one; it is shipped to as before, and counts
 again when it has everything, not before a while has passed, which doubles while it is found slow again. Where this
-coordinator is the slow one, another member leads its groups, without it.
+coordinator is the slow one, other members lead all its groups, without it.
 
 Nobody is dropped where `min_copies` would not be left. Time here is that of a process that runs: one that was stopped
 finds nobody late by that.
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # How long who was slow does not count: first, and at most.
 APART_FIRST_S: Final = 10.0
-APART_MOST_S: Final = 600.0
+APART_MOST_S: Final = 60.0
 # More than this between two looks is no time in which this process has looked at its sockets.
 LOOK_MOST_S: Final = 0.2
 
@@ -70,24 +70,23 @@ class SlowMembers:
         if self._looked_s is not None:
             self._now_s += min(loop_s - self._looked_s, LOOK_MOST_S)
         self._looked_s = loop_s
-        late: dict[str, float] = {}
-        gives_way: dict[int, str] = {}
+        own_s, late = 0.0, dict[str, float]()
+        successors: dict[int, str] = {}
         for group, led in groups.items():
             state = self._sequencer.groups.get(group)
             if state is None or not led.members:
                 continue
             sent = state.unapplied[-1].last if state.unapplied else -1
-            own_s = led.own_lateness.look(sent, state.durable.get(self._name, 0), self._now_s)
+            own_s = max(own_s, led.own_lateness.look(sent, state.durable.get(self._name, 0), self._now_s))
             followers = {name: self._lateness_s(led, name) for name in {*led.in_sync, *led.joining} - {self._name}}
-            if own_s > self._slow_s:
-                successor = self._successor(led, followers)
-                if successor is not None:
-                    gives_way[group] = successor
-                continue  # who waits for this disk is told late what is committed, and is not to blame
+            if (successor := self._successor(led, followers)) is not None:
+                successors[group] = successor
             for name, late_s in followers.items():
                 late[name] = max(late_s, late.get(name, 0.0))
-        if gives_way:
-            self._give_way(gives_way)
+        if own_s > self._slow_s:
+            if successors:
+                self._give_way(successors)
+            return  # who waits for this disk is told late what is committed, and is not to blame
         for name, late_s in late.items():
             if late_s > self._slow_s and not self.is_slow(name):
                 self._set_apart(name, late_s, groups)
