@@ -46,7 +46,8 @@ class Health:
     def __init__(self, snapshot: Callable[[], Awaitable[dict[str, Any]]], tell: Tell) -> None:
         self._snapshot = snapshot
         self._tell = tell
-        self._known: set[str] = set()
+        # What goes wrong now, as it was told last, by what stays the same of it.
+        self._known: dict[str, str] = {}
 
     async def look(self) -> None:
         """One look, HEALTH_PERIOD_S after the last."""
@@ -55,11 +56,11 @@ class Health:
             found = {without_numbers(warning): warning for warning in (await self._snapshot())["warnings"]}
         except UnavailableError:
             return  # nobody can be asked: who follows the membership says so
-        for key in sorted(found.keys() - self._known):
+        for key in sorted(found.keys() - self._known.keys()):
             self._tell(found[key])
-        for key in sorted(self._known - found.keys()):
-            self._tell(f"no longer: {key}")
-        self._known = set(found)
+        for key in sorted(self._known.keys() - found.keys()):
+            self._tell(f"no longer: {self._known[key]}")
+        self._known = {key: self._known.get(key, warning) for key, warning in found.items()}
 
 
 def without_numbers(warning: str) -> str:

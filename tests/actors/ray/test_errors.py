@@ -166,4 +166,4 @@ async def test_health_is_told_when_it_changes(monkeypatch: pytest.MonkeyPatch) -
     health = Health(snapshot, told.append)
     while answers:
         await health.look()
-    assert told == ["5 sessions lag", "no longer: sessions lag"]
+    assert told == ["5 sessions lag", "no longer: 5 sessions lag"]
