@@ -56,7 +56,7 @@ class Publisher:
     ) -> None:
         self._compressor = compressor
         self._send = send
-        self._builder = EntryBuilder(client_id)
+        self.builder = EntryBuilder(client_id)
         self._groups = 0
         self._payload_bytes_max = 0
         self._topics: dict[str, tuple[bytes, int]] = {}
@@ -76,10 +76,6 @@ class Publisher:
         self._idle.set()
 
     # -- publishing
-
-    def publish_as(self, producer: bytes, incarnation: int) -> None:
-        """See `EntryBuilder.succeed`. Before the client is opened."""
-        self._builder.succeed(producer, incarnation)
 
     def topic(self, topic: str) -> tuple[bytes, int]:
         """A topic's bytes and group. Raises TopicError."""
@@ -241,7 +237,7 @@ class Publisher:
         self._queue_bytes -= size
         self._made_room()
         compress = None if self._compressor is None else self._compressor()
-        build = self._builder.build
+        build = self.builder.build
         return [build(group, records, compress) for group, records in groups.items()], list(groups.values())
 
     def _made_room(self) -> None:

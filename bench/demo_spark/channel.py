@@ -16,9 +16,12 @@ from rich.table import Table
 
 import lexicast.sync
 from lexicast.cluster.errors import UnavailableError
+from lexicast.raydp_jobs.channels.backend_subscriptions import channel_subscriptions
+from lexicast.raydp_jobs.channels.bus import ChannelBus
 from lexicast.raydp_jobs.channels.definitions import channel_topic
 from lexicast.raydp_jobs.channels.example import NAME, SHELTERS, emergencies_near_me
-from lexicast.raydp_jobs.channels.runner import ChannelBus, ChannelRunner, channel_subscriptions
+from lexicast.raydp_jobs.channels.questions import SparkQuestions
+from lexicast.raydp_jobs.channels.runner import ChannelRunner
 
 from .pictures import Place, draw_map
 
@@ -50,7 +53,8 @@ def show_channel(console: Console, spark: Any, data_dir: Path) -> Callable[[Path
         inboxes = {user: stack.enter_context(bus.subscribe(topic)) for user, topic in topics.items()}
         _await(lambda: NAME in runners.channels and set(topics.values()) <= set(channel_subscriptions().get(NAME, {})))
         console.print("\n".join(f"{user} subscribes to {topic}" for user, topic in topics.items()), markup=False)
-        runner = ChannelRunner(spark, runners)
+        runners.claim()
+        runner = ChannelRunner(runners, SparkQuestions(spark).ask, channel_subscriptions)
         table = Table("period", "ann is at", "bob is at", "happens", "delivered")
         delivered: list[tuple[str, Place, str]] = []
         for period in range(len(WAYS["ann"])):

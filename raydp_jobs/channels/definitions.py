@@ -11,7 +11,8 @@ Rows of history and state have the columns topic, time, publisher, and the field
 gives types to. To subscribe to a channel is to subscribe to `$channel/NAME/PARAMETERS` (`channel_topic`): the same
 parameters give the same topic, whoever asks, so the brokers make one back-end subscription of it, which the runner
 finds in the log. Each period's *new* rows (those that the answer before did not have) are published there, as a JSON
-object {"time": ..., "rows": [{...}, ...]}, QoS 1, and delivered, stored and recovered like anything else.
+object {"time": ..., "answer": a name that no other message has, "rows": [{...}, ...]}, QoS 1, and delivered, stored and
+recovered like anything else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from lexicast.cluster.errors import UsageError
@@ -31,6 +32,8 @@ PREFIX: Final = "$channel/"
 DEFINITIONS_FILTER: Final = "$channel/+"
 PERIOD_S_MIN: Final = 1.0
 DEFINITION_BYTES_MAX: Final = 512 * 1024
+TOPIC_CHARACTERS_MAX: Final = 65_000
+"""A little less than a topic may have: what is kept of a subscription stands under a longer name."""
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}")
 # What in SQL is no parameter: strings, quoted names, comments, casts (a::int).
@@ -121,7 +124,7 @@ def channel_topic(name: str, parameters: Mapping[str, Value] | None = None) -> s
 
 def parse_topic(topic: str) -> tuple[str, dict[str, Value]] | None:
     """(channel, parameters) of a topic from `channel_topic`; None for any other."""
-    if not topic.startswith(PREFIX) or topic.count("/") != 2:
+    if not topic.startswith(PREFIX) or topic.count("/") != 2 or len(topic) > TOPIC_CHARACTERS_MAX:
         return None
     name, _, text = topic.removeprefix(PREFIX).partition("/")
     parameters: dict[str, Value] = {}
@@ -170,9 +173,3 @@ def parse_table(text: str, columns: Mapping[str, str]) -> tuple[str, Publication
     if not equals or not at:
         raise UsageError(f"{text!r}: write NAME=FILTER@WINDOW, such as emergencies=emergencies/#@10m")
     return name, PublicationTable(filter, parse_duration(window).total_seconds(), columns.get(name, ""))
-
-
-def new_rows(rows: Sequence[Mapping[str, Any]], before: set[str]) -> tuple[list[Any], set[str]]:
-    """The rows that the answer before did not have, and what this answer has."""
-    texts = {json.dumps(row, sort_keys=True, default=str): row for row in rows}
-    return [json.loads(text) for text in texts if text not in before], set(texts)

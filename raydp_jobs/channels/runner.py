@@ -1,333 +1,289 @@
-"""The runner of channels: each period, one Spark query a channel for everybody who subscribes to it.
+"""The runner of channels: each period, one question a channel for everybody who subscribes to it.
 
-The parameters of all subscriptions are a table, which the channel's SQL is joined with (LATERAL): a thousand
-subscriptions cost one query. Spark can take the SQL apart that way where parameters stand in WHERE or HAVING alone;
-else each set of parameters is asked for itself.
-
-After a restart of the runner, answers start anew: what is true then is published once more.
+One runner of all answers (`lease`), the others stand by. A period of a channel begins at a multiple of its length since
+1970, wherever the runner is. What was told, and what had been decided on and may not have been told, whoever answers
+next finds in the cluster (`answers`): nothing is told twice, and nothing that was decided on is left out.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
-import signal
+import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeAlias
 
-import ray
-from rich.console import Console
+from lexicast.cluster.errors import LexicastError, UnavailableError
 
-import lexicast
-from lexicast.cluster.errors import LexicastError
-from lexicast.storage.log_scanner import LogScanner
-
-from ..history.dataframe import history, release
-from ..history.reading import Place, get, on_node_of, places
-from ..spark.environment import spark_session
-from ..spark.errors import first_line, job_errors
-from .definitions import (
-    DEFINITIONS_FILTER,
-    PREFIX,
-    Channel,
-    PublicationTable,
-    Value,
-    inlined,
-    new_rows,
-    parse_topic,
-    same_types,
-    unpack_channel,
+from ..spark.errors import first_line
+from .answers import (
+    STATES_FILTER,
+    Round,
+    Told,
+    decided,
+    new_life,
+    state_topic,
+    told_topic,
+    unpack_round,
+    unpack_told,
 )
+from .definitions import PREFIX, Channel, Value
+from .lease import LeaseLostError
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-CHANNELS_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000
 """Sets of parameters of one channel that are answered."""
-ROWS_MAX: Final = 100_000
-"""Rows of one channel's answer in one period, over all subscriptions."""
-ROWS_A_MESSAGE: Final = 500
-CALL_TIMEOUT_S: Final = 60.0
+FORGOTTEN_S: Final = 30.0
+"""What nobody has been subscribed to for so long starts anew; brokers that fail over are away for less."""
+RETRY_S: Final = 2.0
+TRIES_MAX: Final = 5
+# Whoever has answered for so long starts with all its tries.
+STEADY_S: Final = 60.0
 
-_PARAMETERS: Final = "__parameters"
-_TOPIC: Final = "__topic"
-_COLUMNS: Final = ("topic", "time", "publisher", "payload")
-
-
-def subscribed(place: Place) -> list[str]:
-    """The channel topics that brokers are subscribed to in one store; runs on its node."""
-    with LogScanner(Path(place.directory)) as scanner:
-        filters = [filter for group in place.committed for filter in scanner.subscriptions(group)]
-    return sorted({filter for filter in filters if filter.startswith(PREFIX) and filter.count("/") == 2})
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+Asked: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Value]]]
+"""Channel -> topic -> parameters."""
+Ask: TypeAlias = Callable[[Channel, Mapping[str, Mapping[str, Value]]], Mapping[str, Rows]]
+"""Of a channel and topic -> parameters, topic -> the rows of the answer now."""
+Tell: TypeAlias = Callable[[str], None]
 
 
-def channel_subscriptions() -> dict[str, dict[str, dict[str, Value]]]:
-    """Channel -> topic -> parameters, of every back-end subscription in the cluster."""
-    remote = ray.remote(num_cpus=0)(subscribed)
-    refs = [remote.options(scheduling_strategy=on_node_of(place)).remote(place) for place in places()]
-    found: dict[str, dict[str, dict[str, Value]]] = {}
-    for topic in {topic for ref in refs for topic in get(ref)}:
-        parsed = parse_topic(topic)
-        if parsed is not None:
-            found.setdefault(parsed[0], {})[topic] = parsed[1]
-    return found
+class AskingEndedError(UnavailableError):
+    """What answers questions is gone, for good: this runner is of no use any more."""
 
 
-class ChannelBus:
-    """A client in a thread of its own, since Spark blocks this one: the definitions as they change, and publishing."""
+class RunnerBus(Protocol):
+    """What a runner needs of `ChannelBus`."""
 
-    def __init__(self, connect: Mapping[str, Any]) -> None:
-        self._connect = dict(connect)
-        self.channels: dict[str, Channel] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._following: Future[None] | None = None
+    name: str
+    channels: dict[str, Channel]
 
-    def __enter__(self) -> ChannelBus:
-        self._thread.start()
-        try:
-            self._client = self._wait(self._open())
-        except BaseException:
-            self._end()
-            raise
-        return self
+    def check_held(self) -> None:
+        """Raises LeaseLostError unless this runner is the one that answers."""
 
-    def __exit__(self, *unused: object) -> None:
-        if self._following is not None:
-            self._following.cancel()
-        with suppress(LexicastError):
-            self._wait(self._client.close())
-        self._end()
+    def publish(self, messages: Iterable[tuple[str, bytes]], *, retain: bool = False) -> None:
+        """Publish; returns when all are stored. Raises LeaseLostError, UnavailableError."""
 
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def retained(self, filter: str) -> dict[str, bytes]:
+        """Everything that is retained."""
+        ...
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+    def last_messages(self, topics: Iterable[str]) -> dict[str, bytes]:
+        """The last message on each topic that has one."""
+        ...
 
-    async def _open(self) -> lexicast.Client:
-        client = await lexicast.connect(**self._connect, client_id="channels").open()
-        definitions = client.subscribe(DEFINITIONS_FILTER)
-        await definitions.__aenter__()
-        self._following = asyncio.run_coroutine_threadsafe(self._follow(definitions), self._loop)
-        return client
 
-    async def _follow(self, definitions: lexicast.Subscription) -> None:
-        async for message in definitions:
-            self.learn(message.topic, message.payload)
+class SuccessionBus(RunnerBus, Protocol):
+    """And what `answer_channels` does."""
 
-    def learn(self, topic: str, payload: bytes) -> None:
-        """A definition, or with an empty payload its end."""
-        name = topic.removeprefix(PREFIX)
-        if not payload:
-            self.channels.pop(name, None)
-            return
-        try:
-            channel = unpack_channel(payload)
-            if channel.name == name and (name in self.channels or len(self.channels) < CHANNELS_MAX):
-                self.channels[name] = channel
-        except LexicastError as error:
-            log.warning("%s: %s", topic, error)
+    def stand_by(self, ended: threading.Event, tell: Tell) -> bool:
+        """Return once the lease may be taken, with True; False where `ended` comes first."""
+        ...
 
-    def publish(self, messages: Iterable[tuple[str, bytes]]) -> None:
-        """Publish; returns when all are acknowledged. Raises LexicastError."""
-        self._wait(self._client.publish_many(list(messages), qos=1))
+    def claim(self) -> None:
+        """Take the lease."""
+
+    def release(self) -> None:
+        """Give it up."""
+
+
+def silent(text: str) -> None:
+    """Nobody is told."""
 
 
 class ChannelRunner:
-    """Answers the channels; `tell` gets one line about each answer."""
+    """Answers the channels, once it has the lease, under which nobody else does: see the module's docstring.
 
-    def __init__(self, spark: SparkSession, bus: ChannelBus, tell: Callable[[str], None] = lambda text: None) -> None:
-        self._spark = spark
+    `tell` gets one line about each answer. Whoever gets an error of `recover` or `step` takes the lease anew and makes
+    another runner: what this one holds in memory may not be what is stored.
+    """
+
+    def __init__(self, bus: RunnerBus, ask: Ask, subscriptions: Callable[[], Asked], tell: Tell = silent) -> None:
         self._bus = bus
+        self._ask = ask
+        self._subscriptions = subscriptions
         self._tell = tell
-        self._due: dict[str, float] = {}
-        self._before: dict[str, set[str]] = {}
+        self._told: dict[str, Told] = {}
+        self._rounds: dict[str, Round] = {}
+        # Channel -> the beginning of the last period that it was looked at in.
+        self._period: dict[str, float] = {}
+        # Topics that nobody is subscribed to, and channels' that are not defined any more, since when.
+        self._gone: dict[str, float] = {}
         self._ended = threading.Event()
-        self.answered_at_once = True
-        """Whether the last answer was one query for all subscriptions."""
         self.told: tuple[str, ...] = ()
         """The topics that the last `step` published to, a message each time it is named."""
 
+    def recover(self) -> int:
+        """Go on where the runner before was: publish what it had decided on and not published; returns how much.
+
+        Raises LexicastError.
+        """
+        for topic, packed in self._bus.retained(STATES_FILTER).items():
+            self._learn(told_topic(topic), packed)
+        open_topics = [topic for topic, told in self._told.items() if told.pending and self._is_open(topic, told)]
+        last = self._bus.last_messages(open_topics) if open_topics else {}
+        messages = [(topic, each) for topic in open_topics for each in self._told[topic].unpublished(last.get(topic))]
+        if messages:
+            self._bus.publish(messages)
+        return len(messages)
+
+    def _learn(self, topic: str, packed: bytes) -> None:
+        name = topic.removeprefix(PREFIX)
+        if "/" in name:
+            told = unpack_told(packed)
+            if told is not None:
+                self._told[topic] = told
+            return
+        last = unpack_round(packed)
+        if last is not None:
+            self._rounds[name], self._period[name] = last, last.period
+
+    def _is_open(self, topic: str, told: Told) -> bool:
+        """Whether the round in which this was decided on was not finished."""
+        return told.round > self._rounds.get(_channel_of(topic), Round()).number
+
     def run(self, ended: threading.Event) -> None:
-        """Answer every channel each period until `ended` is set. Raises LexicastError when the cluster is gone."""
+        """Answer every channel each period until `ended` is set. Raises LexicastError."""
         self._ended = ended
         while not ended.is_set():
-            started = time.monotonic()
-            self.step(started)
-            pause = min([at - time.monotonic() for at in self._due.values()], default=1.0)
+            self._bus.check_held()
+            self.step(time.time())
+            now_s = time.time()
+            periods = [channel.period_s for channel in list(self._bus.channels.values())]
+            pause = min([period_s - now_s % period_s for period_s in periods], default=1.0)
             ended.wait(min(max(pause, 0.05), 1.0))
 
-    def step(self, now: float) -> int:
-        """Answer the channels that are due at `now` (monotonic seconds); returns how many messages were published."""
+    def step(self, now_s: float) -> int:
+        """Answer the channels that are due at `now_s`, in seconds since 1970; returns how many messages were published.
+
+        Raises LexicastError: of a query that fails the others are told, and it is asked again in the next period.
+        """
         channels = dict(self._bus.channels)
-        for gone in self._due.keys() - channels.keys():
-            del self._due[gone]
         self.told = ()
-        due = [channel for name, channel in channels.items() if self._due.get(name, now) <= now]
+        due = [(each, period) for each in channels.values() if (period := self._due(each, now_s)) is not None]
         if not due:
             return 0
-        asked = channel_subscriptions()
-        topics = {topic for of_channel in asked.values() for topic in of_channel}
-        self._before = {topic: rows for topic, rows in self._before.items() if topic in topics}
+        asked = self._subscriptions()
+        self._forget({PREFIX + name for name in channels} | {t for topics in asked.values() for t in topics}, now_s)
         published = 0
-        for channel in due:
-            # from when it was due, not from when it was answered; what a long answer has missed is left out
-            at = self._due.get(channel.name, now)
-            self._due[channel.name] = at + channel.period_s * max(1, -(-(now - at) // channel.period_s))
-            published += self._answer(channel, asked.get(channel.name, {}))
+        for channel, period in due:
+            self._period[channel.name] = period
+            published += self._answer(channel, period, asked.get(channel.name, {}))
         return published
 
-    def _answer(self, channel: Channel, topics: Mapping[str, dict[str, Value]]) -> int:
+    def _due(self, channel: Channel, now_s: float) -> float | None:
+        """The beginning of the period that is to be answered now, if one is. What a long answer has missed is left out.
+
+        A clock that is a little behind the one before is waited for, one that was set back is not.
+        """
+        # Not now_s - now_s % period_s, which differs in its last bits within a period.
+        period = math.floor(now_s / channel.period_s) * channel.period_s
+        last = self._period.get(channel.name)
+        return None if last is not None and period <= last <= period + channel.period_s else period
+
+    def _answer(self, channel: Channel, period: float, topics: Mapping[str, Mapping[str, Value]]) -> int:
         wanted = {topic: given for topic, given in topics.items() if tuple(sorted(given)) == channel.parameters}
-        if not wanted:
-            return 0
         if len(wanted) > TOPICS_MAX:
             self._tell(f"{channel.name}: {len(wanted):,} subscriptions, {TOPICS_MAX:,} of them are answered")
             wanted = dict(sorted(wanted.items())[:TOPICS_MAX])
+        number = self._rounds.get(channel.name, Round()).number + 1
+        left = {topic: given for topic, given in wanted.items() if not self._is_answered(topic, number, period)}
         started = time.monotonic()
-        try:
-            answers = self.ask(channel, wanted)
-        except LexicastError as error:
-            self._tell(f"{channel.name}: {first_line(error)}")
+        answers = self._answers(channel, left) if left else {}
+        if answers is None or not wanted:
             return 0
+        published = self._publish(answers, left, number, period)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._rounds[channel.name] = Round(number, period, at, self._bus.name, len(wanted), published)
+        self._bus.publish([(state_topic(channel.topic), self._rounds[channel.name].pack())], retain=True)
+        rows, took = sum(map(len, answers.values())), time.monotonic() - started
+        self._tell(f"{channel.name}: {len(wanted)} subscriptions, {rows} rows, {published} published, {took:.1f} s")
+        return published
+
+    def _is_answered(self, topic: str, round: int, period: float) -> bool:
+        """Whether the runner before answered it in this period, and ended before the others had their answers."""
+        told = self._told.get(topic)
+        return told is not None and told.round >= round and told.period == period
+
+    def _answers(self, channel: Channel, topics: Mapping[str, Mapping[str, Value]]) -> Mapping[str, Rows] | None:
+        """None where the query fails: one channel's SQL must not end the others'."""
+        try:
+            return self._ask(channel, topics)
+        except AskingEndedError:
+            raise
         except Exception as error:
-            if self._ended.is_set():
-                return 0  # the signal that ended us ended Spark's processes as well
-            # One channel's SQL must not end the others'.
-            self._tell(f"{channel.name}: the query failed: {first_line(error)}")
-            return 0
-        messages = self._messages(answers, wanted)
-        self._bus.publish(messages)
-        self.told += tuple([topic for topic, _ in messages])
-        rows = sum(map(len, answers.values()))
-        took = time.monotonic() - started
-        self._tell(f"{channel.name}: {len(wanted)} subscriptions, {rows} rows, {len(messages)} published, {took:.1f} s")
-        return len(messages)
+            # The signal that ended us ended Spark's processes as well: nobody need be told.
+            if not self._ended.is_set():
+                failed = "" if isinstance(error, LexicastError) else "the query failed: "
+                self._tell(f"{channel.name}: {failed}{first_line(error)}")
+            return None
 
-    def _messages(
-        self, answers: Mapping[str, Sequence[Mapping[str, Any]]], wanted: Iterable[str]
-    ) -> list[tuple[str, bytes]]:
+    def _publish(self, answers: Mapping[str, Rows], topics: Iterable[str], round: int, period: float) -> int:
+        """Decide, store, publish, until nothing is left (`answers`, rules 1 and 4); returns how many messages."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        messages = []
-        for topic in wanted:
-            fresh, self._before[topic] = new_rows(answers.get(topic, ()), self._before.get(topic, set()))
-            for at in range(0, len(fresh), ROWS_A_MESSAGE):
-                body = {"time": now, "rows": fresh[at : at + ROWS_A_MESSAGE]}
-                messages.append((topic, json.dumps(body).encode()))
-        return messages
+        ways = {
+            topic: decided(self._told.get(topic) or new_life(), answers.get(topic, ()), round, period, now)
+            for topic in topics
+        }
+        published = 0
+        while step := {topic: told for topic, way in ways.items() if (told := next(way, None)) is not None}:
+            self._bus.publish([(state_topic(topic), told.pack()) for topic, told in step.items()], retain=True)
+            messages = [(topic, message) for topic, told in step.items() for message in told.pending]
+            self._bus.publish(messages)
+            self._told |= step
+            self.told += tuple([topic for topic, _ in messages])
+            published += len(messages)
+            ways = {topic: ways[topic] for topic in step}
+        return published
 
-    def ask(self, channel: Channel, topics: Mapping[str, Mapping[str, Value]]) -> dict[str, list[dict[str, Any]]]:
-        """Topic -> the rows of the answer now. Raises what Spark raises."""
-        frames = self._views(channel)
+    def _forget(self, there: set[str], now_s: float) -> None:
+        """Drop what is kept of subscriptions and channels that have been gone for FORGOTTEN_S."""
+        kept = self._told.keys() | {PREFIX + name for name in self._rounds}
+        self._gone = {topic: self._gone.get(topic, now_s) for topic in kept - there}
+        old = [topic for topic, since_s in self._gone.items() if now_s - since_s >= FORGOTTEN_S]
+        if old:
+            self._bus.publish([(state_topic(topic), b"") for topic in old], retain=True)
+        for topic in old:
+            self._told.pop(topic, None)
+            self._rounds.pop(topic.removeprefix(PREFIX), None)
+            self._period.pop(topic.removeprefix(PREFIX), None)
+
+
+def answer_channels(
+    bus: SuccessionBus, make_runner: Callable[[], ChannelRunner], ended: threading.Event, tell: Tell
+) -> None:
+    """Stand by while another runner answers, else answer, until `ended` is set.
+
+    Raises LexicastError: AskingEndedError at once, others when they have come again and again.
+    """
+    tries = 0
+    while not ended.is_set():
+        led_s: float | None = None
         try:
-            return self._asked_at_once(channel, topics)
+            if bus.stand_by(ended, tell):
+                led_s = time.monotonic()
+                _lead(bus, make_runner(), ended, tell)
+        except AskingEndedError:
+            raise
+        except LexicastError as error:
+            steady = led_s is not None and time.monotonic() - led_s > STEADY_S
+            tries = 1 if steady else tries + 1
+            if tries > TRIES_MAX:
+                raise
+            tell(f"{first_line(error)}: {'standing by' if isinstance(error, LeaseLostError) else 'trying again'}")
+            ended.wait(RETRY_S)
         finally:
-            for frame in frames:
-                release(frame)
-
-    def _asked_at_once(
-        self, channel: Channel, topics: Mapping[str, Mapping[str, Value]]
-    ) -> dict[str, list[dict[str, Any]]]:
-        from pyspark.errors import AnalysisException
-
-        names = channel.parameters
-        typed = same_types(list(topics.values()), names)
-        rows = [(topic, *[given[name] for name in names]) for topic, given in zip(topics, typed, strict=True)]
-        self._spark.createDataFrame(rows, [_TOPIC, *names]).createOrReplaceTempView(_PARAMETERS)
-        sql = inlined(channel.sql, _PARAMETERS)
-        joined = f"SELECT {_PARAMETERS}.{_TOPIC}, __answer.* FROM {_PARAMETERS}, LATERAL ({sql}) AS __answer"
-        try:
-            found = self._spark.sql(joined).limit(ROWS_MAX).collect()
-            self.answered_at_once = True
-        except AnalysisException:
-            self.answered_at_once = False
-            return self._asked_one_by_one(channel, topics)
-        answers: dict[str, list[dict[str, Any]]] = {}
-        for row in found:
-            values = row.asDict(recursive=True)
-            answers.setdefault(values.pop(_TOPIC), []).append(values)
-        return answers
-
-    def _asked_one_by_one(
-        self, channel: Channel, topics: Mapping[str, Mapping[str, Value]]
-    ) -> dict[str, list[dict[str, Any]]]:
-        answers = {}
-        for topic, given in topics.items():
-            rows = self._spark.sql(channel.sql, args=dict(given)).limit(ROWS_MAX).collect()
-            answers[topic] = [row.asDict(recursive=True) for row in rows]
-        return answers
-
-    def _views(self, channel: Channel) -> list[DataFrame]:
-        """Make the channel's tables; the frames to be released after the answer."""
-        frames = []
-        for name, source in channel.history.items():
-            frames.append(self._source(source))
-            frames[-1].createOrReplaceTempView(name)
-        for name, source in channel.state.items():
-            frames.append(self._source(source))
-            latest(frames[-1]).createOrReplaceTempView(name)
-        for name, text in channel.tables.items():
-            static_table(self._spark, text).createOrReplaceTempView(name)
-        return frames
-
-    def _source(self, source: PublicationTable) -> DataFrame:
-        return history(
-            self._spark,
-            source.filter,
-            since=timedelta(seconds=source.window_s),
-            columns=[*_COLUMNS, "offset"],
-            schema=source.columns or None,
-        )
+            bus.release()
 
 
-def run_channels(console: Console, connect: Mapping[str, Any], executors: int, seconds: float | None) -> None:
-    """`lexicast channel run`: answer until Ctrl-C or SIGTERM, or for `seconds`. Raises LexicastError."""
-    ended = threading.Event()
-    with (
-        job_errors(),
-        console.status("starting Spark") as spinner,
-        spark_session(**connect, executors=executors) as spark,
-    ):
-        spinner.stop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
-        if seconds is not None:
-            timer = threading.Timer(seconds, ended.set)
-            timer.daemon = True
-            timer.start()
-        with ChannelBus(connect) as bus:
-            console.print("answering channels; Ctrl-C ends it")
-            ChannelRunner(spark, bus, tell=lambda text: console.print(text, markup=False)).run(ended)
+def _lead(bus: SuccessionBus, runner: ChannelRunner, ended: threading.Event, tell: Tell) -> None:
+    bus.claim()
+    again = runner.recover()
+    tell(
+        "answering channels; Ctrl-C ends it" + (f" ({again} messages of the runner before were left)" if again else "")
+    )
+    runner.run(ended)
 
 
-def latest(rows: DataFrame) -> DataFrame:
-    """Of each topic its last publication (a topic's offsets ascend, and it lies in one group)."""
-    from pyspark.sql import functions as f
-
-    whole = f.struct(*[f.col(name) for name in rows.columns])
-    return rows.groupBy("topic").agg(f.max_by(whole, "offset").alias("last")).select("last.*")
-
-
-def static_table(spark: SparkSession, text: str) -> DataFrame:
-    """A table from CSV with a header; types are inferred."""
-    from pyspark.sql import DataFrame
-
-    strings = spark.createDataFrame([(line,) for line in text.splitlines() if line.strip()], "value STRING")
-    encoder = spark._jvm.org.apache.spark.sql.Encoders.STRING()
-    reader = spark._jsparkSession.read().option("header", "true").option("inferSchema", "true")
-    return DataFrame(reader.csv(getattr(strings._jdf, "as")(encoder)), spark)
+def _channel_of(topic: str) -> str:
+    return topic.removeprefix(PREFIX).partition("/")[0]

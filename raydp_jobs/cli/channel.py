@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.cluster.points_in_time import parse_duration
 
 from ..channels.definitions import Channel, channel_topic, parse_table
-from ..channels.registry import defined_channels, retain_definition
+from ..channels.registry import ChannelOverview, channel_overview, retain_definition
 from ..spark.sql_check import check_sql
 from .common import DryRunOption, ExecutorsOption, cluster, console, needs_spark
 
@@ -89,19 +90,37 @@ def _read(file: Path) -> str:
 @channel_app.command("list")
 @reported
 def show(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
-    """Show the channels that are defined."""
+    """Show the channels, when each was answered last, and who answers them."""
 
     async def work() -> None:
+        overview = await channel_overview(cluster(address, data_dir))
         made = Table()
-        for title in ("channel", "every", "tables", "topic"):
+        for title in ("channel", "every", "tables", "topic", "answered"):
             made.add_column(title, overflow="fold")
-        for channel in await defined_channels(cluster(address, data_dir)):
+        for channel in overview.channels:
             tables = ", ".join([*channel.history, *channel.state, *channel.tables])
             topic = channel_topic(channel.name, dict.fromkeys(channel.parameters, "..."))
-            made.add_row(channel.name, f"{channel.period_s:g} s", tables, topic)
+            made.add_row(channel.name, f"{channel.period_s:g} s", tables, topic, _answered(overview, channel.name))
         console().print(made)
+        console().print(
+            f"{overview.lease.runner} answers them"
+            if overview.lease.runner
+            else "nobody answers them: `lexicast channel run` does",
+            markup=False,
+        )
 
     run_async(work())
+
+
+def _answered(overview: ChannelOverview, name: str) -> str:
+    last = overview.rounds.get(name)
+    if last is None:
+        return "never"
+    try:
+        at = f"{datetime.fromisoformat(last.at).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (TypeError, ValueError):
+        at = "?"
+    return f"{at}, {last.subscriptions} subscriptions"
 
 
 @channel_app.command()
@@ -115,7 +134,7 @@ def delete(
 
     async def work() -> None:
         connect = cluster(address, data_dir)
-        if name not in [channel.name for channel in await defined_channels(connect)]:
+        if name not in [channel.name for channel in (await channel_overview(connect)).channels]:
             raise UnavailableError(f"there is no channel {name}: `lexicast channel list` shows those there are")
         await retain_definition(connect, f"$channel/{name}", b"")
         typer.echo(f"deleted {name}; its subscriptions get nothing more")
@@ -131,8 +150,12 @@ def run(
     data_dir: DataDirOption = None,
     address: AddressOption = None,
 ) -> None:
-    """Answer the channels, every one in its period, until Ctrl-C."""
+    """Answer the channels, every one in its period, until Ctrl-C.
+
+    One runner answers; each further one, on this machine or another, stands by and takes over when the first has been
+    silent for 7 s, or at once when it ends by itself. Nothing is answered twice.
+    """
     needs_spark()
-    from ..channels.runner import run_channels
+    from ..channels.service import run_channels
 
     run_channels(console(), cluster(address, data_dir), executors, seconds)

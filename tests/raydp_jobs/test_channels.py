@@ -1,4 +1,4 @@
-"""Channels and the choice of dictionaries, as far as they need no Spark: definitions, topics, SQL, new rows, trials."""
+"""Channels and the choice of dictionaries, as far as they need no Spark: definitions, topics, SQL, trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from lexicast.raydp_jobs.channels.definitions import (
     PublicationTable,
     channel_topic,
     inlined,
-    new_rows,
     parse_table,
     parse_topic,
     same_types,
@@ -117,15 +116,6 @@ def test_parameters_of_all_subscriptions_have_one_type() -> None:
         {"a": 2.5, "b": "x"},
     ]
     assert same_types([{"a": 1}, {"a": 2}], ["a"]) == [{"a": 1}, {"a": 2}]
-
-
-def test_only_new_rows_are_told() -> None:
-    first, before = new_rows([{"id": 1}, {"id": 2}], set())
-    assert first == [{"id": 1}, {"id": 2}]
-    second, before = new_rows([{"id": 2}, {"id": 3}], before)
-    assert second == [{"id": 3}]
-    third, _ = new_rows([{"id": 1}, {"id": 3}], before)
-    assert third == [{"id": 1}], "what was gone and is there again is new"
 
 
 # Choosing dictionaries

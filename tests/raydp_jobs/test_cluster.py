@@ -29,9 +29,12 @@ from lexicast.actors.launch.ray_nodes import disconnect_ray
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UsageError
 from lexicast.compression.dictionary import Dictionary
+from lexicast.raydp_jobs.channels.backend_subscriptions import channel_subscriptions
+from lexicast.raydp_jobs.channels.bus import ChannelBus
 from lexicast.raydp_jobs.channels.definitions import channel_topic
 from lexicast.raydp_jobs.channels.example import NAME, emergencies_near_me
-from lexicast.raydp_jobs.channels.runner import ChannelBus, ChannelRunner, channel_subscriptions
+from lexicast.raydp_jobs.channels.questions import SparkQuestions
+from lexicast.raydp_jobs.channels.runner import ChannelRunner
 from lexicast.raydp_jobs.history.dataframe import export_parquet, history, history_dataset, release
 from lexicast.raydp_jobs.jobs.families import current_dictionaries
 from lexicast.raydp_jobs.jobs.train_dictionaries import choose_dictionaries, publish_dictionaries
@@ -266,7 +269,9 @@ def test_emergencies_near_me(spark: Any, data_dir: Path) -> None:
         ):
             until(lambda: set(channel_subscriptions().get(NAME, {})) == set(topics.values()))
             lines: list[str] = []
-            runner = ChannelRunner(spark, runners, lines.append)
+            questions = SparkQuestions(spark)
+            runners.claim()
+            runner = ChannelRunner(runners, questions.ask, channel_subscriptions, lines.append)
             bus.publish("emergencies/fire", '{"id": "e1", "kind": "fire", "lat": 33.65, "lon": -117.82}')
             assert runner.step(0.0) == 1, lines
             (row,) = json.loads(next(iter(ann)).payload)["rows"]
@@ -278,7 +283,7 @@ def test_emergencies_near_me(spark: Any, data_dir: Path) -> None:
             assert runner.step(10.0) == 1, lines
             assert [row["id"] for row in json.loads(next(iter(bob)).payload)["rows"]] == ["e1"]
             assert len(lines) == 3, lines
-            assert runner.answered_at_once
+            assert questions.answered_at_once
         until(lambda: not channel_subscriptions().get(NAME))
         bus.publish(channel.topic, b"", retain=True)
         until(lambda: NAME not in runners.channels)

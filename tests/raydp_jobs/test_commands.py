@@ -137,3 +137,79 @@ def test_a_dry_run_publishes_nothing(session: Session) -> None:
     with lexicast.sync.connect(data_dir=session.data_dir) as bus:
         publishers = {message.publisher for message in bus.history("$sdc/#")}
     assert publishers <= {"sampling-0"}
+
+
+class Answering:
+    """`lexicast channel run` in a terminal of its own."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._log = session.folder / name
+        command = [*COMMAND, "channel", "run", "--data-dir", str(session.data_dir)]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=session.environment, cwd=session.folder
+            )
+
+    @property
+    def said(self) -> str:
+        """All that it has said."""
+        return self._log.read_text()
+
+    def says(self, text: str, times: int = 1) -> None:
+        """Return once it has said so."""
+        end = time.monotonic() + JOB_S
+        while self.said.count(text) < times:
+            assert time.monotonic() < end, self.said
+            assert self.process.poll() is None, self.said
+            time.sleep(0.05)
+
+
+@needs_spark
+@pytest.mark.spark
+def test_a_runner_of_channels_is_killed_and_another_one_goes_on(session: Session) -> None:
+    """REAPS, section II: what is subscribed to twice is asked for once, and each new row is told once."""
+    (session.folder / "fresh.sql").write_text("SELECT n FROM counts WHERE n % 2 = :rest")
+    made = session.lexicast(
+        *("channel", "create", "Fresh", "--period", "2s", "--sql", "fresh.sql"),
+        *("--history", "counts=counts/+@30m", "--columns", "counts=n LONG"),
+    )
+    assert (made.returncode, made.stderr) == (0, "")
+    topics = [f"$channel/Fresh/rest={rest}" for rest in (0, 1)]
+    first, second = Answering(session, "first"), Answering(session, "second")
+    published = 0
+
+    def publish(seconds: float) -> None:
+        nonlocal published
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            bus.publish("counts/all", json.dumps({"n": published}))
+            published += 1
+            time.sleep(0.05)
+
+    try:
+        with lexicast.sync.connect(data_dir=session.data_dir) as bus, bus.subscribe(topics), bus.subscribe(topics[0]):
+            first.says("answer")
+            second.says("answer")
+            leads, follows = sorted((first, second), key=lambda each: "standing by" in each.said)
+            publish(1.0)
+            leads.says("Fresh: 2 subscriptions", 2)
+            publish(3.0)
+            leads.process.kill()
+            publish(1.0)
+            follows.says("Fresh: 2 subscriptions", 2)
+            publish(2.0)
+            follows.says("published", follows.said.count("published") + 3)
+            listed = session.lexicast("channel", "list")
+            assert f":{follows.process.pid} answers them" in listed.stdout
+            assert "2 subscriptions" in listed.stdout
+            follows.process.send_signal(signal.SIGINT)
+            assert follows.process.wait(JOB_S) == 0, follows.said
+            rows = {topic: [json.loads(each.payload)["rows"] for each in bus.history(topic)] for topic in topics}
+        for rest, topic in enumerate(topics):
+            told = [row["n"] for answer in rows[topic] for row in answer]
+            assert sorted(told) == list(range(rest, published, 2)), "each once"
+        assert "nobody answers them" in session.lexicast("channel", "list").stdout
+    finally:
+        for each in (first, second):
+            each.process.kill()
+            each.process.wait()
