@@ -60,6 +60,8 @@ class Members:
     samplers: dict[str, Member]
     groups: dict[int, GroupState] = field(default_factory=dict)
     leaving: frozenset[str] = frozenset()
+    # Of each broker those that stand in for it, the nearer one first; see `actors.coordination.backups`.
+    backups: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sites(self) -> dict[str, Site]:
         """Where the coordinators are."""
@@ -147,6 +149,11 @@ class Coordination(Protocol):
 
 class OperatedCoordination(Coordination, Protocol):
     """The coordination server as brokers see it, who also pass on what operators ask for."""
+
+    async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
+        """`broker` lives; `sample`: what its subscribers want (`ft.interest_sample`), None: that is as it was. False:
+        nothing is known of it. Raises PeerError."""
+        ...
 
     async def drain_node(self, node: str, leaving: bool) -> None:
         """Have others take over what is on `node`, or (`leaving` False) have it serve again. Raises UsageError."""

@@ -83,6 +83,10 @@ class Filters:
     def __contains__(self, topic_filter: object) -> bool:
         return topic_filter in self._counts
 
+    def names(self) -> list[bytes]:
+        """All of them, as they are now."""
+        return list(self._counts)
+
     def version_of(self, filters: Iterable[bytes]) -> int:
         """The version at which the last of these was registered."""
         versions = self._versions

@@ -21,6 +21,7 @@ from ..status.cluster_status import AskActor, ClusterStatus, cannot_ask
 from ..status.meters import Meter, Since
 from .coordinator_events import CoordinatorEvents
 from .engine import BrokerEngine
+from .interest_reports import InterestReports
 from .link_sockets import LinkSockets
 from .pipelines.pipeline import Pipeline
 from .python_clients.port import ClientPort
@@ -120,6 +121,11 @@ class BrokerServer:
         mqtt = self.config.mqtt
         await self.mqtt.start(mqtt.host or self.config.node.host, mqtt.port, self.cluster.cluster_id)
         self._loops.append(keep_going(self._measure(), "measuring"))
+        self._loops.append(keep_going(self._reports().run(), "telling what subscribers want"))
+
+    def _reports(self) -> InterestReports:
+        filters, most = self.engine.subscriptions.filters, self.config.mqtt.connections_max
+        return InterestReports(self.name, self.coordination, filters, lambda: len(self.mqtt.connections), most)
 
     async def _reach_coordinators(self) -> None:
         version, coordinators = -1, self.engine.coordinators
@@ -158,8 +164,12 @@ class BrokerServer:
             self._sending_away = asyncio.get_running_loop().create_task(work)
 
     def _elsewhere(self, members: Members) -> str:
-        """Where MQTT clients find brokers of other nodes, as a server reference [MQTT-3.14.2.2.5]."""
-        stay = [member for member in members.brokers.values() if member.node not in members.leaving]
+        """Where MQTT clients find brokers of other nodes, this one's backups first, as a server reference
+        [MQTT-3.14.2.2.5]."""
+        backups = members.backups.get(self.name, ())
+        names = dict.fromkeys([*backups, *members.brokers])
+        found = [members.brokers[name] for name in names if name in members.brokers]
+        stay = [member for member in found if member.node not in members.leaving]
         hosts = [a.split(":", 1)[1].rpartition(":")[0] for m in stay for a in m.addresses if a.startswith("tcp:")]
         return " ".join(dict.fromkeys([f"{host}:{self.mqtt.port}" for host in hosts]))
 

@@ -145,6 +145,8 @@ def render(now: dict[str, Any]) -> Group:
     )
     warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
     parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
+    if (backups := _backups(now)) is not None:
+        parts.append(backups)
     if refusals := _refusals(now):
         table = _table("refused since the start", "name", "by reason")
         for name, refused in refusals:
@@ -226,6 +228,17 @@ def _brokers(now: dict[str, Any]) -> Table:
         stored = actor.get("stored", {"raw_bytes": 0, "stored_bytes": 0})
         saved = size(stored["raw_bytes"] - stored["stored_bytes"])
         table.add_row(name, *row, f"{actor.get('catching_up', 0):,}", saved)
+    return table
+
+
+def _backups(now: dict[str, Any]) -> Table | None:
+    """Who stands in for each broker, where there are several."""
+    backups = now["coordination"].get("backups", {})
+    if not any(name for each in backups.values() for name in each):
+        return None
+    table = _table("backups", "of", "in its location", "elsewhere")
+    for name, each in backups.items():
+        table.add_row(name, *each)
     return table
 
 

@@ -30,11 +30,13 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import StaleEpochError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
-from lexicast.cluster.membership import COORDINATOR, KINDS, ClusterInfo, Member, Members
+from lexicast.cluster.membership import BROKER, COORDINATOR, KINDS, ClusterInfo, Member, Members
 from lexicast.cluster.placement import Site, balanced, successors, wanted_copies
 from lexicast.cluster.recovery import UNKNOWN
+from lexicast.ft.interest_sample import read_sample
 from lexicast.storage.registry import Registry
 
+from .backups import BACKUPS_KEY, BrokerBackups
 from .nodes import Nodes
 from .recovering import KEY_BYTES, Recovery
 from .registry_recovery import RegistryRecovery
@@ -83,6 +85,7 @@ class CoordinationServer(RegistryRecovery):
         self._changed = asyncio.Event()
         self._members: dict[str, dict[str, Member]] = {kind: {} for kind in KINDS}
         self._nodes = Nodes(registry)
+        self._backups = BrokerBackups(registry)
         self._version = 0
         self._leadership = Leadership({})
         # The states as the registry has them: what is decided, and not made durable, is taken back to these.
@@ -194,7 +197,8 @@ class CoordinationServer(RegistryRecovery):
                 pass  # nothing changed: the caller sees the same version
         coordinators, brokers, samplers = (dict(self._members[kind]) for kind in KINDS)
         states, leaving = self._leadership.states(), self._nodes.leaving
-        return Members(self._version, coordinators, brokers, samplers, states, leaving)
+        backups = {name: (*filter(None, each),) for name, each in self._backups.in_force.items()}
+        return Members(self._version, coordinators, brokers, samplers, states, leaving, backups)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         await self._wait_founded()
@@ -270,6 +274,20 @@ class CoordinationServer(RegistryRecovery):
             self._leadership.change(group, self._leadership[group], state)
         self._commit_groups(changed)
         return changed
+
+    # -- brokers that stand in for each other
+
+    async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
+        """See `OperatedCoordination`."""
+        known = read_sample(sample) if sample is not None else None
+        return self._backups.told(broker, known, time.monotonic())
+
+    def assign_backups(self) -> None:
+        """A few brokers get other backups, where they must or that pays."""
+        assigned = self._backups.turn(self._members[BROKER], self._nodes.leaving, time.monotonic())
+        if assigned is not None:
+            self._commit_version({BACKUPS_KEY: {name: list(backups) for name, backups in assigned.items()}})
+            self._backups.in_force = assigned
 
     # -- nodes that come and go
 
@@ -351,6 +369,7 @@ class CoordinationServer(RegistryRecovery):
             "cluster_id": self._cluster["id"],
             "coordinators": list(self._cluster["coordinators"]),
             "nodes": self._nodes.status(self._leadership.states(), self._members),
+            "backups": self._backups.status(),
             "homes": {kind: self._nodes.homes(kind) for kind in KINDS},
             "groups": self._cluster["groups"],
             "group_states": groups,

@@ -4,7 +4,8 @@ A process that dies closes its link at once, and nobody answers when it is diall
 node or network is gone, is silent. Who is lost is watched on: a suspicion may prove wrong, and a process may come back.
 Who has not come at all, although the cluster was created with it, is lost too after a while.
 
-When nobody has come or gone for a while, leaderships are evened out, a few groups at a time.
+When nobody has come or gone for a while, leaderships are evened out, a few groups at a time. Brokers get their backups
+(`backups`), a few at a time too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ ABSENT_S: Final = 10.0
 BALANCE_PERIOD_S: Final = 1.0
 BALANCE_AFTER_S: Final = 10.0
 BALANCED_AT_ONCE: Final = 4
+BACKUPS_PERIOD_S: Final = 2.0
 
 
 class _Ended:
@@ -79,6 +81,7 @@ class CoordinatorWatch:
         self._tasks = [
             keep_going(self._follow(), "following which coordinators there are"),
             keep_going(self._balance(), "evening out who leads how much"),
+            keep_going(self._assign_backups(), "assigning backups"),
         ]
 
     async def stop(self) -> None:
@@ -117,6 +120,11 @@ class CoordinatorWatch:
                 since_s = loop.time()
             elif loop.time() - since_s >= self._balance_after_s:
                 _decided(partial(self._server.balance, BALANCED_AT_ONCE))
+
+    async def _assign_backups(self) -> None:
+        while True:
+            await asyncio.sleep(BACKUPS_PERIOD_S)
+            _decided(self._server.assign_backups)
 
     async def _watch(self, member: Member) -> None:
         hello, loop = (COORDINATION_ROLE, COORDINATION_ROLE, 1), asyncio.get_running_loop()

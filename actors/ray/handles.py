@@ -189,6 +189,10 @@ class RayCoordination:
         held: dict[int, GroupState] = await self._reference().call_retried("change_groups", changes)
         return held
 
+    async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
+        known: bool = await self._reference().call("broker_lives", broker, sample)
+        return known
+
     async def drain_node(self, node: str, leaving: bool) -> None:
         await self._reference().call_retried("drain_node", node, leaving)
 

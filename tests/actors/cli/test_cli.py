@@ -351,6 +351,15 @@ def shown(now: dict[str, Any], width: int = 140) -> str:
     return console.export_text()
 
 
+def test_status_shows_who_stands_in_for_each_broker() -> None:
+    now = told(0, 0)
+    assert "backups" not in shown(now)
+    now["coordination"]["backups"] = {"broker-0": ["", "broker-1"], "broker-1": ["broker-2", ""]}
+    rows = [line.split() for line in shown(now).splitlines()]
+    assert ["broker-0", "broker-1"] in rows
+    assert ["broker-1", "broker-2"] in rows
+
+
 def test_status_fits_a_terminal_of_80_columns() -> None:
     store = {
         "topics": 1_234_567,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,26 @@ async def two_nodes(folder: Path) -> AsyncIterator[tuple[Cluster, BrokerServer, 
             yield cluster, brokers[0], brokers[1]
         finally:
             await close_clients()
+
+
+async def test_they_are_sent_to_brokers_whose_clients_want_the_same_first(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_coordinator(node="a")
+        brokers = [await cluster.start_broker(f"broker-{i}", node="abc"[i]) for i in range(3)]
+        clients = [await Raw.connect(broker.mqtt.port) for broker in brokers]
+        for client, wants in zip(clients, ("t/#", "other", "t/#"), strict=True):
+            await client.subscribe(wants)
+        for broker in brokers:
+            await broker._reports().report()
+        cluster.coordination.assign_backups()
+        members = await cluster.coordination.members(-1, 0.0)
+        assert members.backups["broker-0"] == ("broker-2",)
+        hosts = {name: f"10.0.0.{name[-1]}" for name in members.brokers}
+        found = {n: replace(m, addresses=(f"tcp:{hosts[n]}:1",)) for n, m in members.brokers.items()}
+        leaving = replace(members, brokers=found, leaving=frozenset("a"))
+        port = brokers[0].mqtt.port
+        assert brokers[0]._elsewhere(leaving) == f"{hosts['broker-2']}:{port} {hosts['broker-1']}:{port}"
+        await close_clients()
 
 
 async def test_clients_are_told_where_to_go_after_their_publications_are_answered(tmp_path: Path) -> None:
