@@ -98,6 +98,7 @@ class Coordinators:
         pipeline.lead(leads.keys())
         for before, groups in moved.items():
             pipeline.take_over(*before.give_up(set(groups)))
+            before.suspect()
         return [group for groups in moved.values() for group in groups]
 
     @property

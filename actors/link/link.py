@@ -307,6 +307,13 @@ class Link(asyncio.Protocol):
         self._heartbeat = Heartbeat(self._beats, self._loop.time())
         self._timer = self._loop.call_at(self._heartbeat.next_s, self._beat)
 
+    def suspect(self) -> None:
+        """Others take the peer for gone: where it is silent too, this link ends soon; see `Heartbeat.suspect`."""
+        if self._heartbeat is not None and self._timer is not None and not self.closed:
+            self._heartbeat.suspect(self._loop.time())
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._heartbeat.next_s, self._beat)
+
     def _beat(self) -> None:
         """Say that this side lives; look whether the peer does."""
         assert self._heartbeat is not None

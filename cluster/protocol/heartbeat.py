@@ -12,6 +12,8 @@ the next beat: `next_s` says when to call again.
 Who was asleep judges nobody: where the caller's own tick comes late, what the peer has said meanwhile may lie unread. A
 short lateness (a blocked event loop) is not counted as the peer's silence, and nobody is gone in such a turn but in the
 next one, when all of that is read; after a long one (a stopped process) the silence begins anew.
+
+Where others take the peer for gone (`suspect`), SUSPECTED_BEATS without a word are enough, until it is heard again.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ DEVIATIONS: Final = 4.0
 # The caller's own lateness, in beats, that is no more than a timer's, and beyond which it was asleep.
 LATE_BEATS: Final = 0.1
 ASLEEP_BEATS: Final = 2.0
+# In beats: how long a peer may be silent of which others say that it is gone.
+SUSPECTED_BEATS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,17 @@ def detecting_beats(detect_s: float) -> Beats:
 class Heartbeat:
     """One peer's; see the module's docstring. Times are seconds of one monotonic clock."""
 
-    __slots__ = ("_beat_s", "_beats", "_deviation_s", "_doubted", "_gap_s", "_heard_s", "_late_s", "_next_s")
+    __slots__ = (
+        "_beat_s",
+        "_beats",
+        "_deviation_s",
+        "_doubted",
+        "_gap_s",
+        "_heard_s",
+        "_late_s",
+        "_next_s",
+        "_suspected",
+    )
 
     def __init__(self, beats: Beats, now_s: float) -> None:
         self._beats = beats
@@ -66,11 +80,12 @@ class Heartbeat:
         self._deviation_s = 0.0
         # It looked gone when this side was late: what has come by then is read before it is looked at again.
         self._doubted = False
+        self._suspected = False
 
     @property
     def patience_s(self) -> float:
         """How long the peer may be silent now."""
-        silence_s = self._beats.silence_s
+        silence_s = SUSPECTED_BEATS * self._beats.beat_s if self._suspected else self._beats.silence_s
         return min(silence_s + self._late_s + DEVIATIONS * self._deviation_s, silence_s * SILENCE_FACTOR_MAX)
 
     @property
@@ -80,8 +95,14 @@ class Heartbeat:
 
     def heard(self, now_s: float) -> None:
         """Something has come."""
+        self._suspected = False
         self._gap_s = max(self._gap_s, now_s - self._heard_s)
         self._heard_s = now_s
+
+    def suspect(self, now_s: float) -> None:
+        """Others take the peer for gone."""
+        self._suspected = True
+        self._next_s = max(now_s, min(self._next_s, self._heard_s + self.patience_s))
 
     def tick(self, now_s: float) -> tuple[bool, bool]:
         """Whether to say a BEAT, and whether the peer is gone."""

@@ -10,6 +10,7 @@ from lexicast.cluster.protocol.heartbeat import (
     ASLEEP_BEATS,
     LATE_BEATS,
     SILENCE_FACTOR_MAX,
+    SUSPECTED_BEATS,
     Beats,
     Heartbeat,
     detecting_beats,
@@ -106,3 +107,21 @@ def test_nobody_is_gone_who_was_not_silent_while_this_side_was_awake(turns: list
             awake_s = 0.0
         assert BEATS.silence_s <= heart.patience_s <= SILENCE_FACTOR_MAX * BEATS.silence_s
         assert heart.next_s > now_s
+
+
+@pytest.mark.parametrize("suspected_s", [10.2, 10.9, 11.4, 13.0])
+def test_who_is_said_to_be_gone_is_given_up_soon_where_it_is_silent(suspected_s: float) -> None:
+    heart = Heartbeat(BEATS, 0.0)
+    for second in range(1, 11):
+        until(heart, float(second))
+        heart.heard(float(second))
+    until(heart, suspected_s)
+    heart.suspect(suspected_s)
+    assert gone_at(heart) == pytest.approx(max(suspected_s, 10.0 + SUSPECTED_BEATS * BEATS.beat_s))
+
+
+def test_who_is_said_to_be_gone_and_is_heard_is_borne_with_as_before() -> None:
+    heart = Heartbeat(BEATS, 0.0)
+    heart.suspect(0.5)
+    heart.heard(0.9)
+    assert gone_at(heart) == pytest.approx(0.9 + BEATS.silence_s)

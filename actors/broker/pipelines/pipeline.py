@@ -442,6 +442,11 @@ class Pipeline:
         else:
             self.link.call(done, method, *arguments)
 
+    def suspect(self) -> None:
+        """Others lead what this coordinator led: where it is silent, what it was asked is asked elsewhere, soon."""
+        if self.link is not None:
+            self.link.suspect()
+
     async def wait_linked(self) -> None:
         """Return when the link stands."""
         await self._resumed.wait()
