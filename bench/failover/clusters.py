@@ -1,8 +1,8 @@
-"""The cluster that is drilled: a Ray of three nodes, each on a machine of its own (`machines`), with `lexicast up`.
+"""The cluster that is drilled: a Ray of some nodes, each on a machine of its own (`machines`), with `lexicast up`.
 
 The first machine is the head: Ray's control process and the coordination server are there, and `lexicast up`. Every
 machine has a broker and a coordinator, and each topic group two copies. Files that last lie below one folder: what is a
-machine's disk, and what is Ray's.
+machine's disk, and what is Ray's. Nodes are labelled with their locations, where they have any.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from .machines import Machine
 START_S: Final = 120.0
 HEAL_S: Final = 150.0
 ROLES: Final = ("coordinators", "brokers", "sampling")
+LOCATION_LABEL: Final = "lexicast-location"
+RAY_LOG: Final = "ray.log"
 RAY_PORT: Final = 6379
 MQTT_PORT: Final = 1883
 # As a machine sees them: its own, so that what runs on one finds no socket of another.
@@ -69,8 +71,10 @@ class ActorPlace:
 class DrilledCluster:
     """See the module's docstring."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, locations: Sequence[str] = ()) -> None:
+        """`locations`: of each node; where they are given no machine has a disk of its own."""
         self.folder = folder
+        self._locations = locations
         self.own_disk: OwnDisk | None = None
         self.machines = [Machine(number, folder / f"m{number}") for number in range(nodes)]
         self._up: subprocess.Popen[bytes] | None = None
@@ -81,27 +85,45 @@ class DrilledCluster:
 
     def start(self) -> None:
         """Returns when everything serves. Raises UnavailableError."""
-        self.own_disk = OwnDisk(self.machines[-1])
-        for machine in self.machines:
-            self.power_on(machine)
+        if not self._locations:
+            self.own_disk = OwnDisk(self.machines[-1])
+        self.power_on(self.head)
+        joining = self.machines[1:]
+        for machine in joining:
+            self._give_power(machine)
+        # All at once, but in one thread: a child dies with the thread that made it.
+        for machine, process in [(machine, self._begin_ray(machine)) for machine in joining]:
+            self._wait_ray(machine, process)
         self.start_up()
 
     def power_on(self, machine: Machine) -> None:
         """Give a machine power, and start its Ray. Raises UnavailableError."""
+        self._give_power(machine)
+        self.start_ray(machine)
+
+    @staticmethod
+    def _give_power(machine: Machine) -> None:
         temporary = machine.folder / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         machine.start([(machine.disk, temporary / DATA.name), (temporary, TEMPORARY)])
-        self.start_ray(machine)
 
     def start_ray(self, machine: Machine) -> None:
         """Start Ray there, as head or to join the head. Raises UnavailableError."""
+        self._wait_ray(machine, self._begin_ray(machine))
+
+    def _begin_ray(self, machine: Machine) -> subprocess.Popen[bytes]:
         which = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
         if machine is not self.head:
             which = [f"--address={self.head.host}:{RAY_PORT}"]
+        if self._locations:
+            which.append(f"--labels={LOCATION_LABEL}={self._locations[machine.number]}")
         common = ["--num-cpus=1", f"--node-ip-address={machine.host}", "--object-store-memory=100000000"]
-        log = machine.folder / "ray.log"
         command = [str(Path(sys.executable).with_name("ray")), "start", "--disable-usage-stats", *which, *common]
-        process = machine.start_process(command, log, RAY_ENVIRONMENT)
+        return machine.start_process(command, machine.folder / RAY_LOG, RAY_ENVIRONMENT)
+
+    @staticmethod
+    def _wait_ray(machine: Machine, process: subprocess.Popen[bytes]) -> None:
+        log = machine.folder / RAY_LOG
         if process.wait(START_S):
             raise UnavailableError(f"Ray does not start on {machine.name}: {log_tail(log)}")
 

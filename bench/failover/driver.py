@@ -18,6 +18,24 @@ needed) the next one follows. All is on one machine, so this measures detection 
     restarts                  how often `lexicast up` had to be started again
 
 At the end one of the three nodes is killed in the middle of a longer spell (`--stop-s`): MigratoryData's table 2.
+
+`--scenario` plays no drills: on four machines in two locations, each with two copies of the groups it takes part in,
+brokers die that have a thousand MQTT sessions (REAPS, figure 3), or ten thousand that all come back at once:
+
+    broker      one is killed; its sessions' lists go on with its location's other one, or with the other location
+    brokers     two, of different locations; location: both machines of one lose power
+    takeover_<local|remote|brokers|location>_p95_ms
+                              from the end of a client's connection till CONNACK of its session and the first message
+                              that was published after the fault; the median of the rounds' (`_worst`: the worst one's)
+    takeover_<...>_cpu_ms     of the brokers and coordinators that live on, for each session: what the machine's other
+                              programs change least
+    local_vs_remote           takeover_local_p95_ms by takeover_remote_p95_ms, within a round
+    repeats_per_subscriber    messages that came again because a session goes on where its broker last told that it was
+    lost, disorder, doubled   of all sessions: see `scenarios.session_audit`
+    storm_s                   from the kill of a broker till the last of its clients has its session back
+    storm_others_p99_ms       meanwhile, from publishing to arrival, between clients of other brokers
+    storm_refused, storm_refused_max_s
+                              clients that were not served at their first try, and for how long
 """
 
 from __future__ import annotations
@@ -45,6 +63,10 @@ from .figures import Drilled, Spell, percentile
 from .kinds import KINDS, Fault, Struck
 from .load import DrillLoad, lacking_makes
 from .picture import draw
+from .scenarios.driver import perform_scenarios
+from .scenarios.options import add_options, settle_options
+from .scenarios.pictures import draw_scenarios
+from .scenarios.telling import figure_keys, tell_figures, tell_tables
 
 MODULE: Final = "lexicast.bench.failover"
 NODES: Final = 3
@@ -267,19 +289,37 @@ def measure(report: DriverReport) -> None:
     """See the module's docstring."""
     if reason := machines.lacking():
         report.missing("a cluster", f"no machines can be made here: {reason}")
-        for key in FIGURES:
+        for key in FIGURES if report.options.scenario is None else figure_keys(report.options.scenario):
             report.figure(key, None)
         return
-    for name, what_to_do in lacking_makes().items():
-        report.missing(name, what_to_do)
-    machines.open_router()
-    with reports.Steps(report.console, report.options.drills + 2) as progress, ExitStack() as stack:
+    with ExitStack() as stack:
         folder = report.options.keep
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="lexd-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(made))
         folder.mkdir(parents=True, exist_ok=True)
-        asyncio.run(run(report, progress, folder.resolve()))
+        machines.open_router()
+        if report.options.scenario is None:
+            drill(report, folder.resolve())
+        else:
+            play(report, folder.resolve())
+
+
+def drill(report: DriverReport, folder: Path) -> None:
+    """The drills."""
+    for name, what_to_do in lacking_makes().items():
+        report.missing(name, what_to_do)
+    with reports.Steps(report.console, report.options.drills + 2) as progress:
+        asyncio.run(run(report, progress, folder))
+
+
+def play(report: DriverReport, folder: Path) -> None:
+    """The scenarios. Raises UnavailableError."""
+    found = perform_scenarios(report, folder)
+    tell_figures(report, found)
+    tell_tables(report, found)
+    if report.options.picture is not None:
+        draw_scenarios(found, report.options.picture)
 
 
 def kinds(text: str) -> list[str]:
@@ -300,7 +340,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--stop-s", type=float, help="spells before and after the last loss (default 40; quick none)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what the drills took")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the machines' files and logs there")
+    add_options(parser)
     options = parser.parse_args(argv)
+    settle_options(options)
     options.kinds = options.kinds or list(QUICK if options.quick else KINDS)
     options.drills = options.drills or len(options.kinds) * (1 if options.quick else 3)
     if options.stop_s is None:

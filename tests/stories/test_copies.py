@@ -12,12 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from lexicast.actors.mqtt.releases import forget_ids
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.errors import StoreFullError
-from lexicast.cluster.membership import COORDINATOR
 from lexicast.cluster.positions import topic_group
 from lexicast.compression.codecs import ZSTD
 from lexicast.compression.dictionary import Dictionary
@@ -273,36 +269,3 @@ async def test_what_was_delivered_is_found_again_before_it_is_in_the_log(tmp_pat
             raise AssertionError("whatever is acknowledged is in the log at once")
         found = server.past.records(server.routing.peers["broker-0"], group, [offset, offset + 1])
         assert [record.payload for wire in found for record in Block.from_wire(wire).records()] == [b"payload"]
-
-
-class Unplugged:
-    """A transport of a node that has no power any more."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Nobody gets it."""
-
-
-async def test_what_was_asked_of_a_leader_that_has_fallen_silent_is_asked_of_its_successor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node without power closes nothing, and a link is borne with for 10 s: QoS 2 publishers waited for its end, and
-    clients whose sessions lived there."""
-    async with Cluster(tmp_path, coordinators=BOTH, copies=2) as cluster:
-        await two(cluster)
-        broker = await cluster.start_engine("broker-0")
-        led = [group for group, (_, leader, _) in states(cluster).items() if leader == BOTH[0]]
-        for peer in cluster.coordinators[BOTH[0]].server.led.routing.peers.values():
-            monkeypatch.setattr(peer.link, "_transport", Unplugged(peer.link._transport))
-        asking = asyncio.ensure_future(forget_ids(broker.engine, b"u" * 16, {led[0]: [1]}))
-        await asyncio.sleep(0.2)
-        assert not asking.done()
-        members = await cluster.coordination.members(-1, 0.0)
-        cluster.coordination.lost(COORDINATOR, BOTH[0], members.coordinators[BOTH[0]].incarnation)
-        async with asyncio.timeout(4.0):
-            await asking
