@@ -29,7 +29,7 @@ from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from ..stage.servers import log_tail
 from .disks import OwnDisk
-from .machines import Machine
+from .machines import TEMPORARY, Machine
 
 START_S: Final = 120.0
 HEAL_S: Final = 150.0
@@ -38,8 +38,6 @@ LOCATION_LABEL: Final = "lexicast-location"
 RAY_LOG: Final = "ray.log"
 RAY_PORT: Final = 6379
 MQTT_PORT: Final = 1883
-# As a machine sees them: its own, so that what runs on one finds no socket of another.
-TEMPORARY: Final = Path("/tmp")
 DATA: Final = TEMPORARY / "data"
 # A node that is silent is dead for Ray after some 9 s (its default is a minute, `ray_cluster.yaml` says 3): longer than
 # any pause or cut here, whose victims are to come back as what they were.

@@ -26,6 +26,8 @@ from typing import Final
 from lexicast.cluster.errors import UnavailableError
 
 INSIDE: Final = "LEXICAST_DRILLS_INSIDE"
+# As a machine sees it: its own, so that what runs on one finds no socket of another.
+TEMPORARY: Final = Path("/tmp")
 PROGRAMS: Final = ("unshare", "nsenter", "ip")
 NETWORK: Final = "10.77"
 COMMAND_S: Final = 120.0
@@ -43,6 +45,8 @@ def lacking() -> str:
     """Why no machines can be made here; "" where they can."""
     if os.geteuid() != 0:
         return "namespaces need root"
+    if Path(sys.executable).absolute().is_relative_to(TEMPORARY):
+        return f"each machine has a {TEMPORARY} of its own, and {sys.executable} lies below it: use another folder"
     missing = [program for program in PROGRAMS if _found(program) is None]
     return f"not installed: {', '.join(missing)} (scripts/debian ip=iproute2)" if missing else ""
 
