@@ -34,6 +34,11 @@ class Case:
         return f"{self.scenario}, {self.towards}: {self.sessions:,} sessions, {self.shared_rate:g} messages/s to all"
 
     @property
+    def rate(self) -> float:
+        """How many messages a second each session gets."""
+        return self.shared_rate + self.own_rate / self.sessions
+
+    @property
     def survivors(self) -> list[int]:
         """The machines whose brokers live on."""
         return [number for number in range(len(LOCATIONS)) if number not in self.victims]

@@ -35,14 +35,15 @@ RATES_SESSIONS: Final = 100
 
 
 def broker_cases(options: argparse.Namespace) -> list[Case]:
-    """Of scenario `broker`: local and remote in turn, then other rates."""
+    """Of scenario `broker`: in each round local and remote in turn, then other rates."""
     found: list[Case] = []
+    sessions = min(options.sessions, RATES_SESSIONS)
     for number in range(rounds_of(options)):
         both = (LOCAL, REMOTE) if number % 2 == 0 else (REMOTE, LOCAL)
         for count in [*options.counts, options.sessions]:
             found += [broker_case(towards, count, RATE, OWN_RATE) for towards in both]
-    sessions = min(options.sessions, RATES_SESSIONS)
-    return found + [broker_case(LOCAL, sessions, rate, OWN_RATE) for rate in options.shared_rates]
+        found += [broker_case(LOCAL, sessions, rate, OWN_RATE) for rate in options.shared_rates]
+    return found
 
 
 def cases(options: argparse.Namespace) -> list[Case]:

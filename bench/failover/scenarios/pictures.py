@@ -66,10 +66,10 @@ def _counts(axis: Axes, found: Found) -> None:
 def _repeats(axis: Axes, found: Found) -> None:
     for towards, colour in COLOURS.items():
         runs = [run for run in found.rates() if run.case.towards == towards]
-        points = [(run.case.shared_rate, count) for run in runs for count in sorted(set(run.repeats()))]
+        points = [(run.case.rate, count) for run in runs for count in sorted(set(run.repeats()))]
         if points:
             axis.plot(*zip(*points, strict=True), ".", color=colour, alpha=0.5, label=towards)
-    most = max([run.case.shared_rate for run in found.rates()], default=0.0)
+    most = max([run.case.rate for run in found.rates()], default=0.0)
     axis.plot([0, most], [0, most], ":", color="#6b7280", linewidth=1, label="a second's messages")
     axis.set(xlabel="messages/s to each subscriber", ylabel="messages that it got again")
     axis.set_title("repeats: a session goes on from where its broker told that it was", fontsize=9)
