@@ -52,7 +52,7 @@ test: $(VENV)/.installed-dev debian-test compiled ## Lint, types and all tests
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --max-worker-restart 0 -m 'not spark and not drill' $(PYTEST_ARGS)
 
 .PHONY: test-drill
-test-drill: $(VENV)/.installed-dev debian-test ## The drill of `ray up` on machines that are namespaces , and of brokers that die (three minutes, alone)
+test-drill: $(VENV)/.installed-dev debian-test ## The drill of `ray up` on machines that are namespaces, and of brokers that die (three minutes, alone)
 	@$(TEST_ENV) $(BIN)/python -m pytest -m drill $(PYTEST_ARGS)
 
 .PHONY: test-spark
