@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +73,7 @@ ip address add "$ADDRESS" dev eth0
 exec "$(command -v sshd)" -D -e -f "$BASE/sshd_config"
 """
 OPERATOR: Final = """
-ip link add br0 type bridge
+ip link add br0 address "$CARD" type bridge
 ip address add "$ADDRESS" dev br0
 ip link set br0 up
 touch "$BASE/ready"
@@ -115,6 +116,8 @@ class SshMachine:
         """`address`: in the network's `PREFIX_BITS`; `role`: what its first process does after `BOOT`."""
         self.name = name
         self.address = address
+        # The same whenever it is on: what others remember of it (ARP) would lead nowhere for half a minute.
+        self.card = "02:00:" + ":".join(f"{number:02x}" for number in ip_address(address).packed)
         self.home = base / name / "home"
         self._base = base
         self._disk = base / name / "disk"
@@ -139,6 +142,7 @@ class SshMachine:
             "PATH": SYSTEM_PATH,
             "NAME": self.name,
             "ADDRESS": f"{self.address}/{PREFIX_BITS}",
+            "CARD": self.card,
             "BASE": str(self._base),
             "DISK": str(self._disk),
             "NEEDED": " ".join(bound),
@@ -221,13 +225,16 @@ class MachineRoom:
             machine = self.machines[name]
             machine.switch_on()
             switch = ["nsenter", "--target", str(self.operator.pid), "--net", "ip", "link"]
-            cable = ["master", "br0", "up", "type", "veth", "peer", "name", "eth0", "netns", str(machine.pid)]
+            cable = ["master", "br0", "up", "type", "veth", "peer", "name", "eth0", "address", machine.card]
+            cable += ["netns", str(machine.pid)]
+            # Of the last time it was on: the kernel takes it away some time after the namespace's end.
+            subprocess.run([*switch, "del", name], capture_output=True, check=False)
             subprocess.run([*switch, "add", "name", name, *cable], check=True)
         for name in names:
             self._wait_for_sshd(self.machines[name])
 
     def _wait_for_sshd(self, machine: SshMachine) -> None:
-        probe = self.operator.command(f"exec 3<> /dev/tcp/{machine.address}/22")
+        probe = self.operator.command(f"timeout 2 bash -c 'exec 3<> /dev/tcp/{machine.address}/22'")
         wait_until(
             lambda: not subprocess.run(probe, capture_output=True, check=False).returncode,
             f"{machine.name} has an sshd",
