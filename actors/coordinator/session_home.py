@@ -208,6 +208,18 @@ class SessionHome:
         self._owned(group, client_id, generation)
         await self._write((group, client_id), None)
 
+    async def forgo(self, peer: BrokerPeer, group: int, client_id: str, connection: int) -> None:
+        """`peer` has opened the session for this connection, or one before it, which ended before it had the answer:
+        it is nobody's, stands where it was, and has no will, for that connection was never accepted [MQTT-3.1.2-8]."""
+        key = group, client_id
+        async with self._turns.of(key):
+            current = self.get(*key)
+            if current is None or (current.owner, current.incarnation) != (peer.name, peer.incarnation):
+                return
+            if current.connection <= connection:
+                left = orphaned(current._replace(will=b""), self._clock.time_us(), {})
+                await self._write(key, left if current.expiry_s else None)
+
     def _owned(self, group: int, client_id: str, generation: int) -> SessionSaved:
         current = self.get(group, client_id)
         if current is None or current.generation != generation:

@@ -24,6 +24,7 @@ class SessionRequests:
             "session_open": self.open,
             "session_save": self.save,
             "session_end": self.end,
+            "session_forgo": self.forgo,
         }
 
     def open(self, peer: BrokerPeer, group: int, client_id: str, asked: Any) -> Awaitable[Any]:
@@ -37,6 +38,10 @@ class SessionRequests:
     async def end(self, peer: BrokerPeer, group: int, client_id: str, generation: int) -> None:
         """See `SessionHome.end`."""
         await self._home.end(group, client_id, generation)
+
+    async def forgo(self, peer: BrokerPeer, group: int, client_id: str, connection: int) -> None:
+        """See `SessionHome.forgo`."""
+        await self._home.forgo(peer, group, client_id, connection)
 
     def hold(self, peer: BrokerPeer, held: Any) -> Any:
         """See `SessionHome.hold`."""

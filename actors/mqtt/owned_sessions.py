@@ -36,6 +36,7 @@ from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, Sessi
 from ..broker.pipelines.pipeline import Pipeline
 from ..loop.turns import Turns
 from .codec.packets import Will
+from .forgone_sessions import ForgoneSessions
 from .handed_over import HandedOverStates
 from .session import Session
 from .session_state import filters_of, place_of, restoring, will_bytes, will_delay_s, writing_filters
@@ -94,6 +95,7 @@ class OwnedSessions:
         # Client ids being opened here -> the numbers of the connections that do so; and up to which generation the home
         # has given them to others meanwhile.
         self._opening: dict[str, set[int]] = {}
+        self._forgone = ForgoneSessions(self._ask_home)
         self._handed_over = HandedOverStates()
         self._passed_on: dict[str, int] = {}
         self._connections = 0
@@ -152,6 +154,15 @@ class OwnedSessions:
         `session` comes with the will and expiry of its new connection. Raises StaleEpochError when a later connection
         has it, TimeoutError, LexicastError.
         """
+        try:
+            return await self._open(clean, session)
+        except StaleEpochError:
+            raise
+        except BaseException:  # its home may have given it; so where this is cancelled
+            self._forgone.forgo(session.client_id, session.connection)
+            raise
+
+    async def _open(self, clean: bool, session: Session) -> bool:
         asked = SessionClaim(
             clean,
             secrets.token_bytes(16),
@@ -333,8 +344,8 @@ class OwnedSessions:
                     behind.append((owner.session.connection, frontier))
             if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
                 await asyncio.sleep(0)
-        # To its home a session that was let go is served here until that is written.
-        behind += [(connection, None) for connection in self._going.values()]
+        # To its home a session that was let go, or never taken, is served here until that is written.
+        behind += [(connection, None) for connection in (*self._going.values(), *self._forgone.connections)]
         exceptions = packed_exceptions(self._floor.move(heads, behind))
         floor = self._floor.floor
         for name, pipeline in self._engine.coordinators.pipelines.items():
@@ -438,6 +449,7 @@ class OwnedSessions:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
         for task in [*self.letting_go.values(), *self._checking.values(), *self._saving.values()]:
             task.cancel()
+        self._forgone.close()
         self._wills.close()
 
 

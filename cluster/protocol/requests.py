@@ -81,6 +81,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "session_open": (GROUP, name_text, row(truth, data, WHOLE, WHOLE, data, data, data)),
     "session_save": (GROUP, name_text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
     "session_end": (GROUP, name_text, WHOLE),
+    "session_forgo": (GROUP, name_text, WHOLE),
     "sessions_hold": (each(row(GROUP, name_text, data, WHOLE, WHOLE, truth)),),
     "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, data))),
     "release": (GROUPS, data, PACKET_IDS),

@@ -259,6 +259,48 @@ async def test_an_owner_of_another_incarnation_or_without_a_link_is_not_asked() 
     assert link(home.peers["b"]).asked == []
 
 
+async def test_what_was_given_to_a_connection_that_never_heard_of_it_is_given_back() -> None:
+    """How far its broker has got says nothing of it: what was delivered there, it has not got."""
+    home = Home()
+    a = home.broker("a")
+    first = await home.open(a)
+    await home.leave(first.generation, place(9))
+    await home.open(a, 2, will=WILL)
+    home.sessions.stand(a, 3, {GROUP: 50}, {2: None})
+    await home.sessions.forgo(a, GROUP, CLIENT, 2)
+    assert home.row().owner == ""
+    assert home.row().expires_us == home.clock.time_us() + HOUR * US
+    home.sessions.stand(a, 3, {}, {})
+    await home.sweep(1)
+    b = home.broker("b")
+    found = await home.open(b)
+    assert read(found.filters, found.place).cursor == {GROUP: 9}
+    assert link(a).wills == link(b).wills == []  # the connection was never accepted
+
+
+async def test_one_that_ends_with_its_connection_is_gone_where_nobody_heard_of_it() -> None:
+    home = Home()
+    a = home.broker("a")
+    await home.open(a, expiry_s=0, will=WAITS)
+    await home.sessions.forgo(a, GROUP, CLIENT, 1)
+    assert home.get() is None
+    await home.sweep(100)
+    assert link(a).wills == []
+
+
+async def test_what_another_connection_has_is_not_given_back() -> None:
+    home = Home()
+    a = home.broker("a")
+    await home.open(a, 5)
+    await home.sessions.forgo(a, GROUP, CLIENT, 4)
+    assert home.row().owner == "a"
+    await home.open(home.broker("b"), 1)
+    await home.sessions.forgo(a, GROUP, CLIENT, 9)
+    assert home.row().owner == "b"
+    await home.sessions.forgo(home.broker("b", incarnation=2), GROUP, CLIENT, 9)
+    assert home.row().owner == "b"
+
+
 async def test_a_clean_start_and_an_expired_session_begin_anew_with_a_higher_generation() -> None:
     home = Home()
     a = home.broker("a")
