@@ -1,0 +1,61 @@
+"""Content subscriptions: what SREM's matching takes, on the cores that are in cluster/. Nothing is started.
+
+`--only` runs some of the parts, `--out` draws their pictures. Figures:
+
+    index_...             matching at one broker (`index_rates`)
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .. import report as reports
+from ..report import DriverReport, Steps
+from . import index_rates
+
+
+class Part(NamedTuple):
+    """One part of the driver: what measures it, and how many steps it announces (`quick`: of the smaller counts)."""
+
+    measure: Callable[[DriverReport, Steps], None]
+    steps: Callable[[bool], int]
+
+
+PARTS: Final = {
+    "index": Part(index_rates.measure, index_rates.steps),
+}
+
+
+def measure(report: DriverReport) -> None:
+    """The parts that are asked for, one after the other, on one core."""
+    options = report.options
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+    with Steps(report.console, sum([PARTS[name].steps(options.quick) for name in options.only])) as progress:
+        for name in options.only:
+            PARTS[name].measure(report, progress)
+
+
+def _parts(text: str) -> list[str]:
+    """The option `--only`."""
+    found = text.split(",")
+    if not set(found) <= set(PARTS):
+        raise ValueError(f"{text}: only {', '.join(PARTS)}")
+    return found
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = reports.parser("srem", __doc__, default_targets="lexicast")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn by chance (default %(default)s)")
+    parser.add_argument("--only", type=_parts, default=list(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="draw pictures there")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The driver; its exit code."""
+    return reports.drive("srem", parse(argv), measure)
