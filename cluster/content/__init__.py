@@ -1,0 +1,1 @@
+"""Conditions on the content of publications: syntax, meaning, fields of payloads, boxes for the index."""

@@ -1,0 +1,100 @@
+"""Boxes: what the index of content subscriptions knows of predicates and records, as numbers alone.
+
+A record is a point: each *column* is a field's value as a float. A predicate is a union of boxes, each a closed
+interval for some columns. The names of columns say of which type their values are, so that 5, '5' and TRUE never meet:
+
+    delay            numbers as they are, the nearest float (intervals are rounded outward, so it is never outside)
+    carrier:text     texts, by `text_value`
+    cancelled:truth  TRUE is 1, FALSE is 0
+
+What stands before the colon is the canonical text of the name in a predicate; a quoted name ends with a quote, so that
+the endings are never part of one. A value that is missing, NULL, NaN or of another type is NaN: in no interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from hashlib import blake2b
+from math import inf, nan
+from typing import Final, NamedTuple, TypeAlias
+
+
+class Kind(Enum):
+    """The type of a column's values; the value is the ending of the column's name."""
+
+    NUMBER = ""
+    TEXT = ":text"
+    TRUTH = ":truth"
+
+
+class Interval(NamedTuple):
+    """A closed interval, `low <= high`; -inf and inf where it is open (infinite values lie in it)."""
+
+    low: float
+    high: float
+
+
+# Column -> interval: all the columns that a conjunct bounds. The box holds every record that the conjunct is true of.
+Box: TypeAlias = Mapping[str, Interval]
+
+
+class Boxes(NamedTuple):
+    """The boxes of a predicate: every record that matches it lies in one of them.
+
+    exact: no other record does, so nothing has to be asked of the record itself. No boxes: no record matches.
+    """
+
+    boxes: tuple[Box, ...]
+    exact: bool
+
+
+# Texts of up to so many bytes of UTF-8 have values of their own, others share them by a hash.
+EXACT_TEXT_BYTES: Final = 6
+# Longer texts are hashed each time: what is remembered is bounded.
+_REMEMBERED_CHARACTERS: Final = 64
+_REMEMBERED_TEXTS: Final = 65_536
+_HASHES: Final = 1 << (EXACT_TEXT_BYTES * 8 + 1)
+
+
+def column_value(value: object, kind: Kind) -> float:
+    """What a record's value counts as in a column of that kind; NaN when it is of another type, missing or NULL."""
+    found = type(value)
+    if kind is Kind.NUMBER:
+        if found is float or found is int:
+            return number_value(value)  # type: ignore[arg-type] - `found` is not followed by the checker
+    elif kind is Kind.TEXT:
+        if found is str:
+            return text_value(value)  # type: ignore[arg-type] - as above
+    elif found is bool:
+        return float(value)  # type: ignore[arg-type] - as above
+    return nan
+
+
+def number_value(value: float) -> float:
+    """The nearest float of a number, infinite beyond all floats; zero has one sign."""
+    try:
+        return float(value) + 0.0
+    except OverflowError:
+        return inf if value > 0 else -inf
+
+
+def text_value(text: str) -> float:
+    """The number of a text: a whole one below 2**53, the same in every process.
+
+    Of up to EXACT_TEXT_BYTES bytes: the bytes themselves behind a leading 1. Longer: from 2**49 on, by BLAKE2b.
+    """
+    return _text_value(text) if len(text) <= _REMEMBERED_CHARACTERS else _hashed(text.encode())
+
+
+@lru_cache(_REMEMBERED_TEXTS)
+def _text_value(text: str) -> float:
+    encoded = text.encode()
+    if len(encoded) <= EXACT_TEXT_BYTES:
+        return float(int.from_bytes(b"\1" + encoded, "big"))
+    return _hashed(encoded)
+
+
+def _hashed(encoded: bytes) -> float:
+    return float(_HASHES + (int.from_bytes(blake2b(encoded, digest_size=8).digest(), "big") >> 12))
