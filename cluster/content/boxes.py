@@ -21,7 +21,7 @@ from math import inf, nan
 from typing import Final, NamedTuple, TypeAlias
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """The type of a column's values; the value is the ending of the column's name."""
 
     NUMBER = ""
@@ -58,18 +58,13 @@ _REMEMBERED_TEXTS: Final = 65_536
 _HASHES: Final = 1 << (EXACT_TEXT_BYTES * 8 + 1)
 
 
-def column_value(value: object, kind: Kind) -> float:
+def column_value(value: object, kind: ColumnKind) -> float:
     """What a record's value counts as in a column of that kind; NaN when it is of another type, missing or NULL."""
-    found = type(value)
-    if kind is Kind.NUMBER:
-        if found is float or found is int:
-            return number_value(value)  # type: ignore[arg-type] - `found` is not followed by the checker
-    elif kind is Kind.TEXT:
-        if found is str:
-            return text_value(value)  # type: ignore[arg-type] - as above
-    elif found is bool:
-        return float(value)  # type: ignore[arg-type] - as above
-    return nan
+    if kind is ColumnKind.NUMBER:
+        return number_value(value) if type(value) is float or type(value) is int else nan
+    if kind is ColumnKind.TEXT:
+        return text_value(value) if type(value) is str else nan
+    return float(value) if type(value) is bool else nan
 
 
 def number_value(value: float) -> float:

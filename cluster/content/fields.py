@@ -1,0 +1,202 @@
+"""The fields of payloads, as far as conditions ask for them: JSON and MessagePack, within limits, never an error.
+
+What a payload is says its content type, else its first byte. A payload whose form is broken, that is no map, or that is
+beyond PAYLOAD_BYTES_MAX, FIELDS_MAX or NESTING_MAX has no fields: all of them are NULL, and it is counted. A field of
+JSON that cannot be held (1e999, a number of 5,000 digits) is NULL by itself. Of fields that are there twice the last
+counts.
+
+Decoding only what is asked for is four to five times as fast as the whole map (flights of 19 fields and 342 B, four of
+them asked for: 0.5 against 2.6 us), so JSON is decoded into a structure made for these names. What it passes over has
+to be of the right form, but is not looked at; so that a field's value never depends on which others are asked for, a
+whole map that cannot be decoded is taken field by field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from .nodes import Name, Source
+
+PAYLOAD_BYTES_MAX: Final = 131_072
+# Fields of maps, whatever they are in.
+FIELDS_MAX: Final = 4_096
+# Maps and lists within each other, the payload's own among them; far below what the interpreter's stack allows.
+NESTING_MAX: Final = 64
+# Names of a structure: each is looked for among them, so many cost more than the whole map.
+STRUCTURE_NAMES_MAX: Final = 32
+
+Fields: TypeAlias = Mapping[str, object]
+NOTHING: Final[Fields] = {}
+
+JSON: Final = "json"
+MSGPACK: Final = "msgpack"
+_MEDIA_TYPES: Final = {
+    "application/json": JSON,
+    "text/json": JSON,
+    "application/msgpack": MSGPACK,
+    "application/x-msgpack": MSGPACK,
+    "application/vnd.msgpack": MSGPACK,
+}
+_SUFFIXES: Final = {"+json": JSON, "+msgpack": MSGPACK}
+
+# A field takes at least so many bytes: `"":0,` and two of MessagePack.
+_JSON_FIELD_BYTES: Final = 5
+_MSGPACK_FIELD_BYTES: Final = 2
+_JSON_SPACE: Final = b" \t\r\n"
+_JSON_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+# Bytes that begin no map and no list (in a text or a number the others begin none either).
+_NO_CONTAINERS: Final = bytes(set(range(256)) - set(range(0x80, 0xA0)) - {0xDC, 0xDD, 0xDE, 0xDF})
+_MSGPACK_MAPS: Final = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
+
+_json: Final = msgspec.json.Decoder()
+_json_map: Final = msgspec.json.Decoder(dict[str, Any])
+_json_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_msgpack: Final = msgspec.msgpack.Decoder()
+_UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
+
+
+@dataclass(slots=True)
+class FieldCounts:
+    """Payloads without fields: beyond a limit, of a broken form, neither JSON's nor MessagePack's map."""
+
+    beyond_limits: int = 0
+    malformed: int = 0
+    no_map: int = 0
+
+
+class FieldReader:
+    """Reads the fields that `names` need, or all (None)."""
+
+    def __init__(self, names: Iterable[Name] | None = None, counts: FieldCounts | None = None) -> None:
+        self.counts = FieldCounts() if counts is None else counts
+        wanted = None if names is None else sorted({name.path[0] for name in names if name.source is Source.PAYLOAD})
+        self._wanted = wanted
+        self._decode = _map_decoder() if wanted is None or not _fit_a_structure(wanted) else _structure_decoder(wanted)
+
+    def fields(self, payload: bytes, content_type: str | None = None) -> Fields:
+        """The fields of a payload by their names; those that are missing may be there as None."""
+        if self._wanted == []:
+            return NOTHING
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            self.counts.beyond_limits += 1
+            return NOTHING
+        form = payload_form(payload, content_type)
+        if form is JSON:
+            return self._of_json(payload)
+        if form is MSGPACK:
+            return self._of_msgpack(payload)
+        self.counts.no_map += 1
+        return NOTHING
+
+    def _of_json(self, payload: bytes) -> Fields:
+        if not _json_within_limits(payload):
+            self.counts.beyond_limits += 1
+            return NOTHING
+        try:
+            if not payload.isascii():
+                payload.decode()  # also what is passed over [RFC 8259, section 8.1]
+            return self._decode(payload)
+        except _UNREADABLE:
+            return self._field_by_field(payload)
+
+    def _field_by_field(self, payload: bytes) -> Fields:
+        try:
+            payload.decode()
+            parts = _json_parts.decode(payload)
+        except _UNREADABLE:
+            self.counts.malformed += 1
+            return NOTHING
+        return {name: _json_value(parts[name]) for name in (self._wanted or parts) if name in parts}
+
+    def _of_msgpack(self, payload: bytes) -> Fields:
+        try:
+            decoded = _msgpack.decode(payload)
+        except _UNREADABLE:
+            self.counts.malformed += 1
+            return NOTHING
+        if type(decoded) is not dict:
+            self.counts.no_map += 1
+            return NOTHING
+        containers = len(payload.translate(None, _NO_CONTAINERS))
+        many = len(payload) > FIELDS_MAX * _MSGPACK_FIELD_BYTES
+        if (containers > NESTING_MAX or many) and not _within_limits(decoded):
+            self.counts.beyond_limits += 1
+            return NOTHING
+        return decoded
+
+
+def payload_form(payload: bytes, content_type: str | None = None) -> str:
+    """JSON, MSGPACK, or "" where it is neither: by the content type where that says it, else by the first byte."""
+    if content_type:
+        media_type = content_type.partition(";")[0].strip().lower()
+        form = _MEDIA_TYPES.get(media_type) or _SUFFIXES.get(media_type[media_type.rfind("+") :])
+        if form:
+            return form
+    first = payload[:1]
+    if first == b"{":
+        return JSON
+    if first and first[0] in _MSGPACK_MAPS:
+        return MSGPACK
+    return JSON if first and first in _JSON_SPACE and payload.lstrip(_JSON_SPACE)[:1] == b"{" else ""
+
+
+def _fit_a_structure(names: list[str]) -> bool:
+    """Whether the library can look for these names in JSON: few, and none that is written with a backslash there."""
+    return len(names) <= STRUCTURE_NAMES_MAX and not any(
+        [character in '"\\' or character < " " for name in names for character in name]
+    )
+
+
+def _structure_decoder(names: list[str]) -> Callable[[bytes], Fields]:
+    attributes = {f"f{i}": name for i, name in enumerate(names)}
+    structure = msgspec.defstruct("Wanted", [(attribute, Any, None) for attribute in attributes], rename=attributes)
+    decode, values = msgspec.json.Decoder(structure).decode, msgspec.structs.astuple
+    return lambda payload: dict(zip(names, values(decode(payload)), strict=True))
+
+
+def _map_decoder() -> Callable[[bytes], Fields]:
+    return _json_map.decode
+
+
+def _json_value(part: msgspec.Raw) -> object:
+    try:
+        return _json.decode(part)
+    except _UNREADABLE:
+        return None
+
+
+def _json_within_limits(payload: bytes) -> bool:
+    """Whether JSON has no more fields and levels than are allowed, decided by its form alone."""
+    many = len(payload) > FIELDS_MAX * _JSON_FIELD_BYTES
+    if not many and payload.find(b"{", 1) < 0 and b"[" not in payload:
+        return True
+    if not many and payload.count(b"{") + payload.count(b"[") <= NESTING_MAX:
+        return True
+    outline = _JSON_TEXT.sub(b"", payload)
+    if outline.count(b":") > FIELDS_MAX:
+        return False
+    brackets = np.frombuffer(outline.translate(None, _NO_BRACKETS), np.uint8)
+    # [ and { lack the bit of value 4 that ] and } have.
+    steps = 1 - (brackets & 4).astype(np.int32) // 2
+    return not steps.size or int(steps.cumsum().max()) <= NESTING_MAX
+
+
+def _within_limits(decoded: object) -> bool:
+    """The same of decoded values, level by level."""
+    level: list[Any] = [decoded]
+    fields = 0
+    for _ in range(NESTING_MAX):
+        fields += sum([len(each) for each in level if type(each) is dict])
+        inner = chain.from_iterable([each.values() if type(each) is dict else each for each in level])
+        level = [each for each in inner if type(each) is dict or type(each) is list]
+        if not level:
+            return fields <= FIELDS_MAX
+    return False
