@@ -14,6 +14,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import BROKER, ClusterInfo, Member, Members, OperatedCoordination
+from lexicast.cluster.protocol.broker_list import BrokerList, broker_list, standing_in
 
 from ..loop.background import keep_going, stop_loops
 from ..mqtt.listener import MqttListener
@@ -70,13 +71,19 @@ class BrokerServer:
             self.status,
             status.snapshot,
             self.list_clients,
-            {"node_drain": coordination.drain_node, "node_remove": coordination.remove_node},
+            {
+                "brokers": self._tell_brokers,
+                "node_drain": coordination.drain_node,
+                "node_remove": coordination.remove_node,
+            },
         )
         sessions = self.mqtt.sessions
         self._events = CoordinatorEvents(engine, sessions.requests, sessions.resumed, self._room)
         self._meter, self._behind = Meter(), Since()
         self._loops: list[asyncio.Task[None]] = []
         self._leaving = False
+        # Where Python clients may go: empty until this broker knows who serves.
+        self._brokers = BrokerList({}, ())
         self._sending_away: asyncio.Task[None] | None = None
 
     @classmethod
@@ -155,6 +162,7 @@ class BrokerServer:
     def _apply(self, members: Members) -> None:
         leaders = {group: state.leader for group, state in members.groups.items()}
         self.engine.coordinators.follow(members.coordinators.values(), self._pipeline, leaders)
+        self._brokers = broker_list(members, self.name)
         leaving = self.config.node.own_name() in members.leaving
         if leaving != self._leaving:
             self._leaving = leaving
@@ -166,12 +174,12 @@ class BrokerServer:
     def _elsewhere(self, members: Members) -> str:
         """Where MQTT clients find brokers of other nodes, this one's backups first, as a server reference
         [MQTT-3.14.2.2.5]."""
-        backups = members.backups.get(self.name, ())
-        names = dict.fromkeys([*backups, *members.brokers])
-        found = [members.brokers[name] for name in names if name in members.brokers]
-        stay = [member for member in found if member.node not in members.leaving]
-        hosts = [a.split(":", 1)[1].rpartition(":")[0] for m in stay for a in m.addresses if a.startswith("tcp:")]
+        found = [a for member in standing_in(members, self.name) for a in member.addresses]
+        hosts = [a.split(":", 1)[1].rpartition(":")[0] for a in found if a.startswith("tcp:")]
         return " ".join(dict.fromkeys([f"{host}:{self.mqtt.port}" for host in hosts]))
+
+    async def _tell_brokers(self) -> BrokerList:
+        return self._brokers
 
     async def _send_away(self, reference: str) -> None:
         """This node is being drained: its clients go to other brokers."""

@@ -19,7 +19,7 @@ from rich.table import Table
 from lexicast.cluster.errors import UnavailableError
 
 from ..client.address import resolver
-from ..client.connection import Resolve
+from ..client.known_brokers import Resolve
 from ..status.nodes import DRAINED, NodeReport, node_reports
 from ..status.over_link import ask_any_broker
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async

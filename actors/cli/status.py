@@ -21,7 +21,7 @@ from rich.text import Text
 from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
 from ..client.address import own_ray_address, resolver
-from ..client.connection import Resolve
+from ..client.known_brokers import Resolve
 from ..status.over_link import ask_any_broker, ask_broker
 from ..status.report import ROLES, size, span
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async

@@ -22,7 +22,7 @@ from lexicast.cluster.config.tables import NodeConfig
 from lexicast.cluster.errors import ConfigError, UnavailableError, UsageError
 
 from ..ray.token import use_own_token
-from .connection import Endpoint, Resolve
+from .known_brokers import Endpoint, Resolve
 
 ADDRESS_VARIABLE: Final = "LEXICAST_ADDRESS"
 DATA_DIR_VARIABLE: Final = "LEXICAST_NODE__DATA_DIR"

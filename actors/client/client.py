@@ -24,10 +24,10 @@ from lexicast.cluster.points_in_time import FOREVER_US, TIME, Since, Until, pars
 from lexicast.cluster.positions import Position
 from lexicast.compression.dictionary import Dictionary
 
-from .connection import Resolve
 from .entries import Kind, make_kind
 from .history_pages import HistoryPages, LastPages, Pages, counted
 from .internals import ClientInternals
+from .known_brokers import Resolve
 from .messages import Message, Properties, pack_properties
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP, DROP, SubscriptionFeed

@@ -1,7 +1,9 @@
 """The client's connection: one link to some broker, found again when it breaks.
 
-An `Endpoint` is a broker as the client may reach it. Links are tried first, local ones before others; where none can
-be dialled and there is an actor handle, the same byte stream goes over batched Ray calls (`call_link`).
+Which broker is tried next, and how soon, `ft.broker_choice` decides; which there are, `known_brokers` knows: from the
+address that the client was given, and, while it is connected, from its broker, which is asked now and then. Of a
+broker's addresses local ones come first; where none can be dialled and there is an actor handle, the same byte stream
+goes over batched Ray calls (`call_link`).
 """
 
 from __future__ import annotations
@@ -10,44 +12,30 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError
+from lexicast.cluster.protocol.broker_list import read_broker_list
+from lexicast.ft.broker_choice import BrokerChoice
 
-from ..link.call_link import BrokerCalls, dial_calls
+from ..link.call_link import dial_calls
 from ..link.link import Link
 from ..link.sockets import dial
+from .known_brokers import Endpoint, KnownBrokers, Resolve
 
 ROLE: Final = "client"
+# A machine without power does not even refuse: the first round of attempts does not wait long for one that is silent,
+# later ones do, since who serves may be slow while a whole fleet comes back.
+PATIENCE_FIRST_S: Final = 1.5
 DIAL_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 2.0
-BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_MOST_S: Final = 2.0
+# While no broker answers, the address is looked at again so often; while one does, it is asked which others there are.
+LOOK_AGAIN_S: Final = 0.5
+ASK_AGAIN_S: Final = 60.0
 
 log = logging.getLogger("lexicast.client")
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One broker. `addresses` are link addresses; `calls` reaches it through Ray; `handle` is its raw actor handle."""
-
-    name: str
-    addresses: tuple[str, ...]
-    cluster_id: str
-    key: bytes = field(repr=False)
-    calls: BrokerCalls | None = None
-    handle: Any = None
-
-    def is_local(self) -> bool:
-        """Whether one of its Unix-domain sockets is here."""
-        return any(a.startswith("unix:") and Path(a[5:]).exists() for a in self.addresses)
-
-
-Resolve: TypeAlias = Callable[[], Awaitable[list[Endpoint]]]
 
 
 class ConnectionUser(Protocol):
@@ -75,16 +63,17 @@ class Connection:
     def __init__(
         self, resolve: Resolve, name: str, incarnation: int, user: ConnectionUser, give_up_s: float | None
     ) -> None:
-        self._resolve = resolve
+        self._brokers = KnownBrokers(resolve)
+        self._choice = BrokerChoice()
         self._hello = (ROLE, name, incarnation)
         self._user = user
         self._give_up_s = give_up_s
-        self._endpoints: list[Endpoint] = []
         self._up = asyncio.Event()
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._refusal: PeerError | None = None
         self._error: LexicastError | None = None
+        self._over_calls = False
         self.link: Link | None = None
         self.endpoint: Endpoint | None = None
         # Whether the link is a Unix-domain socket: bytes cost next to nothing there.
@@ -93,8 +82,8 @@ class Connection:
 
     async def open(self) -> None:
         """Connect once. Raises UnavailableError, AuthenticationError or PeerError when no broker can be had."""
-        self._endpoints = await self._resolve()
-        await self._connect()
+        await self._brokers.find()
+        await self._try_each()
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self) -> None:
@@ -141,11 +130,13 @@ class Connection:
             self.link = None
             self._up.clear()
             self._lost.set()
+            if self.endpoint is not None:
+                self._choice.lost(self.endpoint.name, self._brokers.backups, time.monotonic())
             self._user.on_lost()
 
     # -- looking for a broker
 
-    def _opened(self, link: Link) -> Connection | None:
+    def _opened(self, endpoint: Endpoint, link: Link) -> Connection | None:
         if self.link is not None or self._error is not None:  # a dial that was given up came through after all
             return None
         self.link = link
@@ -154,6 +145,9 @@ class Connection:
         except PeerError as error:
             self._refusal, self.link = error, None
             return None
+        self.endpoint = endpoint
+        self._brokers.forget_backups()
+        self._choice.answered(endpoint.name, time.monotonic())
         self.links += 1
         self._lost.clear()
         self._up.set()
@@ -163,8 +157,12 @@ class Connection:
         """Find a link whenever there is none. However this ends, whoever waits is told."""
         try:
             while True:
-                await self._lost.wait()
-                await self._find()
+                await self._ask()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_AGAIN_S * random.uniform(0.5, 1.0)):
+                        await self._lost.wait()
+                if self.link is None:
+                    await self._find()
         except Exception as error:
             if not isinstance(error, UnavailableError):
                 log.exception("looking for a broker has failed")
@@ -172,71 +170,85 @@ class Connection:
             self.stop(error)
             self._user.on_failure(error)
 
+    async def _ask(self) -> None:
+        """Which brokers there are, of the one that is connected: where it is lost, they are known."""
+        link, endpoint = self.link, self.endpoint
+        if link is None or endpoint is None or self._over_calls:  # addresses are of no use to who reaches none
+            return
+        try:
+            told = read_broker_list(await link.request("brokers"))
+        except LexicastError as error:
+            log.debug("%s does not tell which brokers there are: %s", endpoint.name, error)
+        else:
+            self._brokers.told(told, endpoint, str(link.info.get("broker", endpoint.name)))
+
     async def _find(self) -> None:
         """Return when a link is open. Raises UnavailableError when none could be had for `give_up_s`."""
-        started, pause = time.monotonic(), BACKOFF_FIRST_S
-        reason = "the last attempt did not come to an end"
-        while self.link is None:
-            left_s = None if self._give_up_s is None else max(0.0, started + self._give_up_s - time.monotonic())
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._connect()
-                return
-            except (LexicastError, OSError) as error:
-                waited = time.monotonic() - started
-                reason = str(error) or reason  # one that was cut off says less than one that failed before it
-                if self._give_up_s is not None and waited >= self._give_up_s:
-                    raise UnavailableError(f"no broker for {waited:.1f} s: {reason}") from None
-                log.debug("no broker yet: %s", error)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, BACKOFF_MOST_S)
-            await self._refresh()
+        began_s = looked_s = time.monotonic()
+        reason: Exception | None = None
+        try:
+            async with asyncio.timeout(self._give_up_s):
+                while self.link is None:
+                    await asyncio.sleep(self._choice.pause_s())
+                    reason = await self._try_next(min(DIAL_TIMEOUT_S, PATIENCE_FIRST_S * 2**self._choice.rounds))
+                    if reason is not None and time.monotonic() - looked_s >= LOOK_AGAIN_S:
+                        await self._look_again()
+                        looked_s = time.monotonic()
+        except TimeoutError:
+            if self.link is None:
+                waited_s = time.monotonic() - began_s
+                why = str(reason or "") or "the last attempt did not come to an end"
+                raise UnavailableError(f"no broker for {waited_s:.1f} s: {why}") from None
 
-    async def _refresh(self) -> None:
+    async def _look_again(self) -> None:
         """Brokers may have moved; what was known stays good enough while nobody can be asked."""
-        with suppress(LexicastError, OSError, TimeoutError):
+        with suppress(LexicastError, OSError):
             async with asyncio.timeout(DIAL_TIMEOUT_S):
-                self._endpoints = await self._resolve()
+                await self._brokers.find()
 
-    async def _connect(self) -> None:
-        """Try every broker, the one that was just lost last."""
-        lost, last = self.endpoint, None
-        candidates = sorted(
-            self._endpoints,
-            key=lambda e: (lost is not None and e.name == lost.name, not e.is_local(), random.random()),
-        )
-        for endpoint in candidates:
-            try:
-                await self._dial(endpoint)
-            except (LexicastError, OSError) as error:
-                last = error
-                continue
-            self.endpoint = endpoint
-            return
+    async def _try_each(self) -> None:
+        """Try every broker once, without a pause."""
+        names, last = ", ".join(self._brokers.endpoints) or "none is known", None
+        for _ in self._brokers.endpoints:
+            last = await self._try_next(DIAL_TIMEOUT_S)
+            if last is None:
+                return
         if isinstance(last, LexicastError):
             raise last
-        names = ", ".join(endpoint.name for endpoint in candidates) or "none is known"
-        # a TimeoutError, for one, says nothing by itself
-        reason = "is the cluster up?" if last is None else str(last) or f"no answer within {DIAL_TIMEOUT_S:.0f} s"
-        raise UnavailableError(f"no broker can be reached ({names}): {reason}")
+        raise UnavailableError(f"no broker can be reached ({names}): {str(last or '') or 'is the cluster up?'}")
 
-    async def _dial(self, endpoint: Endpoint) -> None:
+    async def _try_next(self, patience_s: float) -> Exception | None:
+        """One attempt: None where a link is open, else why not."""
+        endpoints, now_s = self._brokers.endpoints, time.monotonic()
+        if not endpoints:
+            return UnavailableError("no broker is known: is the cluster up?")
+        near = {name for name, endpoint in endpoints.items() if endpoint.is_local()}
+        endpoint = endpoints[self._choice.next(endpoints, near, now_s)]
+        try:
+            await self._dial(endpoint, patience_s)
+        except (LexicastError, OSError) as error:
+            self._choice.failed(endpoint.name, time.monotonic())
+            log.debug("%s: %s", endpoint.name, error)
+            return error
+        return None
+
+    async def _dial(self, endpoint: Endpoint, patience_s: float) -> None:
         last: Exception | None = None
+        opened = partial(self._opened, endpoint)
         for address in endpoint.addresses:
+            self.is_local, self._over_calls = address.startswith("unix:"), False
             try:
-                async with asyncio.timeout(DIAL_TIMEOUT_S):
-                    await dial(address, endpoint.key, endpoint.cluster_id, self._hello, self._opened)
-                self.is_local = address.startswith("unix:")
+                await dial(address, endpoint.key, endpoint.cluster_id, self._hello, opened, timeout_s=patience_s)
                 return
             except AuthenticationError:
                 raise
-            except (LexicastError, OSError, TimeoutError) as error:
+            except (LexicastError, OSError) as error:
                 last = self._refused() or error
         if endpoint.calls is None:
             raise last or UnavailableError(f"broker {endpoint.name} has no address")
-        self.is_local = False
+        self.is_local, self._over_calls = False, True
         try:
-            await dial_calls(endpoint.calls, endpoint.key, endpoint.cluster_id, self._hello, self._opened)
+            await dial_calls(endpoint.calls, endpoint.key, endpoint.cluster_id, self._hello, opened)
         except (LexicastError, OSError) as error:
             raise self._refused() or error from None
 

@@ -28,9 +28,10 @@ from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY
 from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
 
 from ..link.link import REQUEST_TIMEOUT_S, Link
-from .connection import Connection, Resolve
+from .connection import Connection
 from .decoder import Decoder
 from .dictionaries import Dictionaries
+from .known_brokers import Resolve
 from .publisher import Publisher
 from .subscription import Subscription
 from .subscription_feed import FILTERS_MAX, SubscriptionFeed

@@ -15,7 +15,7 @@ from lexicast.cluster.membership import Member
 from ..ray.address import RAY_CLIENT, check_ray
 from ..ray.errors import error_line
 from ..ray.handles import COORDINATION, NAMESPACE, ActorReference, RayCoordination, find_actor
-from .connection import Endpoint
+from .known_brokers import Endpoint
 
 
 class RayBrokerCalls:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
-from ..client.connection import Endpoint
+from ..client.known_brokers import Endpoint
 from ..link.link import Link
 from ..link.sockets import dial
 

@@ -11,6 +11,7 @@ from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
 from lexicast.cluster.positions import DEFAULT_GROUPS, Cursor
+from lexicast.cluster.protocol.broker_list import BrokerList
 from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST
 from lexicast.cluster.selection import select
 from lexicast.cluster.topics.names import matches
@@ -212,6 +213,10 @@ class MemoryBroker:
     def on_dictionary(self, link: Link, identifier: int) -> bytes | None:
         """See `on_message`: a dictionary by id."""
         return self.dictionaries.get(identifier)
+
+    def on_brokers(self, link: Link) -> BrokerList:
+        """See `on_message`: there is no other one."""
+        return BrokerList({}, ())
 
     def on_status(self, link: Link) -> dict[str, Any]:
         """See `on_message`: a few counts."""

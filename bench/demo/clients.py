@@ -21,7 +21,7 @@ import uvloop
 
 import lexicast.mqtt as aware
 from lexicast.actors.client.client import Client as PythonClient
-from lexicast.actors.client.connection import Endpoint, Resolve
+from lexicast.actors.client.known_brokers import Endpoint, Resolve
 from lexicast.actors.ray.token import use_own_token
 from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lexicast.actors.client.address import read_run
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.ray.handles import COORDINATION
 from lexicast.actors.status.over_link import ask_any_broker
 from lexicast.cluster.errors import LexicastError, UnavailableError

@@ -123,6 +123,7 @@ CLIENT: Final[dict[str, Fields]] = {
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
     "cluster": (),
+    "brokers": (),
     "node_drain": (name_text, truth),
     "node_remove": (name_text,),
     "clients": (whole_number(1),),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.sampling.server import SamplingServer
 from lexicast.bench.bandwidth import driver as bandwidth
 from lexicast.bench.bandwidth.cells import Moved, Setting

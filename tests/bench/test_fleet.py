@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.bench.fleet import driver as fleet
 from lexicast.bench.fleet.log_bytes import META, OTHER, PAYLOAD, SESSIONS, LogBytes, measure_log
 from lexicast.bench.fleet.telemetry import NumberedAccount, Sensors, device_and_number, device_topic, numbered

@@ -11,7 +11,7 @@ from typing import Any
 
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.sampling.server import SamplingServer, default_maintenance
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.config.tables import Config

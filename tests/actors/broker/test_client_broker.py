@@ -15,7 +15,7 @@ import pytest
 import lexicast
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.client.publisher import QUEUE_RECORDS_MAX
 from lexicast.actors.client.sent_window import WINDOW
 from lexicast.actors.client.subscription_feed import SETTLE_S

@@ -21,7 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 import lexicast.mqtt as mqtt
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Disconnect, Publish
 from lexicast.cluster.topics.names import dictionary_topic

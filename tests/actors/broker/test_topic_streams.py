@@ -14,8 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 import lexicast
 import lexicast.mqtt as mqtt
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
 from lexicast.actors.client.decoder import Frames
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.mqtt.codec.packets import SubAck, Subscribe, SubscriptionOptions
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.codecs import ZSTD_DENSE

@@ -10,7 +10,7 @@ import pytest
 
 from lexicast.actors.broker.actor import BrokerActor
 from lexicast.actors.client.client import Client
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.link import call_link
 from lexicast.actors.link.call_link import CallLinks, dial_calls
 from lexicast.actors.link.link import WRITE_HIGH_BYTES

@@ -12,7 +12,7 @@ import pytest
 import ray.exceptions
 
 from lexicast.actors.broker import server as broker_module
-from lexicast.actors.client.connection import Endpoint
+from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.coordinator import server as coordinator_module
 from lexicast.actors.status.meters import RATE_SAMPLES, Meter, Since, Trend
 from lexicast.actors.status.over_link import ask_any_broker, ask_broker
