@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .auditor import Violation
@@ -86,14 +88,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.breaks and (chosen.broken or chosen.seed is not None):
         parser.error("--breaks plays all of them, from --first on: leave out --break and --seed")
     try:
-        if chosen.breaks:
-            return _breaks(chosen)
-        return _many(chosen) if chosen.seed is None else _one(chosen)
+        with Interrupts() as interrupts:
+            if chosen.breaks:
+                return _breaks(chosen, interrupts)
+            return _many(chosen, interrupts) if chosen.seed is None else _one(chosen)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+class Interrupts:
+    """Ctrl-C ends what runs, as always, and is remembered: Python drops the exception where it comes up in a weak
+    reference's callback, and stories make and leave many of these."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Between stories. Raises KeyboardInterrupt."""
+        if self._came:
+            raise KeyboardInterrupt
 
 
 class ProgressLine:
@@ -140,10 +168,11 @@ def _one(chosen: argparse.Namespace) -> int:
     return 1 if violated else 0
 
 
-def _many(chosen: argparse.Namespace) -> int:
+def _many(chosen: argparse.Namespace, interrupts: Interrupts) -> int:
     progress, count = ProgressLine(), chosen.seeds or SEEDS
 
     def tell(outcome: Outcome) -> None:
+        interrupts.check()
         speed = outcome.runs / max(outcome.seconds, 1e-9)
         found = len(outcome.violations)
         progress.show(f"{outcome.runs} of {count} stories, {speed:.1f} a second, {found} with a violation")
@@ -183,7 +212,7 @@ def _figures(outcome: Outcome, chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _breaks(chosen: argparse.Namespace) -> int:
+def _breaks(chosen: argparse.Namespace, interrupts: Interrupts) -> int:
     most, progress, began_s = chosen.seeds or BREAK_SEEDS, ProgressLine(), time.monotonic()
     shown = sys.stderr if chosen.json == "-" else sys.stdout
     caught: dict[str, dict[str, Any]] = {}
@@ -191,7 +220,7 @@ def _breaks(chosen: argparse.Namespace) -> int:
     try:
         for name, each in BREAKS.items():
             print(f"{name}: {each.what}", file=shown, flush=True)
-            tell = partial(_tell_break, progress, name, most)
+            tell = partial(_tell_break, progress, interrupts, name, most)
             seeds, violated = seeds_until_caught(name, chosen.first, most, tell)
             progress.end()
             caught[name] = {"what": each.what, "seeds": seeds, "violation": violated}
@@ -221,7 +250,8 @@ def _breaks(chosen: argparse.Namespace) -> int:
     return 0 if number == len(BREAKS) else 1
 
 
-def _tell_break(progress: ProgressLine, name: str, most: int, at: int) -> None:
+def _tell_break(progress: ProgressLine, interrupts: Interrupts, name: str, most: int, at: int) -> None:
+    interrupts.check()
     progress.show(f"{name}: story {at} of at most {most}")
 
 

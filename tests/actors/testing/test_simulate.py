@@ -14,7 +14,7 @@ import pytest
 
 from lexicast.actors.testing.simulator.auditor import Violation
 from lexicast.actors.testing.simulator.breaks import BREAKS
-from lexicast.actors.testing.simulator.command import main
+from lexicast.actors.testing.simulator.command import Interrupts, main
 from lexicast.actors.testing.simulator.story import run
 from lexicast.actors.testing.simulator.transcript import Transcript
 
@@ -78,6 +78,14 @@ def test_ctrl_c_tells_what_was_played() -> None:
     assert child.returncode == 130
     assert "of 100000, stopped by Ctrl-C" in out
     assert "Traceback" not in error
+
+
+def test_ctrl_c_that_python_dropped_ends_it_after_the_story() -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        interrupts.check()
+        with pytest.raises(KeyboardInterrupt):  # as a weak reference's callback would
+            signal.raise_signal(signal.SIGINT)
+        interrupts.check()
 
 
 @pytest.mark.parametrize(
