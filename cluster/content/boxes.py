@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
 from hashlib import blake2b
 from math import inf, nan
 from typing import Final, NamedTuple, TypeAlias
@@ -52,9 +51,6 @@ class Boxes(NamedTuple):
 
 # Texts of up to so many bytes of UTF-8 have values of their own, others share them by a hash.
 EXACT_TEXT_BYTES: Final = 6
-# Longer texts are hashed each time: what is remembered is bounded.
-_REMEMBERED_CHARACTERS: Final = 64
-_REMEMBERED_TEXTS: Final = 65_536
 _HASHES: Final = 1 << (EXACT_TEXT_BYTES * 8 + 1)
 
 
@@ -80,16 +76,7 @@ def text_value(text: str) -> float:
 
     Of up to EXACT_TEXT_BYTES bytes: the bytes themselves behind a leading 1. Longer: from 2**49 on, by BLAKE2b.
     """
-    return _text_value(text) if len(text) <= _REMEMBERED_CHARACTERS else _hashed(text.encode())
-
-
-@lru_cache(_REMEMBERED_TEXTS)
-def _text_value(text: str) -> float:
     encoded = text.encode()
     if len(encoded) <= EXACT_TEXT_BYTES:
         return float(int.from_bytes(b"\1" + encoded, "big"))
-    return _hashed(encoded)
-
-
-def _hashed(encoded: bytes) -> float:
     return float(_HASHES + (int.from_bytes(blake2b(encoded, digest_size=8).digest(), "big") >> 12))

@@ -78,6 +78,11 @@ def parse_canonical(text: str) -> Condition:
     return _Parser(tokens_of(text, CANONICAL_FACTOR)).whole()
 
 
+def parse_name(text: str) -> Name:
+    """A name as `str` writes it. Raises UsageError."""
+    return _Parser(tokens_of(text, CANONICAL_FACTOR)).name_alone()
+
+
 def publication_seconds(time_us: int) -> float:
     """What `time` is of a publication at `time_us` microseconds since 1970: seconds, the nearest float."""
     return time_us / _US_PER_S
@@ -96,6 +101,12 @@ class _Parser:
         if self._token.kind != END:
             raise self._unexpected("the condition could end", "join conditions with AND or OR")
         return condition
+
+    def name_alone(self) -> Name:
+        operand = self._operand("a name is expected", "write one alone")
+        if not isinstance(operand, Name) or self._token.kind != END:
+            raise self._unexpected("a name alone is expected", "write nothing else")
+        return operand
 
     @property
     def _token(self) -> Token:
