@@ -146,7 +146,8 @@ def _comparison(sign: str, left: Name | Constant, right: Name | Constant) -> Con
 def _likeness(condition: Likeness) -> Condition:
     if any([isinstance(element, Wildcard) for element in condition.pattern]):
         return condition
-    return _comparison("<>" if condition.negated else "=", condition.name, pattern_text(condition.pattern)[0])
+    text = "".join([str(element) for element in condition.pattern])
+    return _comparison("<>" if condition.negated else "=", condition.name, text)
 
 
 def normalised(constant: Constant) -> Constant:

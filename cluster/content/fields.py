@@ -51,6 +51,7 @@ _JSON_FIELD_BYTES: Final = 5
 _MSGPACK_FIELD_BYTES: Final = 2
 _JSON_SPACE: Final = b" \t\r\n"
 _JSON_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET: Final = ord("[")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 # Bytes that begin no map and no list (in a text or a number the others begin none either).
 _NO_CONTAINERS: Final = bytes(set(range(256)) - set(range(0x80, 0xA0)) - {0xDC, 0xDD, 0xDE, 0xDF})
@@ -163,7 +164,7 @@ def _json_value(part: msgspec.Raw) -> object:
 def _json_within_limits(payload: bytes) -> bool:
     """Whether JSON has no more fields and levels than are allowed, decided by its form alone."""
     many = len(payload) > FIELDS_MAX * _JSON_FIELD_BYTES
-    if not many and payload.find(b"{", 1) < 0 and b"[" not in payload:
+    if not many and payload.find(b"{", 1) < 0 and _BRACKET not in payload:
         return True
     if not many and payload.count(b"{") + payload.count(b"[") <= NESTING_MAX:
         return True

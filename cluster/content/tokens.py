@@ -68,6 +68,10 @@ def tokens_of(condition: str, factor: int = 1) -> list[Token]:
         raise complaint(
             most + 1, f"the condition has {len(condition):,} characters, at most {most:,} are allowed: shorten it"
         )
+    try:
+        condition.encode()
+    except UnicodeEncodeError as error:
+        raise complaint(error.start + 1, "half a character: give whole ones, as UTF-8 has them") from None
     found: list[Token] = []
     at = _skip_space(condition, 0)
     while at < len(condition):
