@@ -17,7 +17,7 @@ from ..report import DriverReport, Steps
 from . import index_rates
 
 
-class Part(NamedTuple):
+class SremPart(NamedTuple):
     """One part of the driver: what measures it, and how many steps it announces (`quick`: of the smaller counts)."""
 
     measure: Callable[[DriverReport, Steps], None]
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 PARTS: Final = {
-    "index": Part(index_rates.measure, index_rates.steps),
+    "index": SremPart(index_rates.measure, index_rates.steps),
 }
 
 

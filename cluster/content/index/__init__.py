@@ -1,0 +1,1 @@
+"""The index of content subscriptions: which boxes a batch of points lies in."""

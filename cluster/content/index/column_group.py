@@ -1,0 +1,175 @@
+"""The boxes that are indexed by the same columns: a clustering of most, and the newest ones loose.
+
+A new box is *loose*: events are compared with it one by one. `step` moves some boxes at a time to where they belong in
+the clustering. When that no longer fits (there are four times as many boxes as when its cuts were learned, its blocks
+are half empty, or as many have come as there were twice over) a new one is begun with new cuts, into which the boxes of
+the old one go in steps too; meanwhile both answer. A box is always in exactly one place, so all answers are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .box_rows import BoxRows
+from .clustering import Clustering
+from .further_terms import END
+from .growing import GrowingArray
+from .ranks import Floats, Integers, Ranks
+
+CLUSTERED_FROM: Final = 512
+"""So many boxes are clustered; fewer are all loose."""
+LOOSE_MAX: Final = 1_024
+"""When so many are loose, adding one moves some."""
+MOVED_AT_ONCE: Final = 256
+"""A step's boxes: some 1 ms."""
+
+# Cuts are learned from so many intervals.
+_LEARNED_FROM: Final = 16_384
+_GROWN: Final = 4
+_TURNED_OVER: Final = 2
+# The part of the blocks' places that is taken, below which they are made anew.
+_SPARSE: Final = 0.5
+# Comparisons of events with boxes, up to which comparing with all is quicker than asking the bitsets.
+_SCANNED: Final = 8_192
+# What a group without columns has in place of one.
+_EVERYTHING: Final = (-np.inf, np.inf)
+_LOOSE: Final = -2  # the slot of the loose box 0; of box n: _LOOSE - n
+
+
+class ColumnGroup:
+    """Boxes that bound `columns`, and some of them more: those have a chain of further terms."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self.columns = columns
+        self._rows = BoxRows(max(1, len(columns)))
+        self._chains: GrowingArray | None = None  # one a row, from the first box on that has further terms
+        self._loose: NDArray[np.int64] = np.empty(LOOSE_MAX, np.int64)
+        self._loose_count = 0
+        self._filling: Clustering | None = None
+        self._draining: Clustering | None = None
+        self._learned_at = 0  # how many boxes there were when the cuts of `_filling` were learned
+        self._placed = 0  # since then
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory."""
+        parts = [self._rows, self._chains, self._loose, self._filling, self._draining]
+        return sum([each.nbytes for each in parts if each is not None])
+
+    @property
+    def waiting(self) -> int:
+        """Boxes that `step` has to move."""
+        if self._stays_loose:
+            return 0
+        return self._loose_count + (self._draining.held if self._draining is not None else 0)
+
+    def add(self, key: int, bounds: Sequence[tuple[float, float]], chain: int) -> int:
+        """A box: bounds in the order of the columns, further terms; its row. Raises UsageError when there are too
+        many."""
+        if self._loose_count == LOOSE_MAX:
+            self.step(MOVED_AT_ONCE)
+        row = self._rows.add(key, bounds or [_EVERYTHING])
+        if chain != END and self._chains is None:
+            self._chains = GrowingArray(np.int32)
+            self._chains.reserve(self._rows.used)
+            self._chains.array[:] = END
+        if self._chains is not None:
+            self._chains.reserve(self._rows.used)
+            self._chains.array[row] = chain
+        self._loosen(row)
+        return row
+
+    def remove(self, row: int) -> int:
+        """Forget a box; its further terms."""
+        slot = int(self._rows.slots.array[row])
+        if slot <= _LOOSE:
+            self._loose_count -= 1
+            last = self._loose[self._loose_count]
+            self._loose[_LOOSE - slot] = last
+            self._rows.slots.array[last] = slot
+        elif self._draining is not None and self._draining.holds(slot, row):
+            self._draining.remove(slot)
+        elif self._filling is not None:
+            self._filling.remove(slot)
+        self._rows.remove(row)
+        return END if self._chains is None else int(self._chains.array[row])
+
+    def key(self, row: int) -> int:
+        """Whose box it is."""
+        return self._rows.key(row)
+
+    def keys(self, rows: Integers) -> Integers:
+        """Whose boxes they are."""
+        return self._rows.keys(rows)
+
+    def chains(self, rows: Integers) -> Integers | None:
+        """The further terms of each row; None: no box has any."""
+        return None if self._chains is None else self._chains.array.take(rows)
+
+    def match(self, values: Floats) -> tuple[Integers, Integers]:
+        """(events, rows) that match as far as the group's own columns go. values: [events x columns], no NaN."""
+        if not self.columns:
+            values = np.zeros((len(values), 1))
+        if len(values) * self._rows.used <= _SCANNED:
+            return self._rows.scan(None, values)
+        found = [self._rows.scan(self._loose[: self._loose_count], values)]
+        for clustering in (self._filling, self._draining):
+            if clustering is not None and clustering.held:
+                ranks = [clustering.ranks.of(dimension, own) for dimension, own in enumerate(values.T)]
+                events, rows = clustering.candidates(ranks)
+                inside = self._rows.inside(rows, values.take(events, axis=0))
+                found.append((events[inside], rows[inside]))
+        return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
+
+    def step(self, budget: int) -> int:
+        """Move boxes to where they belong: `budget` of them, or a block of the old clustering where that is more.
+        Returns how many were moved; 0: nothing is to be done."""
+        if self._stays_loose:
+            return 0
+        if self._draining is None and self._unfit():
+            self._begin_anew()
+        assert self._filling is not None
+        moved = min(budget, self._loose_count)
+        if moved:
+            self._loose_count -= moved
+            self._filling.place(self._loose[self._loose_count : self._loose_count + moved].copy())
+        if self._draining is not None and moved < budget:
+            rows = self._draining.take(budget - moved)
+            self._filling.place(rows)
+            moved += len(rows)
+            if not self._draining.held:
+                self._draining = None
+        self._placed += moved
+        return moved
+
+    @property
+    def _stays_loose(self) -> bool:
+        return not self.columns or (self._filling is None and len(self) < CLUSTERED_FROM)
+
+    def _unfit(self) -> bool:
+        """Whether the clustering is to be made anew."""
+        if self._filling is None:
+            return True
+        held, room = self._filling.held, self._filling.room
+        sparse = room > CLUSTERED_FROM and held < room * _SPARSE
+        return sparse or len(self) >= _GROWN * self._learned_at or self._placed >= _TURNED_OVER * self._learned_at
+
+    def _begin_anew(self) -> None:
+        rows = np.linspace(0, self._rows.used - 1, min(self._rows.used, _LEARNED_FROM // len(self.columns)))
+        ends = self._rows.bounds(rows.astype(np.int64))
+        ranks = Ranks([ends[:, dimension].reshape(-1) for dimension in range(len(self.columns))])
+        self._draining = self._filling if self._filling is not None and self._filling.held else None
+        self._filling = Clustering(self._rows, len(self.columns), ranks)
+        self._learned_at, self._placed = len(self), 0
+
+    def _loosen(self, row: int) -> None:
+        self._rows.slots.array[row] = _LOOSE - self._loose_count
+        self._loose[self._loose_count] = row
+        self._loose_count += 1
