@@ -16,6 +16,10 @@ class UsageError(LexicastError, ValueError):
     """The caller's mistake; the call had no effect."""
 
 
+class LimitError(UsageError):
+    """More than a limit allows: something else has to go first."""
+
+
 class TopicError(UsageError):
     """A topic name or filter that MQTT or lexicast does not allow."""
 

@@ -73,6 +73,42 @@ def _of(block: Block, meta: Meta, lengths: bytes, body: bytes) -> Block:
     )
 
 
+class Picker:
+    """A publications block of which different readers get different records, few each: what is looked up once.
+
+    `runs` and `offsets`: of each record, in order.
+    """
+
+    __slots__ = ("_block", "_ends", "_lengths", "offsets", "runs")
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self.runs: list[Run] = [run for run in block.meta.runs for _ in range(run.count)]
+        self.offsets = offsets_of(block)
+        self._lengths = memoryview(block.lengths).cast("I")
+        self._ends = list(accumulate(self._lengths))
+
+    def pick(self, records: Sequence[int], topics: tuple[bytes, ...], numbers: Sequence[int]) -> Block:
+        """These records, by number in ascending order, each as one of `topics` (indices of these, one a record), as
+        readers take them: without producers and marks. `last` stays the block's."""
+        block, runs = self._block, list[Run]()
+        expected = block.first
+        for record, number in zip(records, numbers, strict=True):
+            run, offset = self.runs[record], self.offsets[record]
+            skip = offset - expected
+            last = runs[-1] if runs else None
+            if last is not None and not skip and last.topic == number and last[2:7] == run[2:7]:
+                runs[-1] = last._replace(count=last.count + 1)
+            else:
+                runs.append(run._replace(skip=skip, topic=number, count=1))
+            expected = offset + 1
+        meta = Meta(topics, tuple(runs), (), (), block.meta.origins, block.meta.dictionaries)
+        body, lengths, ends = block.body, self._lengths, self._ends
+        parts = [body[ends[record] - lengths[record] : ends[record]] for record in records]
+        packed = b"".join([len(part).to_bytes(U32, "little") for part in parts])
+        return _of(block, meta, packed, parts[0] if len(parts) == 1 else b"".join(parts))
+
+
 def for_readers(block: Block) -> Block:
     """The block without what only coordinators need (producers, marks): a fifth of a small block's bytes on a link."""
     meta = block.meta

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -28,6 +28,9 @@ from ..mqtt.codec.encode import encode_qos0_run, publish_size
 from ..mqtt.codec.packets import V5
 from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
+
+if TYPE_CHECKING:
+    from lexicast.cluster.content.predicate import Predicate
 
 T = TypeVar("T")
 
@@ -47,6 +50,9 @@ class Grant(NamedTuple):
     """How a subscriber gets the publications of a topic: its matching subscriptions put together.
 
     `no_local`: some of them want nothing that the subscriber itself published; what it published goes by `own` then.
+    `where`: only publications for which this holds. `any_of`: several subscriptions, some with such a condition; those
+    that hold for a publication count, put together (`content.choosing`), and the other fields are the most that comes
+    of it.
     """
 
     qos: int = 0
@@ -54,6 +60,13 @@ class Grant(NamedTuple):
     no_local: bool = False
     ids: tuple[int, ...] = ()
     own: Grant | None = None
+    where: Predicate | None = None
+    any_of: tuple[Grant, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether each publication is looked at."""
+        return self.where is not None or bool(self.any_of)
 
 
 _STREAM = bytes((STREAM_TAG,))
@@ -78,10 +91,10 @@ class BlockView:
     in a block out of the past.
     """
 
-    __slots__ = ("_payloads", "_raw", "_tagged", "batches", "block", "frames", "highest_qos", "now_us")
+    __slots__ = ("_payloads", "_raw", "_tagged", "batches", "block", "choice", "frames", "highest_qos", "now_us")
 
-    def __init__(self, block: Block, now_us: int, raw: Sequence[bytes] | None = None) -> None:
-        """`raw`: the payloads decompressed, where they are known."""
+    def __init__(self, block: Block, now_us: int, raw: Sequence[bytes | None] | None = None) -> None:
+        """`raw`: the payloads decompressed, where they are known; None for one that cannot be."""
         self.block = block
         self.now_us = now_us
         self.highest_qos = block.highest_qos
@@ -90,6 +103,8 @@ class BlockView:
         self._tagged: tuple[list[bytes | None], list[int]] | None = None
         self.batches: dict[int, FrameBatch] = {}
         self.frames: dict[int, list[bytes]] = {}
+        # A `content.choosing.BlockChoice`: what subscribers with conditions get of it.
+        self.choice: object = None
 
     def stored(self) -> list[bytes]:
         """The payloads as stored."""

@@ -1,8 +1,8 @@
 """The engine of a broker: its parts, put together once, between its listeners and the coordinators.
 
 Inwards `coordinators` routes publications to the pipeline of their topic's group. Outwards `live` gives each block to
-the fan-out and the cache, and `subscriptions` says who gets what. What coordinators tell beside is handed on by
-`coordinator_events`.
+the fan-outs (the plain one, and that of conditions) and the cache, and `subscriptions` says who gets what. What
+coordinators tell beside is handed on by `coordinator_events`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from lexicast.compression.codecs import payload_bytes_max
 from lexicast.compression.wire import AliasTable, Recoder
 
 from .catching_up.block_cache import BlockCache
+from .content.content_fanout import ContentFanout
+from .content.predicate_table import PredicateTable
 from .coordinators import Coordinators
 from .dictionaries.keeper import DictionaryKeeper
 from .dictionary_fetching import DictionaryFetching
@@ -41,6 +43,8 @@ class BrokerEngine:
         self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()
         self.fanout = Fanout(config.broker.routes_max, self.streamer)
+        self.predicates = PredicateTable()
+        self.content = ContentFanout(self.predicates, config.broker.routes_max)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
         self.dictionary_fetching = DictionaryFetching(self.dictionaries, self.coordinators)
         cache = BlockCache(config.broker.cache_bytes_max)
@@ -52,11 +56,12 @@ class BrokerEngine:
             self.stored_compression,
             cache,
             self.fanout,
+            self.content,
             self.encoder,
         )
         past_bytes_max = config.broker.cache_bytes_max
         self.subscriptions = Subscriptions(
-            clock, self.coordinators, self.live, cache, self.fanout, self.encoder, past_bytes_max
+            clock, self.coordinators, self.live, cache, self.fanout, self.content, self.encoder, past_bytes_max
         )
 
     def _stored_compression(self) -> StoredCompression:
@@ -75,4 +80,5 @@ class BrokerEngine:
         """End all links."""
         self.live.waiting.close()
         self.subscriptions.close()
+        self.predicates.close()
         await self.coordinators.close()

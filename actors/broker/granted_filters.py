@@ -20,9 +20,11 @@ FILTERS_TRIED = 8
 class GrantedFilters:
     """See the module's docstring. A base of `Subscriber`, not a part: `grant` is asked for each run of the past."""
 
-    __slots__ = ("_granted", "_trie", "subscriptions")
+    __slots__ = ("_granted", "_trie", "chooses", "subscriptions")
 
     def __init__(self) -> None:
+        # Whether a condition is among them, or was, as long as one is left.
+        self.chooses = False
         self.subscriptions: dict[bytes, Grant] = {}
         self._granted: dict[bytes, Grant | None] = {}
         self._trie: TopicTrie[bytes, Grant] | None = None
@@ -30,6 +32,7 @@ class GrantedFilters:
     def set_filters(self, wanted: Mapping[bytes, Grant]) -> None:
         """Subscribe, or replace the options of subscriptions."""
         self.subscriptions.update(wanted)
+        self.chooses = self.chooses or any([grant.where is not None for grant in wanted.values()])
         self._granted.clear()
         if self._trie is None and len(self.subscriptions) > FILTERS_TRIED:
             self._trie, wanted = TopicTrie(), self.subscriptions
@@ -43,13 +46,16 @@ class GrantedFilters:
         self._granted.clear()
         if self._trie is not None and is_wildcard(topic_filter):
             self._trie.remove(topic_filter, topic_filter)
-        return self.subscriptions.pop(topic_filter, None) is not None
+        known = self.subscriptions.pop(topic_filter, None) is not None
+        self.chooses = self.chooses and bool(self.subscriptions)
+        return known
 
     def drop_filters(self) -> dict[bytes, Grant]:
         """Unsubscribe from everything; what it was."""
         gone, self.subscriptions = self.subscriptions, {}
         self._granted.clear()
         self._trie = None
+        self.chooses = False
         return gone
 
     def grant(self, topic: bytes) -> Grant | None:
@@ -78,10 +84,12 @@ def join_grants(grants: list[Grant]) -> Grant | None:
     if len(grants) == 1:
         return grants[0]
     no_local = any([grant.no_local for grant in grants])
+    chooses = any([grant.chooses for grant in grants])
     return Grant(
         max([grant.qos for grant in grants]),
         any([grant.retain_as_published for grant in grants]),
         no_local,
         tuple([identifier for grant in grants for identifier in grant.ids]),
         join_grants([grant for grant in grants if not grant.no_local]) if no_local else None,  # [MQTT-3.8.3-3]
+        any_of=tuple([part for grant in grants for part in grant.any_of or (grant,)]) if chooses else (),
     )

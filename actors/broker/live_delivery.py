@@ -18,6 +18,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.compression.wire import AliasTable
 
 from .catching_up.block_cache import BlockCache
+from .content.content_fanout import ContentFanout
 from .dictionaries.keeper import DictionaryKeeper
 from .dictionaries.waiting_blocks import WaitingBlocks
 from .encoding import BlockView, Encoder
@@ -72,6 +73,7 @@ class LiveDelivery:
         stored_compression: StoredCompression,
         cache: BlockCache,
         fanout: Fanout,
+        content: ContentFanout,
         encoder: Encoder,
     ) -> None:
         self.heads: dict[int, int] = {}
@@ -85,6 +87,7 @@ class LiveDelivery:
         self._stored_compression = stored_compression
         self._cache = cache
         self._fanout = fanout
+        self._content = content
         self._encoder = encoder
         self.writes = LiveWrites()
 
@@ -131,7 +134,10 @@ class LiveDelivery:
         self.heads[group] = block.last + 1
         if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
             self._dictionaries.learn(block)
-        self.delivered_records += self._fanout.deliver(self._live_view(block, now_us), self._encoder)
+        view = self._live_view(block, now_us)
+        self.delivered_records += self._fanout.deliver(view, self._encoder)
+        if self._content:
+            self.delivered_records += self._content.deliver(view, self._encoder)
 
     def _deliver_late(self, block: Block) -> None:
         self._deliver(block, self._clock.time_us())

@@ -282,5 +282,6 @@ class BrokerServer:
             "leaving": self._leaving,
             "clients": len(self.clients.sessions),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
+            "content": engine.content.status(),
             "mqtt": self.mqtt.status(),
         }

@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 from lexicast.cluster.blocks import Block, Run
 from lexicast.cluster.selection import select_from
 
+from .content.choosing import chosen
 from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from .granted_filters import GrantedFilters
 
@@ -162,7 +163,11 @@ class Subscriber(GrantedFilters):
         if part is None or not any(grants):
             self.lagging[block.group] = block.last + 1
             return True
-        view = self.broker.view(part)
+        found = chosen(self.broker.view(part), grants, self.broker.encoder)
+        if found is None:
+            self.lagging[block.group] = block.last + 1
+            return True
+        view, grants = found
         encoded = None if needs_ids(view.highest_qos, grants) else self.broker.encoder.shared(self.kind, view, grants)
         return self.take_view(view, grants, encoded)
 

@@ -15,6 +15,7 @@ from lexicast.cluster.clock import Clock
 from .beginnings import Beginning, Beginnings
 from .catching_up.block_cache import BlockCache
 from .catching_up.readers import CatchingUp
+from .content.content_fanout import ContentFanout
 from .coordinators import Coordinators
 from .dictionaries.keeper import DICTIONARIES_FILTER
 from .encoding import BlockView, Encoder, Grant
@@ -38,6 +39,7 @@ class Subscriptions:
         live: LiveDelivery,
         cache: BlockCache,
         fanout: Fanout,
+        content: ContentFanout,
         encoder: Encoder,
         past_bytes_max: int,
     ) -> None:
@@ -50,6 +52,7 @@ class Subscriptions:
         self._catching_up = CatchingUp(self, cache, live.waiting, past_bytes_max)
         self._clock = clock
         self._fanout = fanout
+        self._content = content
         self._leaving: set[asyncio.Task[None]] = set()
         self._held_back: set[Subscriber] = set()
 
@@ -66,7 +69,8 @@ class Subscriptions:
 
     def fan(self, topic: bytes) -> Fan:
         """The subscribers of a topic."""
-        return self._fanout.fan(topic)
+        fan = self._fanout.fan(topic)
+        return (*fan, *self._content.subscribers(topic)) if self._content else fan
 
     def view(self, block: Block) -> BlockView:
         """A view of a block, now."""
@@ -146,7 +150,20 @@ class Subscriptions:
     def enter(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant]) -> None:
         """Put filters into the fan-out, as they are."""
         subscriber.set_filters(wanted)
-        self._fanout.insert(wanted, subscriber)
+        if subscriber in self._content:
+            self._content.insert(wanted, subscriber)
+        elif any([grant.where is not None for grant in wanted.values()]):
+            # All that it has: what overlaps is delivered once.
+            self._fanout.remove(subscriber.subscriptions, subscriber)
+            self._content.insert(subscriber.subscriptions, subscriber)
+        else:
+            self._fanout.insert(wanted, subscriber)
+
+    def _remove(self, filters: Collection[bytes], subscriber: Subscriber) -> None:
+        if subscriber in self._content:
+            self._content.remove(filters, subscriber)
+        else:
+            self._fanout.remove(filters, subscriber)
 
     @contextmanager
     def held_back(self, subscriber: Subscriber, begin: Mapping[int, int]) -> Iterator[None]:
@@ -172,7 +189,7 @@ class Subscriptions:
         """End a subscription; False when there was none."""
         if not subscriber.drop_filter(topic_filter):
             return False
-        self._fanout.remove([topic_filter], subscriber)
+        self._remove([topic_filter], subscriber)
         self.filters.release([topic_filter])
         return True
 
@@ -187,7 +204,7 @@ class Subscriptions:
     def _end(self, subscriber: Subscriber, filters: Collection[bytes]) -> list[asyncio.Future[None]]:
         # Some it may have again by now, where they end little by little.
         again = subscriber.subscriptions
-        self._fanout.remove([name for name in filters if name not in again], subscriber)
+        self._remove([name for name in filters if name not in again], subscriber)
         return self.filters.release(filters)
 
     def leave(self, subscriber: Subscriber) -> None:

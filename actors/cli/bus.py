@@ -28,6 +28,9 @@ FilterArgument = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a message.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Topic, position and time before each payload.")]
+WhereOption = Annotated[
+    str | None, typer.Option(metavar="CONDITION", help='Only messages for which this holds: "delay > 30 AND ...".')
+]
 QosOption = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
 
 
@@ -102,6 +105,7 @@ def sub(
     ] = None,
     until: Annotated[str | None, typer.Option(help="End at this time, or after this duration.")] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    where: WhereOption = None,
     qos: QosOption = 1,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -113,6 +117,8 @@ def sub(
     lexicast sub 'flights/+/delay' 'weather/#' --since 10m
 
     lexicast sub '#' --json --count 100
+
+    lexicast sub 'flights/#' --where "delay > 30 AND carrier IN ('UA', 'AA')"
     """
 
     from ..client.connect import connect  # loads the client and its codecs: only here
@@ -120,7 +126,7 @@ def sub(
     async def work() -> None:
         async with (
             connect(**find_cluster(address, data_dir)) as bus,
-            bus.subscribe(filter, since=since, until=until, qos=qos) as messages,
+            bus.subscribe(filter, since=since, until=until, where=where, qos=qos) as messages,
         ):
             await _print(messages, count, as_json, verbose)
 
@@ -134,6 +140,7 @@ def history(
     until: Annotated[str | None, typer.Option(help="Up to this time.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = None,
     last: Annotated[int | None, typer.Option(min=1, max=LAST_MAX, help="Of each topic the last so many.")] = None,
+    where: WhereOption = None,
     count: Annotated[bool, typer.Option("--count", help="Print only how many there are.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -151,16 +158,16 @@ def history(
     lexicast history 'flights/#' --since 1d --count
     """
     if count and (limit is not None or last is not None or as_json or verbose):
-        raise UsageError("--count prints a number: it goes with --since and --until alone")
+        raise UsageError("--count prints a number: it goes with --since, --until and --where alone")
 
     from ..client.connect import connect  # loads the client and its codecs: only here
 
     async def work() -> None:
         async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
             if count:
-                typer.echo(await bus.count(filter, since=since, until=until))
+                typer.echo(await bus.count(filter, since=since, until=until, where=where))
                 return
-            messages = bus.history(filter, since=since, until=until, limit=limit, last=last)
+            messages = bus.history(filter, since=since, until=until, limit=limit, last=last, where=where)
             await _print(messages, None, as_json, verbose)
             if damaged := bus.statistics["undecodable"]:
                 typer.echo(f"lexicast: {damaged} payloads cannot be decompressed, --json says why", err=True)

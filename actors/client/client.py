@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from lexicast.cluster.clock import Clock
+from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.errors import AuthenticationError, UnavailableError, UsageError
 from lexicast.cluster.points_in_time import FOREVER_US, TIME, Since, Until, parse_last, parse_since, parse_time
 from lexicast.cluster.positions import Position
@@ -165,6 +166,7 @@ class Client:
         *,
         qos: int = 1,
         until: Until = None,
+        where: str | None = None,
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
         sample_records_per_s: int | None = None,
@@ -177,8 +179,9 @@ class Client:
         everything from there on, past and future in one order: a Position (what came after it; exact topics only), a
         subscription's `cursor`, a datetime, seconds since 1970 (from 2001 on: 10 may be meant as a duration, and is
         refused), a duration ("10m", timedelta), "beginning".
-        `until`: the time at which it ends. `qos`: the highest the subscriber asks for; with `slow="drop"` what
-        does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
+        `until`: the time at which it ends. `where`: only messages for which this condition holds, such as "delay > 30
+        AND carrier IN ('UA', 'AA')" (docs/content.md). `qos`: the highest the subscriber asks for; with `slow="drop"`
+        what does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
         storage. `sample_records_per_s`: of what is published from now on the broker sends about so many, each topic
         family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
         retained messages have no part in it). Raises TopicError, UsageError.
@@ -194,7 +197,7 @@ class Client:
             names,
             parse_since(since, now_us, group),
             None if until is None else parse_time(until, now_us),
-            {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s},
+            {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s, "where": _condition(where)},
             buffer_bytes,
         )
         subscription = Subscription(feed)
@@ -209,13 +212,15 @@ class Client:
         limit: int | None = None,
         *,
         last: int | None = None,
+        where: str | None = None,
     ) -> AsyncIterator[Message]:
         """What was published to topics that match `filter`, as long as retention has kept it.
 
         From `since` (as in `subscribe`) to `until` (None: to the end, as of the last page), at most `limit` messages;
         in order within each topic group, one group's pages after or between another's. With `last`, of each topic the
         last so many of these (1 to 65,535), a topic after the other, each in order (while a damaged index is being
-        made anew that waits for it, as long as `give_up_s` allows). `Message.retain` is as published. A payload that
+        made anew that waits for it, as long as `give_up_s` allows). With `where`, those of all that for which the
+        condition holds, as in `subscribe`. `Message.retain` is as published. A payload that
         cannot be decompressed costs itself: its message has an empty one and says why in `Message.damaged`;
         `statistics` counts them. Raises TopicError, UsageError, UnavailableError.
         """
@@ -225,9 +230,10 @@ class Client:
         until_us = FOREVER_US if until is None else parse_time(until, now_us)
         if limit is not None and limit < 0:
             raise UsageError(f"limit={limit!r}: give a number from 0, or None")
-        pages: Pages = HistoryPages(self.internals, names, start, until_us)
+        condition = _condition(where)
+        pages: Pages = HistoryPages(self.internals, names, start, until_us, condition)
         if last is not None:
-            pages = LastPages(self.internals, names, start, until_us, parse_last(last))
+            pages = LastPages(self.internals, names, start, until_us, parse_last(last), condition)
         left = limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
@@ -241,7 +247,14 @@ class Client:
                     if left == 0:
                         return
 
-    async def count(self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None) -> int:
+    async def count(
+        self,
+        filter: str | Iterable[str],
+        since: Since = "beginning",
+        until: Until = None,
+        *,
+        where: str | None = None,
+    ) -> int:
         """How many messages `history` has for these arguments; none of them is sent.
 
         (Those whose payload is damaged on the disk are counted too.) Raises as `history`.
@@ -249,7 +262,8 @@ class Client:
         names, group = self.internals.filters_of(filter)
         now_us = self.internals.clock.time_us()
         start = parse_since(since, now_us, group) or (TIME, 0)
-        return await counted(self.internals, names, start, FOREVER_US if until is None else parse_time(until, now_us))
+        until_us = FOREVER_US if until is None else parse_time(until, now_us)
+        return await counted(self.internals, names, start, until_us, _condition(where))
 
     # -- the cluster
 
@@ -284,6 +298,13 @@ class Client:
             "bytes_saved": self.internals.dictionaries.bytes_saved,
             "undecodable": self.internals.undecodable,
         }
+
+
+def _condition(where: str | None) -> str | None:
+    """A condition, looked at. Raises UsageError."""
+    if where is not None:
+        predicate(where)
+    return where
 
 
 _PLAIN: Final = make_kind(1, False, None, None)

@@ -29,8 +29,16 @@ class Pages(Protocol):
 class HistoryPages:
     """The past, page by page (about HISTORY_BYTES each). A cancelled `next` loses nothing: it is asked again."""
 
-    def __init__(self, requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        filters: tuple[bytes, ...],
+        since: WireSince,
+        until_us: int,
+        where: str | None = None,
+    ) -> None:
         self._requests = requests
+        self._where = where
         self._filters = filters
         self._since = since
         self._until_us = until_us
@@ -42,7 +50,7 @@ class HistoryPages:
         if self._done:
             return None
         reply = await self._requests.request(
-            "history", self._filters, self._since, self._until_us, self._cursor, HISTORY_BYTES
+            "history", self._filters, self._since, self._until_us, self._cursor, HISTORY_BYTES, self._where
         )
         try:
             page = [block for wire in reply["blocks"] if (block := Block.from_wire(wire)).kind == PUBLICATIONS]
@@ -59,9 +67,16 @@ class LastPages:
     """The last `count` of each topic, page by page, a topic after the other; as `HistoryPages`."""
 
     def __init__(
-        self, requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int, count: int
+        self,
+        requests: Requests,
+        filters: tuple[bytes, ...],
+        since: WireSince,
+        until_us: int,
+        count: int,
+        where: str | None = None,
     ) -> None:
         self._requests = requests
+        self._where = where
         self._asked = (filters, since, until_us, count)
         self._after: Any = None
         self._done = False
@@ -70,7 +85,7 @@ class LastPages:
         """See `HistoryPages.next`."""
         if self._done:
             return None
-        reply = await self._requests.request("last", *self._asked, self._after, HISTORY_BYTES)
+        reply = await self._requests.request("last", *self._asked, self._after, HISTORY_BYTES, self._where)
         try:
             page = [block for wire in reply["blocks"] if (block := Block.from_wire(wire)).kind == PUBLICATIONS]
             after = reply["after"]
@@ -82,12 +97,14 @@ class LastPages:
         return page
 
 
-async def counted(requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int) -> int:
+async def counted(
+    requests: Requests, filters: tuple[bytes, ...], since: WireSince, until_us: int, where: str | None = None
+) -> int:
     """How many messages the past has. Raises what `Requests.request` raises."""
     cursor: Cursor | None = None
     found = 0
     while True:
-        reply = await requests.request("count", filters, since, until_us, cursor)
+        reply = await requests.request("count", filters, since, until_us, cursor, where)
         try:
             count, left, done = int(reply["count"]), dict(reply["cursor"]), bool(reply["done"])
         except (KeyError, TypeError, ValueError) as error:

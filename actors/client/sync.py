@@ -172,13 +172,16 @@ class SyncClient:
         *,
         qos: int = 1,
         until: Until = None,
+        where: str | None = None,
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> SyncSubscription:
         """As `Client.subscribe`."""
 
         async def make() -> Subscription:
-            return self._client.subscribe(filter, since, qos=qos, until=until, slow=slow, buffer_bytes=buffer_bytes)
+            return self._client.subscribe(
+                filter, since, qos=qos, until=until, where=where, slow=slow, buffer_bytes=buffer_bytes
+            )
 
         return SyncSubscription(self._thread, self._thread.call(make()))
 
@@ -190,9 +193,10 @@ class SyncClient:
         limit: int | None = None,
         *,
         last: int | None = None,
+        where: str | None = None,
     ) -> Iterator[Message]:
         """As `Client.history`."""
-        messages = self._client.history(filter, since, until, limit, last=last)
+        messages = self._client.history(filter, since, until, limit, last=last, where=where)
 
         async def chunk() -> list[Message]:
             found: list[Message] = []
@@ -205,9 +209,16 @@ class SyncClient:
         while found := self._thread.call(chunk()):
             yield from found
 
-    def count(self, filter: str | Iterable[str], since: Since = "beginning", until: Until = None) -> int:
+    def count(
+        self,
+        filter: str | Iterable[str],
+        since: Since = "beginning",
+        until: Until = None,
+        *,
+        where: str | None = None,
+    ) -> int:
         """As `Client.count`."""
-        return self._thread.call(self._client.count(filter, since, until))
+        return self._thread.call(self._client.count(filter, since, until, where=where))
 
     def status(self) -> Any:
         """As `Client.status`."""

@@ -17,7 +17,7 @@ from ..broker.coordinators import Coordinators
 from ..broker.pipelines.pipeline import Pipeline
 from .client_line import RELEASES, ClientLine
 from .codec.encode import encode_replies
-from .owned_sessions import RETRY_S
+from .owning.owned_sessions import RETRY_S
 from .session import Reply
 from .subscriber import MqttSubscriber
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lexicast.cluster.config.tables import MqttConfig
 
 from .client_line import NO_ROOM, ClientLine
-from .owned_sessions import OwnedSessions
+from .owning.owned_sessions import OwnedSessions
 
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine

@@ -73,6 +73,8 @@ class SessionSubscription(NamedTuple):
     retain_as_published: bool = False
     retain_handling: int = 0
     identifier: int | None = None
+    # The condition on publications, as it was written; "": none.
+    where: str = ""
 
 
 class SubscribeOutcome(NamedTuple):
@@ -169,7 +171,12 @@ class Session:
     # -- subscriptions
 
     def subscribe(
-        self, name: bytes, options: SubscriptionOptions, identifier: int | None = None, shared: bool = False
+        self,
+        name: bytes,
+        options: SubscriptionOptions,
+        identifier: int | None = None,
+        shared: bool = False,
+        where: str = "",
     ) -> SubscribeOutcome:
         """Add or replace a subscription [MQTT-3.8.4-3]. The filter was checked by the caller."""
         existed = name in self.subscriptions
@@ -177,7 +184,7 @@ class Session:
             return SubscribeOutcome(QUOTA_EXCEEDED, False, False)
         self.changes += 1
         self.subscriptions[name] = SessionSubscription(
-            options.qos, options.no_local, options.retain_as_published, options.retain_handling, identifier
+            options.qos, options.no_local, options.retain_as_published, options.retain_handling, identifier, where
         )
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; none on shared subscriptions (4.8.2).
         wanted = options.retain_handling == 0 or (options.retain_handling == 1 and not existed)

@@ -2,7 +2,8 @@
 
 Three parts, each msgpack of one array, FORMAT first, written when it changes:
 
-    filters   the subscriptions with their options, and whether what is retained on them is still to be sent
+    filters   the subscriptions with their options, whether what is retained on them is still to be sent, and their
+              conditions
     will      the will of the last connection (b"": none)
     place     where it stands: the next packet id, the cursor, what is in flight to the client by position, and, only
               where the broker that served the session hands it over, the client's QoS 2 ids that have their PUBREC
@@ -29,7 +30,8 @@ from typing import Any
 
 import msgpack
 
-from lexicast.cluster.errors import PeerError
+from lexicast.cluster.content.parsed import predicate
+from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP, Cursor
 
 from .codec.packets import Will
@@ -84,12 +86,19 @@ def writing_filters(session: Session) -> Generator[None, None, bytes]:
     packer.pack_array_header(len(listed))
     for at in range(0, len(listed), STEP):
         for name, options in listed[at : at + STEP]:
-            packer.pack((name, *options, True) if name in owed else (name, *options))
+            packer.pack(_filter_row(name, options, name in owed))
         yield
     written = bytes(packer.bytes())
     if session.changes == changes:
         _keep(session, written)
     return written
+
+
+def _filter_row(name: bytes, options: SessionSubscription, owed: bool) -> tuple[Any, ...]:
+    *plain, where = options
+    if where:
+        return name, *plain, owed, where
+    return (name, *plain, True) if owed else (name, *plain)
 
 
 def _keep(session: Session, filters: bytes) -> None:
@@ -247,7 +256,7 @@ _PLACE_HEAD = bytes([0x96, FORMAT])
 _NEXT_ID_BYTES = {**{bytes([small]): 1 for small in range(0x80)}, b"\xcc": 2, b"\xcd": 3}
 
 
-_UNREADABLE = (ValueError, TypeError, LookupError, msgpack.UnpackException, PeerError)
+_UNREADABLE = (ValueError, TypeError, LookupError, msgpack.UnpackException, PeerError, UsageError)
 
 
 def _fields(data: bytes, count: int) -> tuple[Any, ...]:
@@ -312,11 +321,26 @@ def _name(value: Any) -> bytes:
 
 
 def _filter(
-    name: Any, qos: Any, no_local: Any, as_published: Any, handling: Any, identifier: Any, owed: Any = False
+    name: Any,
+    qos: Any,
+    no_local: Any,
+    as_published: Any,
+    handling: Any,
+    identifier: Any,
+    owed: Any = False,
+    where: Any = "",
 ) -> tuple[bytes, SessionSubscription, bool]:
     known = None if identifier is None else _number(identifier, 268_435_455)
     options = _number(qos, 2), _flag(no_local), _flag(as_published), _number(handling, 2), known
-    return _name(name), SessionSubscription(*options), _flag(owed)
+    return _name(name), SessionSubscription(*options, _where(where)), _flag(owed)
+
+
+def _where(text: Any) -> str:
+    if type(text) is not str:
+        raise ValueError("a condition is no text")
+    if text:
+        predicate(text)
+    return text
 
 
 def _in_flight(fields: list[Any]) -> InFlight:

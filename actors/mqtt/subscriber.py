@@ -12,6 +12,7 @@ from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.wire import ALIAS_TOPIC, Introductions
 
+from ..broker.content.choosing import chosen
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.streaming import in_step, took
 from .codec.encode import encode_qos0_run, encode_qos_run, split_qos_packet
@@ -88,8 +89,9 @@ class MqttSubscriber(PacedSubscriber):
 
     @property
     def takes_packets(self) -> bool:
-        """All but dictionary-aware sessions: what was introduced to those decides what comes next."""
-        return self._introductions is None
+        """All but dictionary-aware sessions: what was introduced to those decides what comes next. Nor those of whose
+        publications each is looked at."""
+        return self._introductions is None and not self.chooses
 
     def take_packets(self, group: int, runs: Iterable[RunPackets]) -> bool:
         """Up to WRITE_BYTES at once, no more than there is room for; the cursor stays at the first that is not sent."""
@@ -255,9 +257,13 @@ class MqttSubscriber(PacedSubscriber):
 
     def _send_retained(self, block: Block, granted: Grant) -> bool:
         """One retained publication; False when the window is used up."""
-        view = self.broker.view(block)
+        found = chosen(self.broker.view(block), (granted,) * len(block.meta.topics), self._engine.encoder)
+        if found is None:
+            return True
+        view, grants = found
+        block = view.block
         run = block.meta.runs[0]
-        grant = self.granting(view, run, granted)
+        grant = self.granting(view, run, grants[run.topic])
         if grant is not None and not view.expired(run):
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
             data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, self.feeds_are_retained)
@@ -281,7 +287,11 @@ class MqttSubscriber(PacedSubscriber):
                 continue
             view, run = self.broker.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
-            grant = self.granting(view, run, self.grant(topic)) or Grant(resend.qos)
+            granted = self.grant(topic)
+            if granted is not None and granted.chooses:
+                found = chosen(view, tuple(map(self.grant, block.meta.topics)), self._engine.encoder)
+                granted = None if found is None else found.grants[found.view.block.meta.runs[0].topic]
+            grant = self.granting(view, run, granted) or Grant(resend.qos)
             payloads, tags = self._engine.encoder.payloads(self.kind, view)
             properties = run_properties(self.kind, run, grant, view.block.time_us, view.now_us)
             fit = self._engine.encoder.fitting(self.kind, topic, payloads, resend.qos, properties)

@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
-from lexicast.cluster.errors import LexicastError, TopicError, UsageError
+from lexicast.cluster.content.parsed import predicate
+from lexicast.cluster.content.predicate import Predicate
+from lexicast.cluster.errors import LexicastError, LimitError, TopicError, UsageError
 from lexicast.cluster.topics.names import check_filter, shared
 
 from ..broker.encoding import Grant
@@ -22,18 +24,21 @@ from .codec.packets import (
     SUCCESS,
     TOPIC_FILTER_INVALID,
     UNSPECIFIED_ERROR,
+    Properties,
     SubAck,
     Subscribe,
     SubscriptionOptions,
     UnsubAck,
     Unsubscribe,
 )
-from .codec.properties import REASON_STRING
-from .owned_sessions import Owner
+from .codec.properties import REASON_STRING, USER_PROPERTY
+from .owning.owned_sessions import Owner
 from .services import MqttServices
 from .session import SessionSubscription
 from .subscriber import MqttSubscriber
 from .window_subscriptions import Window, place, window_of
+
+WHERE = "where"
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +55,28 @@ def grant_of(subscription: SessionSubscription) -> Grant:
         subscription.retain_as_published,
         subscription.no_local,
         () if identifier is None else (identifier,),
+        where=_predicate(subscription.where),
     )
 
 
-def _grant(options: SubscriptionOptions, identifier: int | None) -> Grant:
+def _predicate(where: str) -> Predicate | None:
+    return predicate(where) if where else None
+
+
+def _grant(options: SubscriptionOptions, identifier: int | None, where: str) -> Grant:
     """The same for a subscription that is the connection's, not the session's."""
     ids = () if identifier is None else (identifier,)
-    return Grant(options.qos, options.retain_as_published, options.no_local, ids)
+    return Grant(options.qos, options.retain_as_published, options.no_local, ids, where=_predicate(where))
+
+
+def where_of(properties: Properties | None) -> str:
+    """The condition that a SUBSCRIBE's user property `where` asks for; "": none. Raises UsageError."""
+    asked = [value for name, value in (properties or {}).get(USER_PROPERTY, ()) if name == WHERE]
+    if len(asked) > 1:
+        raise UsageError(f"{len(asked)} user properties {WHERE!r}: give one, with AND or OR between the conditions")
+    for condition in asked:
+        predicate(condition)
+    return asked[0] if asked else ""
 
 
 class SubscribingClient(Owner, Protocol):
@@ -143,16 +163,27 @@ class _Subscribing:
         self._answers.append(answer)
         try:
             window = window_of(packet.properties, self._services.engine.clock.time_us())
+            where = where_of(packet.properties)
+            if where:
+                self._services.engine.predicates.check(predicate(where))
         except UsageError as error:
-            answer.reason_codes = [IMPLEMENTATION_SPECIFIC_ERROR] * len(packet.filters)
+            code = QUOTA_EXCEEDED if isinstance(error, LimitError) else IMPLEMENTATION_SPECIFIC_ERROR
+            answer.reason_codes = [code] * len(packet.filters)
             answer.properties = {REASON_STRING: str(error)}
             return
         for name, options in packet.filters:
-            answer.reason_codes.append(await self._decide(answer, name, options, packet.subscription_id, window))
+            code = await self._decide(answer, name, options, packet.subscription_id, window, where)
+            answer.reason_codes.append(code)
             await turns.give_way()
 
     async def _decide(
-        self, answer: SubAck, name: bytes, options: SubscriptionOptions, identifier: int | None, window: Window | None
+        self,
+        answer: SubAck,
+        name: bytes,
+        options: SubscriptionOptions,
+        identifier: int | None,
+        window: Window | None,
+        where: str,
     ) -> int:
         """The reason code of one filter, if it can be placed."""
         session, subscriber = self._client.session, self._client.subscriber
@@ -166,8 +197,8 @@ class _Subscribing:
             log.info("client %r: %s", session.client_id, error)
             return TOPIC_FILTER_INVALID
         if window is not None:
-            return await _in_window(self._services, subscriber, name, _grant(options, identifier), window)
-        subscribed = session.subscribe(name, options, identifier)
+            return await _in_window(self._services, subscriber, name, _grant(options, identifier, where), window)
+        subscribed = session.subscribe(name, options, identifier, where=where)
         if subscribed.reason_code < UNSPECIFIED_ERROR:
             self.wanted[name] = grant_of(session.subscriptions[name])
             self._places[name] = (answer, len(answer.reason_codes))

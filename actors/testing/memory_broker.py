@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block
 from lexicast.cluster.clock import Clock, SystemClock
-from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
+from lexicast.cluster.content.parsed import predicate
+from lexicast.cluster.content.predicate import Predicate
+from lexicast.cluster.errors import DictionaryError, PeerError, UnavailableError, UsageError
 from lexicast.cluster.positions import DEFAULT_GROUPS, Cursor
 from lexicast.cluster.protocol.broker_list import BrokerList
 from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PUBLISH, REQUEST
 from lexicast.cluster.selection import select
 from lexicast.cluster.topics.names import matches
+from lexicast.compression.dictionary import unpack_dictionary
+from lexicast.compression.wire import AliasTable, Recoder
 
+from ..broker.content.choosing import chosen
+from ..broker.encoding import BlockView, Encoder, Grant
 from ..link.call_link import CallLinks
 from ..link.link import Link
 from ..link.sockets import listen
@@ -48,6 +55,9 @@ class MemoryBroker:
         self.dictionaries: dict[int, bytes] = {}
         self.links: list[Link] = []
         self.streams: dict[tuple[Link, int], tuple[bytes, ...]] = {}
+        self._conditions: dict[tuple[Link, int], Predicate | None] = {}
+        self._recoder = Recoder()
+        self._encoder = Encoder(self._recoder, AliasTable(), lambda topic: None)
         self.requests: list[tuple[str, tuple[Any, ...]]] = []
         self.history_bytes = 1024 * 1024
         self._clock = clock or SystemClock()
@@ -140,7 +150,7 @@ class MemoryBroker:
         self._logs.setdefault(group, []).append(block)
         self._retain(block)
         for (link, stream), filters in self.streams.items():
-            kept = self._select(block, filters)
+            kept = self._holding(self._select(block, filters), self._conditions.get((link, stream)))
             if kept is not None:
                 link.send((DELIVER, stream, [kept.to_wire()]))
         return ((count, self.epoch, first),)
@@ -159,6 +169,8 @@ class MemoryBroker:
     def announce(self, identifier: int, packed: bytes) -> None:
         """A new dictionary, pushed to every client."""
         self.dictionaries[identifier] = packed
+        with suppress(DictionaryError):  # tests announce also what is none
+            self._recoder.add(unpack_dictionary(packed))
         for link in self.links:
             link.send((DICTIONARY, packed))
 
@@ -177,14 +189,16 @@ class MemoryBroker:
             return
         link.reply(number, None, result)
         if method == "subscribe":
-            self._replay(link, arguments[0], arguments[1], result["cursor"])
+            self._replay(link, arguments[0], arguments[1], result["cursor"], arguments[3].get("where"))
 
     def on_subscribe(
         self, link: Link, stream: int, filters: tuple[bytes, ...], since: Any, options: dict[str, Any]
     ) -> dict[str, Any]:
         """See `on_message`: register a stream; the past follows the reply."""
-        self.streams[link, stream] = filters
-        retained = [b.to_wire() for t, b in self._retained.items() if _match(filters, t)] if since is None else []
+        where = options.get("where")
+        self.streams[link, stream], self._conditions[link, stream] = filters, _condition(where)
+        found = [b for t, b in self._retained.items() if _match(filters, t)] if since is None else []
+        retained = [kept.to_wire() for b in found if (kept := self._holding(b, _condition(where))) is not None]
         return {"cursor": self._start(since), "retained": retained}
 
     def _start(self, since: Any) -> Cursor:
@@ -196,19 +210,32 @@ class MemoryBroker:
         late = {g: [b.first for b in log if b.time_us >= since[1]] for g, log in self._logs.items()}
         return {group: min(late.get(group) or [head]) for group, head in heads.items()}
 
-    def _replay(self, link: Link, stream: int, filters: tuple[bytes, ...], cursor: Cursor) -> None:
-        for block in self._past(filters, cursor):
+    def _replay(
+        self, link: Link, stream: int, filters: tuple[bytes, ...], cursor: Cursor, where: str | None = None
+    ) -> None:
+        for block in self._past(filters, cursor, where):
             link.send((DELIVER, stream, [block.to_wire()]))
 
-    def _past(self, filters: tuple[bytes, ...], cursor: Cursor) -> Iterator[Block]:
+    def _past(self, filters: tuple[bytes, ...], cursor: Cursor, where: str | None) -> Iterator[Block]:
         for group, log in sorted(self._logs.items()):
             for block in log:
-                if block.last >= cursor[group] and (kept := self._select(block, filters, cursor[group])) is not None:
+                found = self._select(block, filters, cursor[group]) if block.last >= cursor[group] else None
+                kept = self._holding(found, _condition(where))
+                if kept is not None:
                     yield kept
+
+    def _holding(self, block: Block | None, condition: Predicate | None) -> Block | None:
+        """What is left of a block with a condition."""
+        if block is None or condition is None:
+            return block
+        grants = (Grant(where=condition),) * len(block.meta.topics)
+        part = chosen(BlockView(block, self._clock.time_us()), grants, self._encoder)
+        return None if part is None else part.view.block
 
     def on_unsubscribe(self, link: Link, stream: int) -> None:
         """See `on_message`: end a stream."""
         self.streams.pop((link, stream), None)
+        self._conditions.pop((link, stream), None)
 
     def on_dictionary(self, link: Link, identifier: int) -> bytes | None:
         """See `on_message`: a dictionary by id."""
@@ -223,13 +250,20 @@ class MemoryBroker:
         return {"broker": self.name, "links": len(self.links), "streams": len(self.streams)}
 
     def on_history(
-        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, cursor: Cursor | None, bytes_max: int
+        self,
+        link: Link,
+        filters: tuple[bytes, ...],
+        since: Any,
+        until_us: int,
+        cursor: Cursor | None,
+        bytes_max: int,
+        where: str | None = None,
     ) -> dict[str, Any]:
         """See `on_message`: a page of the past."""
         reached = dict(cursor) if cursor is not None else self._start(since)
         page: list[Any] = []
         size = 0
-        for block in self._past(filters, dict(reached)):
+        for block in self._past(filters, dict(reached), where):
             if block.time_us >= until_us:
                 continue
             if size >= min(bytes_max, self.history_bytes):
@@ -240,24 +274,40 @@ class MemoryBroker:
         return {"blocks": page, "cursor": reached, "done": True}
 
     def on_count(
-        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, cursor: Cursor | None
+        self,
+        link: Link,
+        filters: tuple[bytes, ...],
+        since: Any,
+        until_us: int,
+        cursor: Cursor | None,
+        where: str | None = None,
     ) -> dict[str, Any]:
         """See `on_message`: how many publications the past has."""
-        blocks = [block for block in self._past(filters, self._start(since)) if block.time_us < until_us]
+        blocks = [block for block in self._past(filters, self._start(since), where) if block.time_us < until_us]
         return {"count": sum([block.count for block in blocks]), "cursor": {}, "done": True}
 
     def on_last(
-        self, link: Link, filters: tuple[bytes, ...], since: Any, until_us: int, count: int, after: Any, bytes_max: int
+        self,
+        link: Link,
+        filters: tuple[bytes, ...],
+        since: Any,
+        until_us: int,
+        count: int,
+        after: Any,
+        bytes_max: int,
+        where: str | None = None,
     ) -> dict[str, Any]:
         """See `on_message`: the last publications of each topic, all in one page."""
         found: dict[bytes, list[Block]] = {}
-        for block in self._past(filters, self._start(since)):
+        for block in self._past(filters, self._start(since), None):
             for topic in block.meta.topics if block.time_us < until_us else ():
                 part = self._select(block, (topic,)) if _match(filters, topic) else None
                 if part is not None:
                     single = [select(part, [i == at for i in range(part.count)]) for at in range(part.count)]
                     found.setdefault(topic, []).extend([one for one in single if one is not None])
-        return {"blocks": [b.to_wire() for topic in sorted(found) for b in found[topic][-count:]], "after": None}
+        last = [block for topic in sorted(found) for block in found[topic][-count:]]
+        kept = [self._holding(block, _condition(where)) for block in last]
+        return {"blocks": [block.to_wire() for block in kept if block is not None], "after": None}
 
     @staticmethod
     def _select(block: Block, filters: tuple[bytes, ...], start: int = 0) -> Block | None:
@@ -270,6 +320,10 @@ class MemoryBroker:
         for run in meta.runs:
             keep += [good[run.topic]] * run.count
         return select(block, [k and block.first + i >= start for i, k in enumerate(keep)])
+
+
+def _condition(where: str | None) -> Predicate | None:
+    return None if where is None else predicate(where)
 
 
 def _match(filters: tuple[bytes, ...], topic: bytes) -> bool:

@@ -55,6 +55,9 @@ def _options(value: Any) -> bool:
     return type(value) is dict and all([type(name) is str for name in value])
 
 
+_where: Final[Shape] = either(nothing, name_text)
+
+
 # Filters of one request to a coordinator, so that no turn of its event loop becomes long.
 FILTERS_MAX: Final = 500
 
@@ -127,8 +130,8 @@ CLIENT: Final[dict[str, Fields]] = {
     "node_drain": (name_text, truth),
     "node_remove": (name_text,),
     "clients": (whole_number(1),),
-    "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1)),
-    "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR)),
+    "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1), _where),
+    "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR), _where),
     "last": (
         FILTERS,
         _since,
@@ -136,6 +139,7 @@ CLIENT: Final[dict[str, Fields]] = {
         whole_number(1, LAST_MAX),
         either(nothing, each(row(GROUPS, either(nothing, LAST_PLACE)))),
         whole_number(1),
+        _where,
     ),
     "status": (),
 }

@@ -297,7 +297,7 @@ def test_a_place_among_the_last_publications_is_one(place: Any) -> None:
     for each in ((0, b"\0a", (b"a", 1, 2)), (0, None, None), place):
         asked: dict[str, tuple[Any, ...]] = {
             "coordinator": ((b"a",), 1, {}, None, 5, each, 1),
-            "client": ((b"a",), None, 5, 1, (((0, 7), None), ((1,), each)), 1),
+            "client": ((b"a",), None, 5, 1, (((0, 7), None), ((1,), each)), 1, None),
         }
         for name, requests in (("coordinator", COORDINATOR), ("client", CLIENT)):
             with pytest.raises(PeerError, match="last") if each is place else nullcontext():

@@ -35,8 +35,8 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
 # not in the log yet when it was asked for; readers at a broker whose coordinator was cut off; a copy that came back as
 # it was dropped; entries behind others that moved; sessions let go as their broker died; a follower that was quicker
 # than its leader; a session that was taken over while it was sent what is retained; a will due then, whose broker died;
-# followers whose tables followed from what a leader had found in its log, and the next one had not; a session whose home
-# died as it gave it, and whose client did not wait for the answer.
+# followers whose tables followed from what a leader had found in its log, and the next one had not; a session whose
+# home died as it gave it, and whose client did not wait for the answer.
 @pytest.mark.parametrize(
     "seed",
     [

@@ -10,6 +10,7 @@ import logging
 
 from lexicast.cluster.selection import select_from
 
+from ..content.choosing import chosen
 from ..encoding import BlockView, EncodedBlock, Grants, Kind
 from ..subscriber import Subscriber, needs_ids
 from .packets import PagePackets, ViewMaker
@@ -46,6 +47,10 @@ class PageDelivery:
             grants = tuple([subscriber.grant(topic) for topic in view.block.meta.topics])
             if not any(grants):
                 continue  # unsubscribed meanwhile
+            part_of = chosen(view, grants, self._broker.encoder)
+            if part_of is None:
+                continue
+            view, grants = part_of
             encoded = None if needs_ids(view.highest_qos, grants) else self._shared(subscriber.kind, view, grants)
             if not subscriber.take_view(view, grants, encoded):
                 return False

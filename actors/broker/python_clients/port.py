@@ -73,7 +73,7 @@ class ClientPort:
 
         A Python client that subscribes to none of them counts as a publisher: every one is told of dictionaries.
         """
-        reached = [{s for s, _ in self._engine.fanout.fan(topic) if s.takes_dictionaries} for topic in topics]
+        reached = [{s for s, _ in self._engine.subscriptions.fan(topic) if s.takes_dictionaries} for topic in topics]
         subscribers = set().union(*reached)
         silent = [s for s in self.sessions if not s.streams.samples and not s.streams.some_of(subscribers)]
         return self._mqtt_publishers(family) + len(silent), len(subscribers)

@@ -19,7 +19,7 @@ from lexicast.compression.dictionary import Dictionary
 from ...link.link import Link
 from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
-from .history import count_page, history_page, last_page
+from .past_requests import PastRequests
 from .streams import ClientStreams
 
 Answers = Mapping[str, Callable[..., Awaitable[Any]]]
@@ -46,14 +46,15 @@ class PythonClientSession:
         self._since_us = engine.clock.time_us()
         self.streams = streams = ClientStreams(engine, link)
         self.published_records = 0
+        past = PastRequests(engine)
         self.requests: Answers = {
             "subscribe": streams.subscribe,
             "unsubscribe": streams.unsubscribe,
             "retained": streams.retained,
             "dictionary": self._dictionary,
-            "history": partial(history_page, self._coordinators),
-            "last": partial(last_page, self._coordinators),
-            "count": partial(count_page, self._coordinators),
+            "history": past.history,
+            "last": past.last,
+            "count": past.count,
             **answers,
         }
 

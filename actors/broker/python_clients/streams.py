@@ -11,17 +11,20 @@ from typing import Any
 
 import msgpack
 
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.protocol.messages import DELIVER
 from lexicast.cluster.topics.names import matches
 from lexicast.storage.log.block_cuts import only_topic
 
 from ...link.link import Link
+from ..content.choosing import chosen
 from ..encoding import LINK, Grant, Kind
 from ..engine import BrokerEngine
 from ..feeds.retained_feed import RetainedFeed
 from ..subscriber import Subscriber, SubscriberBroker
 from .history import Since, beginning_of, check_filters
+from .past_requests import condition_of
 from .sample_stream import PackedSink, SampleStream
 
 STREAMS_MAX = 10_000
@@ -116,10 +119,13 @@ class ClientStreams:
         stream.block()
         self._streams[number] = stream
         subscriptions = self._subscriptions
+        where = condition_of(options.get("where"))
+        if where is not None:
+            self._engine.predicates.check(where)
         try:
             # A sample begins now, also after a broken link.
             start = None if stream.samples else await beginning_of(self._engine.coordinators, filters, since)
-            cuts = await subscriptions.subscribe(stream, dict.fromkeys(filters, Grant(qos=0)), start=start)
+            cuts = await subscriptions.subscribe(stream, dict.fromkeys(filters, Grant(where=where)), start=start)
             if since is None and not stream.samples and cuts:
                 self._feeds[number] = subscriptions.retained(cuts)
             cursor = subscriptions.cursor_of(stream)
@@ -153,13 +159,21 @@ class ClientStreams:
                 for name, block in found
                 if next(each for each in feed.filters if matches(each, only_topic(block))) == name
             ]
+        stream = self._streams.get(number)
+        if stream is not None and stream.chooses:
+            found = [(name, part) for name, block in found if (part := self._part(stream, block)) is not None]
         more = feed is not None and not feed.done
         if not more:
             self._feeds.pop(number, None)
-            stream = self._streams.get(number)
             if stream is not None:
                 asyncio.get_running_loop().call_soon(self._go, stream)
         return {"retained": [block.to_wire() for _, block in found], "more": more}
+
+    def _part(self, stream: LinkStream | SampleStream, block: Block) -> Block | None:
+        """What is left of a block of one topic for a stream with a condition."""
+        grants = (stream.grant(only_topic(block)),) * len(block.meta.topics)
+        found = chosen(self._subscriptions.view(block), grants, self._engine.encoder)
+        return None if found is None else found.view.block
 
     def _go(self, stream: LinkStream | SampleStream) -> None:
         """After the reply."""

@@ -41,7 +41,7 @@ from ...broker.pipelines import pipeline as pipeline_module
 from ...coordination import watching as watching_module
 from ...coordinator import committer as committer_module
 from ...loop import turns as turns_module
-from ...mqtt import owned_sessions as owned_sessions_module
+from ...mqtt.owning import owned_sessions as owned_sessions_module
 from .auditor import Violation
 from .breaks import Break
 from .broker_processes import BrokerProcesses

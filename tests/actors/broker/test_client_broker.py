@@ -154,6 +154,59 @@ async def test_slow_consumer_catches_up_from_storage(tmp_path: Path) -> None:
         assert (await take(slow, 1))[0].payload == b"live again"
 
 
+WHERE = "delay > 30 AND carrier IN ('UA', 'AA')"
+
+
+def flights(count: int) -> list[tuple[str, bytes]]:
+    carriers = ("UA", "AA", "DL")
+    return [(f"f/{i % 7}", b'{"delay":%d,"carrier":"%s"}' % (i, carriers[i % 3].encode())) for i in range(count)]
+
+
+def expected(count: int, first: int = 31) -> list[int]:
+    return [i for i in range(first, count) if i % 3 < 2]
+
+
+def delays(messages: list[lexicast.Message]) -> list[int]:
+    return sorted([int(m.payload.split(b":")[1].split(b",")[0]) for m in messages])
+
+
+async def test_conditions_live_in_the_past_and_retained(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus:
+        async with bus.subscribe("f/#", where=WHERE) as live, bus.subscribe("f/#") as plain:
+            await bus.publish_many(flights(300))
+            assert delays(await take(live, len(expected(300)))) == expected(300)
+            assert len(await take(plain, 300)) == 300
+        async with bus.subscribe("f/#", since="beginning", where=WHERE) as both:
+            await bus.publish_many(flights(100))
+            all_of_them = sorted(expected(300) + expected(100))
+            assert delays(await take(both, len(all_of_them))) == all_of_them
+        assert delays([m async for m in bus.history("f/#", where=WHERE)]) == all_of_them
+        assert len([m async for m in bus.history("f/#", where=WHERE, limit=5)]) == 5
+        assert await bus.count("f/#", where=WHERE) == len(all_of_them)
+        assert await bus.count("f/#") == 400
+        last = [m async for m in bus.history("f/+", last=3, where="delay >= 90")]
+        assert len(last) == len([i for i in range(79, 100) if i >= 90])
+        await bus.publish("r/1", b'{"delay":1}', retain=True)
+        await bus.publish("r/2", b'{"delay":50}', retain=True)
+        async with bus.subscribe("r/#", where="delay > 30") as kept:
+            assert [m.topic for m in await take(kept, 1)] == ["r/2"]
+        for refused in ("delay >", ""):
+            with pytest.raises(UsageError):
+                bus.subscribe("a", where=refused)
+        with pytest.raises(UsageError, match="column"):
+            await bus.count("f/#", where="delay > 30 AND")
+
+
+async def test_a_condition_outlives_a_broken_link(tmp_path: Path) -> None:
+    async with served(tmp_path) as s, s.client() as bus, bus.subscribe("f/#", where=WHERE) as live:
+        await bus.publish_many(flights(60))
+        found = await take(live, 5)
+        s.cut()
+        await bus.publish_many(flights(120))
+        found += await take(live, len(expected(60)) + len(expected(120)) - 5)
+        assert delays(found) == sorted(expected(60) + expected(120))
+
+
 async def test_until_and_history(tmp_path: Path) -> None:
     async with served(tmp_path) as s, s.client() as bus:
         await bus.publish_many([(f"t/{i % 7}", b"%d" % i) for i in range(3_000)])

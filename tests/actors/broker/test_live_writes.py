@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from lexicast.actors.broker.catching_up.block_cache import BlockCache
+from lexicast.actors.broker.content.content_fanout import ContentFanout
+from lexicast.actors.broker.content.predicate_table import PredicateTable
 from lexicast.actors.broker.dictionaries.keeper import DictionaryKeeper
 from lexicast.actors.broker.encoding import BlockView, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
@@ -35,7 +37,7 @@ class Engine:
         self.fanout = Fanout(100)
         compression = StoredCompression(recoder, dictionaries.newest, 0)
         cache = BlockCache(1 << 20)
-        parts = (self.aliases, compression, cache, self.fanout, self.encoder)
+        parts = (self.aliases, compression, cache, self.fanout, ContentFanout(PredicateTable(), 100), self.encoder)
         self.live = LiveDelivery(SystemClock(), dictionaries, self._fetch, *parts)
         self.subscriptions = self
 

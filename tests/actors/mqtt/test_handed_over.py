@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lexicast.actors.mqtt import handed_over
-from lexicast.actors.mqtt.handed_over import HandedOverStates
+from lexicast.actors.mqtt.owning import handed_over
+from lexicast.actors.mqtt.owning.handed_over import HandedOverStates
 
 
 def test_a_home_that_asks_again_is_told_the_same() -> None:

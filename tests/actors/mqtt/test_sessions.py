@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lexicast.actors.broker.server import BrokerServer
-from lexicast.actors.mqtt import owned_sessions as mqtt_sessions
 from lexicast.actors.mqtt.codec.packets import (
     V5,
     V311,
@@ -23,6 +22,7 @@ from lexicast.actors.mqtt.codec.packets import (
     PubRel,
     Will,
 )
+from lexicast.actors.mqtt.owning import owned_sessions as mqtt_sessions
 from lexicast.cluster.positions import topic_group
 
 from ...support.harness import GROUPS, Cluster, Shifted, eventually

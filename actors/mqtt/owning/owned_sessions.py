@@ -33,18 +33,18 @@ from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.session_floor import EXCEPTION_OFFSETS_MAX, SessionFloor, packed_exceptions
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
-from ..broker.pipelines.pipeline import Pipeline
-from ..loop.turns import Turns
-from .codec.packets import Will
+from ...broker.pipelines.pipeline import Pipeline
+from ...loop.turns import Turns
+from ..codec.packets import Will
+from ..session import Session
+from ..session_state import filters_of, place_of, restoring, will_bytes, will_delay_s, writing_filters
+from ..wills import WillPublisher
 from .forgone_sessions import ForgoneSessions
 from .handed_over import HandedOverStates
-from .session import Session
-from .session_state import filters_of, place_of, restoring, will_bytes, will_delay_s, writing_filters
-from .wills import WillPublisher
 
 if TYPE_CHECKING:
-    from ..broker.engine import BrokerEngine
-    from .subscriber import MqttSubscriber
+    from ...broker.engine import BrokerEngine
+    from ..subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,152 @@
+"""What a subscriber with conditions gets of a block: the publications for which they hold, as a block of its own.
+
+Where subscriptions of one subscriber overlap, those count that hold for a publication: the block that is made names a
+topic once a grant. From there on it is delivered as every block is. Its `last` is the original's, so a cursor passes
+what was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from lexicast.cluster.blocks import QOS_MASK, RETAIN, Run
+from lexicast.cluster.content.content_record import ContentRecord
+from lexicast.cluster.content.fields import FieldReader
+from lexicast.cluster.content.nodes import Name
+from lexicast.cluster.selection import Picker
+
+from ..encoding import BlockView, Encoder, Grant, Grants, Kind
+from ..granted_filters import join_grants
+
+# Payloads as plain sessions get them are what conditions ask.
+PLAIN: Final = Kind(5)
+JOINED_KEPT: Final = 4_096
+READERS_KEPT: Final = 256
+
+# A record by number, and the subscriptions that it is granted by.
+Pick = tuple[int, tuple[Grant, ...]]
+
+
+class Chosen(NamedTuple):
+    """A part of a block, and how its topics are granted."""
+
+    view: BlockView
+    grants: Grants
+
+
+class BlockChoice:
+    """See the module's docstring. Of one block: what it holds is looked at once, whoever asks."""
+
+    __slots__ = ("_encoder", "_made", "_picker", "_raw", "_records", "_view")
+
+    def __init__(self, view: BlockView, encoder: Encoder) -> None:
+        self._view = view
+        self._encoder = encoder
+        self._picker = Picker(view.block)
+        self._raw: list[bytes | None] | None = None
+        self._records: dict[FieldReader, list[ContentRecord | None]] = {}
+        self._made: dict[Grants, Chosen | None] = {}
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The run of each record."""
+        return self._picker.runs
+
+    @property
+    def _payloads(self) -> list[bytes | None]:
+        if self._raw is None:
+            self._raw = self._encoder.payloads(PLAIN, self._view)[0]
+        return self._raw
+
+    def record(self, number: int, reader: FieldReader) -> ContentRecord:
+        """A record as conditions ask of it, whose names `reader` knows. A payload that cannot be decompressed has no
+        fields."""
+        records = self._records.get(reader)
+        if records is None:
+            records = self._records[reader] = [None] * len(self._picker.runs)
+        found = records[number]
+        if found is None:
+            run, block = self._picker.runs[number], self._view.block
+            found = records[number] = ContentRecord(
+                block.meta.topics[run.topic],
+                self._payloads[number] or b"",
+                reader,
+                block.time_us,
+                run.flags & QOS_MASK,
+                bool(run.flags & RETAIN),
+                run.properties,
+            )
+        return found
+
+    def of_grants(self, grants: Grants) -> Chosen | None:
+        """What a subscriber of these grants gets; None: nothing. The same for all who have the same."""
+        try:
+            return self._made[grants]
+        except KeyError:
+            found = self._made[grants] = self._of_grants(grants)
+            return found
+
+    def _of_grants(self, grants: Grants) -> Chosen | None:
+        parts_of = [() if grant is None else grant.any_of or (grant,) for grant in grants]
+        names = frozenset([n for parts in parts_of for p in parts if p.where is not None for n in p.where.names])
+        reader = reader_of(names)
+        picks: list[Pick] = []
+        for number, run in enumerate(self._picker.runs):
+            parts = parts_of[run.topic]
+            if not parts:
+                continue
+            record = self.record(number, reader)
+            holding = tuple([part for part in parts if part.where is None or part.where.matches(record)])
+            if holding:
+                picks.append((number, holding))
+        return self.of_picks(picks) if picks else None
+
+    def of_picks(self, picks: Iterable[Pick]) -> Chosen:
+        """These records, in ascending order, one or more."""
+        topics, grants = list[bytes](), list[Grant]()
+        known: dict[tuple[int, Grant], int] = {}
+        records, numbers = list[int](), list[int]()
+        names, runs = self._view.block.meta.topics, self._picker.runs
+        for record, parts in picks:
+            key = runs[record].topic, granted_by(parts)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = len(topics)
+                topics.append(names[key[0]])
+                grants.append(key[1])
+            records.append(record)
+            numbers.append(number)
+        block = self._picker.pick(records, tuple(topics), numbers)
+        raw = self._payloads
+        return Chosen(BlockView(block, self._view.now_us, [raw[record] for record in records]), tuple(grants))
+
+
+@lru_cache(maxsize=JOINED_KEPT)
+def granted_by(parts: tuple[Grant, ...]) -> Grant:
+    """Subscriptions whose conditions hold, put together: nothing is left to be looked at."""
+    joined = join_grants([part._replace(where=None) for part in parts])
+    assert joined is not None
+    return joined
+
+
+@lru_cache(maxsize=READERS_KEPT)
+def reader_of(names: frozenset[Name]) -> FieldReader:
+    """What reads the fields that these names need; to make one takes the library a moment."""
+    return FieldReader(names)
+
+
+def choice_of(view: BlockView, encoder: Encoder) -> BlockChoice:
+    """The block's; made once."""
+    choice = view.choice
+    if not isinstance(choice, BlockChoice):
+        choice = view.choice = BlockChoice(view, encoder)
+    return choice
+
+
+def chosen(view: BlockView, grants: Grants, encoder: Encoder) -> Chosen | None:
+    """What a subscriber of these grants gets of a block: the block, where no condition is among them."""
+    if not any([grant is not None and grant.chooses for grant in grants]):
+        return Chosen(view, grants)
+    return choice_of(view, encoder).of_grants(grants)

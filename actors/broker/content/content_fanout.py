@@ -1,0 +1,257 @@
+"""The fan-out of subscribers with conditions: a block's publications find those whose condition holds.
+
+Beside `fanout`, which knows nothing of conditions. The subscriptions to a topic filter lie by their condition:
+subscribers that share condition, kind and grant are a `Cohort`, and get the same bytes. One that comes or goes changes
+its cohort alone, however many there are. A subscriber with a condition among its subscriptions is here with all of
+them, since those that overlap deliver a publication once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lexicast.cluster.content.predicate import Predicate
+from lexicast.cluster.topics.names import TopicTrie, is_wildcard
+
+from ..encoding import BlockView, Encoder, Grant, Kind
+from ..granted_filters import join_grants
+from ..subscriber import Subscriber, needs_ids
+from .choosing import Chosen, Pick, choice_of
+from .predicate_table import PredicateTable
+
+# So many conditions of a block's topics are asked one by one; more are looked up.
+ASKED_MAX = 16
+
+
+class Cohort:
+    """Subscribers that get the same: see the module's docstring."""
+
+    __slots__ = ("grant", "members")
+
+    def __init__(self, grant: Grant) -> None:
+        self.grant = grant
+        self.members: dict[Subscriber, None] = {}
+
+
+class FilterSubscriptions:
+    """The subscriptions of one topic filter, by condition (None: without one)."""
+
+    __slots__ = ("cohorts", "residual")
+
+    def __init__(self) -> None:
+        self.cohorts: dict[Predicate | None, dict[tuple[Kind, Grant], Cohort]] = {}
+        # Those that no index helps.
+        self.residual: set[Predicate] = set()
+
+    def add(self, subscriber: Subscriber, grant: Grant) -> None:
+        """A subscription."""
+        of_condition = self.cohorts.setdefault(grant.where, {})
+        key = subscriber.kind, grant
+        cohort = of_condition.get(key)
+        if cohort is None:
+            cohort = of_condition[key] = Cohort(grant)
+        cohort.members[subscriber] = None
+
+    def drop(self, subscriber: Subscriber, grant: Grant) -> None:
+        """It has ended."""
+        of_condition = self.cohorts[grant.where]
+        key = subscriber.kind, grant
+        cohort = of_condition[key]
+        del cohort.members[subscriber]
+        if not cohort.members:
+            del of_condition[key]
+            if not of_condition:
+                del self.cohorts[grant.where]
+                if grant.where is not None:
+                    self.residual.discard(grant.where)
+
+
+class ContentFanout:
+    """See the module's docstring. `topics_max`: of so many topics it is known which filters match."""
+
+    def __init__(self, predicates: PredicateTable, topics_max: int) -> None:
+        self._predicates = predicates
+        self._topics_max = topics_max
+        self._of_filters: dict[bytes, FilterSubscriptions] = {}
+        self._granted: dict[Subscriber, dict[bytes, Grant]] = {}
+        self._trie: TopicTrie[FilterSubscriptions, None] = TopicTrie()
+        self._of_topic: dict[bytes, tuple[FilterSubscriptions, ...]] = {}
+        # Publications of topics that somebody here is subscribed to, and those of them that nobody got.
+        self.matched = 0
+        self.skipped = 0
+
+    def __len__(self) -> int:
+        return len(self._granted)
+
+    def __contains__(self, subscriber: object) -> bool:
+        return subscriber in self._granted
+
+    # -- subscribers come and go
+
+    def insert(self, wanted: Mapping[bytes, Grant], subscriber: Subscriber) -> None:
+        """Subscribe, or replace the grants."""
+        granted = self._granted.setdefault(subscriber, {})
+        for name, grant in wanted.items():
+            before = granted.get(name)
+            of_filter = self._of_filters.get(name)
+            if of_filter is None:
+                of_filter = self._of_filters[name] = FilterSubscriptions()
+                self._trie.insert(name, of_filter, None)
+                self._forget_topics(name)
+            of_filter.add(subscriber, grant)
+            if grant.where is not None:
+                self._predicates.hold(grant.where)
+                if self._predicates.is_residual(grant.where):
+                    of_filter.residual.add(grant.where)
+            if before is not None and before != grant:
+                of_filter.drop(subscriber, before)
+            if before is not None and before.where is not None:
+                self._predicates.release(before.where)
+            granted[name] = grant
+
+    def remove(self, filters: Iterable[bytes], subscriber: Subscriber) -> None:
+        """Unsubscribe."""
+        granted = self._granted.get(subscriber)
+        if granted is None:
+            return
+        for name in filters:
+            grant = granted.pop(name, None)
+            if grant is None:
+                continue
+            of_filter = self._of_filters[name]
+            of_filter.drop(subscriber, grant)
+            if grant.where is not None:
+                self._predicates.release(grant.where)
+            if not of_filter.cohorts:
+                del self._of_filters[name]
+                self._trie.remove(name, of_filter)
+                self._forget_topics(name)
+        if not granted:
+            del self._granted[subscriber]
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        return {
+            "subscribers": len(self),
+            "matched_records": self.matched,
+            "skipped_records": self.skipped,
+            **self._predicates.status(),
+        }
+
+    def _forget_topics(self, changed: bytes) -> None:
+        if is_wildcard(changed):
+            self._of_topic.clear()
+        else:
+            self._of_topic.pop(changed, None)
+
+    # -- looked up
+
+    def of_filters(self, topic: bytes) -> tuple[FilterSubscriptions, ...]:
+        """Those of the filters that match a topic."""
+        found = self._of_topic.get(topic)
+        if found is None:
+            if len(self._of_topic) >= self._topics_max:
+                self._of_topic.clear()
+            found = self._of_topic[topic] = tuple([of_filter for of_filter, _ in self._trie.match(topic)])
+        return found
+
+    def subscribers(self, topic: bytes) -> Iterator[tuple[Subscriber, Grant]]:
+        """The subscribers of a topic, whatever their conditions, with their grants."""
+        found: dict[Subscriber, list[Grant]] = {}
+        for of_filter in self.of_filters(topic):
+            for of_condition in of_filter.cohorts.values():
+                for cohort in of_condition.values():
+                    for subscriber in cohort.members:
+                        found.setdefault(subscriber, []).append(cohort.grant)
+        for subscriber, grants in found.items():
+            joined = join_grants(grants)
+            assert joined is not None
+            yield subscriber, joined
+
+    # -- delivered
+
+    def deliver(self, view: BlockView, encoder: Encoder) -> int:
+        """Send a live block's publications to those whose conditions hold; the number of publications sent."""
+        concerned = [self.of_filters(topic) for topic in view.block.meta.topics]
+        if not any(concerned):
+            return 0
+        hits = self._hits(view, encoder, concerned)
+        choice = choice_of(view, encoder)
+        sent = 0
+        of_members: dict[Subscriber, list[Cohort]] = {}
+        for cohort in hits:
+            for subscriber in cohort.members:
+                of_members.setdefault(subscriber, []).append(cohort)
+        shares: dict[tuple[Cohort, ...], list[Subscriber]] = {}
+        for subscriber, cohorts in of_members.items():
+            shares.setdefault(tuple(cohorts), []).append(subscriber)
+        for together, subscribers in shares.items():
+            sent += _give(choice.of_picks(_picks(together, hits)), subscribers, encoder)
+        return sent
+
+    def _hits(
+        self, view: BlockView, encoder: Encoder, concerned: Sequence[tuple[FilterSubscriptions, ...]]
+    ) -> dict[Cohort, list[int]]:
+        """By cohort the records that it gets, in ascending order."""
+        runs = choice_of(view, encoder).runs
+        asked = [number for number, run in enumerate(runs) if concerned[run.topic]]
+        by_record = self._holding(view, encoder, asked, {each for some in concerned for each in some})
+        hits: dict[Cohort, list[int]] = {}
+        for number in asked:
+            conditions = (None, *by_record.get(number, ()))
+            got = False
+            for of_filter in concerned[runs[number].topic]:
+                cohorts = of_filter.cohorts
+                for condition in conditions:
+                    for cohort in cohorts.get(condition, _NONE).values():
+                        hits.setdefault(cohort, []).append(number)
+                        got = True
+            self.matched += got
+            self.skipped += not got
+        return hits
+
+    def _holding(
+        self, view: BlockView, encoder: Encoder, asked: Sequence[int], filters: Collection[FilterSubscriptions]
+    ) -> dict[int, list[Predicate]]:
+        """By record the conditions that hold; perhaps others than those of these filters among them."""
+        choice = choice_of(view, encoder)
+        if sum([len(each.cohorts) for each in filters]) <= ASKED_MAX:
+            some = {condition for each in filters for condition in each.cohorts if condition is not None}
+            return self._predicates.holding_of(choice, asked, some)
+        residual = {condition for each in filters for condition in each.residual}
+        return self._predicates.holding(choice, asked, residual)
+
+
+_NONE: dict[tuple[Kind, Grant], Cohort] = {}
+
+
+def _picks(cohorts: Sequence[Cohort], hits: Mapping[Cohort, Sequence[int]]) -> list[Pick]:
+    """The records of these, each with the grants of those that get it."""
+    if len(cohorts) == 1:
+        grants = (cohorts[0].grant,)
+        return [(record, grants) for record in hits[cohorts[0]]]
+    granted: dict[int, tuple[Grant, ...]] = {}
+    for cohort in cohorts:
+        for record in hits[cohort]:
+            granted[record] = (*granted.get(record, ()), cohort.grant)
+    return sorted(granted.items())
+
+
+def _give(part: Chosen, subscribers: Sequence[Subscriber], encoder: Encoder) -> int:
+    """Send them a part of a block."""
+    view, grants = part
+    if needs_ids(view.highest_qos, grants):
+        for subscriber in subscribers:
+            subscriber.offer(view, grants, None)
+        return view.block.count * len(subscribers)
+    # Cohorts are of one kind: who shares them is.
+    encoded = encoder.shared(subscribers[0].kind, view, grants)
+    if not encoded.data:
+        return 0
+    for subscriber in subscribers:
+        if subscriber.ready:
+            subscriber.write_tagged(encoded)
+        else:
+            subscriber.offer(view, grants, encoded)
+    return encoded.records * len(subscribers)

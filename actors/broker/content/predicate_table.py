@@ -1,0 +1,187 @@
+"""The distinct conditions of a broker's subscriptions, and which of them hold for a block's publications.
+
+Conditions that mean the same are one (`Predicate`), however many subscribe to it. Those that bound fields lie in the
+index (`cluster.content.index`), which is asked once for all publications of a block; where a condition's boxes say too
+much it is asked itself. *Residual* conditions no index helps: each is asked about each publication of its topics, so
+they have a limit of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from lexicast.cluster.content.content_record import ContentRecord
+from lexicast.cluster.content.extraction import columns_of
+from lexicast.cluster.content.fields import FieldCounts, FieldReader
+from lexicast.cluster.content.index.predicate_index import PredicateIndex
+from lexicast.cluster.content.nodes import Name
+from lexicast.cluster.content.normal_form import boxes_of
+from lexicast.cluster.content.predicate import Predicate
+from lexicast.cluster.errors import LimitError, UsageError
+
+PREDICATES_MAX: Final = 2_000_000
+RESIDUAL_MAX: Final = 1_000
+# Boxes that the index moves in one turn of its upkeep, and how long it gives way then.
+BOXES_A_TURN: Final = 256
+GIVES_WAY_S: Final = 0.001
+
+
+class Records(Protocol):
+    """Publications by number (`choosing.BlockChoice`)."""
+
+    def record(self, number: int, reader: FieldReader) -> ContentRecord:
+        """One of them."""
+        ...
+
+
+class _Known(NamedTuple):
+    """A condition in the index; `exact`: what the index finds holds."""
+
+    predicate: Predicate
+    exact: bool
+
+
+class PredicateTable:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._index = PredicateIndex()
+        self._subscriptions: Counter[Predicate] = Counter()
+        self._numbers: dict[Predicate, int] = {}
+        self._known: dict[int, _Known] = {}
+        self._last_number = 0
+        self._names: Counter[Name] = Counter()
+        self._reader: FieldReader | None = None
+        self._upkeep: asyncio.TimerHandle | None = None
+        self._counts = FieldCounts()
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    @property
+    def residual(self) -> int:
+        """How many no index helps."""
+        return len(self._subscriptions) - len(self._numbers)
+
+    def is_residual(self, predicate: Predicate) -> bool:
+        """Whether no index helps one of them."""
+        return predicate not in self._numbers
+
+    def check(self, predicate: Predicate) -> None:
+        """Raises LimitError where there is no room for one more."""
+        if predicate in self._subscriptions:
+            return
+        if len(self) >= PREDICATES_MAX:
+            raise LimitError(f"this broker has {PREDICATES_MAX:,} different conditions, its limit: end some")
+        if self.residual >= RESIDUAL_MAX and boxes_of(predicate.condition) is None:
+            raise LimitError(
+                f"this broker has {RESIDUAL_MAX:,} conditions that no index helps, its limit: bound a field, as in "
+                f"delay > 30 AND {predicate.text[:80]}"
+            )
+
+    def hold(self, predicate: Predicate) -> None:
+        """One subscription more."""
+        self._subscriptions[predicate] += 1
+        if self._subscriptions[predicate] > 1:
+            return
+        for name in predicate.names:
+            self._names[name] += 1
+            if self._names[name] == 1:
+                self._reader = None
+        boxes = boxes_of(predicate.condition)
+        if boxes is None:
+            return
+        self._last_number += 1
+        try:
+            self._index.add(self._last_number, boxes)
+        except UsageError:  # fields that hardly another one asks for: it does without
+            return
+        self._numbers[predicate] = self._last_number
+        self._known[self._last_number] = _Known(predicate, boxes.exact)
+        self._keep_up()
+
+    def release(self, predicate: Predicate) -> None:
+        """One less; the last one ends it."""
+        self._subscriptions[predicate] -= 1
+        if self._subscriptions[predicate]:
+            return
+        del self._subscriptions[predicate]
+        for name in predicate.names:
+            self._names[name] -= 1
+            if not self._names[name]:
+                del self._names[name]
+        number = self._numbers.pop(predicate, None)
+        if number is not None:
+            del self._known[number]
+            self._index.remove(number)
+
+    # -- the index' upkeep, between everything else
+
+    def _keep_up(self) -> None:
+        if self._upkeep is None:
+            self._upkeep = asyncio.get_running_loop().call_later(GIVES_WAY_S, self._step)
+
+    def _step(self) -> None:
+        self._upkeep = None
+        if self._index.step(BOXES_A_TURN):
+            self._keep_up()
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+
+    # -- asked
+
+    @property
+    def reader(self) -> FieldReader:
+        """What reads the fields that all conditions need; made anew when one needs more."""
+        if self._reader is None:
+            self._reader = FieldReader(self._names, self._counts)
+        return self._reader
+
+    def holding_of(
+        self, records: Records, numbers: Iterable[int], some: Collection[Predicate]
+    ) -> dict[int, list[Predicate]]:
+        """Of a few conditions those that hold, by the number of the publication."""
+        reader = self.reader
+        found: dict[int, list[Predicate]] = {}
+        for number in numbers:
+            record = records.record(number, reader)
+            if holding := [predicate for predicate in some if predicate.matches(record)]:
+                found[number] = holding
+        return found
+
+    def holding(
+        self, records: Records, numbers: Sequence[int], residual: Collection[Predicate]
+    ) -> dict[int, list[Predicate]]:
+        """All that hold, of those that no index helps only these; by the number of the publication."""
+        reader, known = self.reader, self._known
+        asked = [records.record(number, reader) for number in numbers]
+        columns = tuple(self._index.columns)
+        matches = self._index.match(columns_of(asked, columns), columns)
+        found: dict[int, list[Predicate]] = {}
+        for event, key in zip(matches.events.tolist(), matches.keys.tolist(), strict=True):
+            predicate, exact = known[key]
+            if exact or predicate.matches(asked[event]):
+                found.setdefault(numbers[event], []).append(predicate)
+        if residual:
+            for number, more in self.holding_of(records, numbers, residual).items():
+                found.setdefault(number, []).extend(more)
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`."""
+        counts = self._counts
+        return {
+            "predicates": len(self),
+            "residual": self.residual,
+            "unread_payloads": {
+                "beyond_limits": counts.beyond_limits,
+                "malformed": counts.malformed,
+                "no_map": counts.no_map,
+            },
+        }
