@@ -145,8 +145,7 @@ def render(now: dict[str, Any]) -> Group:
     )
     warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
     parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
-    if (backups := _backups(now)) is not None:
-        parts.append(backups)
+    parts += [table for table in (_content(now), _backups(now)) if table is not None]
     if refusals := _refusals(now):
         table = _table("refused since the start", "name", "by reason")
         for name, refused in refusals:
@@ -239,6 +238,22 @@ def _backups(now: dict[str, Any]) -> Table | None:
     table = _table("backups", "of", "in its location", "elsewhere")
     for name, each in backups.items():
         table.add_row(name, *each)
+    return table
+
+
+def _content(now: dict[str, Any]) -> Table | None:
+    """What conditions of content subscriptions cost, where there are any."""
+    told = [(name, actor.get("content", {})) for name, actor in now["brokers"].items()]
+    found = {name: content for name, content in told if content.get("predicates")}
+    if not found:
+        return None
+    columns = ("subscribers", "conditions", "no index", "looked at", "matched", "each took", "unread")
+    table = _table("content subscriptions", "broker", *columns)
+    for name, content in found.items():
+        looked_at = content["matched_records"] + content["skipped_records"]
+        row = [f"{content[key]:,}" for key in ("subscribers", "predicates", "residual")]
+        row += [f"{looked_at:,}", f"{content['matched_records']:,}", f"{content['us_a_record']:,.1f} us"]
+        table.add_row(name, *row, f"{sum(content['unread_payloads'].values()):,}")
     return table
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from lexicast.cluster.content.content_record import ContentRecord
@@ -27,6 +28,8 @@ RESIDUAL_MAX: Final = 1_000
 # Boxes that the index moves in one turn of its upkeep, and how long it gives way then.
 BOXES_A_TURN: Final = 256
 GIVES_WAY_S: Final = 0.001
+# Conditions that the status names.
+SHOWN: Final = 5
 
 
 class Records(Protocol):
@@ -179,6 +182,7 @@ class PredicateTable:
         return {
             "predicates": len(self),
             "residual": self.residual,
+            "residual_predicates": [each.text for each in islice(filter(self.is_residual, self._subscriptions), SHOWN)],
             "unread_payloads": {
                 "beyond_limits": counts.beyond_limits,
                 "malformed": counts.malformed,

@@ -472,3 +472,13 @@ def test_ray_itself_accepts_ray_cluster_yaml() -> None:
     )
     text = (ROOT / "ray_cluster.yaml").read_text()
     subprocess.run([sys.executable, "-c", program], input=text, text=True, env=ENVIRONMENT, check=True)
+
+
+def test_status_shows_what_conditions_cost() -> None:
+    now = told(0, 0)
+    content = {"subscribers": 2, "predicates": 0, "residual": 0, "matched_records": 10, "skipped_records": 1_990}
+    now["brokers"]["broker-0"] = {"content": {**content, "us_a_record": 3.25, "unread_payloads": {"malformed": 4}}}
+    assert "content subscriptions" not in shown(now)
+    now["brokers"]["broker-0"]["content"] |= {"predicates": 7, "residual": 1}
+    rows = [line.split() for line in shown(now).splitlines()]
+    assert ["broker-0", "2", "7", "1", "2,000", "10", "3.2", "us", "4"] in rows
