@@ -2,8 +2,9 @@
 
 A broker tells what its subscribers want (`ft.interest_sample`) when that has changed, and else that it lives. From that
 `ft.reassignment` changes a few backups at a time. A broker that has not been heard of for LOST_S is nobody's backup,
-nor is one whose node is being drained; both keep their own, where their subscribers go. What must change changes at
-once; whether a change would pay is looked at every WEIGHED_S, since subscribers come and go by the second.
+nor is one whose node is being drained; both keep their own, where their subscribers go. (One that was suspected wrongly
+has lost nothing by it: a warning says so.) What must change changes at once; whether a change would pay is looked at
+every WEIGHED_S, since subscribers come and go by the second.
 
 A location is what a node's label says, or, where it says nothing, the node: so the local backup of a broker is never
 farther away than the remote one, and there is a remote one wherever there are two nodes.
@@ -13,6 +14,7 @@ Registry key: backups, {broker: (local, remote)}; what brokers have told is in m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -22,6 +24,8 @@ from lexicast.ft.interest_sample import InterestSample
 from lexicast.ft.reassignment import PAYS, reassigned
 from lexicast.ft.sampled_network import network_of
 from lexicast.storage.registry import Registry
+
+log = logging.getLogger(__name__)
 
 BACKUPS_KEY: Final = "backups"
 LOST_S: Final = 20.0
@@ -40,6 +44,7 @@ class BrokerBackups:
         self.in_force: dict[str, Backups] = {name: Backups(*row) for name, row in (rows or {}).items()}
         self._samples: dict[str, InterestSample] = {}
         self._heard_s: dict[str, float] = {}
+        self._silent: set[str] = set()
         self._began_s: float | None = None
         self._weighed_s = -WEIGHED_S
 
@@ -59,7 +64,8 @@ class BrokerBackups:
             del self._samples[gone]
         if members.keys() - self._samples.keys() and now_s - self._began_s < LOST_S:
             return None  # a coordination server that was started again has not heard of all yet
-        lost = {name for name in self._samples if self._is_lost(members[name], leaving, now_s)}
+        self._look_for_silence(members, now_s)
+        lost = {name for name in self._samples if name in self._silent or members[name].node in leaving}
         locations = {name: members[name].location or members[name].node for name in self._samples}
         network = network_of(self._samples, locations)
         pays = NEVER
@@ -69,8 +75,13 @@ class BrokerBackups:
         assigned = found.assignment.by_name(network)
         return None if assigned == self.in_force else assigned
 
-    def _is_lost(self, member: Member, leaving: Collection[str], now_s: float) -> bool:
-        return member.node in leaving or now_s - self._heard_s[member.name] > LOST_S
+    def _look_for_silence(self, members: Mapping[str, Member], now_s: float) -> None:
+        silent = {name for name in self._samples if now_s - self._heard_s[name] > LOST_S}
+        for name in sorted(silent - self._silent):
+            log.warning("%s has not been heard of for %.0f s: it stands in for nobody now", name, LOST_S)
+        for name in sorted((self._silent - silent) & members.keys()):
+            log.warning("%s is heard of again: it has kept its backups, and may stand in for others", name)
+        self._silent = silent
 
     def status(self) -> dict[str, Any]:
         """Of each broker (local, remote); "": nobody."""

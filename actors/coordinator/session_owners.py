@@ -1,10 +1,12 @@
 """The brokers that own sessions: which of them are gone, and when that is to be looked into.
 
-An owner is gone when a newer incarnation of it has come, or when it has had no link for ORPHANED_S.
+An owner is gone when a newer incarnation of it has come, or when it has had no link for ORPHANED_S. One that comes back
+before was suspected wrongly: that costs a warning, and it keeps its sessions.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +14,8 @@ from lexicast.cluster.clock import US_PER_S, Clock
 from lexicast.cluster.records import SessionSaved
 
 from .peers import BrokerPeer
+
+log = logging.getLogger(__name__)
 
 # How long a broker may be without a link before its sessions are taken from it.
 ORPHANED_S: Final = 10.0
@@ -32,10 +36,14 @@ class SessionOwners:
 
     def linked(self, peer: BrokerPeer, newer: bool) -> None:
         """A broker's link stands; `newer`: another incarnation than was known here."""
-        self._gone.pop(peer.name, None)
+        now = self._clock.monotonic()
+        since = self._gone.pop(peer.name, now)
         self._suspects.pop(peer.name, None)
         if newer:
-            self._suspects[peer.name] = self._clock.monotonic()
+            self._suspects[peer.name] = now
+        elif since < now:
+            kept = "it keeps its sessions" if now - since < ORPHANED_S else "others may have its sessions by now"
+            log.warning("%s has come back after %.1f s without a link: %s", peer.name, now - since, kept)
 
     def unlinked(self, name: str) -> None:
         """A broker's link has ended; it may come back."""

@@ -78,6 +78,27 @@ def test_who_is_not_heard_of_or_is_to_leave_stands_in_for_nobody_and_keeps_its_o
     assert "d" not in {name for each in backups.in_force.values() for name in each if name != before.local}
 
 
+def test_a_silence_that_proves_wrong_costs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    backups = told()
+    settled(backups, MEMBERS)
+    before = dict(backups.in_force)
+    for name in "abd":
+        backups.told(name, None, LOST_S + 1)
+    settled(backups, MEMBERS, now_s=LOST_S + 2)
+    settled(backups, MEMBERS, now_s=LOST_S + 3)
+    backups.told("c", None, LOST_S + 4)
+    settled(backups, MEMBERS, now_s=LOST_S + 5)
+    assert backups.in_force["c"] == before["c"]
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "c has not been heard of for 20 s",
+        "c is heard of again",
+    ]
+    # Whoever has left has not been suspected.
+    backups.told("d", None, 3 * LOST_S)
+    settled(backups, {name: each for name, each in MEMBERS.items() if name == "d"}, now_s=3 * LOST_S)
+    assert len(caplog.records) == 2
+
+
 def test_a_few_at_a_time() -> None:
     backups = BrokerBackups(MemoryRegistry())  # type: ignore[arg-type]  # as a Registry
     members = {f"b{i}": member(f"b{i}", f"n{i}", "xyz"[i % 3]) for i in range(30)}
