@@ -258,6 +258,16 @@ def test_what_is_published_can_be_read(cluster: Cluster) -> None:
     assert f"cli/one {message['position']} {message['time']} hello" in verbose
 
 
+def test_conditions_choose_what_is_read(cluster: Cluster) -> None:
+    lines = "".join([f'{{"delay":{delay}}}\n' for delay in range(20)])
+    assert cluster.run("pub", "where/a", "--stdin", stdin=lines).returncode == 0
+    assert cluster.run("history", "where/#", "--where", "delay BETWEEN 3 AND 4").stdout.split() == lines.split()[3:5]
+    assert cluster.run("history", "where/#", "--where", "delay >= 15", "--count").stdout == "5\n"
+    seen = cluster.run("sub", "where/a", "--since", "beginning", "--count", "2", "--where", "delay > 17")
+    assert seen.stdout.split() == lines.split()[18:]
+    fails(cluster.run("sub", "where/a", "--where", "delay > OR"), 2, "column 9", "OR")
+
+
 def test_readers_and_disks_that_fail(cluster: Cluster) -> None:
     folder = str(cluster.folder)
     run("pub", "full/1", "x", "--data-dir", folder)
