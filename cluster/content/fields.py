@@ -24,8 +24,8 @@ import numpy as np
 
 from .nodes import Name, Source
 
-PAYLOAD_BYTES_MAX: Final = 131_072
-# Fields of maps, whatever they are in.
+PAYLOAD_BYTES_MAX: Final = 65_536
+# Fields of maps, whatever they are in, and lists: each costs far more than its bytes.
 FIELDS_MAX: Final = 4_096
 # Maps and lists within each other, the payload's own among them; far below what the interpreter's stack allows.
 NESTING_MAX: Final = 64
@@ -50,11 +50,14 @@ _SUFFIXES: Final = {"+json": JSON, "+msgpack": MSGPACK}
 _JSON_FIELD_BYTES: Final = 5
 _MSGPACK_FIELD_BYTES: Final = 2
 _JSON_SPACE: Final = b" \t\r\n"
-_JSON_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A text that is not closed goes to the end: looked for anew at each of its quotes, it would take minutes.
+_JSON_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKET: Final = ord("[")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-# Bytes that begin no map and no list (in a text or a number the others begin none either).
+# MessagePack's bytes that begin no map and no list; the others do, unless they stand in a text or a number.
 _NO_CONTAINERS: Final = bytes(set(range(256)) - set(range(0x80, 0xA0)) - {0xDC, 0xDD, 0xDE, 0xDF})
+# More of those that may are not decoded, which could take 50 ms (a text beyond ASCII has some too, but not so many).
+_CONTAINER_BYTES_MAX: Final = FIELDS_MAX * 4
 _MSGPACK_MAPS: Final = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 _json: Final = msgspec.json.Decoder()
@@ -115,6 +118,10 @@ class FieldReader:
         return {name: _json_value(parts[name]) for name in (self._wanted or parts) if name in parts}
 
     def _of_msgpack(self, payload: bytes) -> Fields:
+        containers = len(payload.translate(None, _NO_CONTAINERS))  # at most
+        if containers > _CONTAINER_BYTES_MAX:
+            self.counts.beyond_limits += 1
+            return NOTHING
         try:
             decoded = _msgpack.decode(payload)
         except _UNREADABLE:
@@ -123,8 +130,7 @@ class FieldReader:
         if type(decoded) is not dict:
             self.counts.no_map += 1
             return NOTHING
-        containers = len(payload.translate(None, _NO_CONTAINERS))
-        many = len(payload) > FIELDS_MAX * _MSGPACK_FIELD_BYTES
+        many = len(payload) > (FIELDS_MAX - NESTING_MAX) * _MSGPACK_FIELD_BYTES
         if (containers > NESTING_MAX or many) and not _within_limits(decoded):
             self.counts.beyond_limits += 1
             return NOTHING
@@ -163,13 +169,13 @@ def _json_value(part: msgspec.Raw) -> object:
 
 def _json_within_limits(payload: bytes) -> bool:
     """Whether JSON has no more fields and levels than are allowed, decided by its form alone."""
-    many = len(payload) > FIELDS_MAX * _JSON_FIELD_BYTES
+    many = len(payload) > (FIELDS_MAX - NESTING_MAX) * _JSON_FIELD_BYTES
     if not many and payload.find(b"{", 1) < 0 and _BRACKET not in payload:
         return True
     if not many and payload.count(b"{") + payload.count(b"[") <= NESTING_MAX:
         return True
     outline = _JSON_TEXT.sub(b"", payload)
-    if outline.count(b":") > FIELDS_MAX:
+    if outline.count(b":") + outline.count(b"[") > FIELDS_MAX:
         return False
     brackets = np.frombuffer(outline.translate(None, _NO_BRACKETS), np.uint8)
     # [ and { lack the bit of value 4 that ] and } have.
@@ -182,9 +188,11 @@ def _within_limits(decoded: object) -> bool:
     level: list[Any] = [decoded]
     fields = 0
     for _ in range(NESTING_MAX):
-        fields += sum([len(each) for each in level if type(each) is dict])
+        fields += sum([len(each) if type(each) is dict else 1 for each in level])
+        if fields > FIELDS_MAX:
+            return False
         inner = chain.from_iterable([each.values() if type(each) is dict else each for each in level])
         level = [each for each in inner if type(each) is dict or type(each) is list]
         if not level:
-            return fields <= FIELDS_MAX
+            return True
     return False

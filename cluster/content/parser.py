@@ -47,7 +47,19 @@ from .nodes import (
     Truth,
     constant_kind,
 )
-from .tokens import CANONICAL_FACTOR, CONSTANT, DEPTH_MAX, END, KEYWORD, NAME, SIGN, Token, complaint, shown, tokens_of
+from .tokens import (
+    CANONICAL_FACTOR,
+    CONSTANT,
+    DEPTH_MAX,
+    END,
+    KEYWORD,
+    NAME,
+    SIGN,
+    Token,
+    complaint,
+    excerpt,
+    tokens_of,
+)
 
 COMPARISONS: Final = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 # From the weakest on: what joins conditions, and what becomes of them.
@@ -128,7 +140,7 @@ class _Parser:
 
     def _unexpected(self, where: str, remedy: str) -> UsageError:
         found = self._token
-        return complaint(found.column, f"found {shown(found.written)} where {where}: {remedy}")
+        return complaint(found.column, f"found {excerpt(found.written)} where {where}: {remedy}")
 
     def _junction(self, level: int) -> Condition:
         """Conditions joined by the operator of this level, which are joined by those that bind closer themselves."""
@@ -244,7 +256,7 @@ class _Parser:
             return Truth(left)
         if not isinstance(left, Name) or TYPES[left.source] not in (None, ColumnKind.TRUTH):
             raise self._unexpected(
-                "a comparison is expected", f"go on with {shown(token.written)} = ..., IN, BETWEEN, LIKE or IS NULL"
+                "a comparison is expected", f"go on with {excerpt(token.written)} = ..., IN, BETWEEN, LIKE or IS NULL"
             )
         return Comparison("=", left, True)
 
@@ -301,7 +313,7 @@ class _Parser:
     def _named(self, token: Token, left: Name | Constant, keyword: str) -> Name:
         if isinstance(left, Name):
             return left
-        raise complaint(token.column, f"found {shown(token.written)} before {keyword}: a name is expected there")
+        raise complaint(token.column, f"found {excerpt(token.written)} before {keyword}: a name is expected there")
 
     def _typed(
         self, left_at: Token, left: Name | Constant, right_at: Token, right: Name | Constant
@@ -329,7 +341,7 @@ def _typed_constant(name_at: Token, name: Name, at: Token, value: Constant) -> C
         return value
     raise complaint(
         at.column,
-        f"{shown(at.written)} is {_WORDS[constant_kind(value)]}, and {name} is {_WORDS[wanted]}: "
+        f"{excerpt(at.written)} is {_WORDS[constant_kind(value)]}, and {name} is {_WORDS[wanted]}: "
         f"compare {name} with {_WORDS[wanted]}",
     )
 

@@ -24,11 +24,11 @@ SIGN: Final = "sign"
 END: Final = "end"
 
 _SHOWN: Final = 40
-_SEGMENT: Final = r'(?:(?:[^\W\d]|\$)[\w$]*|"(?:[^"]|"")*")'
+_SEGMENT: Final = r'(?:(?:[^\W\d]|\$)[\w$]*|"(?:[^"]|"")*+")'
 _TOKEN: Final = re.compile(
     rf"""(?P<name>{_SEGMENT}(?:\.{_SEGMENT})*)
     |(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\w$"'.])
-    |(?P<text>'(?:[^']|'')*')
+    |(?P<text>'(?:[^']|'')*+')
     |(?P<sign><>|!=|<=|>=|[=<>(),])""",
     re.VERBOSE,
 )
@@ -53,7 +53,7 @@ def complaint(column: int, what: str) -> UsageError:
     return UsageError(f"where, column {column}: {what}")
 
 
-def shown(text: str) -> str:
+def excerpt(text: str) -> str:
     """A part of a condition for a message."""
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
@@ -78,7 +78,7 @@ def tokens_of(condition: str, factor: int = 1) -> list[Token]:
         if len(found) == TOKENS_MAX * factor:
             raise complaint(
                 at + 1,
-                f"{shown(condition[at:])} goes beyond {TOKENS_MAX * factor} names, values and signs: shorten the "
+                f"{excerpt(condition[at:])} goes beyond {TOKENS_MAX * factor} names, values and signs: shorten the "
                 "condition, or make two subscriptions of it",
             )
         match = _TOKEN.match(condition, at)
@@ -121,12 +121,14 @@ def _number(written: str, column: int) -> Constant:
         return int(written)
     number = float(written)
     if isinf(number):
-        raise complaint(column, f"{shown(written)} is too large: numbers with a fraction or an exponent end at 1.8e308")
+        raise complaint(
+            column, f"{excerpt(written)} is too large: numbers with a fraction or an exponent end at 1.8e308"
+        )
     return number
 
 
 def _no_token(condition: str, at: int) -> UsageError:
-    character, rest = condition[at], shown(condition[at:])
+    character, rest = condition[at], excerpt(condition[at:])
     if character == "'":
         return complaint(at + 1, f"{rest} is not closed: end the text with ', and write a ' in it twice")
     if character == '"':

@@ -161,7 +161,7 @@ _strange = st.one_of(_values, st.sampled_from([math.nan, math.inf, -math.inf, b"
 def model_records(draw: st.DrawFn) -> ModelRecord:
     """Records whose payloads are JSON or MessagePack, or a part of one, which is nothing."""
     if draw(st.booleans()):
-        value = draw(st.dictionaries(st.sampled_from(FIELDS), _huge, max_size=6))
+        value: Any = draw(st.dictionaries(st.sampled_from(FIELDS), _huge, max_size=6))
         payload = json.dumps(value, ensure_ascii=draw(st.booleans())).encode()
     else:
         value = draw(st.dictionaries(st.sampled_from(FIELDS), _strange, max_size=6))
@@ -229,11 +229,9 @@ def _compare(sign: str, left: Any, right: Any) -> bool | None:
             return None
     elif not (all(isinstance(s, str) for s in sides) or all(isinstance(s, int | float) for s in sides)):
         return None
-    below, same = left < right, left == right
-    return {
-        "=": same, "<>": not same, "!=": not same, "<": below, "<=": below or same, ">": not (below or same),
-        ">=": not below,
-    }[sign]  # fmt: skip
+    below, same = bool(left < right), bool(left == right)
+    answers = {"=": same, "<>": not same, "!=": not same, "<": below, "<=": below or same}
+    return answers[sign] if sign in answers else not answers[{">": "<=", ">=": "<"}[sign]]
 
 
 def _value(operand: Operand, record: ModelRecord) -> Any:

@@ -149,6 +149,14 @@ def test_nesting_is_limited(make: Any, asked: list[str] | None) -> None:
     assert reader.counts.beyond_limits + reader.counts.malformed == 2
 
 
+def test_a_text_that_is_never_closed_is_looked_at_once() -> None:
+    """Looked for at each of its quotes it would take minutes."""
+    reader = FieldReader(names("a"))
+    payload = b'{"a":' + b"[]" * NESTING_MAX + b'"' + b'\\"' * 30_000
+    assert reader.fields(payload) is NOTHING
+    assert reader.counts == FieldCounts(malformed=1)
+
+
 def test_brackets_in_texts_nest_nothing() -> None:
     payload = json.dumps({"a": 1, "b": '["{\\' * 100, "c": [[]] * 100}).encode()
     assert FieldReader(names("a")).fields(payload) == {"a": 1}
@@ -156,12 +164,20 @@ def test_brackets_in_texts_nest_nothing() -> None:
 
 @pytest.mark.parametrize("pack", [lambda value: json.dumps(value).encode(), msgpack.packb])
 def test_fields_are_limited(pack: Any) -> None:
-    most = {"a": 1, "b": [{f"x{i}": 0, f"y{i}": "::"} for i in range(FIELDS_MAX // 2 - 1)]}
+    most = {"a": 1, "b": [{f"x{i}": 0, f"y{i}": "::"} for i in range(1_000)], "c": [[]] * 2_091}
+    assert FIELDS_MAX == 3 + 2 * 1_000 + 1 + 1 + 2_091
     for asked in (None, names("a")):
         reader = FieldReader(asked)
         assert reader.fields(pack(most)).get("a") == 1
-        assert reader.fields(pack(most | {"c": 1})) is NOTHING
-        assert reader.counts == FieldCounts(beyond_limits=1)
+        assert reader.fields(pack(most | {"d": 1})) is NOTHING
+        assert reader.fields(pack(most | {"c": [[]] * 2_092})) is NOTHING
+        assert reader.counts == FieldCounts(beyond_limits=2)
+
+
+def test_very_many_lists_of_messagepack_are_not_even_decoded() -> None:
+    reader = FieldReader()
+    assert reader.fields(b"\x81\xa1a" + b"\x91" * (4 * FIELDS_MAX)) is NOTHING
+    assert reader.counts == FieldCounts(beyond_limits=1)
 
 
 def test_names_beyond_ascii_are_found() -> None:

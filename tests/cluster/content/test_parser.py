@@ -118,6 +118,7 @@ def test_times_are_seconds_since_1970(written: str, seconds: float) -> None:
         ("2nd > 5", 1, "2nd > 5 begins as a number", "double quotes"),
         ("a = 'b", 5, "'b is not closed", "write a ' in it twice"),
         ('"b = 5', 1, '"b = 5 is not closed', 'write a " in it twice'),
+        ("a = 'b''c", 5, "'b''c is not closed", "write a ' in it twice"),
         ("a = NULL", 5, "found NULL", "ask with IS NULL"),
         ("a IS TRUE", 6, "found TRUE", "only IS NULL and IS NOT NULL"),
         ("a NOT IS NULL", 7, "found IS", "NOT stands before a condition"),
