@@ -7,6 +7,7 @@ cluster a part is told, each broker another one, so that its clients are spread;
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,8 @@ BROKERS_TOLD_MAX: Final = 64
 ADDRESS_CHARACTERS_MAX: Final = 300
 NAME_CHARACTERS_MAX: Final = 200
 TCP: Final = "tcp:"
+# What the resolver is asked without an error of its own: labels of 1 to 63 characters, or a number with colons.
+_TCP_ADDRESS: Final = re.compile(r"tcp:(?:[\w:%-]{1,63}\.)*[\w:%-]{1,63}\.?:([0-9]{1,5})", re.ASCII)
 
 
 class BrokerList(NamedTuple):
@@ -52,10 +55,10 @@ def _name(value: Any) -> bool:
 
 
 def _address(value: Any) -> bool:
-    if type(value) is not str or len(value) > ADDRESS_CHARACTERS_MAX or not value.startswith(TCP):
+    if type(value) is not str or len(value) > ADDRESS_CHARACTERS_MAX:
         return False
-    host, _, port = value.removeprefix(TCP).rpartition(":")
-    return bool(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+    found = _TCP_ADDRESS.fullmatch(value)
+    return found is not None and 0 < int(found[1]) < 65_536
 
 
 _LIST: Final = row(mapping(_name, each(_address)), each(_name))

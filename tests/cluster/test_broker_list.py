@@ -55,7 +55,11 @@ def test_it_is_read_as_it_was_told() -> None:
         ({"b": ("tcp:h:65536",)}, ()),
         ({"b": ("tcp::1",)}, ()),
         ({"b": ("tcp:h:\u0661",)}, ()),
-        ({"b": ("tcp:" + "h" * 300 + ":1",)}, ()),
+        ({"b": ("tcp:" + "h." * 150 + "h:1",)}, ()),
+        ({"b": ("tcp:" + "h" * 64 + ":1",)}, ()),
+        ({"b": ("tcp:a..b:1",)}, ()),
+        ({"b": ("tcp:a\0b:1",)}, ()),
+        ({"b": ("tcp:h:1\n",)}, ()),
         ({"": ("tcp:h:1",)}, ()),
         ({7: ("tcp:h:1",)}, ()),
         ({}, ("",)),
@@ -68,6 +72,12 @@ def test_it_is_read_as_it_was_told() -> None:
 def test_what_is_no_list_is_refused(value: Any) -> None:
     with pytest.raises(PeerError, match="list of"):
         read_broker_list(value)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "fe80::1%eth0", "broker-0.example.org.", "node_1"])
+def test_hosts_by_name_and_by_number(host: str) -> None:
+    told = BrokerList({"b": (f"tcp:{host}:65535",)}, ())
+    assert read_broker_list((told.addresses, told.backups)) == told
 
 
 def test_an_empty_list_is_one() -> None:
