@@ -28,6 +28,10 @@ LISTED_MOST_S: Final = 60.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MOST_S: Final = 2.0
 STEADY_S: Final = 5.0
+# A machine without power does not even refuse: the first round does not wait long for one that is silent. Later ones
+# do, since who serves may be slow while a whole fleet comes back.
+PATIENCE_FIRST_S: Final = 1.5
+PATIENCE_MOST_S: Final = 5.0
 # 2 to the power of this is beyond any of the bounds above.
 _DOUBLINGS_MAX: Final = 16
 
@@ -48,7 +52,7 @@ class BrokerChoice:
         self._attempts = 0
         self._answered_s = 0.0
         # Rounds that are over since a broker answered.
-        self.rounds = 0
+        self._rounds = 0
 
     # -- the next attempt
 
@@ -57,6 +61,10 @@ class BrokerChoice:
         doublings, self._attempts = self._attempts - 1, self._attempts + 1
         return 0.0 if doublings < 0 else self._drawn(PAUSE_FIRST_S, PAUSE_MOST_S, doublings)
 
+    def patience_s(self) -> float:
+        """Seconds that the attempt may take which `next` has named."""
+        return _doubled(PATIENCE_FIRST_S, PATIENCE_MOST_S, self._rounds)
+
     def next(self, brokers: Collection[str], near: Collection[str], now_s: float) -> str:
         """The broker to try now, one of `brokers`, of which there is at least one; `near`: those on this machine."""
         for gone in self._listed.keys() - set(brokers):
@@ -64,7 +72,7 @@ class BrokerChoice:
         left = [broker for broker in brokers if broker not in self._tried]
         if not left:
             self._tried.clear()
-            self.rounds += 1
+            self._rounds += 1
             left = list(brokers)
         ranks = {broker: rank for rank, broker in enumerate(self._backups)}
 
@@ -96,7 +104,7 @@ class BrokerChoice:
             self._listed[broker] = _Listed(known.failures, now_s)
         self._tried.clear()
         self._answered_s = now_s
-        self.rounds = 0
+        self._rounds = 0
 
     def lost(self, broker: str, backups: Sequence[str], now_s: float) -> None:
         """The link to it has ended. `backups`: who stands in for it, the local one first, as far as that is known."""
@@ -112,5 +120,9 @@ class BrokerChoice:
         return sorted(until, key=until.__getitem__)
 
     def _drawn(self, first: float, most: float, doublings: int) -> float:
-        full = min(most, first * 2 ** min(doublings, _DOUBLINGS_MAX))
+        full = _doubled(first, most, doublings)
         return self._uniform(full / 2, full)
+
+
+def _doubled(first: float, most: float, doublings: int) -> float:
+    return min(most, first * 2.0 ** min(doublings, _DOUBLINGS_MAX))

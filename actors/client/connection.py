@@ -26,9 +26,6 @@ from ..link.sockets import dial
 from .known_brokers import Endpoint, KnownBrokers, Resolve
 
 ROLE: Final = "client"
-# A machine without power does not even refuse: the first round of attempts does not wait long for one that is silent,
-# later ones do, since who serves may be slow while a whole fleet comes back.
-PATIENCE_FIRST_S: Final = 1.5
 DIAL_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 2.0
 # While no broker answers, the address is looked at again so often; while one does, it is asked which others there are.
@@ -190,7 +187,7 @@ class Connection:
             async with asyncio.timeout(self._give_up_s):
                 while self.link is None:
                     await asyncio.sleep(self._choice.pause_s())
-                    reason = await self._try_next(min(DIAL_TIMEOUT_S, PATIENCE_FIRST_S * 2**self._choice.rounds))
+                    reason = await self._try_next()
                     if reason is not None and time.monotonic() - looked_s >= LOOK_AGAIN_S:
                         await self._look_again()
                         looked_s = time.monotonic()
@@ -210,14 +207,14 @@ class Connection:
         """Try every broker once, without a pause."""
         names, last = ", ".join(self._brokers.endpoints) or "none is known", None
         for _ in self._brokers.endpoints:
-            last = await self._try_next(DIAL_TIMEOUT_S)
+            last = await self._try_next(patient=True)
             if last is None:
                 return
         if isinstance(last, LexicastError):
             raise last
         raise UnavailableError(f"no broker can be reached ({names}): {str(last or '') or 'is the cluster up?'}")
 
-    async def _try_next(self, patience_s: float) -> Exception | None:
+    async def _try_next(self, patient: bool = False) -> Exception | None:
         """One attempt: None where a link is open, else why not."""
         endpoints, now_s = self._brokers.endpoints, time.monotonic()
         if not endpoints:
@@ -225,7 +222,7 @@ class Connection:
         near = {name for name, endpoint in endpoints.items() if endpoint.is_local()}
         endpoint = endpoints[self._choice.next(endpoints, near, now_s)]
         try:
-            await self._dial(endpoint, patience_s)
+            await self._dial(endpoint, DIAL_TIMEOUT_S if patient else self._choice.patience_s())
         except (LexicastError, OSError) as error:
             self._choice.failed(endpoint.name, time.monotonic())
             log.debug("%s: %s", endpoint.name, error)

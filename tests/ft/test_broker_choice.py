@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from lexicast.ft.broker_choice import (
     LISTED_FIRST_S,
     LISTED_MOST_S,
+    PATIENCE_FIRST_S,
+    PATIENCE_MOST_S,
     PAUSE_FIRST_S,
     PAUSE_MOST_S,
     STEADY_S,
@@ -137,6 +139,26 @@ def test_pauses_and_times_grow_and_are_bounded(attempts: int, source: random.Ran
     full_s = min(LISTED_MOST_S, LISTED_FIRST_S * 2 ** (attempts - 1))
     assert choice.blacklist(full_s / 2 - 0.001) == ["b"]
     assert choice.blacklist(full_s) == []
+
+
+def test_it_goes_on_for_days() -> None:
+    choice = served("a")
+    for _ in range(100_000):
+        choice.failed(choice.next(["a", "b"], (), 0.0), 0.0)
+        assert choice.patience_s() <= PATIENCE_MOST_S
+        assert choice.pause_s() <= PAUSE_MOST_S
+    assert choice.patience_s() == PATIENCE_MOST_S
+
+
+def test_the_first_round_is_less_patient() -> None:
+    choice = served("a")
+    seen = []
+    for _ in range(9):
+        choice.next(["a", "b", "c"], (), 0.0)
+        seen.append(choice.patience_s())
+    assert seen == [PATIENCE_FIRST_S] * 3 + [2 * PATIENCE_FIRST_S] * 3 + [PATIENCE_MOST_S] * 3
+    choice.answered("b", 0.0)
+    assert choice.patience_s() == PATIENCE_FIRST_S
 
 
 def test_a_fleet_without_backups_is_spread_over_the_brokers_that_are_left() -> None:
