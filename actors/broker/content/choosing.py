@@ -39,10 +39,10 @@ class Chosen(NamedTuple):
 class BlockChoice:
     """See the module's docstring. Of one block: what it holds is looked at once, whoever asks."""
 
-    __slots__ = ("_encoder", "_made", "_picker", "_raw", "_records", "_view")
+    __slots__ = ("_encoder", "_made", "_picker", "_raw", "_records", "view")
 
     def __init__(self, view: BlockView, encoder: Encoder) -> None:
-        self._view = view
+        self.view = view
         self._encoder = encoder
         self._picker = Picker(view.block)
         self._raw: list[bytes | None] | None = None
@@ -57,7 +57,7 @@ class BlockChoice:
     @property
     def _payloads(self) -> list[bytes | None]:
         if self._raw is None:
-            self._raw = self._encoder.payloads(PLAIN, self._view)[0]
+            self._raw = self._encoder.payloads(PLAIN, self.view)[0]
         return self._raw
 
     def record(self, number: int, reader: FieldReader) -> ContentRecord:
@@ -68,7 +68,7 @@ class BlockChoice:
             records = self._records[reader] = [None] * len(self._picker.runs)
         found = records[number]
         if found is None:
-            run, block = self._picker.runs[number], self._view.block
+            run, block = self._picker.runs[number], self.view.block
             found = records[number] = ContentRecord(
                 block.meta.topics[run.topic],
                 self._payloads[number] or b"",
@@ -108,7 +108,7 @@ class BlockChoice:
         topics, grants = list[bytes](), list[Grant]()
         known: dict[tuple[int, Grant], int] = {}
         records, numbers = list[int](), list[int]()
-        names, runs = self._view.block.meta.topics, self._picker.runs
+        names, runs = self.view.block.meta.topics, self._picker.runs
         for record, parts in picks:
             key = runs[record].topic, granted_by(parts)
             number = known.get(key)
@@ -120,7 +120,7 @@ class BlockChoice:
             numbers.append(number)
         block = self._picker.pick(records, tuple(topics), numbers)
         raw = self._payloads
-        return Chosen(BlockView(block, self._view.now_us, [raw[record] for record in records]), tuple(grants))
+        return Chosen(BlockView(block, self.view.now_us, [raw[record] for record in records]), tuple(grants))
 
 
 @lru_cache(maxsize=JOINED_KEPT)

@@ -17,55 +17,53 @@ from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from ..encoding import BlockView, Encoder, Grant, Kind
 from ..granted_filters import join_grants
-from ..subscriber import Subscriber, needs_ids
-from .choosing import Chosen, Pick, choice_of
+from ..subscriber import Subscriber
+from .choosing import Pick, choice_of
+from .giving import Cohort, Giving
 from .predicate_table import PredicateTable
 
 # So many conditions of a block's topics are asked one by one; more are looked up.
 ASKED_MAX = 16
 
 
-class Cohort:
-    """Subscribers that get the same: see the module's docstring."""
-
-    __slots__ = ("grant", "members")
-
-    def __init__(self, grant: Grant) -> None:
-        self.grant = grant
-        self.members: dict[Subscriber, None] = {}
-
-
 class FilterSubscriptions:
-    """The subscriptions of one topic filter, by condition (None: without one)."""
+    """The subscriptions of one topic filter, by their condition's number."""
 
-    __slots__ = ("cohorts", "residual")
+    __slots__ = ("cohorts", "conditions", "residual")
 
     def __init__(self) -> None:
-        self.cohorts: dict[Predicate | None, dict[tuple[Kind, Grant], Cohort]] = {}
+        self.cohorts: dict[int, dict[tuple[Kind, Grant], Cohort]] = {}
+        self.conditions: dict[int, Predicate] = {}
         # Those that no index helps.
-        self.residual: set[Predicate] = set()
+        self.residual: dict[int, Predicate] = {}
 
-    def add(self, subscriber: Subscriber, grant: Grant) -> None:
+    def add(self, subscriber: Subscriber, grant: Grant, number: int, is_residual: bool) -> None:
         """A subscription."""
-        of_condition = self.cohorts.setdefault(grant.where, {})
+        of_condition = self.cohorts.get(number)
+        if of_condition is None:
+            of_condition = self.cohorts[number] = {}
+            if grant.where is not None:
+                self.conditions[number] = grant.where
+                if is_residual:
+                    self.residual[number] = grant.where
         key = subscriber.kind, grant
         cohort = of_condition.get(key)
         if cohort is None:
-            cohort = of_condition[key] = Cohort(grant)
+            cohort = of_condition[key] = Cohort(subscriber.kind, grant)
         cohort.members[subscriber] = None
 
-    def drop(self, subscriber: Subscriber, grant: Grant) -> None:
+    def drop(self, subscriber: Subscriber, grant: Grant, number: int) -> None:
         """It has ended."""
-        of_condition = self.cohorts[grant.where]
+        of_condition = self.cohorts[number]
         key = subscriber.kind, grant
         cohort = of_condition[key]
         del cohort.members[subscriber]
         if not cohort.members:
             del of_condition[key]
             if not of_condition:
-                del self.cohorts[grant.where]
-                if grant.where is not None:
-                    self.residual.discard(grant.where)
+                del self.cohorts[number]
+                self.conditions.pop(number, None)
+                self.residual.pop(number, None)
 
 
 class ContentFanout:
@@ -93,7 +91,7 @@ class ContentFanout:
 
     def insert(self, wanted: Mapping[bytes, Grant], subscriber: Subscriber) -> None:
         """Subscribe, or replace the grants."""
-        granted = self._granted.setdefault(subscriber, {})
+        predicates, granted = self._predicates, self._granted.setdefault(subscriber, {})
         for name, grant in wanted.items():
             before = granted.get(name)
             of_filter = self._of_filters.get(name)
@@ -101,15 +99,14 @@ class ContentFanout:
                 of_filter = self._of_filters[name] = FilterSubscriptions()
                 self._trie.insert(name, of_filter, None)
                 self._forget_topics(name)
-            of_filter.add(subscriber, grant)
             if grant.where is not None:
-                self._predicates.hold(grant.where)
-                if self._predicates.is_residual(grant.where):
-                    of_filter.residual.add(grant.where)
+                predicates.hold(grant.where)
+            number = predicates.number(grant.where)
+            of_filter.add(subscriber, grant, number, predicates.is_residual(number))
             if before is not None and before != grant:
-                of_filter.drop(subscriber, before)
+                of_filter.drop(subscriber, before, predicates.number(before.where))
             if before is not None and before.where is not None:
-                self._predicates.release(before.where)
+                predicates.release(before.where)
             granted[name] = grant
 
     def remove(self, filters: Iterable[bytes], subscriber: Subscriber) -> None:
@@ -122,7 +119,7 @@ class ContentFanout:
             if grant is None:
                 continue
             of_filter = self._of_filters[name]
-            of_filter.drop(subscriber, grant)
+            of_filter.drop(subscriber, grant, self._predicates.number(grant.where))
             if grant.where is not None:
                 self._predicates.release(grant.where)
             if not of_filter.cohorts:
@@ -180,17 +177,23 @@ class ContentFanout:
         if not any(concerned):
             return 0
         hits = self._hits(view, encoder, concerned)
-        choice = choice_of(view, encoder)
-        sent = 0
-        of_members: dict[Subscriber, list[Cohort]] = {}
-        for cohort in hits:
+        giving = Giving(view, encoder)
+        several: dict[Subscriber, list[Cohort]] = {}
+        granted, sent = self._granted, 0
+        for cohort, records in hits.items():
+            alone = list[Subscriber]()
             for subscriber in cohort.members:
-                of_members.setdefault(subscriber, []).append(cohort)
+                if len(granted[subscriber]) == 1:
+                    alone.append(subscriber)
+                else:
+                    several.setdefault(subscriber, []).append(cohort)
+            if alone:
+                sent += giving.of_one(cohort, records, alone)
         shares: dict[tuple[Cohort, ...], list[Subscriber]] = {}
-        for subscriber, cohorts in of_members.items():
+        for subscriber, cohorts in several.items():
             shares.setdefault(tuple(cohorts), []).append(subscriber)
         for together, subscribers in shares.items():
-            sent += _give(choice.of_picks(_picks(together, hits)), subscribers, encoder)
+            sent += giving.of_several(_picks(together, hits), subscribers)
         return sent
 
     def _hits(
@@ -204,7 +207,7 @@ class ContentFanout:
         self._looked_s += time.perf_counter() - began_s
         hits: dict[Cohort, list[int]] = {}
         for number in asked:
-            conditions = (None, *by_record.get(number, ()))
+            conditions = (0, *by_record.get(number, ()))
             got = False
             for of_filter in concerned[runs[number].topic]:
                 cohorts = of_filter.cohorts
@@ -218,13 +221,13 @@ class ContentFanout:
 
     def _holding(
         self, view: BlockView, encoder: Encoder, asked: Sequence[int], filters: Collection[FilterSubscriptions]
-    ) -> dict[int, list[Predicate]]:
+    ) -> dict[int, list[int]]:
         """By record the conditions that hold; perhaps others than those of these filters among them."""
         choice = choice_of(view, encoder)
         if sum([len(each.cohorts) for each in filters]) <= ASKED_MAX:
-            some = {condition for each in filters for condition in each.cohorts if condition is not None}
+            some = {number: predicate for each in filters for number, predicate in each.conditions.items()}
             return self._predicates.holding_of(choice, asked, some)
-        residual = {condition for each in filters for condition in each.residual}
+        residual = {number: predicate for each in filters for number, predicate in each.residual.items()}
         return self._predicates.holding(choice, asked, residual)
 
 
@@ -233,30 +236,8 @@ _NONE: dict[tuple[Kind, Grant], Cohort] = {}
 
 def _picks(cohorts: Sequence[Cohort], hits: Mapping[Cohort, Sequence[int]]) -> list[Pick]:
     """The records of these, each with the grants of those that get it."""
-    if len(cohorts) == 1:
-        grants = (cohorts[0].grant,)
-        return [(record, grants) for record in hits[cohorts[0]]]
     granted: dict[int, tuple[Grant, ...]] = {}
     for cohort in cohorts:
         for record in hits[cohort]:
             granted[record] = (*granted.get(record, ()), cohort.grant)
     return sorted(granted.items())
-
-
-def _give(part: Chosen, subscribers: Sequence[Subscriber], encoder: Encoder) -> int:
-    """Send them a part of a block."""
-    view, grants = part
-    if needs_ids(view.highest_qos, grants):
-        for subscriber in subscribers:
-            subscriber.offer(view, grants, None)
-        return view.block.count * len(subscribers)
-    # Cohorts are of one kind: who shares them is.
-    encoded = encoder.shared(subscribers[0].kind, view, grants)
-    if not encoded.data:
-        return 0
-    for subscriber in subscribers:
-        if subscriber.ready:
-            subscriber.write_tagged(encoded)
-        else:
-            subscriber.offer(view, grants, encoded)
-    return encoded.records * len(subscribers)

@@ -4,15 +4,17 @@ Conditions that mean the same are one (`Predicate`), however many subscribe to i
 index (`cluster.content.index`), which is asked once for all publications of a block; where a condition's boxes say too
 much it is asked itself. *Residual* conditions no index helps: each is asked about each publication of its topics, so
 they have a limit of their own.
+
+Whatever is looked up for each publication goes by a condition's *number*: 0 stands for none.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.extraction import columns_of
@@ -40,13 +42,6 @@ class Records(Protocol):
         ...
 
 
-class _Known(NamedTuple):
-    """A condition in the index; `exact`: what the index finds holds."""
-
-    predicate: Predicate
-    exact: bool
-
-
 class PredicateTable:
     """See the module's docstring."""
 
@@ -54,7 +49,9 @@ class PredicateTable:
         self._index = PredicateIndex()
         self._subscriptions: Counter[Predicate] = Counter()
         self._numbers: dict[Predicate, int] = {}
-        self._known: dict[int, _Known] = {}
+        self._residual: dict[int, Predicate] = {}
+        # Those whose boxes say too much.
+        self._inexact: dict[int, Predicate] = {}
         self._last_number = 0
         self._names: Counter[Name] = Counter()
         self._reader: FieldReader | None = None
@@ -67,11 +64,15 @@ class PredicateTable:
     @property
     def residual(self) -> int:
         """How many no index helps."""
-        return len(self._subscriptions) - len(self._numbers)
+        return len(self._residual)
 
-    def is_residual(self, predicate: Predicate) -> bool:
+    def number(self, predicate: Predicate | None) -> int:
+        """The number of one of them, 0 for None."""
+        return 0 if predicate is None else self._numbers[predicate]
+
+    def is_residual(self, number: int) -> bool:
         """Whether no index helps one of them."""
-        return predicate not in self._numbers
+        return number in self._residual
 
     def check(self, predicate: Predicate) -> None:
         """Raises LimitError where there is no room for one more."""
@@ -94,16 +95,19 @@ class PredicateTable:
             self._names[name] += 1
             if self._names[name] == 1:
                 self._reader = None
+        self._last_number += 1
+        number = self._numbers[predicate] = self._last_number
         boxes = boxes_of(predicate.condition)
         if boxes is None:
+            self._residual[number] = predicate
             return
-        self._last_number += 1
         try:
-            self._index.add(self._last_number, boxes)
+            self._index.add(number, boxes)
         except UsageError:  # fields that hardly another one asks for: it does without
+            self._residual[number] = predicate
             return
-        self._numbers[predicate] = self._last_number
-        self._known[self._last_number] = _Known(predicate, boxes.exact)
+        if not boxes.exact:
+            self._inexact[number] = predicate
         self._keep_up()
 
     def release(self, predicate: Predicate) -> None:
@@ -116,9 +120,9 @@ class PredicateTable:
             self._names[name] -= 1
             if not self._names[name]:
                 del self._names[name]
-        number = self._numbers.pop(predicate, None)
-        if number is not None:
-            del self._known[number]
+        number = self._numbers.pop(predicate)
+        if self._residual.pop(number, None) is None:
+            self._inexact.pop(number, None)
             self._index.remove(number)
 
     # -- the index' upkeep, between everything else
@@ -131,6 +135,11 @@ class PredicateTable:
         self._upkeep = None
         if self._index.step(BOXES_A_TURN):
             self._keep_up()
+
+    @property
+    def waiting(self) -> int:
+        """Boxes that the upkeep has yet to move."""
+        return self._index.waiting
 
     def close(self) -> None:
         """Nothing is asked any more."""
@@ -147,30 +156,29 @@ class PredicateTable:
         return self._reader
 
     def holding_of(
-        self, records: Records, numbers: Iterable[int], some: Collection[Predicate]
-    ) -> dict[int, list[Predicate]]:
+        self, records: Records, numbers: Iterable[int], some: Mapping[int, Predicate]
+    ) -> dict[int, list[int]]:
         """Of a few conditions those that hold, by the number of the publication."""
         reader = self.reader
-        found: dict[int, list[Predicate]] = {}
+        found: dict[int, list[int]] = {}
         for number in numbers:
             record = records.record(number, reader)
-            if holding := [predicate for predicate in some if predicate.matches(record)]:
+            if holding := [condition for condition, predicate in some.items() if predicate.matches(record)]:
                 found[number] = holding
         return found
 
     def holding(
-        self, records: Records, numbers: Sequence[int], residual: Collection[Predicate]
-    ) -> dict[int, list[Predicate]]:
+        self, records: Records, numbers: Sequence[int], residual: Mapping[int, Predicate]
+    ) -> dict[int, list[int]]:
         """All that hold, of those that no index helps only these; by the number of the publication."""
-        reader, known = self.reader, self._known
+        reader, inexact = self.reader, self._inexact
         asked = [records.record(number, reader) for number in numbers]
         columns = tuple(self._index.columns)
         matches = self._index.match(columns_of(asked, columns), columns)
-        found: dict[int, list[Predicate]] = {}
-        for event, key in zip(matches.events.tolist(), matches.keys.tolist(), strict=True):
-            predicate, exact = known[key]
-            if exact or predicate.matches(asked[event]):
-                found.setdefault(numbers[event], []).append(predicate)
+        found: dict[int, list[int]] = {}
+        for event, condition in zip(matches.events.tolist(), matches.keys.tolist(), strict=True):
+            if condition not in inexact or inexact[condition].matches(asked[event]):
+                found.setdefault(numbers[event], []).append(condition)
         if residual:
             for number, more in self.holding_of(records, numbers, residual).items():
                 found.setdefault(number, []).extend(more)
@@ -182,7 +190,7 @@ class PredicateTable:
         return {
             "predicates": len(self),
             "residual": self.residual,
-            "residual_predicates": [each.text for each in islice(filter(self.is_residual, self._subscriptions), SHOWN)],
+            "residual_predicates": [each.text for each in islice(self._residual.values(), SHOWN)],
             "unread_payloads": {
                 "beyond_limits": counts.beyond_limits,
                 "malformed": counts.malformed,
