@@ -121,9 +121,7 @@ def _number(written: str, column: int) -> Constant:
         return int(written)
     number = float(written)
     if isinf(number):
-        raise complaint(
-            column, f"{excerpt(written)} is too large: numbers with a fraction or an exponent end at 1.8e308"
-        )
+        raise complaint(column, f"{excerpt(written)} is too large: fractions and exponents end at 1.8e308")
     return number
 
 

@@ -96,6 +96,8 @@ def test_true(where: str, payload: Any) -> None:
         ("a.b = 1", {"a": [{"b": 1}]}),
         ("a = 9007199254740992", {"a": 2**53 + 1}),
         ("a <> a", {"a": 1}),
+        ("a < b OR a <= b OR NOT a < b", {"a": False, "b": True}),
+        ("a = b OR a <> b", {"a": 1, "b": True}),
         ("a <> 1", [1, 2]),
         ("a <> 1", b""),
         ("a <> 1", b"\xff\x00"),

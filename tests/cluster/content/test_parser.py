@@ -180,6 +180,7 @@ def test_limits() -> None:
 
     deepest = "(" * DEPTH_MAX + "a" + ")" * DEPTH_MAX
     parse_condition(deepest)
+    parse_condition(" OR ".join(["(a)"] * (DEPTH_MAX + 1)))  # beside each other
     for deeper in (f"({deepest})", f"NOT {deepest}", "NOT " * (DEPTH_MAX + 1) + "a"):
         with pytest.raises(UsageError, match="one of more than 32 within each other"):
             parse_condition(deeper)
