@@ -7,8 +7,9 @@ A broker that fails is put on a *blacklist* for a while (MigratoryData, section 
 Two rules keep a client from being stuck, whatever the blacklist says:
 
     rounds     a broker is tried once in a round, and a round has every broker that is known; those on the blacklist
-               come last in it, the one whose time ends first before the others. So with n brokers known, one that
-               lives is tried within n attempts of a round, 2 n - 1 of any moment
+               come last in it, the one whose time ends first before the others; the broker that was lost comes behind
+               all others in the first round. So with n brokers known, one that lives is tried within n attempts of a
+               round, 2 n - 1 of any moment
     pauses     grow with each attempt and have an upper bound; so do times on the blacklist. Both are drawn at random
                from the upper half of what they may be: clients that lost a broker together do not come back together
 
@@ -47,6 +48,7 @@ class BrokerChoice:
     def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self._uniform = uniform
         self._listed: dict[str, _Listed] = {}
+        self._lost = ""
         self._backups: tuple[str, ...] = ()
         self._tried: set[str] = set()
         self._attempts = 0
@@ -76,9 +78,10 @@ class BrokerChoice:
             left = list(brokers)
         ranks = {broker: rank for rank, broker in enumerate(self._backups)}
 
-        def order(broker: str) -> tuple[float, int, bool, float]:
+        def order(broker: str) -> tuple[bool, float, int, bool, float]:
+            lost = broker == self._lost and not self._rounds
             rank = ranks.get(broker, len(ranks))
-            return self._listed_until(broker, now_s), rank, broker not in near, self._uniform(0.0, 1.0)
+            return lost, self._listed_until(broker, now_s), rank, broker not in near, self._uniform(0.0, 1.0)
 
         chosen = min(left, key=order)
         self._tried.add(chosen)
@@ -112,7 +115,7 @@ class BrokerChoice:
             self._listed.pop(broker, None)
             self._attempts = 0
         self.failed(broker, now_s)
-        self._backups = tuple(backups)
+        self._lost, self._backups = broker, tuple(backups)
 
     def blacklist(self, now_s: float) -> list[str]:
         """Who is on it, the one whose time ends first before the others."""

@@ -46,6 +46,19 @@ def test_the_local_backup_comes_first_then_the_remote_one_then_any_and_the_lost_
         assert sorted(tried) == brokers
 
 
+@given(st.floats(0.0, 3.0), st.integers(2, 9), st.randoms(use_true_random=False))
+def test_the_lost_one_is_last_even_where_all_have_been_lost_before(
+    after_s: float, count: int, source: random.Random
+) -> None:
+    choice, brokers = BrokerChoice(source.uniform), [f"b{i}" for i in range(count)]
+    for number, broker in enumerate([*brokers, *brokers]):
+        choice.answered(broker, number * after_s)
+        choice.lost(broker, (), number * after_s)
+        tried = [choice.next(brokers, (), number * after_s) for _ in brokers]
+        assert sorted(tried) == brokers
+        assert tried[-1] == broker
+
+
 def test_who_is_on_this_machine_comes_first_where_nobody_stands_in() -> None:
     choice = BrokerChoice()
     brokers = [f"b{i}" for i in range(9)]
