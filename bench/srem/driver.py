@@ -3,6 +3,10 @@
 `--only` runs some of the parts, `--out` draws their pictures. Figures:
 
     index_...             matching at one broker (`index_rates`)
+    hpartition_...        subscriptions shared out among matchers, simulated (`sharing_rates`); matchers_scaling
+    hops_excess           SkipCloud's hops, and its messages beside Chord's, simulated (`overlay_messages`);
+                          chord_saving_...
+    loss_...              SkipCloud after a mass failure, simulated (`mass_failure`)
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Final, NamedTuple
 
 from .. import report as reports
 from ..report import DriverReport, Steps
-from . import index_rates
+from . import index_rates, mass_failure, overlay_messages, sharing_rates
 
 
 class SremPart(NamedTuple):
@@ -26,6 +30,9 @@ class SremPart(NamedTuple):
 
 PARTS: Final = {
     "index": SremPart(index_rates.measure, index_rates.steps),
+    "hpartition": SremPart(sharing_rates.measure, sharing_rates.steps),
+    "skipcloud": SremPart(overlay_messages.measure, overlay_messages.steps),
+    "loss": SremPart(mass_failure.measure, mass_failure.steps),
 }
 
 

@@ -20,16 +20,16 @@ def least_work(
     candidates: Sequence[CellPlace],
     matchers: Mapping[bytes, Sequence[str]],
     queued: Mapping[str, int],
-    subscriptions: Mapping[CellPlace, int],
+    work: Mapping[CellPlace, int],
 ) -> MatcherChoice | None:
     """The candidate with the least sum of what waits at the matcher and what the event adds, in comparisons of an event
     with a subscription; the first of equal ones. None: no candidate's cluster has a matcher.
 
-    `matchers`: the living members of each top cluster, who all hold the same; `queued`: what waits at each;
-    `subscriptions`: how many each place holds, 0 where that is not known.
+    `matchers`: the living members of each top cluster, who all hold the same; `queued`: what waits at each; `work`:
+    what an event adds at a place, its subscriptions and what a call costs beside them; 0 where that is not known.
     """
     offers = [
-        MatcherChoice(place, matcher, subscriptions.get(place, 0))
+        MatcherChoice(place, matcher, work.get(place, 0))
         for place in candidates
         for matcher in matchers.get(place.cluster, ())
     ]

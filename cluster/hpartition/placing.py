@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Final
 
 from ..errors import UsageError
@@ -41,8 +41,12 @@ class CellPlaces:
         return self._homes(cell, min(copies, len(self.clusters)))
 
     def _found(self, cell: CellId, copies: int) -> tuple[bytes, ...]:
-        hashed = islice(self._hashed(cell), _HASHES_A_CLUSTER * len(self.clusters))
-        return tuple(list(dict.fromkeys([*hashed, *self.clusters]))[:copies])
+        chosen: dict[bytes, None] = {}
+        for cluster in chain(islice(self._hashed(cell), _HASHES_A_CLUSTER * len(self.clusters)), self.clusters):
+            chosen[cluster] = None
+            if len(chosen) == copies:
+                break
+        return tuple(chosen)
 
     def _hashed(self, cell: CellId) -> Iterator[bytes]:
         for copy in count():
