@@ -79,7 +79,12 @@ async def test_without_a_link_for_too_long_it_finds_them_taken(
         await cut_off(coordinator, broker, road)
         clock.ahead_s += ORPHANED_S
         home.sweep(range(GROUPS))
-        await eventually(lambda: not home.get(topic_group(b"taken", GROUPS), "taken").owner, "it is nobody's")
+
+        def is_nobodys() -> bool:
+            session = home.get(topic_group(b"taken", GROUPS), "taken")
+            return session is not None and not session.owner
+
+        await eventually(is_nobodys, "it is nobody's")
         road.open.set()
         assert isinstance((await client.closed())[-1], Disconnect)
         (said,) = [record.message for record in caplog.records if "has come back" in record.message]
