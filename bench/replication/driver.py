@@ -15,6 +15,10 @@ without acknowledgements. Each with small and with large payloads (`--payloads`)
     resubscribe_s               from the death (SIGKILL) of a leader until each of these sessions, which stay connected,
                                 has got a publication that was sent after it: the longest;
                                 `resubscribe_unhurt_s`: what publishing to all of them takes with nobody lost
+    quasi_active_cpu            what it costs a broker to tell the homes of its sessions how far they are, and to save
+                                them (`--state-sessions`, at `--state-rate` messages a second in all, QoS 1): its CPU a
+                                message with and without, less 1, of the dearest shape. `all`: every session gets
+                                messages; `few`: one in ten; `silent`: one in ten acknowledges nothing
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from ..peers.session_opening import raise_open_files
 from ..report import DriverReport
 from ..stage.clusters import start_lexicast
 from ..stage.servers import Target
+from .session_state import measure_session_state
 from .subscriptions import measure_subscriptions
 
 COORDINATORS: Final = 2
@@ -86,7 +91,7 @@ def measure(report: DriverReport) -> None:
     options = report.options
     raise_open_files(len(COPIES) * (options.publishers + options.subscribers) + options.sessions + 500)
     chosen = scenarios(options)
-    steps = len(chosen) * (1 + options.rounds) + 1 + 2 * options.losses
+    steps = len(chosen) * (1 + options.rounds) + 1 + 2 * options.losses + options.state_rounds
     with reports.Steps(report.console, steps) as progress:
         if chosen:
             with clusters(COPIES) as targets:
@@ -99,6 +104,8 @@ def measure(report: DriverReport) -> None:
                     measure_subscriptions(report, progress, targets["two copies"])
                 except PeerError as error:
                     report.problem(f"{options.sessions} sessions: {error}")
+        if options.state_sessions and options.state_rounds:
+            measure_session_state(report, progress)
 
 
 def _sums(samples: dict[str, list[float | None]]) -> list[float | None]:
@@ -154,6 +161,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--subscribers", type=reports.positive, default=100, help="of `fanout` (default 100)")
     parser.add_argument("--sessions", type=int, help="with a wildcard each, 0: none (default 10000; quick 1000)")
     parser.add_argument("--losses", type=int, help="of a leader, 0: sessions are not measured (default 5; quick 1)")
+    parser.add_argument("--state-sessions", type=int, help="whose state is told, 0: none (default 10000; quick 1000)")
+    parser.add_argument("--state-rate", type=reports.positive, default=5_000, help="messages/s to them (default 5000)")
+    parser.add_argument("--state-seconds", type=float, help="length of one run (default 10; quick 2)")
+    parser.add_argument("--state-rounds", type=int, help="with clusters of their own (default 5; quick 1)")
     parser.add_argument("--messages", type=int, help="end a run after so many publications")
     parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")
     options = parser.parse_args(argv)
@@ -161,6 +172,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options.seconds = options.seconds or (0.3 if quick else 3.0)
     options.calibrate_seconds = min(0.3, options.seconds)
     options.sessions = (1_000 if quick else 10_000) if options.sessions is None else options.sessions
+    options.state_sessions = (1_000 if quick else 10_000) if options.state_sessions is None else options.state_sessions
+    options.state_seconds = options.state_seconds or (2.0 if quick else 10.0)
+    options.state_rounds = (1 if quick else 5) if options.state_rounds is None else options.state_rounds
     options.losses = (1 if quick else 5) if options.losses is None else options.losses
     return options
 
