@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..data.flights import WEATHER
-from .replay import AWARE, PLAIN, PYTHON
-from .report import DemoReport
+from .report import AWARE, PLAIN, PYTHON, DemoReport
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,10 +17,8 @@ from ..stage.parts import END_TIMEOUT_S, Part, Stage
 from .verdicts import Arrivals, Ints, read_arrivals
 
 CLIENTS: Final = "lexicast.bench.demo.clients"
-PLAIN: Final = "plain"
-AWARE: Final = "aware"
-PYTHON: Final = "python"
-SUBSCRIBERS: Final = (PLAIN, AWARE, PYTHON)
+PUBLISHED: Final = "published"
+"""Among subscribers' counts: how many publications are acknowledged."""
 
 POLL_S: Final = 0.1
 START_IN_NS: Final = 200_000_000
@@ -28,6 +26,21 @@ START_IN_NS: Final = 200_000_000
 
 STALL_S: Final = 20.0
 """Nothing has moved for so long: what is missing does not come any more."""
+
+
+@dataclass(frozen=True)
+class ReplaySubscriber:
+    """A subscriber of a replay: the part that it is, and how many messages it is to have in the end.
+
+    `over_mqtt`: its link leads to the MQTT port, else to a broker's link. `on_told` gets each line of the part.
+    """
+
+    module: str
+    role: str
+    expected: int
+    more: tuple[str, ...] = ()
+    over_mqtt: bool = True
+    on_told: Callable[[dict[str, Any]], None] = lambda told: None
 
 
 @dataclass
@@ -45,44 +58,62 @@ class ReplayOutcome:
 
 
 Progress = Callable[[Mapping[str, int], Carried], None]
-"""Is told how many publications are acknowledged ("published") and how many each subscriber has."""
+"""Is told how many publications are acknowledged (PUBLISHED) and how many each subscriber has."""
 
 
 class ReplayRun:
     """One replay whose parts are ready: subscriptions are confirmed, publishers connected."""
 
     def __init__(
-        self, replay: Replay, folder: Path, links: Links, subscribers: dict[str, Part], publishers: dict[str, Part]
+        self,
+        replay: Replay,
+        folder: Path,
+        links: Links,
+        expected: dict[str, int],
+        subscribers: dict[str, Part],
+        publishers: dict[str, Part],
     ) -> None:
-        """`folder`: where the parts leave their accounts."""
+        """`folder`: where the parts leave their accounts; `expected`: by name, how many messages are to arrive."""
         self._replay = replay
         self._folder = folder
         self._links = links
+        self._expected = expected
         self._subscribers = subscribers
         self._publishers = publishers
 
     @classmethod
-    async def open(cls, stage: Stage, replay: Replay, run: Mapping[str, Any], folder: Path, rate: float) -> Self:
+    async def open(
+        cls,
+        stage: Stage,
+        replay: Replay,
+        run: Mapping[str, Any],
+        folder: Path,
+        rate: float,
+        wanted: Mapping[str, ReplaySubscriber],
+    ) -> Self:
         """Starts all parts on `stage`; returns when all are ready. `run`: what the cluster wrote of itself (run.json).
 
         Raises `PeerError` when one does not start.
         """
-        links = await _open_links(stage, run, replay.publishers)
+        mqtt, link = mqtt_address(run), link_address(run)
+        ends = {name: mqtt if one.over_mqtt else link for name, one in wanted.items()}
+        links = await Links.open(stage, {**ends, **dict.fromkeys(replay.publishers, mqtt)})
         common = ["--events", str(replay.file), "--folder", str(folder)]
         subscribers, publishers = dict[str, Part](), dict[str, Part]()
-        for name in SUBSCRIBERS:
-            role = "subscribe-python" if name == PYTHON else "subscribe-mqtt"
-            more = ["--ray", str(run["ray_address"])] if name == PYTHON else []
-            more += ["--aware"] if name == AWARE else []
-            subscribers[name] = _client(stage, name, role, links.ports[name], [*common, *more])
+        for name, one in wanted.items():
+            arguments = _arguments(one.role, name, links.ports[name], [*common, *one.more])
+            subscribers[name] = stage.part(name, one.module, arguments, one.on_told)
         for name in replay.publishers:
             more = ["--rate", str(rate), "--last-hour", str(replay.last_hour)]
             more += [] if name == WEATHER else ["--aware"]
-            publishers[name] = _client(stage, name, "publish", links.ports[name], [*common, *more])
+            publishers[name] = stage.part(
+                name, CLIENTS, _arguments("publish", name, links.ports[name], [*common, *more])
+            )
         parts = [*subscribers.values(), *publishers.values()]
         await asyncio.gather(*[part.start() for part in parts])
         await asyncio.gather(*[part.wait_for("ready") for part in parts])
-        return cls(replay, folder, links, subscribers, publishers)
+        expected = {name: one.expected for name, one in wanted.items()}
+        return cls(replay, folder, links, expected, subscribers, publishers)
 
     def _parts(self) -> list[Part]:
         return [*self._subscribers.values(), *self._publishers.values()]
@@ -104,7 +135,7 @@ class ReplayRun:
         return self._outcome(start_ns, start_us, end_ns)
 
     async def _arrive(self, progress: Progress) -> None:
-        total = len(self._replay.events)
+        expected = {PUBLISHED: len(self._replay.events), **self._expected}
         before, since = dict[str, int](), time.monotonic()
         while time.monotonic() - since < STALL_S:
             for part in (self._links.part, *self._parts()):
@@ -112,7 +143,7 @@ class ReplayRun:
                     part.require_alive()
             counts = self.counts()
             progress(counts, self._links.carried)
-            if all(count >= total for count in counts.values()):
+            if all(counts[name] >= count for name, count in expected.items()):
                 return
             if counts != before:
                 before, since = counts, time.monotonic()
@@ -121,7 +152,7 @@ class ReplayRun:
     def counts(self) -> dict[str, int]:
         """How far each is."""
         received = {name: int(part.state.get("received", 0)) for name, part in self._subscribers.items()}
-        return {"published": _sum(self._publishers.values(), "acknowledged"), **received}
+        return {PUBLISHED: _sum(self._publishers.values(), "acknowledged"), **received}
 
     def _outcome(self, start_ns: int, start_us: int, end_ns: int) -> ReplayOutcome:
         sent_ns = np.full(len(self._replay.events), start_ns, dtype=np.int64)
@@ -133,23 +164,27 @@ class ReplayRun:
             start_ns,
             start_us,
             end_ns,
-            self.counts()["published"],
+            self.counts()[PUBLISHED],
             sent_ns,
             min(us for us in begun if us is not None),
-            {name: read_arrivals(self._folder, name) for name in SUBSCRIBERS},
+            {name: read_arrivals(self._folder, name) for name in self._subscribers},
             self._links.carried,
         )
 
 
-def _client(stage: Stage, name: str, role: str, port: int, more: Sequence[str]) -> Part:
-    return stage.part(name, CLIENTS, [role, "--name", name, "--port", str(port), *more])
+def _arguments(role: str, name: str, port: int, more: Sequence[str]) -> list[str]:
+    return [role, "--name", name, "--port", str(port), *more]
 
 
-async def _open_links(stage: Stage, run: Mapping[str, Any], publishers: Sequence[str]) -> Links:
-    mqtt = f"{run['mqtt_host']}:{run['mqtt_port']}"
+def mqtt_address(run: Mapping[str, Any]) -> str:
+    """HOST:PORT where MQTT clients connect."""
+    return f"{run['mqtt_host']}:{run['mqtt_port']}"
+
+
+def link_address(run: Mapping[str, Any]) -> str:
+    """HOST:PORT of a broker's link."""
     addresses = [address for broker in run["brokers"].values() for address in broker]
-    link = next(address.removeprefix("tcp:") for address in addresses if address.startswith("tcp:"))
-    return await Links.open(stage, {**dict.fromkeys((PLAIN, AWARE, *publishers), mqtt), PYTHON: link})
+    return next(str(address).removeprefix("tcp:") for address in addresses if address.startswith("tcp:"))
 
 
 def _sum(parts: Iterable[Part], key: str) -> int:

@@ -15,8 +15,13 @@ from rich.table import Table
 from ..data.flights import WEATHER, Replay, Sizes
 from ..report import machine
 from .history_questions import Answer, Learned
-from .replay import AWARE, PLAIN, PYTHON, SUBSCRIBERS, ReplayOutcome
+from .replay import ReplayOutcome
 from .verdicts import Verdict
+
+PLAIN: Final = "plain"
+AWARE: Final = "aware"
+PYTHON: Final = "python"
+SUBSCRIBERS: Final = (PLAIN, AWARE, PYTHON)
 
 TITLES: Final = {
     PLAIN: "plain MQTT subscriber",

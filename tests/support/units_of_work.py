@@ -12,6 +12,7 @@ RAY_FILES: Final = (
     "tests/actors/launch/test_cluster.py",
     "tests/actors/sampling/test_ray.py",
     "tests/bench/test_demo.py",
+    "tests/bench/test_demo_where.py",
     "tests/cluster/test_files.py",
     "tests/docs/test_five_minutes.py",
     "tests/raydp_jobs/test_cluster.py",
