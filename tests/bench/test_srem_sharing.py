@@ -84,7 +84,7 @@ def test_each_event_is_asked_of_one_cell_that_has_all_its_matches(sharing: Shari
     for point in points:
         ((_, (cell,)),) = made._asked(point[None, :]).items()
         least, beyond = part_bounds(made.map.partition, made.map.splits, cell)
-        inside = ((low < beyond) & (high >= least)).all(axis=1)
+        inside = np.asarray(((low < beyond) & (high >= least)).all(axis=1))
         assert made.subscriptions(cell) == inside.sum()
         assert inside[((low <= point) & (point <= high)).all(axis=1)].all()
     assert sum(map(len, made._asked(points).values())) == len(points)
