@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -92,20 +93,30 @@ class Picker:
         """These records, by number in ascending order, each as one of `topics` (indices of these, one a record), as
         readers take them: without producers and marks. `last` stays the block's."""
         block, runs = self._block, list[Run]()
-        expected = block.first
+        every, offsets, expected = self.runs, self.offsets, block.first
+        # What is gathered into a run: the block's run that it is of, the topic that this has, what it skips.
+        source: Run | None = None
+        topic, skip, count = 0, 0, 0
         for record, number in zip(records, numbers, strict=True):
-            run, offset = self.runs[record], self.offsets[record]
-            skip = offset - expected
-            last = runs[-1] if runs else None
-            if last is not None and not skip and last.topic == number and last[2:7] == run[2:7]:
-                runs[-1] = last._replace(count=last.count + 1)
+            run, offset = every[record], offsets[record]
+            if (
+                offset == expected
+                and source is not None
+                and number == topic
+                and (run is source or same_but_topic(run, source))
+            ):
+                count += 1
             else:
-                runs.append(run._replace(skip=skip, topic=number, count=1))
+                if source is not None:
+                    runs.append(source._replace(skip=skip, topic=topic, count=count))
+                source, topic, skip, count = run, number, offset - expected, 1
             expected = offset + 1
+        if source is not None:
+            runs.append(source._replace(skip=skip, topic=topic, count=count))
         meta = Meta(topics, tuple(runs), (), (), block.meta.origins, block.meta.dictionaries)
         body, lengths, ends = block.body, self._lengths, self._ends
         parts = [body[ends[record] - lengths[record] : ends[record]] for record in records]
-        packed = b"".join([len(part).to_bytes(U32, "little") for part in parts])
+        packed = array("I", map(len, parts)).tobytes()
         return _of(block, meta, packed, parts[0] if len(parts) == 1 else b"".join(parts))
 
 
@@ -120,6 +131,11 @@ def for_readers(block: Block) -> Block:
 def same_run(a: Run, b: Run) -> bool:
     """Whether two neighbouring runs agree in all but skip and count."""
     return a[1:7] == b[1:7]
+
+
+def same_but_topic(a: Run, b: Run) -> bool:
+    """Whether two runs agree in all but skip, topic and count."""
+    return a[2:7] == b[2:7]
 
 
 def _producers(producers: Sequence[ProducerRun], keep: Sequence[bool]) -> tuple[ProducerRun, ...]:

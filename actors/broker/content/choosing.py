@@ -39,15 +39,22 @@ class Chosen(NamedTuple):
 class BlockChoice:
     """See the module's docstring. Of one block: what it holds is looked at once, whoever asks."""
 
-    __slots__ = ("_encoder", "_made", "_picker", "_raw", "_records", "view")
+    __slots__ = ("_encoder", "_lazy_picker", "_made", "_raw", "_records", "view")
 
     def __init__(self, view: BlockView, encoder: Encoder) -> None:
         self.view = view
         self._encoder = encoder
-        self._picker = Picker(view.block)
+        self._lazy_picker: Picker | None = None
         self._raw: list[bytes | None] | None = None
-        self._records: dict[FieldReader, list[ContentRecord | None]] = {}
+        self._records: dict[FieldReader, list[ContentRecord]] = {}
         self._made: dict[Grants, Chosen | None] = {}
+
+    @property
+    def _picker(self) -> Picker:
+        # Of most blocks of the past nothing is picked.
+        if self._lazy_picker is None:
+            self._lazy_picker = Picker(self.view.block)
+        return self._lazy_picker
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -60,24 +67,20 @@ class BlockChoice:
             self._raw = self._encoder.payloads(PLAIN, self.view)[0]
         return self._raw
 
-    def record(self, number: int, reader: FieldReader) -> ContentRecord:
-        """A record as conditions ask of it, whose names `reader` knows. A payload that cannot be decompressed has no
-        fields."""
-        records = self._records.get(reader)
-        if records is None:
-            records = self._records[reader] = [None] * len(self._picker.runs)
-        found = records[number]
+    def records(self, reader: FieldReader) -> list[ContentRecord]:
+        """The records as conditions ask of them, whose names `reader` knows. A payload that cannot be decompressed has
+        no fields."""
+        found = self._records.get(reader)
         if found is None:
-            run, block = self._picker.runs[number], self.view.block
-            found = records[number] = ContentRecord(
-                block.meta.topics[run.topic],
-                self._payloads[number] or b"",
-                reader,
-                block.time_us,
-                run.flags & QOS_MASK,
-                bool(run.flags & RETAIN),
-                run.properties,
-            )
+            found = self._records[reader] = []
+            block, raw = self.view.block, self._payloads
+            topics, time_us = block.meta.topics, block.time_us
+            for run in block.meta.runs:
+                topic, qos, retain, properties = topics[run.topic], run.flags & QOS_MASK, run.flags & RETAIN > 0, run[5]
+                found += [
+                    ContentRecord(topic, payload or b"", reader, time_us, qos, retain, properties)
+                    for payload in raw[len(found) : len(found) + run.count]
+                ]
         return found
 
     def of_grants(self, grants: Grants) -> Chosen | None:
@@ -92,15 +95,19 @@ class BlockChoice:
         parts_of = [() if grant is None else grant.any_of or (grant,) for grant in grants]
         names = frozenset([n for parts in parts_of for p in parts if p.where is not None for n in p.where.names])
         reader = reader_of(names)
-        picks: list[Pick] = []
-        for number, run in enumerate(self._picker.runs):
+        picks, records, end = list[Pick](), self.records(reader), 0
+        for run in self.view.block.meta.runs:
+            at, end = end, end + run.count
             parts = parts_of[run.topic]
-            if not parts:
-                continue
-            record = self.record(number, reader)
-            holding = tuple([part for part in parts if part.where is None or part.where.matches(record)])
-            if holding:
-                picks.append((number, holding))
+            if len(parts) == 1 and parts[0].where is not None:
+                matches = parts[0].where.matches
+                picks += [(number, parts) for number in range(at, end) if matches(records[number])]
+            elif parts:
+                for number in range(at, end):
+                    record = records[number]
+                    holding = tuple([part for part in parts if part.where is None or part.where.matches(record)])
+                    if holding:
+                        picks.append((number, holding))
         return self.of_picks(picks) if picks else None
 
     def of_picks(self, picks: Iterable[Pick]) -> Chosen:
@@ -109,13 +116,15 @@ class BlockChoice:
         known: dict[tuple[int, Grant], int] = {}
         records, numbers = list[int](), list[int]()
         names, runs = self.view.block.meta.topics, self._picker.runs
+        topic, granting, number = -1, (), -1  # of the record before: mostly the same
         for record, parts in picks:
-            key = runs[record].topic, granted_by(parts)
-            number = known.get(key)
-            if number is None:
-                number = known[key] = len(topics)
-                topics.append(names[key[0]])
-                grants.append(key[1])
+            if parts is not granting or runs[record].topic != topic:
+                topic, granting = runs[record].topic, parts
+                grant = granted_by(parts)
+                number = known.setdefault((topic, grant), len(topics))
+                if number == len(topics):
+                    topics.append(names[topic])
+                    grants.append(grant)
             records.append(record)
             numbers.append(number)
         block = self._picker.pick(records, tuple(topics), numbers)

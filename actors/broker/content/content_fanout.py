@@ -37,8 +37,10 @@ class FilterSubscriptions:
         # Those that no index helps.
         self.residual: dict[int, Predicate] = {}
 
-    def add(self, subscriber: Subscriber, grant: Grant, number: int, is_residual: bool) -> None:
-        """A subscription."""
+    def add(
+        self, subscriber: Subscriber, granted: Collection[bytes], grant: Grant, number: int, is_residual: bool
+    ) -> None:
+        """A subscription of one that has all of `granted`, also of those to come."""
         of_condition = self.cohorts.get(number)
         if of_condition is None:
             of_condition = self.cohorts[number] = {}
@@ -50,7 +52,7 @@ class FilterSubscriptions:
         cohort = of_condition.get(key)
         if cohort is None:
             cohort = of_condition[key] = Cohort(subscriber.kind, grant)
-        cohort.members[subscriber] = None
+        cohort.members[subscriber] = granted
 
     def drop(self, subscriber: Subscriber, grant: Grant, number: int) -> None:
         """It has ended."""
@@ -102,7 +104,7 @@ class ContentFanout:
             if grant.where is not None:
                 predicates.hold(grant.where)
             number = predicates.number(grant.where)
-            of_filter.add(subscriber, grant, number, predicates.is_residual(number))
+            of_filter.add(subscriber, granted, grant, number, predicates.is_residual(number))
             if before is not None and before != grant:
                 of_filter.drop(subscriber, before, predicates.number(before.where))
             if before is not None and before.where is not None:
@@ -179,11 +181,11 @@ class ContentFanout:
         hits = self._hits(view, encoder, concerned)
         giving = Giving(view, encoder)
         several: dict[Subscriber, list[Cohort]] = {}
-        granted, sent = self._granted, 0
+        sent = 0
         for cohort, records in hits.items():
             alone = list[Subscriber]()
-            for subscriber in cohort.members:
-                if len(granted[subscriber]) == 1:
+            for subscriber, filters in cohort.members.items():
+                if len(filters) == 1:
                     alone.append(subscriber)
                 else:
                     several.setdefault(subscriber, []).append(cohort)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..encoding import BlockView, Encoder, Grant, Kind
 from ..subscriber import Subscriber, needs_ids
@@ -20,7 +20,8 @@ class Cohort:
         self.alike = alike_of(kind, grant._replace(qos=0, where=None))
         # Whether they may get packet ids; with No Local it depends on the publisher who gets what.
         self.with_ids = grant.qos > 0 or grant.no_local
-        self.members: dict[Subscriber, None] = {}
+        # Each with all its subscriptions, its filters.
+        self.members: dict[Subscriber, Collection[bytes]] = {}
 
 
 class Giving:

@@ -37,8 +37,8 @@ SHOWN: Final = 5
 class Records(Protocol):
     """Publications by number (`choosing.BlockChoice`)."""
 
-    def record(self, number: int, reader: FieldReader) -> ContentRecord:
-        """One of them."""
+    def records(self, reader: FieldReader) -> Sequence[ContentRecord]:
+        """All of them."""
         ...
 
 
@@ -159,10 +159,10 @@ class PredicateTable:
         self, records: Records, numbers: Iterable[int], some: Mapping[int, Predicate]
     ) -> dict[int, list[int]]:
         """Of a few conditions those that hold, by the number of the publication."""
-        reader = self.reader
+        asked = records.records(self.reader)
         found: dict[int, list[int]] = {}
         for number in numbers:
-            record = records.record(number, reader)
+            record = asked[number]
             if holding := [condition for condition, predicate in some.items() if predicate.matches(record)]:
                 found[number] = holding
         return found
@@ -171,8 +171,8 @@ class PredicateTable:
         self, records: Records, numbers: Sequence[int], residual: Mapping[int, Predicate]
     ) -> dict[int, list[int]]:
         """All that hold, of those that no index helps only these; by the number of the publication."""
-        reader, inexact = self.reader, self._inexact
-        asked = [records.record(number, reader) for number in numbers]
+        inexact, every = self._inexact, records.records(self.reader)
+        asked = every if len(numbers) == len(every) else [every[number] for number in numbers]
         columns = tuple(self._index.columns)
         matches = self._index.match(columns_of(asked, columns), columns)
         found: dict[int, list[int]] = {}
