@@ -17,22 +17,14 @@ from lexicast.actors.broker.content.content_fanout import ContentFanout
 from lexicast.actors.broker.content.predicate_table import PredicateTable
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.subscriber import Subscriber
+from lexicast.bench.srem.condition_model import ModelRecord, Tree, truth, written
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block, Meta, Run, pack_meta
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import LimitError
 from lexicast.cluster.topics.names import matches
 from lexicast.compression.wire import AliasTable, Recoder
 
-from ...support.condition_model import (
-    ModelRecord,
-    Tree,
-    bounding_trees,
-    few_values_records,
-    model_records,
-    trees,
-    truth,
-    written,
-)
+from ...support.condition_model import bounding_trees, few_values_records, model_records, trees
 
 FILTERS = [b"#", b"a", b"+/a", b"a/#"]
 SUBSCRIBERS = 5

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lexicast.bench.srem.condition_model import Tree, written
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.content.tokens import TOKENS_MAX, tokens_of
 from lexicast.cluster.errors import UsageError
 
-from ...support.condition_model import Tree, trees, written
+from ...support.condition_model import trees
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 
+from lexicast.bench.srem.condition_model import ModelRecord, Tree, truth, written
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.evaluation import question
 from lexicast.cluster.content.fields import FieldReader
@@ -18,7 +19,7 @@ from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.properties import USER_PROPERTY
 
-from ...support.condition_model import ModelRecord, Tree, model_records, trees, truth, written
+from ...support.condition_model import model_records, trees
 
 
 def content_record(record: ModelRecord, reader: FieldReader) -> ContentRecord:

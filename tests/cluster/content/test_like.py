@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lexicast.bench.srem.condition_model import alike
 from lexicast.cluster.content.like import LIKE_CHARACTERS_MAX, Wildcard, matcher, parse_pattern, pattern_text
-
-from ...support.condition_model import alike
 
 texts = st.text("ab%_!", max_size=9)
 patterns = st.lists(st.sampled_from(["a", "b", "%", "_", "!%", "!_", "!!", "a_b"]), max_size=8).map("".join)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lexicast.bench.srem.condition_model import HUGE, SPECIAL, ModelRecord, Tree, truth, written
 from lexicast.cluster.content.boxes import Boxes, Interval, text_value
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.extraction import columns_of
@@ -17,18 +18,7 @@ from lexicast.cluster.content.normal_form import CONJUNCTS_MAX, boxes_of
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import UsageError
 
-from ...support.condition_model import (
-    HUGE,
-    SPECIAL,
-    ModelRecord,
-    Tree,
-    bounding_trees,
-    few_values_records,
-    model_records,
-    trees,
-    truth,
-    written,
-)
+from ...support.condition_model import bounding_trees, few_values_records, model_records, trees
 
 
 def lies_in(boxes: Boxes, record: ContentRecord) -> bool:
