@@ -111,6 +111,7 @@ async def test_the_remote_backup_is_next_where_the_local_one_is_gone_too(tmp_pat
             await kill(brokers[0])
             await bus.publish("t", b"at the remote one")
             assert bus.broker_name == "broker-2"
+            assert "broker-1" in bus.internals.connection._choice._listed  # it has failed: it is blacklisted
 
 
 async def test_brokers_that_come_later_are_told_while_a_client_is_connected(
