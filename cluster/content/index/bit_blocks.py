@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .growing import GrowingArray
-from .ranks import RANK_BITS, RANKS, Integers, Words
+from .ranks import RANK_BITS, RANKS, Integers, Places, Words
 
 BLOCK: Final = 64
 BIT_WORDS: Final = 128
@@ -31,7 +31,9 @@ FREE: Final = -1
 _WORD_BITS: Final = 64
 # A frame maps ranks to segments by a multiplication and a shift: both stay below 2**31.
 _FRAME_BITS: Final = 16
-_FACTOR_MAX: Final = 1 << (31 - RANK_BITS)
+# Words of the summary times events that are looked at together: they stay in the processor's cache.
+_SUMMARY_AT_ONCE: Final = 1 << 14
+_FACTOR_MAX: Final = (1 << (31 - RANK_BITS)) - 1
 
 
 class BitBlocks:
@@ -46,19 +48,25 @@ class BitBlocks:
         self._segments = BIT_WORDS // dimensions
         self._summary_segments = SUMMARY_WORDS // dimensions
         self._bits = GrowingArray(np.uint64, BIT_WORDS)
-        self._frames = GrowingArray(np.int32, dimensions, 2)
         self._rows = GrowingArray(np.int32, BLOCK)
         self._held = GrowingArray(np.uint8)
+        # Of each dimension: where a block's frame begins, segments a rank << _FRAME_BITS.
+        self._first_ranks = [GrowingArray(np.int32) for _ in range(dimensions)]
+        self._factors = [GrowingArray(np.int32) for _ in range(dimensions)]
         self._summary = GrowingArray(np.uint64, SUMMARY_WORDS)
 
     @property
     def nbytes(self) -> int:
         """What they take of memory."""
-        return sum([each.nbytes for each in (self._bits, self._frames, self._rows, self._held, self._summary)])
+        return self._summary.nbytes + sum([each.nbytes for each in self._by_block])
 
-    def rows(self, blocks: Integers) -> NDArray[np.int32]:
-        """The row at each place [blocks x 64], or FREE."""
-        return self._rows.array[blocks]
+    @property
+    def _by_block(self) -> tuple[GrowingArray, ...]:
+        return self._bits, self._rows, self._held, *self._first_ranks, *self._factors
+
+    def rows(self, blocks: Integers) -> Integers:
+        """The row at each place [... x 64], or FREE."""
+        return self._rows.array[blocks].astype(np.int64)
 
     def held(self, blocks: Integers) -> Integers:
         """How many boxes each block holds."""
@@ -67,7 +75,7 @@ class BitBlocks:
     def append(self, blocks: int) -> Integers:
         """New blocks, to be written before anything else; their numbers."""
         first, self.count = self.count, self.count + blocks
-        for each in (self._bits, self._frames, self._rows, self._held):
+        for each in self._by_block:
             each.reserve(self.count)
         words, new_words = -(-first // _WORD_BITS), -(-self.count // _WORD_BITS)
         self._summary.reserve(new_words)
@@ -77,46 +85,49 @@ class BitBlocks:
     def cut(self, count: int) -> None:
         """Drop all blocks from `count` on."""
         self.count = count
-        for each in (self._bits, self._frames, self._rows, self._held):
+        for each in self._by_block:
             each.shrink(count)
         words, left = -(-count // _WORD_BITS), count % _WORD_BITS
         if left:
             self._summary.array[words - 1] &= np.uint64((1 << left) - 1)
         self._summary.shrink(words)
 
-    def write(self, blocks: Integers, rows: Integers, low: Integers, high: Integers) -> None:
+    def write(self, blocks: Integers, rows: Integers, low: Places, high: Places) -> None:
         """What blocks hold from now on: rows [blocks x 64], FREE where a place is; ranks [blocks x 64 x dimensions], of
         which those of free places do not matter."""
         taken = rows != FREE
         self._rows.array[blocks] = rows
         self._held.array[blocks] = taken.sum(axis=1)
-        self._frames.array[blocks] = frames = self._framed(taken[:, :, None], low, high)
-        first, last = self._segment(frames[:, None], low), self._segment(frames[:, None], high)
-        first[~taken] = self._segments
-        segments = np.arange(self._segments)[:, None]
-        # [blocks x dimensions x segments x 64], the 64 packed into a word
-        first, last = first.transpose(0, 2, 1)[:, :, None], last.transpose(0, 2, 1)[:, :, None]
-        packed = np.packbits((first <= segments) & (segments <= last), axis=3, bitorder="little").view(np.uint64)
-        self._bits.array[blocks, : self._dimensions * self._segments] = packed.reshape(len(blocks), -1)
-        self._clear_summary(blocks)
+        self._frame(blocks, taken, low, high)
+        segments = np.arange(self._segments, dtype=np.uint8)[:, None]
+        for dimension in range(self._dimensions):
+            first, last = [
+                self._segment(dimension, blocks[:, None], ranks[:, :, dimension]).astype(np.uint8)
+                for ranks in (low, high)
+            ]
+            first[~taken] = self._segments
+            # [blocks x segments x 64], the 64 packed into a word
+            inside = (first[:, None] <= segments) & (segments <= last[:, None])
+            words = np.packbits(inside, axis=2, bitorder="little").view(np.uint64)[:, :, 0]
+            self._bits.array[blocks, dimension * self._segments : (dimension + 1) * self._segments] = words
         at, places = np.nonzero(taken)
-        self._summarise(blocks[at], low[at, places], high[at, places])
+        self._summarise_anew(blocks, at, low[at, places], high[at, places])
 
-    def insert(self, blocks: Integers, rows: Integers, low: Integers, high: Integers) -> Integers:
+    def insert(self, blocks: Integers, rows: Integers, low: Places, high: Places) -> Integers:
         """Enter boxes, in ascending order of blocks, which have room for them; returns their slots."""
         firsts = np.flatnonzero(np.diff(blocks, prepend=-1))
         counts = np.diff(firsts, append=len(blocks))
         nth = np.arange(len(blocks)) - np.repeat(firsts, counts)
-        free = np.cumsum(self._rows.array[blocks[firsts]] == FREE, axis=1)
+        free = np.cumsum(self._rows.array[blocks[firsts]] == FREE, axis=1, dtype=np.uint8)
         places: Integers = (free[np.repeat(np.arange(len(firsts)), counts)] <= nth[:, None]).sum(axis=1)
         self._rows.array[blocks, places] = rows
         self._held.array[blocks[firsts]] += counts.astype(np.uint8)
-        frames = self._frames.array[blocks]
-        first, last = self._segment(frames, low), self._segment(frames, high)
-        base = blocks[:, None] * BIT_WORDS + np.arange(self._dimensions) * self._segments
-        words, which = _spans(base + first, last - first + 1)
         masks = np.uint64(1) << places.astype(np.uint64)
-        np.bitwise_or.at(self._bits.array.reshape(-1), words, masks[which // self._dimensions])
+        bits = self._bits.array.reshape(-1)
+        for dimension in range(self._dimensions):
+            first, last = [self._segment(dimension, blocks, ranks[:, dimension]) for ranks in (low, high)]
+            words, which = _spans(blocks * BIT_WORDS + dimension * self._segments + first, last - first + 1)
+            np.bitwise_or.at(bits, words, masks.take(which))
         self._summarise(blocks, low, high)
         return blocks * BLOCK + places
 
@@ -132,69 +143,100 @@ class BitBlocks:
         self._held.array[block] -= 1
         self._bits.array[block] &= ~np.uint64(1 << place)
 
-    def candidates(self, ranks: Sequence[Integers]) -> tuple[Integers, Integers]:
+    def candidates(self, ranks: Sequence[Places]) -> tuple[Integers, Integers]:
         """(events, rows) that may match: all that do, in no order. ranks: of the events, for each dimension."""
-        left = self._summary.array[: -(-self.count // _WORD_BITS)].take(self._summary_segment(ranks[0]), axis=1)
-        for dimension in range(1, self._dimensions):
-            segments = self._summary_segment(ranks[dimension]) + dimension * self._summary_segments
-            left &= self._summary.array[: len(left)].take(segments, axis=1)
-        at, bits = _set_bits(left.reshape(-1))
-        words, events = np.divmod(at, len(ranks[0]))
-        blocks = words * _WORD_BITS + bits
-        boxes = self._boxes(blocks, [each.take(events) for each in ranks])
-        at, places = _set_bits(boxes)
-        return events.take(at), self._rows.array.reshape(-1).take(blocks.take(at) * BLOCK + places)
+        summary = self._summary.array[: -(-self.count // _WORD_BITS)]
+        segments = [
+            self._summary_segment(own) + dimension * self._summary_segments for dimension, own in enumerate(ranks)
+        ]
+        at_once = max(1, _SUMMARY_AT_ONCE // len(ranks[0]))
+        found = [
+            self._in_blocks(_all_of(summary[first : first + at_once], segments), first, ranks)
+            for first in range(0, len(summary), at_once)
+        ]
+        events, slots = found[0] if len(found) == 1 else [np.concatenate(each) for each in zip(*found, strict=True)]
+        return events, self._rows.array.reshape(-1).take(slots).astype(np.int64)
 
-    def _boxes(self, blocks: Integers, ranks: Sequence[Integers]) -> Words:
+    def _in_blocks(self, left: Words, first: int, ranks: Sequence[Places]) -> tuple[Integers, Integers]:
+        """(events, slots) that may match, of the blocks that are left [words x events], from word `first` on."""
+        at, bits = _set_bits(left.reshape(-1))
+        words = at // left.shape[1]
+        events = at - words * left.shape[1]
+        blocks = (words + first) * _WORD_BITS + bits
+        at, places = _set_bits(self._boxes(blocks, events, ranks))
+        return events.take(at), blocks.take(at) * BLOCK + places
+
+    def _boxes(self, blocks: Integers, events: Integers, ranks: Sequence[Places]) -> Words:
         """For each pair of a block and an event, the boxes that may match, as bits."""
         bits = self._bits.array.reshape(-1)
-        found = None
-        for dimension, own in enumerate(ranks):
-            frames = self._frames.array[:, dimension].take(blocks, axis=0)
-            words = bits.take(self._segment(frames, own) + blocks * BIT_WORDS + dimension * self._segments)
-            found = words if found is None else np.bitwise_and(found, words, out=found)
-        assert found is not None
+        words = blocks * BIT_WORDS
+        found: Words = bits.take(words + self._segment(0, blocks, ranks[0].take(events)))
+        for dimension in range(1, self._dimensions):
+            words += self._segments
+            found &= bits.take(words + self._segment(dimension, blocks, ranks[dimension].take(events)))
         return found
 
-    def _framed(self, taken: NDArray[np.bool_], low: Integers, high: Integers) -> NDArray[np.int32]:
-        """The frames [blocks x dimensions x 2], (first rank, factor), for boxes [blocks x 64 x dimensions]."""
+    def _frame(self, blocks: Integers, taken: NDArray[np.bool_], low: Places, high: Places) -> None:
+        """Set the frames for boxes [blocks x 64 x dimensions]."""
         # Where an interval is open no box differs from another: the frame need not reach there.
-        least = np.where(low > 0, low, high)
-        most = np.where(high < RANKS - 1, high, low)
-        first = least.min(axis=1, where=taken, initial=RANKS - 1)
-        last = most.max(axis=1, where=taken, initial=0)
-        nothing = last < first
-        first[nothing], last[nothing] = 0, RANKS - 1
-        span = last - first + 1
-        factor = np.minimum((self._segments << _FRAME_BITS) // span, _FACTOR_MAX - 1)
-        return np.stack([first, factor], axis=-1).astype(np.int32)
+        least = np.where(low > 0, low, high).min(axis=1, where=taken[:, :, None], initial=RANKS - 1)
+        most = np.where(high < RANKS - 1, high, low).max(axis=1, where=taken[:, :, None], initial=0)
+        nothing = most < least
+        least[nothing], most[nothing] = 0, RANKS - 1
+        factors = np.minimum((self._segments << _FRAME_BITS) // (most - least + 1), _FACTOR_MAX)
+        for dimension in range(self._dimensions):
+            self._first_ranks[dimension].array[blocks] = least[:, dimension]
+            self._factors[dimension].array[blocks] = factors[:, dimension]
 
-    def _segment(self, frames: NDArray[np.int32], ranks: Integers) -> Integers:
-        """The segments of ranks [...] in frames [... x 2]."""
-        scaled: Integers = (ranks - frames[..., 0]) * frames[..., 1] >> _FRAME_BITS
-        return scaled.clip(0, self._segments - 1)
+    def _segment(self, dimension: int, blocks: Integers, ranks: Places) -> Places:
+        """The segments of ranks in their blocks' frames."""
+        segments: Places = ranks - self._first_ranks[dimension].array.take(blocks)
+        segments *= self._factors[dimension].array.take(blocks)
+        segments >>= _FRAME_BITS
+        np.maximum(segments, 0, out=segments)
+        return np.minimum(segments, self._segments - 1, out=segments)
 
-    def _summary_segment(self, ranks: Integers) -> Integers:
+    def _summary_segment(self, ranks: Places) -> Places:
         return ranks * self._summary_segments >> RANK_BITS
 
-    def _clear_summary(self, blocks: Integers) -> None:
-        masks = ~(np.uint64(1) << (blocks % _WORD_BITS).astype(np.uint64))
-        np.bitwise_and.at(self._summary.array, blocks // _WORD_BITS, masks[:, None])
+    def _summarise_anew(self, blocks: Integers, at: Integers, low: Places, high: Places) -> None:
+        """Set the summary of blocks that hold these boxes and no others. at: of which of the blocks each is."""
+        own = np.uint64(1) << (blocks % _WORD_BITS).astype(np.uint64)
+        np.bitwise_and.at(self._summary.array, blocks // _WORD_BITS, ~own[:, None])
+        # How many boxes begin in a segment less those that ended before it: their sum up to it are those in it.
+        size = self._summary_segments + 1
+        base = (at * self._dimensions)[:, None] + np.arange(self._dimensions)
+        places = len(blocks) * self._dimensions * size
+        begin, end = [
+            np.bincount((base * size + self._summary_segment(ranks)).reshape(-1) + behind, minlength=places)
+            for ranks, behind in ((low, 0), (high, 1))
+        ]
+        inside = np.cumsum((begin - end).reshape(len(blocks), self._dimensions, size), axis=2) > 0
+        which, dimensions, segments = np.nonzero(inside)
+        words = blocks[which] // _WORD_BITS * SUMMARY_WORDS + dimensions * self._summary_segments + segments
+        np.bitwise_or.at(self._summary.array.reshape(-1), words, own[which])
 
-    def _summarise(self, blocks: Integers, low: Integers, high: Integers) -> None:
+    def _summarise(self, blocks: Integers, low: Places, high: Places) -> None:
         first, last = self._summary_segment(low), self._summary_segment(high)
         base = (blocks // _WORD_BITS * SUMMARY_WORDS)[:, None] + np.arange(self._dimensions) * self._summary_segments
-        words, which = _spans(base + first, last - first + 1)
+        words, which = _spans((base + first).reshape(-1), (last - first + 1).reshape(-1))
         masks = np.uint64(1) << (blocks % _WORD_BITS).astype(np.uint64)
-        np.bitwise_or.at(self._summary.array.reshape(-1), words, masks[which // self._dimensions])
+        np.bitwise_or.at(self._summary.array.reshape(-1), words, masks.repeat(self._dimensions).take(which))
 
 
-def _spans(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
+def _all_of(summary: Words, segments: Sequence[Places]) -> Words:
+    """The blocks that have all these segments, as bits [words x events]."""
+    left: Words = summary.take(segments[0], axis=1)
+    for own in segments[1:]:
+        left &= summary.take(own, axis=1)
+    return left
+
+
+def _spans(starts: Integers, counts: NDArray[Any]) -> tuple[Integers, Integers]:
     """The numbers start, start + 1, ... of each span one after the other, and which span each is of."""
-    counts = counts.reshape(-1)
     which = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) + (starts.reshape(-1) - ends + counts)[which], which
+    return np.arange(len(which)) + (starts - ends + counts).take(which), which
 
 
 def _set_bits(words: Words) -> tuple[Integers, Integers]:

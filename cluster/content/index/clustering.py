@@ -1,24 +1,24 @@
 """Boxes along a z-curve: which block a box goes into, so that what lies close together is in one block.
 
-A directory says where on the curve each block begins. A box goes into the block of its place, or, where that is full,
-into a neighbour that has room; where none has, the block is split at its middle. (As in a B*-tree, whose leaves are so
-fuller than a B-tree's: Knuth, volume 3, section 6.2.4. The order is for speed alone, so a box in the neighbour's block
-needs nothing that would find it there.)
+A directory says where on the curve each block begins. Where a block gets more boxes than it has room for, its boxes and
+the next block's are shared out anew along the curve, among as many blocks as are well filled by them: a B*-tree's
+leaves (Knuth, volume 3, section 6.2.4), which so stay fuller than a B-tree's. Boxes never leave the order of the curve:
+put into a neighbour that had room, out of order, they cost three times as many blocks an event.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .bit_blocks import BLOCK, FREE, BitBlocks
 from .box_rows import BoxRows
-from .ranks import Integers, Ranks, Words
+from .ranks import Integers, Places, Ranks, Words
 
-# The block itself, then those on either side of it.
-_NEIGHBOURS: Final = (0, 1, -1)
+# What blocks hold at most after boxes were shared out: ten places are free.
+_FILLED: Final = 54
 
 
 class Clustering:
@@ -28,11 +28,10 @@ class Clustering:
         self.ranks = ranks
         self.held = 0
         self._rows = rows
-        self._dimensions = dimensions
         self._blocks = BitBlocks(dimensions)
         self._order = self._blocks.append(1)
         self._starts: Words = np.zeros(1, np.uint64)
-        empty = np.zeros((1, BLOCK, dimensions), np.int64)
+        empty = np.zeros((1, BLOCK, dimensions), np.int32)
         self._blocks.write(self._order, np.full((1, BLOCK), FREE), empty, empty)
 
     @property
@@ -45,20 +44,26 @@ class Clustering:
         """How many boxes its blocks have room for, those that they hold included."""
         return self._blocks.count * BLOCK
 
-    def place(self, rows: Integers) -> None:
-        """Take rows in."""
-        low, high = self.ranks.of_bounds(self._rows.bounds(rows))
-        codes = self.ranks.z_codes(low, high)
-        order = np.argsort(codes)
-        rows, low, high, codes = rows[order], low[order], high[order], codes[order]
-        self.held += len(rows)
-        while len(rows):
-            for step in _NEIGHBOURS:
-                at = np.searchsorted(self._starts, codes, "right") - 1 + step
-                left = ~self._fill(self._order[np.clip(at, 0, len(self._order) - 1)], rows, low, high)
-                rows, low, high, codes = rows[left], low[left], high[left], codes[left]
-            if len(rows):
-                self._split(np.unique(np.searchsorted(self._starts, codes, "right") - 1))
+    def place(self, rows: Integers, blocks_max: int) -> Integers:
+        """Take rows in, and share out the boxes of some `blocks_max` blocks at most for it; the rows that would take
+        more than that, which stay out."""
+        ranked = self._ranked(rows)
+        at = np.searchsorted(self._starts, ranked.codes, "right") - 1
+        order = np.argsort(at, kind="stable")
+        ranked, at = ranked.take(order), at[order]
+        firsts = np.flatnonzero(np.diff(at, prepend=-1))
+        places, counts = at[firsts], np.diff(firsts, append=len(at))
+        over = places[self._blocks.held(self._order[places]) + counts > BLOCK]
+        shared = over[: max(1, blocks_max // 2)]
+        # Each with the next one; those of a run are shared out together.
+        shared = np.unique(np.minimum(np.concatenate([shared, shared + 1]), len(self._order) - 1))
+        within, waits = np.isin(at, shared), np.isin(at, over)
+        self._insert(ranked.take(~(within | waits)), at[~(within | waits)])
+        if len(shared):
+            self._share_out(shared, ranked.take(within), at[within])
+        left: Integers = ranked.rows[waits & ~within]
+        self.held += len(rows) - len(left)
+        return left
 
     def holds(self, slot: int, row: int) -> bool:
         """Whether it is this one that has the row there."""
@@ -75,50 +80,88 @@ class Clustering:
         count = self._blocks.count
         blocks = np.arange(count - min(count, max(1, most // BLOCK)), count)
         rows = self._blocks.rows(blocks)
-        self._blocks.cut(int(blocks[0]) if len(blocks) else 0)
-        taken: Integers = rows[rows != FREE].astype(np.int64)
+        self._blocks.cut(count - len(blocks))
+        taken: Integers = rows[rows != FREE]
         self.held -= len(taken)
         return taken
 
-    def candidates(self, values_ranks: list[Integers]) -> tuple[Integers, Integers]:
+    def candidates(self, values_ranks: list[Places]) -> tuple[Integers, Integers]:
         """(events, rows) that may match; see BitBlocks."""
         return self._blocks.candidates(values_ranks)
 
-    def _fill(self, blocks: Integers, rows: Integers, low: Integers, high: Integers) -> NDArray[np.bool_]:
-        """Enter what there is room for; which rows that were."""
+    def _ranked(self, rows: Integers) -> _RankedBoxes:
+        low, high = self.ranks.of_all(self._rows.low(rows)), self.ranks.of_all(self._rows.high(rows))
+        return _RankedBoxes(rows, low, high, self.ranks.z_codes(low, high))
+
+    def _insert(self, boxes: _RankedBoxes, at: Integers) -> None:
+        """Into blocks that have room for them. at: of these in the directory."""
+        blocks = self._order[at]
         order = np.argsort(blocks, kind="stable")
-        own = blocks[order]
-        firsts = np.flatnonzero(np.diff(own, prepend=-1))
-        nth = np.arange(len(own)) - np.repeat(firsts, np.diff(firsts, append=len(own)))
-        entered = order[nth + self._blocks.held(own) < BLOCK]
-        if len(entered):
-            slots = self._blocks.insert(blocks[entered], rows[entered], low[entered], high[entered])
-            self._rows.slots.array[rows[entered]] = slots
-        done = np.zeros(len(rows), np.bool_)
-        done[entered] = True
-        return done
+        boxes, blocks = boxes.take(order), blocks[order]
+        self._rows.slots.array[boxes.rows] = self._blocks.insert(blocks, boxes.rows, boxes.low, boxes.high)
 
-    def _split(self, places: Integers) -> None:
-        """The second half, along the curve, of each of these full blocks goes to a new one.
+    def _share_out(self, places: Integers, more: _RankedBoxes, at: Integers) -> None:
+        """Share out the boxes of each run of blocks anew, with more boxes for some of them.
 
-        places: of the blocks in the directory, ascending.
+        places: of these blocks in the directory, ascending; at: for each of the others.
         """
+        runs = np.cumsum(np.diff(places, prepend=places[0]) > 1)
         blocks = self._order[places]
-        new = self._blocks.append(len(blocks))
-        rows = self._blocks.rows(blocks).astype(np.int64)
-        low, high = self.ranks.of_bounds(self._rows.bounds(rows))
-        codes = self.ranks.z_codes(low, high)
-        order = np.argsort(codes, axis=1)
-        half = BLOCK // 2
-        for some, chosen in ((blocks, order[:, :half]), (new, order[:, half:])):
-            at = np.arange(len(blocks))[:, None], np.concatenate([chosen, chosen], axis=1)
-            own = rows[at]
-            own[:, half:] = FREE
-            self._blocks.write(some, own, low[at], high[at])
-            self._rows.slots.array[own[:, :half]] = some[:, None] * BLOCK + np.arange(half)
-        middle = np.take_along_axis(codes, order[:, half : half + 1], axis=1)[:, 0]
-        # Boxes of neighbours are among them: what begins here must not begin before or behind.
-        after = np.append(self._starts, np.uint64(2**64 - 1))[places + 1]
-        starts = np.clip(middle, self._starts[places], after)
-        self._order = np.insert(self._order, places + 1, new)
-        self._starts = np.insert(self._starts, places + 1, starts)
+        rows = self._blocks.rows(blocks)
+        taken = rows != FREE
+        boxes = self._ranked(rows[taken]).and_(more)
+        run = np.concatenate([runs[np.nonzero(taken)[0]], runs[np.searchsorted(places, at)]])
+        order = np.lexsort((boxes.codes, run))
+        boxes, run = boxes.take(order), run[order]
+
+        counts, of = np.bincount(run), np.bincount(runs)
+        among = np.maximum(of, -(-counts // _FILLED))
+        nth = np.arange(len(run)) - (np.cumsum(counts) - counts)[run]
+        parts = (np.cumsum(among) - among)[run] + nth * among[run] // counts[run]
+        firsts = np.flatnonzero(np.diff(parts, prepend=-1))
+        nth = np.arange(len(run)) - np.repeat(firsts, np.diff(firsts, append=len(run)))
+
+        # The first parts of a run go into its blocks, the others into new ones.
+        old = np.arange(among.sum()) - np.repeat(np.cumsum(among) - among, among) < np.repeat(of, among)
+        targets = np.empty(len(old), np.int64)
+        targets[old], targets[~old] = blocks, self._blocks.append(int((~old).sum()))
+        self._blocks.write(targets, *_in_blocks(boxes, parts, nth, len(targets)))
+        self._rows.slots.array[boxes.rows] = targets[parts] * BLOCK + nth
+
+        # A run begins where it began, however its first box came there.
+        starts = boxes.codes[firsts]
+        begins = np.cumsum(among) - among
+        starts[begins] = self._starts[places[np.cumsum(of) - of]]
+        self._starts[places] = starts[old]
+        behind = np.repeat(places[np.cumsum(of) - 1] + 1, among - of)
+        self._order = np.insert(self._order, behind, targets[~old])
+        self._starts = np.insert(self._starts, behind, starts[~old])
+
+
+class _RankedBoxes(NamedTuple):
+    """Rows, their ranks [rows x dimensions] and their places on the curve."""
+
+    rows: Integers
+    low: Places
+    high: Places
+    codes: Words
+
+    def take(self, chosen: NDArray[Any]) -> _RankedBoxes:
+        return _RankedBoxes(self.rows[chosen], self.low[chosen], self.high[chosen], self.codes[chosen])
+
+    def and_(self, more: _RankedBoxes) -> _RankedBoxes:
+        return _RankedBoxes(
+            np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.low, more.low]),
+            np.concatenate([self.high, more.high]),
+            np.concatenate([self.codes, more.codes]),
+        )
+
+
+def _in_blocks(boxes: _RankedBoxes, blocks: Integers, nth: Integers, count: int) -> tuple[Integers, Places, Places]:
+    """Rows and ranks as blocks have them: [blocks x 64 ...]."""
+    rows = np.full((count, BLOCK), FREE, np.int64)
+    rows[blocks, nth] = boxes.rows
+    low, high = [np.zeros((count, BLOCK, boxes.low.shape[1]), np.int32) for _ in range(2)]
+    low[blocks, nth], high[blocks, nth] = boxes.low, boxes.high
+    return rows, low, high

@@ -9,26 +9,30 @@ the old one go in steps too; meanwhile both answer. A box is always in exactly o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .bit_blocks import BLOCK
 from .box_rows import BoxRows
 from .clustering import Clustering
 from .further_terms import END
 from .growing import GrowingArray
+from .pairs import joined
 from .ranks import Floats, Integers, Ranks
 
 CLUSTERED_FROM: Final = 512
 """So many boxes are clustered; fewer are all loose."""
 LOOSE_MAX: Final = 1_024
 """When so many are loose, adding one moves some."""
-MOVED_AT_ONCE: Final = 256
-"""A step's boxes: some 1 ms."""
+MOVED_MAX: Final = 512
+"""Boxes that a step moves at most."""
 
 # Cuts are learned from so many intervals.
 _LEARNED_FROM: Final = 16_384
+# Boxes to move for which the boxes of one block may be shared out: more than twice what new blocks need.
+_BOXES_A_BLOCK: Final = 8
 _GROWN: Final = 4
 _TURNED_OVER: Final = 2
 # The part of the blocks' places that is taken, below which they are made anew.
@@ -40,13 +44,20 @@ _EVERYTHING: Final = (-np.inf, np.inf)
 _LOOSE: Final = -2  # the slot of the loose box 0; of box n: _LOOSE - n
 
 
+class Marks(NamedTuple):
+    """Of some boxes: their further terms, and whether another box of the same key may hold the same event."""
+
+    chains: Integers
+    overlaps: NDArray[np.bool_]
+
+
 class ColumnGroup:
     """Boxes that bound `columns`, and some of them more: those have a chain of further terms."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self.columns = columns
         self._rows = BoxRows(max(1, len(columns)))
-        self._chains: GrowingArray | None = None  # one a row, from the first box on that has further terms
+        self._marks: GrowingArray | None = None  # one a row, from the first box on that has one
         self._loose: NDArray[np.int64] = np.empty(LOOSE_MAX, np.int64)
         self._loose_count = 0
         self._filling: Clustering | None = None
@@ -60,7 +71,7 @@ class ColumnGroup:
     @property
     def nbytes(self) -> int:
         """What it takes of memory."""
-        parts = [self._rows, self._chains, self._loose, self._filling, self._draining]
+        parts = [self._rows, self._marks, self._loose, self._filling, self._draining]
         return sum([each.nbytes for each in parts if each is not None])
 
     @property
@@ -70,20 +81,23 @@ class ColumnGroup:
             return 0
         return self._loose_count + (self._draining.held if self._draining is not None else 0)
 
-    def add(self, key: int, bounds: Sequence[tuple[float, float]], chain: int) -> int:
-        """A box: bounds in the order of the columns, further terms; its row. Raises UsageError when there are too
-        many."""
+    def add(self, key: int, bounds: Sequence[tuple[float, float]], chain: int, overlap: bool) -> int:
+        """A box: bounds in the order of the columns, its further terms, and whether another box of its key may hold the
+        same event; its row. Raises LimitError when there are too many."""
         if self._loose_count == LOOSE_MAX:
-            self.step(MOVED_AT_ONCE)
+            self.step(MOVED_MAX // 2)
         row = self._rows.add(key, bounds or [_EVERYTHING])
-        if chain != END and self._chains is None:
-            self._chains = GrowingArray(np.int32)
-            self._chains.reserve(self._rows.used)
-            self._chains.array[:] = END
-        if self._chains is not None:
-            self._chains.reserve(self._rows.used)
-            self._chains.array[row] = chain
-        self._loosen(row)
+        mark = (chain - END) << 1 | overlap
+        if mark and self._marks is None:
+            self._marks = GrowingArray(np.int32)
+            self._marks.reserve(self._rows.used)
+            self._marks.array[:] = 0
+        if self._marks is not None:
+            self._marks.reserve(self._rows.used)
+            self._marks.array[row] = mark
+        self._rows.slots.array[row] = _LOOSE - self._loose_count
+        self._loose[self._loose_count] = row
+        self._loose_count += 1
         return row
 
     def remove(self, row: int) -> int:
@@ -99,7 +113,7 @@ class ColumnGroup:
         elif self._filling is not None:
             self._filling.remove(slot)
         self._rows.remove(row)
-        return END if self._chains is None else int(self._chains.array[row])
+        return END if self._marks is None else (int(self._marks.array[row]) >> 1) + END
 
     def key(self, row: int) -> int:
         """Whose box it is."""
@@ -109,9 +123,12 @@ class ColumnGroup:
         """Whose boxes they are."""
         return self._rows.keys(rows)
 
-    def chains(self, rows: Integers) -> Integers | None:
-        """The further terms of each row; None: no box has any."""
-        return None if self._chains is None else self._chains.array.take(rows)
+    def marks(self, rows: Integers) -> Marks | None:
+        """What is to be known of each row beside its bounds; None: nothing of any."""
+        if self._marks is None:
+            return None
+        marks = self._marks.array.take(rows)
+        return Marks((marks >> 1) + END, (marks & 1).astype(np.bool_))
 
     def match(self, values: Floats) -> tuple[Integers, Integers]:
         """(events, rows) that match as far as the group's own columns go. values: [events x columns], no NaN."""
@@ -119,35 +136,38 @@ class ColumnGroup:
             values = np.zeros((len(values), 1))
         if len(values) * self._rows.used <= _SCANNED:
             return self._rows.scan(None, values)
-        found = [self._rows.scan(self._loose[: self._loose_count], values)]
+        found = [self._rows.scan(self._loose[: self._loose_count], values)] if self._loose_count else []
         for clustering in (self._filling, self._draining):
             if clustering is not None and clustering.held:
                 ranks = [clustering.ranks.of(dimension, own) for dimension, own in enumerate(values.T)]
-                events, rows = clustering.candidates(ranks)
-                inside = self._rows.inside(rows, values.take(events, axis=0))
-                found.append((events[inside], rows[inside]))
-        return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
+                found.append(self._rows.inside(*clustering.candidates(ranks), values))
+        return joined(found)
 
     def step(self, budget: int) -> int:
-        """Move boxes to where they belong: `budget` of them, or a block of the old clustering where that is more.
-        Returns how many were moved; 0: nothing is to be done."""
+        """Move boxes to where they belong; returns how many were touched, 0 when nothing is to be done.
+
+        At most `budget` boxes are moved (or 64, or MOVED_MAX), and eight times as many in blocks that have no room for
+        them.
+        """
         if self._stays_loose:
             return 0
         if self._draining is None and self._unfit():
             self._begin_anew()
         assert self._filling is not None
-        moved = min(budget, self._loose_count)
-        if moved:
-            self._loose_count -= moved
-            self._filling.place(self._loose[self._loose_count : self._loose_count + moved].copy())
-        if self._draining is not None and moved < budget:
-            rows = self._draining.take(budget - moved)
-            self._filling.place(rows)
-            moved += len(rows)
+        if not self.waiting:
+            return 0
+        budget = min(budget, MOVED_MAX)
+        if self._draining is not None and self._loose_count + max(budget, BLOCK) <= LOOSE_MAX:
+            self._loosen(self._draining.take(budget))
             if not self._draining.held:
                 self._draining = None
-        self._placed += moved
-        return moved
+        moved = min(budget, self._loose_count)
+        self._loose_count -= moved
+        rows = self._loose[self._loose_count :][:moved].copy()
+        left = self._filling.place(rows, -(-budget // _BOXES_A_BLOCK))
+        self._loosen(left)
+        self._placed += moved - len(left)
+        return max(1, moved)
 
     @property
     def _stays_loose(self) -> bool:
@@ -162,14 +182,15 @@ class ColumnGroup:
         return sparse or len(self) >= _GROWN * self._learned_at or self._placed >= _TURNED_OVER * self._learned_at
 
     def _begin_anew(self) -> None:
-        rows = np.linspace(0, self._rows.used - 1, min(self._rows.used, _LEARNED_FROM // len(self.columns)))
-        ends = self._rows.bounds(rows.astype(np.int64))
-        ranks = Ranks([ends[:, dimension].reshape(-1) for dimension in range(len(self.columns))])
+        count = min(self._rows.used, _LEARNED_FROM // len(self.columns))
+        rows = np.arange(count) * self._rows.used // count
+        ranks = Ranks(np.concatenate([self._rows.low(rows), self._rows.high(rows)]).T)
         self._draining = self._filling if self._filling is not None and self._filling.held else None
         self._filling = Clustering(self._rows, len(self.columns), ranks)
         self._learned_at, self._placed = len(self), 0
 
-    def _loosen(self, row: int) -> None:
-        self._rows.slots.array[row] = _LOOSE - self._loose_count
-        self._loose[self._loose_count] = row
-        self._loose_count += 1
+    def _loosen(self, rows: Integers) -> None:
+        count = self._loose_count + len(rows)
+        self._loose[self._loose_count : count] = rows
+        self._rows.slots.array[rows] = _LOOSE - np.arange(self._loose_count, count)
+        self._loose_count = count

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UsageError
+from ...errors import LimitError
 from ..boxes import Interval
 from .growing import GrowingArray
 from .ranks import Floats, Integers
@@ -39,16 +39,21 @@ class FurtherTerms:
         return self._column.nbytes + self._bounds.nbytes + self._next.nbytes
 
     @property
+    def names(self) -> set[str]:
+        """The columns that terms are about."""
+        return set(self._columns)
+
+    @property
     def columns(self) -> list[str]:
-        """The columns that terms are about, by their numbers ("": none at present)."""
+        """The same by their numbers: what `hold` is to be given. ("": none at present.)"""
         return self._names
 
     def add(self, terms: Sequence[tuple[str, Interval]]) -> int:
-        """A chain; its first term, END for no terms. Raises UsageError when there are COLUMNS_MAX columns."""
+        """A chain; its first term, END for no terms. Raises LimitError when there are COLUMNS_MAX columns."""
         new = {name for name, _ in terms} - self._columns.keys()
         if len(self._columns) + len(new) > COLUMNS_MAX:
-            raise UsageError(
-                f"content subscriptions ask about {COLUMNS_MAX:,} fields that are rarely asked about: withdraw some"
+            raise LimitError(
+                f"content subscriptions ask about {COLUMNS_MAX:,} fields that are rarely asked about: end some"
             )
         first = END
         for name, interval in terms:
