@@ -1,8 +1,13 @@
-"""Content subscriptions: what SREM's matching takes, on the cores that are in cluster/. Nothing is started.
+"""Content subscriptions: what SREM's matching takes, on the cores that are in cluster/, and a broker's delivery, on its
+engine. No cluster is started.
 
 `--only` runs some of the parts, `--out` draws their pictures. Figures:
 
     index_...             matching at one broker (`index_rates`)
+    content_...           JSON in, matches out at one broker's engine (`edge_rates`)
+    plain_...             what those pay who have no condition (`plain_cost`)
+    history_where_...     conditions on the stored past (`past_rates`)
+    disagreements         of all ways to ask a condition with a naive evaluator (`truth`)
     hpartition_...        subscriptions shared out among matchers, simulated (`sharing_rates`); matchers_scaling
     hops_excess           SkipCloud's hops, and its messages beside Chord's, simulated (`overlay_messages`);
                           chord_saving_...
@@ -18,7 +23,7 @@ from typing import Final, NamedTuple
 
 from .. import report as reports
 from ..report import DriverReport, Steps
-from . import index_rates, mass_failure, overlay_messages, sharing_rates
+from . import edge_rates, index_rates, mass_failure, overlay_messages, past_rates, plain_cost, sharing_rates, truth
 
 
 class SremPart(NamedTuple):
@@ -30,6 +35,10 @@ class SremPart(NamedTuple):
 
 PARTS: Final = {
     "index": SremPart(index_rates.measure, index_rates.steps),
+    "edge": SremPart(edge_rates.measure, edge_rates.steps),
+    "plain": SremPart(plain_cost.measure, plain_cost.steps),
+    "past": SremPart(past_rates.measure, past_rates.steps),
+    "truth": SremPart(truth.measure, truth.steps),
     "hpartition": SremPart(sharing_rates.measure, sharing_rates.steps),
     "skipcloud": SremPart(overlay_messages.measure, overlay_messages.steps),
     "loss": SremPart(mass_failure.measure, mass_failure.steps),
