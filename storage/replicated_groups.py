@@ -14,6 +14,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.recovery import GroupReport
 
+from .commits import Commits
 from .environment.environment import Environment
 from .environment.guard import Guard
 from .file.keys import MAX_OFFSET
@@ -28,13 +29,12 @@ from .table_reader import TableReader
 from .tables.counted import CountedMembers, put_counted
 from .tables.databases import Databases
 from .tables.groups import StoredGroup, put_group_row
-from .tables.promises import Promise, put_promise
+from .tables.promises import NOT_PROMISED, Promise, put_promise
 from .tables.retained_names import RetainedNames
 from .tables.state import Epoch, State
 from .tables.topics import TopicIds
 from .upkeep.housekeeping import Housekeeping
 
-NOT_PROMISED: Final = Promise(0, 0, 0)
 NOT_COUNTED: Final = CountedMembers(0, ())
 # Set aside in a step, between commits.
 SET_ASIDE_BYTES: Final = 256 * 1024
@@ -47,6 +47,7 @@ class ReplicatedGroups:
     guard: Guard
     groups: int
     tables: TableReader
+    _commits: Commits
     _counted: dict[int, CountedMembers]
     _databases: Databases
     _groups: dict[int, StoredGroup]
@@ -58,18 +59,6 @@ class ReplicatedGroups:
     _retained_names: RetainedNames
     _state: State
     _tail: UnappliedTail
-
-    def _end(self, group: int) -> tuple[int, int]:
-        """The last offset and epoch of a group's log, with what is not applied."""
-        ends = self._tail.ends(group) if self._tail else None
-        if ends is not None:
-            return ends[1].last, ends[1].epoch
-        known = self._groups.get(group)
-        return (-1, 0) if known is None else (known.last, known.epoch)
-
-    def _is_reflected(self, block: Block) -> bool:
-        """The tables know of a block already: they were installed."""
-        return block.last < self._promises.get(block.group, NOT_PROMISED).reflected_below
 
     # promises
 
@@ -92,7 +81,7 @@ class ReplicatedGroups:
     def promised(self, group: int) -> int:
         """The epoch below which the group takes nothing: what was promised, also by leading it, or what its log has."""
         promised, counted = self._promises.get(group, NOT_PROMISED), self._counted.get(group, NOT_COUNTED)
-        return max(self._end(group)[1], promised.epoch, counted.epoch)
+        return max(self._commits.end(group)[1], promised.epoch, counted.epoch)
 
     def known_epochs(self) -> dict[int, int]:
         """Of each group that has a log, that was led, or for which something was promised, the newest epoch."""
@@ -128,12 +117,12 @@ class ReplicatedGroups:
         return {group: self._report(group) for group in self.known_epochs()}
 
     def _report(self, group: int) -> GroupReport:
-        (last, epoch), counted = self._end(group), self._counted.get(group, NOT_COUNTED)
+        (last, epoch), counted = self._commits.end(group), self._counted.get(group, NOT_COUNTED)
         return GroupReport(self.promised(group), epoch, last, self._is_whole(group), *counted)
 
     def _is_whole(self, group: int) -> bool:
         """Whether the tables of a group are those of its log, or of the beginning of it: not while a copy is made."""
-        return self._end(group)[0] + 1 >= self._promises.get(group, NOT_PROMISED).reflected_below
+        return self._commits.end(group)[0] + 1 >= self._promises.get(group, NOT_PROMISED).reflected_below
 
     def truncate(self, group: int, last: int) -> None:
         """Take back what was appended behind offset `last` and is not applied; the youngest blocks first, so that what

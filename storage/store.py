@@ -12,53 +12,47 @@ other error of LMDB or the operating system *poisons* the store (see `guard`). W
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import lmdb
 import numpy as np
 
-from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, TrustedTime
 from lexicast.cluster.errors import StoreError, UsageError
 
+from .commits import Commits
 from .dualdb.rows import RowColumns
 from .environment.environment import Environment
 from .environment.guard import Guard
 from .environment.identity import Identity, identify
 from .environment.options import StoreOptions
 from .environment.space import Space
-from .file.keys import MAX_OFFSET, expiry_key
-from .file.table import AnyTransaction, WriteTransaction
+from .file.table import AnyTransaction
 from .index.index_writer import IndexWriter
 from .index.log_index import LogIndex
-from .index.memory import BlockEntries
 from .log.block_format import FORMAT_VERSION
 from .log.block_log import Log
-from .log.block_outline import Outline
-from .log.stored_block import StoredBlock, sealed
-from .log.unapplied_tail import TailPlan, UnappliedTail
+from .log.stored_block import StoredBlock
+from .log.unapplied_tail import UnappliedTail
 from .log_reader import READ_S, LogReader, ReadResult
-from .replicated_groups import NOT_PROMISED, ReplicatedGroups
+from .replicated_groups import ReplicatedGroups
 from .retained_reader import RetainedReader
 from .table_reader import TableReader
 from .tables import groups as group_rows
 from .tables.counted import CountedMembers, counted_rows
 from .tables.groups import StoredGroup
-from .tables.promises import Promise, promises
+from .tables.promises import NOT_PROMISED, Promise, promises
 from .tables.state import State
 from .tables.topics import GROUP_SHIFT, TopicIds
 from .topic_reader import TopicReader
 from .upkeep.housekeeping import Housekeeping
 from .upkeep.reclaiming import Reclaimed
 from .upkeep.row_inspection import RowInspection
-
-# A block's group, and its entries for the index.
-Entered: TypeAlias = tuple[int, BlockEntries]
 
 
 class Tail(NamedTuple):
@@ -117,7 +111,6 @@ class Store(ReplicatedGroups):
         self.damage = environment.damage
         self._log = Log(self._databases.log, self.damage)
         self._index = LogIndex(self._databases.dual, options, self._still_logged, self._oldest_us, self.damage)
-        self._index_memory = self._index.memory
         self._ids = TopicIds(self._databases, environment.begin, options.topic_cache_max)
         self._state = State(self._databases, self._ids, self._index.subscriptions)
         self._space = Space(environment, options, clock)
@@ -139,6 +132,23 @@ class Store(ReplicatedGroups):
         self._retained_names = self.retained.names
         parts = (self._log, self._index, self._ids, self._groups, self._index_writer, self._inspection, self._space)
         self._housekeeping = Housekeeping(environment, *parts, options, clock)
+        self._commits = Commits(
+            environment,
+            self.guard,
+            self._space,
+            options,
+            identity.groups,
+            self._groups,
+            self._promises,
+            self._log,
+            self._tail,
+            self._state,
+            self._ids,
+            self._index_writer,
+            self._index.memory,
+            self._retained_names,
+            self._housekeeping,
+        )
         self._index_writer.open(clock)
         newest_us = max([group.time_us for group in self._groups.values()], default=0)
         self._time = TrustedTime(clock.time_us(), clock.monotonic(), newest_us, confirm_s=options.clock_confirm_s)
@@ -223,122 +233,7 @@ class Store(ReplicatedGroups):
         has compared.
         """
         self.guard.usable()
-        stored = self._admit(blocks)
-        if apply is None and not self._tail:
-            if stored:
-                self._transact(TailPlan(stored, [], {}, 0))
-            return
-        upto = apply if apply is not None else dict.fromkeys([s.block.group for s in stored], MAX_OFFSET)
-        while (part := self._tail.backlog(upto, self._options.commit_bytes_max)) is not None:
-            self._transact(part)
-        plan = self._tail.plan(stored, upto)
-        if plan.kept or plan.applied or plan.left:
-            self._transact(plan)
-
-    def _admit(self, blocks: Sequence[Block | StoredBlock]) -> list[StoredBlock]:
-        """Blocks that may follow what is stored, in this order, as they are stored. Raises UsageError."""
-        ends: dict[int, tuple[int, int]] = {}
-        size = 0
-        for each in blocks:
-            block = each.outline.block if isinstance(each, StoredBlock) else each
-            if not 0 <= block.group < self.groups:
-                raise UsageError(f"group {block.group} is not one of this store's {self.groups}")
-            last, epoch = ends.get(block.group) or self._end(block.group)
-            if block is each and self._promises:
-                epoch = max(epoch, self._promises.get(block.group, NOT_PROMISED).epoch)
-            if not last < block.first <= block.last < MAX_OFFSET:
-                raise UsageError(
-                    f"group {block.group}: offsets {block.first} to {block.last} do not follow offset {last}"
-                )
-            if block.epoch < epoch:
-                raise UsageError(f"group {block.group}: epoch {block.epoch} is older than epoch {epoch}")
-            if block.size_bytes > self._options.block_bytes_max:
-                raise UsageError(
-                    f"a block of {block.size_bytes} bytes exceeds {self._options.block_bytes_max}: split it"
-                )
-            ends[block.group] = (block.last, block.epoch)
-            size += block.size_bytes
-        if size > self._options.commit_bytes_max:
-            raise UsageError(f"a commit of {size} bytes exceeds {self._options.commit_bytes_max}: split it")
-        return [each if isinstance(each, StoredBlock) else sealed(each) for each in blocks]
-
-    def _transact(self, plan: TailPlan) -> None:
-        """Do what a plan says, durably."""
-        new = plan.applied[sum(plan.left.values()) :] if plan.left else plan.applied
-        blocks = [*new, *plan.kept] if plan.kept else new
-        need = sum([self._space.needed_bytes(len(each.value)) for each in blocks])
-        if plan.moved:
-            self._space.admit(need + 2 * plan.moved, False)
-        if blocks:
-            self._space.admit(need, any([each.outline.block.kind == PUBLICATIONS for each in blocks]))
-        outlines = [each.outline for each in plan.applied]
-        with self.guard():
-            for _ in range(self._index_memory.steps_owed(sum([len(found.topics.names) for found in outlines]))):
-                self._index_writer.step()
-            try:
-                entries, used = self._write(plan)
-            except (struct.error, OverflowError) as error:
-                raise UsageError(f"a record holds a number that is out of range: {error}") from None
-            self._committed(outlines, entries, used)
-            if plan.left or plan.kept:
-                self._tail.written(plan)
-
-    def _write(self, plan: TailPlan) -> tuple[list[Entered], int]:
-        txn = self.environment.begin()
-        entries: list[Entered] = []
-        try:
-            if plan.left or plan.kept:
-                self._tail.write(txn, plan)
-            for found, value in plan.applied:
-                self._log.put(txn, found.block.group, found.block.last, value)
-                if found.expire_all_us:
-                    txn.put(
-                        expiry_key(found.block.group, found.block.last, found.expire_all_us),
-                        b"",
-                        db=self._databases.expiry,
-                    )
-                if not (self._promises and self._is_reflected(found.block)):
-                    self._state.apply(txn, found)
-                entries.append((found.block.group, self._index_writer.entries(txn, found)))
-            self._index_writer.number_topics(txn)
-            used = self.environment.used_bytes(txn)
-            self._commit(txn)
-        except BaseException:
-            self._ids.aborted()
-            with suppress(lmdb.Error):
-                txn.abort()
-            raise
-        return entries, used
-
-    def _commit(self, txn: WriteTransaction) -> None:
-        txn.commit()
-
-    def _committed(self, outlines: list[Outline], entries: list[Entered], used: int) -> None:
-        """The transaction is durable: let memory follow."""
-        self._ids.committed()
-        for number, entered in entries:
-            group = self._groups.get(number)
-            if group is None or group.entered_below > group.last:
-                self._index_memory.add(entered)
-        for found in outlines:
-            block = found.block
-            group = self._groups.get(block.group)
-            if group is None:
-                group = StoredGroup(block.group)
-                group.first_kept = self._promises.get(block.group, NOT_PROMISED).first_kept
-            if group.first > group.last:
-                group.first = block.first
-                self._housekeeping.begun(block.group)
-            if group.entered_below > group.last:  # else the index has more to catch up with than this
-                group.entered_below = block.last + 1
-                group.records += block.count
-                self._index_memory.logged(block.size_bytes)
-            group.epoch, group.last, group.time_us = block.epoch, block.last, block.time_us
-            self._groups[block.group] = group
-        if self._promises:
-            outlines = [found for found in outlines if not self._is_reflected(found.block)]
-        self._retained_names.committed(outlines)
-        self._space.measured(used)
+        self._commits.commit(blocks, apply)
 
     # upkeep
 
@@ -457,7 +352,7 @@ class Store(ReplicatedGroups):
             topics=topics,
             sessions=sessions,
             retained=retained,
-            index_pending=self._index_memory.entries,
+            index_pending=self._index.memory.entries,
             full=not self._space.room(),
             poisoned=self.guard.poison is not None,
             pinned=self._space.pinned,

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, NamedTuple
 
 from lexicast.cluster.errors import LexicastError, PeerError
@@ -59,12 +59,13 @@ class Waiting(NamedTuple):
 
 class TailPlan(NamedTuple):
     """What a transaction does: `applied` go to the log, in order, the first `left[group]` blocks leave the tail for it;
-    `kept` go to the end of the tail. `moved`: bytes that go from the tail to the log."""
+    `kept` go to the end of the tail, under `keys`. `moved`: bytes that go from the tail to the log."""
 
     applied: list[StoredBlock]
     kept: list[StoredBlock]
     left: dict[int, int]
     moved: int
+    keys: Sequence[bytes] = ()
 
 
 def tail_key(number: int, group: int, last: int, before: int) -> bytes:
@@ -119,19 +120,21 @@ class UnappliedTail:
 
     def _remembered(self, key: bytes, each: StoredBlock) -> Waiting:
         """A block at the end of its tail, as memory has room for it."""
-        block, records = each.block, each.outline.control
-        starts = [
-            (record.epoch, block.first + at, record.previous_last)
-            for at, record in enumerate(records)
-            if isinstance(record, EpochStart)
-        ]
+        outline = each.outline
+        block = outline.block
+        starts = tuple(
+            [
+                (record.epoch, block.first + at, record.previous_last)
+                for at, record in enumerate(outline.control)
+                if isinstance(record, EpochStart)
+            ]
+        )
         size = len(each.value)
         room = self._memory_bytes + size + _BLOCK_MEMORY_BYTES <= self._memory_bytes_max
         if room:
             self._memory_bytes += size + _BLOCK_MEMORY_BYTES
         found = each if room else None
-        times = block.time_us, size, tuple(starts)
-        return Waiting(key, block.group, block.epoch, block.first, block.last, *times, found)
+        return Waiting(key, block.group, block.epoch, block.first, block.last, block.time_us, size, starts, found)
 
     def _forgotten(self, waiting: Waiting) -> None:
         if waiting.stored is not None:
@@ -184,16 +187,19 @@ class UnappliedTail:
         moving = self._moving([waiting for group, below in apply.items() for waiting in self._ready(group, below)])
         kept: list[StoredBlock] = []
         for each in blocks:
-            block = each.block
+            block = each.outline.block
             behind = len(self._blocks.get(block.group, ())) > moving.left.get(block.group, 0)
             if not behind and block.last < apply.get(block.group, 0):
                 moving.applied.append(each)
             else:
                 kept.append(each)
-        return moving._replace(kept=kept)
+        return moving._replace(kept=kept, keys=self._keys(kept, moving.left)) if kept else moving
 
-    def _ready(self, group: int, below: int) -> Iterable[Waiting]:
-        return takewhile(lambda waiting: waiting.last < below, self._blocks.get(group, ()))
+    def _ready(self, group: int, below: int) -> Iterator[Waiting]:
+        for waiting in self._blocks.get(group, ()):
+            if waiting.last >= below:
+                return
+            yield waiting
 
     def _moving(self, ready: Sequence[Waiting]) -> TailPlan:
         plan = TailPlan([], [], {}, sum([waiting.size_bytes for waiting in ready]))
@@ -229,19 +235,20 @@ class UnappliedTail:
         for group, count in plan.left.items():
             for waiting in islice(self._blocks[group], count):
                 txn.delete(waiting.key, db=self._database)
-        for key, each in zip(self._keys(plan), plan.kept, strict=True):
+        for key, each in zip(plan.keys, plan.kept, strict=True):
             txn.put(key, each.value, db=self._database)
 
-    def _keys(self, plan: TailPlan) -> list[bytes]:
-        """Of what a plan appends, in order."""
+    def _keys(self, kept: Sequence[StoredBlock], left: Mapping[int, int]) -> list[bytes]:
+        """Of what is appended, in order, while the first `left[group]` blocks leave."""
         ends: dict[int, int] = {}
         keys = []
-        for number, each in enumerate(plan.kept, self._next):
-            group, last = each.block.group, each.block.last
+        for number, each in enumerate(kept, self._next):
+            block = each.outline.block
+            group, last = block.group, block.last
             before = ends.get(group)
             if before is None:
                 known = self._blocks.get(group)
-                stays = known is not None and len(known) > plan.left.get(group, 0)
+                stays = known is not None and len(known) > left.get(group, 0)
                 before = known[-1].last if known is not None and stays else -1
             keys.append(tail_key(number, group, last, before))
             ends[group] = last
@@ -249,16 +256,15 @@ class UnappliedTail:
 
     def written(self, plan: TailPlan) -> None:
         """The transaction is durable: memory follows."""
-        keys = self._keys(plan)
-        self._next += len(keys)
+        self._next += len(plan.keys)
         for group, count in plan.left.items():
             blocks = self._blocks[group]
             for _ in range(count):
                 self._forgotten(blocks.popleft())
             if not blocks:
                 del self._blocks[group]
-        for key, each in zip(keys, plan.kept, strict=True):
-            self._blocks.setdefault(each.block.group, deque()).append(self._remembered(key, each))
+        for key, each in zip(plan.keys, plan.kept, strict=True):
+            self._blocks.setdefault(each.outline.block.group, deque()).append(self._remembered(key, each))
 
     # taking back
 

@@ -28,6 +28,9 @@ class Promise(NamedTuple):
     first_kept: int
 
 
+NOT_PROMISED: Final = Promise(0, 0, 0)
+
+
 def parse_promise(key: bytes, row: bytes) -> Promise:
     """A row of the promises table. Raises DamageError."""
     unpacked(_GROUP, key, "promises")

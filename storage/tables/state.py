@@ -16,7 +16,8 @@ Publications add their producers' runs and marks, and move the retained position
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import (
@@ -83,6 +84,10 @@ class SubscriptionIndex(Protocol):
         ...
 
 
+# The producers' rows that a transaction changes, by key: each is read once, and written at its end.
+ProducerRows: TypeAlias = dict[bytes, bytes]
+
+
 class State:
     """Applies control records and publications' meta to the tables, and reads them."""
 
@@ -92,24 +97,35 @@ class State:
         self._index = index
         self.sessions = SessionTable(databases)
 
-    def apply(self, txn: WriteTransaction, outline: Outline) -> None:
-        """Apply one block. The caller appends it to the log in the same transaction."""
+    def apply(self, txn: WriteTransaction, outlines: Iterable[Outline]) -> None:
+        """Apply blocks, in order. The caller appends them to the log in the same transaction."""
+        rows: ProducerRows = {}
+        for outline in outlines:
+            self._apply_block(txn, outline, rows)
+        for key, row in rows.items():
+            self._databases.producers.put(txn, key, row)
+
+    def _apply_block(self, txn: WriteTransaction, outline: Outline, rows: ProducerRows) -> None:
         block = outline.block
         for at, record in enumerate(outline.control):
-            self._apply_control(txn, block.group, block.first + at, block.time_us, record)
+            self._apply_control(txn, block.group, block.first + at, block.time_us, record, rows)
         for producer in outline.producers:
             if producer.producer:
                 key = self._producer_key(block.group, producer.producer)
-                row = self._databases.producers.get(txn, key)
-                self._databases.producers.put(txn, key, producers.extended(row, producer, block.time_us))
+                rows[key] = producers.extended(self._producer_row(txn, key, rows), producer, block.time_us)
         for mark in outline.marks:
             key = self._mark_key(block.group, mark.session_uid, mark.packet_id)
             self._databases.marks.put(txn, key, _MARK.pack(mark.offset, block.time_us))
         for retained in outline.retained:
             self._apply_retained(txn, block.group, block.last, retained)
 
+    def _producer_row(self, txn: WriteTransaction, key: bytes, rows: ProducerRows) -> bytes | None:
+        """A producer's row as the blocks before have left it."""
+        row = rows.get(key)
+        return self._databases.producers.get(txn, key) if row is None else row
+
     def _apply_control(
-        self, txn: WriteTransaction, group: int, offset: int, time_us: int, record: ControlRecord
+        self, txn: WriteTransaction, group: int, offset: int, time_us: int, record: ControlRecord, rows: ProducerRows
     ) -> None:
         match record:
             case SessionSaved():
@@ -131,9 +147,8 @@ class State:
                 self._databases.dictionaries.put(txn, key, pack_record(record))
             case ProducerSeen():
                 key = self._producer_key(group, record.producer)
-                row = self._databases.producers.get(txn, key)
-                seen = producers.restated(row, record.incarnation, record.sequence, time_us)
-                self._databases.producers.put(txn, key, seen)
+                row = self._producer_row(txn, key, rows)
+                rows[key] = producers.restated(row, record.incarnation, record.sequence, time_us)
             case EpochStart():
                 self._start_epoch(txn, group, offset, record)
 

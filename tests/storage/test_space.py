@@ -13,6 +13,7 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, control_bloc
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.errors import StoreFullError
 from lexicast.cluster.records import ProducerSeen, pack_record
+from lexicast.storage.commits import Commits
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.environment.space import RAN_OUT_S, READERS_S
 from lexicast.storage.store import Store
@@ -129,13 +130,13 @@ def test_pages_held_by_a_reader_are_no_room_and_come_back_with_its_end(tmp_path:
 def test_a_commit_that_finds_no_room_is_refused_and_publishing_resumes(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, error: lmdb.Error
 ) -> None:
-    def full(self: Store, txn: object) -> None:
+    def full(self: Commits, txn: object) -> None:
         raise error
 
     store = opened(tmp_path, clock)
     store.commit([pub(0)])
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "_commit", full)
+        patched.setattr(Commits, "_end_transaction", full)
         with pytest.raises(StoreFullError, match="publishing resumes"):
             store.commit([pub(1)])
     assert not store.room()
