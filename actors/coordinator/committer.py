@@ -96,7 +96,7 @@ class Committer:
         self._step_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, "lexicast-committer")
+        self._executor = ThreadPoolExecutor(1, "lexicast-committer")
         self._awaited = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -216,7 +216,7 @@ class Committer:
         if self._step_timer is not None:
             self._step_timer.cancel()
         await self.drain()
-        self._thread.shutdown(wait=True)
+        self._executor.shutdown(wait=True)
 
     def _kick(self, sweep: bool = False) -> None:
         if self._busy or self.error is not None or not (self._waiting or self._apply_now or self._jobs or sweep):
@@ -231,7 +231,7 @@ class Committer:
         # As it is now: a group may be led no more when the disk turns out to be full, and its blocks were shipped.
         shared = self.apart or self.shipped
         whole = {b.group for b in batch if b.group in self.apart or b.group in self.shipped} if shared else set()
-        future = self._loop.run_in_executor(self._thread, self._write, batch, whole, apply, jobs)
+        future = self._loop.run_in_executor(self._executor, self._write, batch, whole, apply, jobs)
         future.add_done_callback(lambda done: self._written(batch, apply, done))
 
     def _next_apply(self, batch: list[Block]) -> dict[int, int] | None:

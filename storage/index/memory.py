@@ -115,7 +115,7 @@ def _rows_of(blocks: Sequence[BlockEntries]) -> RowColumns:
         return np.fromiter(list(chain.from_iterable(parts)), np.uint64, total)
 
     if all([block.expires_us is None for block in blocks]):
-        high = np.full(total, NEVER_US, np.int64)
+        high: NDArray[np.int64] = np.full(total, NEVER_US, np.int64)
     else:
         until = [repeat(0, n) if b.expires_us is None else b.expires_us for b, n in zip(blocks, counts, strict=True)]
         high = np.fromiter(chain.from_iterable(until), np.int64, total)
@@ -138,7 +138,7 @@ def _runs_in(piece: RowColumns, topic_ids: U64) -> tuple[NDArray[np.intp], NDArr
 def _of_any(keys: U64, topic_ids: U64) -> NDArray[np.bool_]:
     if len(topic_ids) > _ONE_BY_ONE:
         return np.isin(keys, topic_ids)
-    found = np.zeros(len(keys), np.bool_)
+    found: NDArray[np.bool_] = np.zeros(len(keys), np.bool_)
     for topic_id in topic_ids:
         found |= keys == topic_id
     return found

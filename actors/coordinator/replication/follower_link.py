@@ -22,6 +22,7 @@ from ...link.link import Link
 from ...loop.background import keep_going
 from ...loop.turns import Turns
 from .following import log_end
+from .shipment import Shipment
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ class FollowerLink:
         self._followers = followers
         self._link: Link | None = None
         self._ended = asyncio.Event()
-        # group -> [epoch, previous, committed, values]
-        self._items: dict[int, list[Any]] = {}
+        # What `flush` sends.
+        self.shipment = Shipment()
         self.task = keep_going(self._keep_linked(), f"the link to {name}")
 
     # -- what is sent
@@ -104,37 +105,11 @@ class FollowerLink:
         """Whether more waits on the link than may."""
         return self._link is None or self._link.write_buffer_bytes() > BACKLOG_BYTES_MAX
 
-    def add(
-        self,
-        group: int,
-        epoch: int,
-        progress: FollowerProgress,
-        last: int,
-        value: bytes,
-        committed: int,
-        checksum: int | None = None,
-    ) -> None:
-        """Send a block, which ends at `last` and is stored as `value`, at the next `flush`; `checksum`: of the value,
-        where nothing has been on a disk since it was made."""
-        item = self._items.get(group)
-        if item is None:
-            item = self._items[group] = [epoch, progress.sent, committed, []]
-        item[2] = progress.told = committed
-        item[3].append((last, value, checksum))
-        progress.sent = last
-
-    def tell(self, group: int, epoch: int, progress: FollowerProgress, committed: int) -> None:
-        """Tell what is committed at the next `flush`."""
-        progress.told = committed
-        item = self._items.setdefault(group, [epoch, progress.sent, committed, []])
-        item[2] = committed
-
     def flush(self) -> None:
         """Send what was added, as one message."""
-        if self._items:
-            items, self._items = self._items, {}
-            if self._link is not None:
-                self._link.send((APPEND, [(group, *item) for group, item in items.items()]))
+        items = self.shipment.take()
+        if items and self._link is not None:
+            self._link.send((APPEND, items))
 
     # -- LinkUser
 
@@ -150,7 +125,7 @@ class FollowerLink:
     def on_close(self, link: Link, error: Exception | None) -> None:
         """The link ended: `_keep_linked` dials again. Who was silent is lost, and not only its link."""
         self._link = None
-        self._items.clear()
+        self.shipment.take()
         self._ended.set()
         self.wake.set()
         if isinstance(error, UnavailableError):
@@ -315,8 +290,8 @@ class FollowerLink:
             page = [(stored.block.last, stored.value) for stored in missing]
             progress.phase = Phase.LIVE
         for last, value in page:
-            self.add(group, led.epoch, progress, last, value, state.settled)
-        self.tell(group, led.epoch, progress, state.settled)
+            self.shipment.add(group, led.epoch, progress, last, value, state.settled)
+        self.shipment.tell(group, led.epoch, progress, state.settled)
         self.flush()
         return progress.phase is Phase.BEHIND
 

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.replication import FollowerProgress, Phase
 from lexicast.cluster.sequencer import Sequencer
@@ -42,6 +44,7 @@ class GroupChanges(Protocol):
         """`member` has everything that is committed in these groups: it shall count."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class Followers:
     """All followers of all groups that are led here."""
 
@@ -198,7 +201,7 @@ class Followers:
                     link.wake.set()
                     continue
                 committed = self.sequencer.groups[block.group].settled
-                link.add(block.group, led.epoch, progress, block.last, sealed.value, committed, checksum)
+                link.shipment.add(block.group, led.epoch, progress, block.last, sealed.value, committed, checksum)
         for link in self.links.values():
             link.flush()
         return stored
@@ -215,7 +218,7 @@ class Followers:
                     continue
                 for name, progress in led.members.items():
                     if progress.phase is Phase.LIVE and progress.told < state.settled:
-                        self.links[name].tell(group, led.epoch, progress, state.settled)
+                        self.links[name].shipment.tell(group, led.epoch, progress, state.settled)
                     if self._is_ready(led, name, progress, state.committed):
                         ready.setdefault(name, []).append(group)
             for link in self.links.values():

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
+
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UsageError
 from lexicast.cluster.protocol.messages import APPEND, APPENDED, REFUSED, REQUEST
@@ -39,6 +41,7 @@ def log_end(store: Store, group: int) -> LogEnd:
     return LogEnd(starts, tail.last if tail is not None else -1, store.applied_below(group))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class Following:
     """A `LinkUser` of the links that leaders have dialled. `lead` takes a group away, `led` says which are led here."""
 
@@ -152,7 +155,7 @@ class Following:
         if refused:
             link.send((REFUSED, refused))
         if taken:
-            self._committer.submit([each.block for each in taken], True, taken)
+            self._committer.submit([each.outline.block for each in taken], True, taken)
             self._restrain()
         if committed:
             self._committer.apply(committed, awaited=False)

@@ -16,8 +16,8 @@ from lexicast.storage.log.stored_block import StoredBlock
 
 from ...coordinator import server as server_module
 from ...coordinator.replication import copies as copies_module
-from ...coordinator.replication import followers as followers_module
 from ...coordinator.replication.copies import Copies
+from ...coordinator.replication.follower_link import Led
 from ...coordinator.replication.followers import Followers
 from ...coordinator.replication.following import Following
 from ...link.link import Link
@@ -84,11 +84,11 @@ class ForgetfulGate(Gate):
         self.store.forget_promises()
 
 
-class EagerProgress(FollowerProgress):
-    """A member that counts as soon as it is served."""
+class EagerFollowers(Followers):
+    """Counts a member as soon as it is served."""
 
-    def caught_up(self, committed: int) -> bool:
-        return self.phase is not Phase.ASKED
+    def _is_ready(self, led: Led, name: str, progress: FollowerProgress, committed: int) -> bool:
+        return name not in led.in_sync and name not in led.joining and progress.phase is not Phase.ASKED
 
 
 class TalkativeCopies(Copies):
@@ -121,7 +121,7 @@ BREAKS = {
         Break(
             "count-joiner-early",
             "a joiner counts before it has what is committed",
-            ((followers_module, "FollowerProgress", EagerProgress),),
+            ((copies_module, "Followers", EagerFollowers),),
         ),
         Break(
             "deliver-uncommitted",
