@@ -34,8 +34,10 @@ log = logging.getLogger(__name__)
 # A full collection stops everything: with Ray's own objects and a cache that fills 35, 47, 80 ms within 15 s of 5,000
 # messages/s (p99.9 of the latency 50 ms, without them 2). What start-up has made lives as long as the process and is
 # left out (`gc.freeze`); after that a full one comes after 2.1 million new containers that stayed, not 70,000. Blocks
-# in caches need none, and closed connections neither (tested): references count them.
-GC_THRESHOLDS = (700, 10, 300)
+# in caches need none, and closed connections neither (tested): references count them. The others come rarely too: what
+# is under way between two commits is thousands of containers that live for a tenth of a second, and looking through
+# 700 of them at a time took a sixth of a follower's CPU. 20,000 are looked through in a millisecond.
+GC_THRESHOLDS = (10_000, 1, 105)
 
 
 # A start that failed for a reason that may pass is tried again after so long, twice as long each time.
