@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
 
-from lexicast.cluster.blocks import Block
+from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UsageError
 from lexicast.cluster.protocol.messages import APPEND, APPENDED, REFUSED, REQUEST
 from lexicast.cluster.protocol.requests import LEADER
@@ -155,7 +155,10 @@ class Following:
         if refused:
             link.send((REFUSED, refused))
         if taken:
-            self._committer.submit([each.outline.block for each in taken], True, taken)
+            new = [each.outline.block for each in taken]
+            # For QoS 0 nobody waits at the leader either.
+            awaited = any([block.kind != PUBLICATIONS or block.highest_qos for block in new])
+            self._committer.submit(new, awaited, taken)
             self._restrain()
         if committed:
             self._committer.apply(committed, awaited=False)
