@@ -4,7 +4,7 @@ engine. No cluster is started.
 `--only` runs some of the parts, `--out` draws their pictures. Figures:
 
     index_...             matching at one broker (`index_rates`)
-    content_...           JSON in, matches out at one broker's engine (`edge_rates`)
+    content_...           JSON in, matches out at one broker's engine (`delivery_rates`)
     plain_...             what those pay who have no condition (`plain_cost`)
     history_where_...     conditions on the stored past (`past_rates`)
     disagreements         of all ways to ask a condition with a naive evaluator (`truth`)
@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 
 from .. import report as reports
 from ..report import DriverReport, Steps
-from . import edge_rates, index_rates, mass_failure, overlay_messages, past_rates, plain_cost, sharing_rates, truth
+from . import index_rates, mass_failure, overlay_messages, sharing_rates
+from .edge import delivery_rates, past_rates, plain_cost, truth
 
 
 class SremPart(NamedTuple):
@@ -35,7 +36,7 @@ class SremPart(NamedTuple):
 
 PARTS: Final = {
     "index": SremPart(index_rates.measure, index_rates.steps),
-    "edge": SremPart(edge_rates.measure, edge_rates.steps),
+    "edge": SremPart(delivery_rates.measure, delivery_rates.steps),
     "plain": SremPart(plain_cost.measure, plain_cost.steps),
     "past": SremPart(past_rates.measure, past_rates.steps),
     "truth": SremPart(truth.measure, truth.steps),

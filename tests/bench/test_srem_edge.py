@@ -12,8 +12,9 @@ import pytest
 from lexicast.actors.broker.content.content_fanout import ContentFanout
 from lexicast.actors.mqtt.codec.encode import encode_qos0_run
 from lexicast.actors.mqtt.codec.packets import V311
-from lexicast.bench.srem import driver, edge_rates, past_rates, plain_cost, plain_rounds, truth
-from lexicast.bench.srem.condition_dice import ConditionDice
+from lexicast.bench.srem import driver
+from lexicast.bench.srem.edge import delivery_rates, past_rates, plain_cost, plain_rounds, truth
+from lexicast.bench.srem.edge.condition_dice import ConditionDice
 from lexicast.cluster.content.predicate import Predicate
 
 
@@ -21,9 +22,9 @@ from lexicast.cluster.content.predicate import Predicate
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver takes SIGTERM for itself."""
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(edge_rates, "QUICK_SUBSCRIPTIONS", 100)
-    monkeypatch.setattr(edge_rates, "QUICK_FEW", (50,))
-    monkeypatch.setattr(edge_rates, "WIDE_EVENTS", 32)
+    monkeypatch.setattr(delivery_rates, "QUICK_SUBSCRIPTIONS", 100)
+    monkeypatch.setattr(delivery_rates, "QUICK_FEW", (50,))
+    monkeypatch.setattr(delivery_rates, "WIDE_EVENTS", 32)
     monkeypatch.setattr(past_rates, "QUICK_MESSAGES", 200)
     monkeypatch.setattr(truth, "QUICK_PAIRS", 1_000)
     monkeypatch.setattr(plain_cost, "QUICK_ROUNDS", 1)
@@ -41,7 +42,7 @@ def test_the_edge_is_measured(tmp_path: Path) -> None:
     code, told = run(tmp_path, "edge")
     figures = told["figures"]
     assert (code, told["problems"]) == (0, [])
-    assert all(figures[case.key] > 0 for cases in edge_rates.cases(True).values() for case in cases)
+    assert all(figures[case.key] > 0 for cases in delivery_rates.cases(True).values() for case in cases)
     assert figures["content_vs_filtering"] > 1
     shares = [figures[f"content_share_{name}"] for name in ("decoding", "columns", "index", "delivery")]
     assert sum(shares) == pytest.approx(1, abs=0.01)

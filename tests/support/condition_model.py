@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 from hypothesis import strategies as st
 
-from lexicast.bench.srem.condition_model import FIELDS, HUGE, SPECIAL, TEXTS, ModelRecord, Tree
+from lexicast.bench.srem.edge.condition_model import FIELDS, HUGE, SPECIAL, TEXTS, ModelRecord, Tree
 
 _ints = st.one_of(st.integers(-6, 6), st.sampled_from([*SPECIAL, *[-number for number in SPECIAL[:7]]]))
 _floats = st.one_of(st.sampled_from([-0.0, 0.5, 1.0, 5.0, 1e300, -1e300, 5e-324, float(2**53)]), st.floats(-7, 7))

@@ -17,7 +17,7 @@ from lexicast.actors.broker.content.content_fanout import ContentFanout
 from lexicast.actors.broker.content.predicate_table import PredicateTable
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.subscriber import Subscriber
-from lexicast.bench.srem.condition_model import ModelRecord, Tree, truth, written
+from lexicast.bench.srem.edge.condition_model import ModelRecord, Tree, truth, written
 from lexicast.cluster.blocks import PUBLICATIONS, RETAIN, Block, Meta, Run, pack_meta
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import LimitError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lexicast.bench.srem.condition_model import Tree, written
+from lexicast.bench.srem.edge.condition_model import Tree, written
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.content.tokens import TOKENS_MAX, tokens_of
 from lexicast.cluster.errors import UsageError

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 
-from lexicast.bench.srem.condition_model import ModelRecord, Tree, truth, written
+from lexicast.bench.srem.edge.condition_model import ModelRecord, Tree, truth, written
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.evaluation import question
 from lexicast.cluster.content.fields import FieldReader

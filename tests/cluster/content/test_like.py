@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lexicast.bench.srem.condition_model import alike
+from lexicast.bench.srem.edge.condition_model import alike
 from lexicast.cluster.content.like import LIKE_CHARACTERS_MAX, Wildcard, matcher, parse_pattern, pattern_text
 
 texts = st.text("ab%_!", max_size=9)

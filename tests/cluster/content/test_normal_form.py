@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lexicast.bench.srem.condition_model import HUGE, SPECIAL, ModelRecord, Tree, truth, written
+from lexicast.bench.srem.edge.condition_model import HUGE, SPECIAL, ModelRecord, Tree, truth, written
 from lexicast.cluster.content.boxes import Boxes, Interval, text_value
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.extraction import columns_of

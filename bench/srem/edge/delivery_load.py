@@ -21,7 +21,7 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.compression.wire import AliasTable, Recoder
 
-from .population import BoxPopulation, Floats
+from ..population import BoxPopulation, Floats
 
 TOPIC: Final = b"plant/hall/line/events"
 FILTER: Final = b"plant/#"
@@ -64,7 +64,7 @@ class Around:
         return BlockView(block, 0)
 
 
-class Counting(Subscriber):
+class CountingSession(Subscriber):
     """A session that counts the writes and bytes that it gets."""
 
     __slots__ = ("bytes", "writes")
@@ -88,7 +88,7 @@ class Edge:
         self.fanout = ContentFanout(self.predicates, TOPICS_MAX)
         self.encoder = no_dictionaries()
         around = Around()
-        self.subscribers = [Counting(around, kind) for _ in held]
+        self.subscribers = [CountingSession(around, kind) for _ in held]
         asyncio.run(self._enter(held))
 
     async def _enter(self, held: Sequence[Predicate]) -> None:

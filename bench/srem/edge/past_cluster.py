@@ -26,7 +26,7 @@ from lexicast.cluster.positions import DEFAULT_GROUPS
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.store import Store
 
-from ..data.flights import Event
+from ...data.flights import Event
 
 COORDINATOR_NAME: Final = "coordinator-0"
 BROKER_NAME: Final = "broker-0"

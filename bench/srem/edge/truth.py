@@ -35,10 +35,10 @@ from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.selection import offsets_of
 
-from ..report import DriverReport, Steps
+from ...report import DriverReport, Steps
 from .condition_dice import ConditionDice
 from .condition_model import ModelRecord, Tree, truth, written
-from .edge_load import Around, no_dictionaries
+from .delivery_load import Around, no_dictionaries
 
 PAIRS: Final = 150_000
 QUICK_PAIRS: Final = 10_000
@@ -54,7 +54,7 @@ def steps(quick: bool) -> int:
     return 1
 
 
-class Asked(NamedTuple):
+class AskedCondition(NamedTuple):
     """A condition, by tree and as what is asked."""
 
     tree: Tree
@@ -81,7 +81,7 @@ def measure(report: DriverReport, progress: Steps) -> None:
     report.figure("truth_indexed_share", told["indexed"] / told["conditions"])
 
 
-def _conditions(dice: ConditionDice, count: int) -> Iterator[Asked]:
+def _conditions(dice: ConditionDice, count: int) -> Iterator[AskedCondition]:
     """Different ones; those beyond the limits are drawn again."""
     known: set[Predicate] = set()
     while len(known) < count:
@@ -92,10 +92,10 @@ def _conditions(dice: ConditionDice, count: int) -> Iterator[Asked]:
             continue
         if predicate not in known:
             known.add(predicate)
-            yield Asked(tree, predicate)
+            yield AskedCondition(tree, predicate)
 
 
-def _ask(report: DriverReport, asked: list[Asked], records: list[ModelRecord], told: Counter[str]) -> None:
+def _ask(report: DriverReport, asked: list[AskedCondition], records: list[ModelRecord], told: Counter[str]) -> None:
     expected = {(c, r) for c, each in enumerate(asked) for r, record in enumerate(records) if truth(each.tree, record)}
     ways = {
         "compiled": _compiled(asked, records),
@@ -122,7 +122,7 @@ def content_records(records: list[ModelRecord], reader: FieldReader) -> list[Con
     ]
 
 
-def _compiled(asked: list[Asked], records: list[ModelRecord]) -> set[Pair]:
+def _compiled(asked: list[AskedCondition], records: list[ModelRecord]) -> set[Pair]:
     found: set[Pair] = set()
     for number, (_, predicate) in enumerate(asked):
         seen = content_records(records, FieldReader(predicate.names))
@@ -130,7 +130,7 @@ def _compiled(asked: list[Asked], records: list[ModelRecord]) -> set[Pair]:
     return found
 
 
-def _by_index(asked: list[Asked], records: list[ModelRecord], told: Counter[str]) -> set[Pair]:
+def _by_index(asked: list[AskedCondition], records: list[ModelRecord], told: Counter[str]) -> set[Pair]:
     """What no index helps is asked itself."""
     seen = content_records(records, FieldReader([name for _, each in asked for name in each.names]))
     index, inexact, found = PredicateIndex(), set[int](), set[Pair]()
@@ -186,7 +186,7 @@ def packets_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += length
 
 
-async def _live(asked: list[Asked], records: list[ModelRecord]) -> set[Pair]:
+async def _live(asked: list[AskedCondition], records: list[ModelRecord]) -> set[Pair]:
     predicates, around = PredicateTable(), Around()
     fanout = ContentFanout(predicates, RECORDS)
     takers = [[Taker(around, kind) for kind in _KINDS] for _ in asked]
@@ -205,7 +205,7 @@ async def _live(asked: list[Asked], records: list[ModelRecord]) -> set[Pair]:
     return found
 
 
-def _past(asked: list[Asked], records: list[ModelRecord]) -> set[Pair]:
+def _past(asked: list[AskedCondition], records: list[ModelRecord]) -> set[Pair]:
     found: set[Pair] = set()
     for number, (_, predicate) in enumerate(asked):
         block = block_of(records)

@@ -23,8 +23,8 @@ from typing import Final, Self
 
 from lexicast.cluster.errors import PeerError
 
-from .. import report as reports
-from ..report import DriverReport, Steps
+from ... import report as reports
+from ...report import DriverReport, Steps
 from .plain_rounds import LOADS
 
 BEFORE: Final = "d7352e4"
@@ -33,7 +33,7 @@ PAIRS: Final = 6
 QUICK_PAIRS: Final = 1
 ROUNDS: Final = 15
 QUICK_ROUNDS: Final = 2
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[3]
 _SOURCES: Final = "src"
 
 
@@ -84,7 +84,7 @@ class Rounds:
     """A process that runs `plain_rounds` with the sources of `path`; a context manager."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
-        rounds = _ROOT / "bench" / "srem" / "plain_rounds.py"
+        rounds = Path(__file__).resolve().with_name("plain_rounds.py")
         environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONHASHSEED": "0", "LEXICAST_PURE": "1"}
         # -P: the file's own folder is not in the path, where modules of this package would hide others.
         self._process = subprocess.Popen(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
@@ -49,11 +50,11 @@ class ConditionDice:
         time_us = self._dice.choice(TIMES_US)
         return [self._record(time_us) for _ in range(count)]
 
-    def _tree(self, leaf: Any, depth: int) -> Tree:
+    def _tree(self, leaf: Callable[[], Tree], depth: int) -> Tree:
         dice = self._dice
         word = dice.choice(("leaf", "leaf", "and", "or", "not")) if depth else "leaf"
         if word == "leaf":
-            return leaf()  # type: ignore[no-any-return]
+            return leaf()
         if word == "not":
             return ("not", self._tree(leaf, depth - 1))
         return (word, [self._tree(leaf, depth - 1) for _ in range(dice.randint(2, 3))])

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
@@ -33,8 +33,8 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.compression.wire import Recoder
 
-from ..data.flights import prepare_flights
-from ..report import DriverReport, Steps
+from ...data.flights import prepare_flights
+from ...report import DriverReport, Steps
 from .actor_gc import collecting_as_actors_do
 from .past_cluster import CoordinatorThread, linked_engine, publish_all
 
@@ -43,12 +43,15 @@ QUICK_MESSAGES: Final = 5_000
 FILTER: Final = b"flights/#"
 
 
+Holds: TypeAlias = Callable[[dict[str, Any]], bool]
+
+
 class PastCase(NamedTuple):
     """A condition, and what a client asks in its place."""
 
     key: str
     where: str
-    holds: Callable[[dict[str, Any]], bool]
+    holds: Holds
 
 
 CASES: Final = (
@@ -66,7 +69,7 @@ CASES: Final = (
 )
 
 
-class Answer(NamedTuple):
+class PastAnswer(NamedTuple):
     """What a client has of the past in the end. `broker_s`, `client_s`: seconds of CPU."""
 
     payloads: list[bytes]
@@ -107,7 +110,7 @@ async def _measure(report: DriverReport, progress: Steps, coordinator: Coordinat
 
 
 async def _case(report: DriverReport, engine: BrokerEngine, case: PastCase, count: int) -> list[str]:
-    asked, filtered = list[Answer](), list[Answer]()
+    asked, filtered = list[PastAnswer](), list[PastAnswer]()
     for _ in range(report.options.rounds):
         asked.append(await _history(engine, case.where, None))
         filtered.append(await _history(engine, None, case.holds))
@@ -128,7 +131,9 @@ async def _case(report: DriverReport, engine: BrokerEngine, case: PastCase, coun
     return [case.where, f"{matching:.1%}", f"{rate:,.0f}", f"{theirs / ours:.1f}", f"{share:.1%}"]
 
 
-async def _history(engine: BrokerEngine, where: str | None, holds: Callable[[dict[str, Any]], bool] | None) -> Answer:
+async def _history(
+    engine: BrokerEngine, where: str | None, holds: Callable[[dict[str, Any]], bool] | None
+) -> PastAnswer:
     """All pages; `holds`: what the client asks of each message."""
     past, recoder = PastRequests(engine), Recoder()
     payloads, client_s, size = list[bytes](), 0.0, 0
@@ -143,10 +148,10 @@ async def _history(engine: BrokerEngine, where: str | None, holds: Callable[[dic
         client_s += time.thread_time() - turn
         cursor = page["cursor"]
         if page["done"]:
-            return Answer(payloads, time.thread_time() - began - client_s, client_s, size)
+            return PastAnswer(payloads, time.thread_time() - began - client_s, client_s, size)
 
 
-def _client(recoder: Recoder, packed: bytes, holds: Callable[[dict[str, Any]], bool] | None) -> list[bytes]:
+def _client(recoder: Recoder, packed: bytes, holds: Holds | None) -> list[bytes]:
     """The payloads of a page, as its client has them."""
     found: list[bytes] = []
     for block in map(Block.from_wire, msgpack.unpackb(packed, use_list=False)):

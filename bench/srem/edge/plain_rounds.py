@@ -27,7 +27,7 @@ PAYLOAD: Final = b"x" * 140
 LOADS: Final = {"one": (1, 400, 1, 500), "hundred": (1, 100, 100, 300), "fleet": (20, 1, 2, 300)}
 
 
-class Counting(Subscriber):
+class PlainSession(Subscriber):
     """A session that counts what it gets."""
 
     __slots__ = ("bytes",)
@@ -50,7 +50,7 @@ class PlainLoad:
         names = tuple([b"plain/%s/%d" % (name.encode(), number) for number in range(topics)])
         for topic in names:
             for _ in range(subscribers):
-                self._engine.fanout.insert({topic: Grant()}, Counting(self._engine))
+                self._engine.fanout.insert({topic: Grant()}, PlainSession(self._engine))
         runs = tuple([Run(0, number, 0, 0, 0, None, -1, each) for number in range(topics)])
         self._count = topics * each
         self._meta = pack_meta(Meta(names, runs, (), (), (), ()))
@@ -64,7 +64,7 @@ class PlainLoad:
 
         for number in range(count):
             grant = Grant(where=Predicate.parse(f"a = {number}"))
-            self._engine.content.insert({b"content/#": grant}, Counting(self._engine))
+            self._engine.content.insert({b"content/#": grant}, PlainSession(self._engine))
 
     def wires(self) -> list[Any]:
         """A round's blocks."""

@@ -30,11 +30,11 @@ from lexicast.cluster.content.extraction import columns_of
 from lexicast.cluster.content.index.predicate_index import PredicateIndex
 from lexicast.cluster.content.predicate import Predicate
 
-from ..report import DriverReport, Steps
+from ...report import DriverReport, Steps
+from ..peers import Scan
+from ..population import BoxPopulation, BoxSetting, Floats, drawn
 from .actor_gc import collecting_as_actors_do
-from .edge_load import FILTER, MQTT, Around, Counting, Edge, conditions, no_dictionaries, payloads, wires
-from .peers import Scan
-from .population import BoxPopulation, BoxSetting, Floats, drawn
+from .delivery_load import FILTER, MQTT, Around, CountingSession, Edge, conditions, no_dictionaries, payloads, wires
 
 BATCH: Final = 256
 EVENTS: Final = 1_024
@@ -145,7 +145,7 @@ def _stages_s(edge: Edge, events: list[bytes], blocks: list[Any]) -> dict[str, f
     for event in events:
         reader.fields(event)
     decoding = time.process_time() - began
-    columns, index = Stage(columns_of), Stage(PredicateIndex.match)
+    columns, index = TimedStage(columns_of), TimedStage(PredicateIndex.match)
     with patch.object(predicate_table, "columns_of", columns), patch.object(PredicateIndex, "match", index.method()):
         began = time.process_time()
         for block in blocks:
@@ -155,7 +155,7 @@ def _stages_s(edge: Edge, events: list[bytes], blocks: list[Any]) -> dict[str, f
     return {**found, "delivery": whole - sum(found.values()), "whole": whole}
 
 
-class Stage:
+class TimedStage:
     """A function whose CPU time is counted."""
 
     def __init__(self, work: Callable[..., Any]) -> None:
@@ -174,7 +174,7 @@ class Stage:
         return lambda *arguments: self(*arguments)
 
 
-class FilteringClient(Counting):
+class FilteringClient(CountingSession):
     """A client that is subscribed to everything and keeps what its condition holds for."""
 
     __slots__ = ("_holds", "kept")
