@@ -116,7 +116,9 @@ class BlockChoice:
         known: dict[tuple[int, Grant], int] = {}
         records, numbers = list[int](), list[int]()
         names, runs = self.view.block.meta.topics, self._picker.runs
-        topic, granting, number = -1, (), -1  # of the record before: mostly the same
+        # Of the record before: mostly the same.
+        topic, number = -1, -1
+        granting: tuple[Grant, ...] = ()
         for record, parts in picks:
             if parts is not granting or runs[record].topic != topic:
                 topic, granting = runs[record].topic, parts
