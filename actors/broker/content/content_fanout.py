@@ -175,7 +175,7 @@ class ContentFanout:
 
     def deliver(self, view: BlockView, encoder: Encoder) -> int:
         """Send a live block's publications to those whose conditions hold; the number of publications sent."""
-        # Of most blocks nothing is wanted, and their topics are known: that is the price of those who have no condition.
+        # Of most blocks nothing is wanted, and their topics are known: so much those pay who have no condition.
         known, of_filters = self._of_topic, self.of_filters
         concerned = [known[topic] if topic in known else of_filters(topic) for topic in view.block.meta.topics]
         if not any(concerned):
