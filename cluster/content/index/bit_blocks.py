@@ -12,13 +12,13 @@ left; the boxes that are left after that are candidates. It costs by events time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .growing import GrowingArray
+from .pairs import joined
 from .ranks import RANK_BITS, RANKS, Integers, Places, Words
 
 BLOCK: Final = 64
@@ -47,12 +47,15 @@ class BitBlocks:
         self._dimensions = dimensions
         self._segments = BIT_WORDS // dimensions
         self._summary_segments = SUMMARY_WORDS // dimensions
+        # Where a dimension's words begin, among a block's and among the summary's.
+        self._bases = np.arange(dimensions) * self._segments
+        self._summary_bases = np.arange(dimensions) * self._summary_segments
         self._bits = GrowingArray(np.uint64, BIT_WORDS)
         self._rows = GrowingArray(np.int32, BLOCK)
         self._held = GrowingArray(np.uint8)
-        # Of each dimension: where a block's frame begins, segments a rank << _FRAME_BITS.
-        self._first_ranks = [GrowingArray(np.int32) for _ in range(dimensions)]
-        self._factors = [GrowingArray(np.int32) for _ in range(dimensions)]
+        # Frames: the rank where they begin, segments a rank << _FRAME_BITS.
+        self._first_ranks = GrowingArray(np.int32, dimensions)
+        self._factors = GrowingArray(np.int32, dimensions)
         self._summary = GrowingArray(np.uint64, SUMMARY_WORDS)
 
     @property
@@ -62,7 +65,7 @@ class BitBlocks:
 
     @property
     def _by_block(self) -> tuple[GrowingArray, ...]:
-        return self._bits, self._rows, self._held, *self._first_ranks, *self._factors
+        return self._bits, self._rows, self._held, self._first_ranks, self._factors
 
     def rows(self, blocks: Integers) -> Integers:
         """The row at each place [... x 64], or FREE."""
@@ -100,16 +103,14 @@ class BitBlocks:
         self._held.array[blocks] = taken.sum(axis=1)
         self._frame(blocks, taken, low, high)
         segments = np.arange(self._segments, dtype=np.uint8)[:, None]
-        for dimension in range(self._dimensions):
-            first, last = [
-                self._segment(dimension, blocks[:, None], ranks[:, :, dimension]).astype(np.uint8)
-                for ranks in (low, high)
-            ]
-            first[~taken] = self._segments
+        first, last = [self._segments_of(blocks[:, None], ranks).astype(np.uint8) for ranks in (low, high)]
+        first[~taken] = self._segments
+        for dimension, base in enumerate(self._bases.tolist()):
+            own = first[:, None, :, dimension], last[:, None, :, dimension]
             # [blocks x segments x 64], the 64 packed into a word
-            inside = (first[:, None] <= segments) & (segments <= last[:, None])
+            inside = (own[0] <= segments) & (segments <= own[1])
             words = np.packbits(inside, axis=2, bitorder="little").view(np.uint64)[:, :, 0]
-            self._bits.array[blocks, dimension * self._segments : (dimension + 1) * self._segments] = words
+            self._bits.array[blocks, base : base + self._segments] = words
         at, places = np.nonzero(taken)
         self._summarise_anew(blocks, at, low[at, places], high[at, places])
 
@@ -123,11 +124,9 @@ class BitBlocks:
         self._rows.array[blocks, places] = rows
         self._held.array[blocks[firsts]] += counts.astype(np.uint8)
         masks = np.uint64(1) << places.astype(np.uint64)
-        bits = self._bits.array.reshape(-1)
-        for dimension in range(self._dimensions):
-            first, last = [self._segment(dimension, blocks, ranks[:, dimension]) for ranks in (low, high)]
-            words, which = _spans(blocks * BIT_WORDS + dimension * self._segments + first, last - first + 1)
-            np.bitwise_or.at(bits, words, masks.take(which))
+        first, last = self._segments_of(blocks, low), self._segments_of(blocks, high)
+        words, which = _spans((blocks * BIT_WORDS)[:, None] + self._bases + first, last - first + 1)
+        np.bitwise_or.at(self._bits.array.reshape(-1), words, masks.take(which // self._dimensions))
         self._summarise(blocks, low, high)
         return blocks * BLOCK + places
 
@@ -143,37 +142,36 @@ class BitBlocks:
         self._held.array[block] -= 1
         self._bits.array[block] &= ~np.uint64(1 << place)
 
-    def candidates(self, ranks: Sequence[Places]) -> tuple[Integers, Integers]:
-        """(events, rows) that may match: all that do, in no order. ranks: of the events, for each dimension."""
+    def candidates(self, ranks: Places) -> tuple[Integers, Integers]:
+        """(events, rows) that may match: all that do, in no order. ranks: of the events [events x dimensions]."""
         summary = self._summary.array[: -(-self.count // _WORD_BITS)]
-        segments = [
-            self._summary_segment(own) + dimension * self._summary_segments for dimension, own in enumerate(ranks)
-        ]
-        at_once = max(1, _SUMMARY_AT_ONCE // len(ranks[0]))
-        found = [
-            self._in_blocks(_all_of(summary[first : first + at_once], segments), first, ranks)
-            for first in range(0, len(summary), at_once)
-        ]
-        events, slots = found[0] if len(found) == 1 else [np.concatenate(each) for each in zip(*found, strict=True)]
+        segments = (self._summary_segments_of(ranks) + self._summary_bases).T
+        at_once = max(1, _SUMMARY_AT_ONCE // len(ranks))
+        events, slots = joined(
+            [
+                self._in_blocks(_all_of(summary[first : first + at_once], segments), first, ranks)
+                for first in range(0, len(summary), at_once)
+            ]
+        )
         return events, self._rows.array.reshape(-1).take(slots).astype(np.int64)
 
-    def _in_blocks(self, left: Words, first: int, ranks: Sequence[Places]) -> tuple[Integers, Integers]:
+    def _in_blocks(self, left: Words, first: int, ranks: Places) -> tuple[Integers, Integers]:
         """(events, slots) that may match, of the blocks that are left [words x events], from word `first` on."""
         at, bits = _set_bits(left.reshape(-1))
         words = at // left.shape[1]
         events = at - words * left.shape[1]
         blocks = (words + first) * _WORD_BITS + bits
-        at, places = _set_bits(self._boxes(blocks, events, ranks))
+        at, places = _set_bits(self._boxes(blocks, ranks.take(events, axis=0)))
         return events.take(at), blocks.take(at) * BLOCK + places
 
-    def _boxes(self, blocks: Integers, events: Integers, ranks: Sequence[Places]) -> Words:
-        """For each pair of a block and an event, the boxes that may match, as bits."""
-        bits = self._bits.array.reshape(-1)
-        words = blocks * BIT_WORDS
-        found: Words = bits.take(words + self._segment(0, blocks, ranks[0].take(events)))
+    def _boxes(self, blocks: Integers, ranks: Places) -> Words:
+        """For each pair of a block and an event's ranks, the boxes that may match, as bits."""
+        at = self._segments_of(blocks, ranks) + self._bases
+        at += (blocks * BIT_WORDS)[:, None]
+        words = self._bits.array.reshape(-1).take(at)
+        found: Words = words[:, 0].copy()
         for dimension in range(1, self._dimensions):
-            words += self._segments
-            found &= bits.take(words + self._segment(dimension, blocks, ranks[dimension].take(events)))
+            found &= words[:, dimension]
         return found
 
     def _frame(self, blocks: Integers, taken: NDArray[np.bool_], low: Places, high: Places) -> None:
@@ -184,19 +182,17 @@ class BitBlocks:
         nothing = most < least
         least[nothing], most[nothing] = 0, RANKS - 1
         factors = np.minimum((self._segments << _FRAME_BITS) // (most - least + 1), _FACTOR_MAX)
-        for dimension in range(self._dimensions):
-            self._first_ranks[dimension].array[blocks] = least[:, dimension]
-            self._factors[dimension].array[blocks] = factors[:, dimension]
+        self._first_ranks.array[blocks], self._factors.array[blocks] = least, factors
 
-    def _segment(self, dimension: int, blocks: Integers, ranks: Places) -> Places:
-        """The segments of ranks in their blocks' frames."""
-        segments: Places = ranks - self._first_ranks[dimension].array.take(blocks)
-        segments *= self._factors[dimension].array.take(blocks)
+    def _segments_of(self, blocks: Integers, ranks: Places) -> Places:
+        """The segments of ranks [... x dimensions] in the frames of blocks [...]."""
+        segments: Places = ranks - self._first_ranks.array.take(blocks, axis=0)
+        segments *= self._factors.array.take(blocks, axis=0)
         segments >>= _FRAME_BITS
         np.maximum(segments, 0, out=segments)
         return np.minimum(segments, self._segments - 1, out=segments)
 
-    def _summary_segment(self, ranks: Places) -> Places:
+    def _summary_segments_of(self, ranks: Places) -> Places:
         return ranks * self._summary_segments >> RANK_BITS
 
     def _summarise_anew(self, blocks: Integers, at: Integers, low: Places, high: Places) -> None:
@@ -208,24 +204,24 @@ class BitBlocks:
         base = (at * self._dimensions)[:, None] + np.arange(self._dimensions)
         places = len(blocks) * self._dimensions * size
         begin, end = [
-            np.bincount((base * size + self._summary_segment(ranks)).reshape(-1) + behind, minlength=places)
+            np.bincount((base * size + self._summary_segments_of(ranks)).reshape(-1) + behind, minlength=places)
             for ranks, behind in ((low, 0), (high, 1))
         ]
         inside = np.cumsum((begin - end).reshape(len(blocks), self._dimensions, size), axis=2) > 0
         which, dimensions, segments = np.nonzero(inside)
-        words = blocks[which] // _WORD_BITS * SUMMARY_WORDS + dimensions * self._summary_segments + segments
+        words = blocks[which] // _WORD_BITS * SUMMARY_WORDS + self._summary_bases[dimensions] + segments
         np.bitwise_or.at(self._summary.array.reshape(-1), words, own[which])
 
     def _summarise(self, blocks: Integers, low: Places, high: Places) -> None:
-        first, last = self._summary_segment(low), self._summary_segment(high)
-        base = (blocks // _WORD_BITS * SUMMARY_WORDS)[:, None] + np.arange(self._dimensions) * self._summary_segments
-        words, which = _spans((base + first).reshape(-1), (last - first + 1).reshape(-1))
+        first, last = self._summary_segments_of(low), self._summary_segments_of(high)
+        base = (blocks // _WORD_BITS * SUMMARY_WORDS)[:, None] + self._summary_bases
+        words, which = _spans(base + first, last - first + 1)
         masks = np.uint64(1) << (blocks % _WORD_BITS).astype(np.uint64)
-        np.bitwise_or.at(self._summary.array.reshape(-1), words, masks.repeat(self._dimensions).take(which))
+        np.bitwise_or.at(self._summary.array.reshape(-1), words, masks.take(which // self._dimensions))
 
 
-def _all_of(summary: Words, segments: Sequence[Places]) -> Words:
-    """The blocks that have all these segments, as bits [words x events]."""
+def _all_of(summary: Words, segments: Places) -> Words:
+    """The blocks that have all these segments [dimensions x events], as bits [words x events]."""
     left: Words = summary.take(segments[0], axis=1)
     for own in segments[1:]:
         left &= summary.take(own, axis=1)
@@ -234,14 +230,15 @@ def _all_of(summary: Words, segments: Sequence[Places]) -> Words:
 
 def _spans(starts: Integers, counts: NDArray[Any]) -> tuple[Integers, Integers]:
     """The numbers start, start + 1, ... of each span one after the other, and which span each is of."""
+    counts = counts.reshape(-1)
     which = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
-    return np.arange(len(which)) + (starts - ends + counts).take(which), which
+    return np.arange(len(which)) + (starts.reshape(-1) - ends + counts).take(which), which
 
 
 def _set_bits(words: Words) -> tuple[Integers, Integers]:
     """(which word, which of its bits) of all bits that are set."""
-    at = np.flatnonzero(words)
-    bits: NDArray[Any] = np.unpackbits(words.take(at).view(np.uint8), bitorder="little").view(np.bool_)
-    found = np.flatnonzero(bits)
+    at = words.nonzero()[0]
+    bits = np.unpackbits(words.take(at).view(np.uint8), bitorder="little").view(np.bool_)
+    found = bits.nonzero()[0]
     return at.take(found >> 6), found & 63

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .bit_blocks import BLOCK, FREE, BitBlocks
 from .box_rows import BoxRows
-from .ranks import Integers, Places, Ranks, Words
+from .ranks import Floats, Integers, Places, Ranks, Words
 
 # What blocks hold at most after boxes were shared out: ten places are free.
 _FILLED: Final = 54
@@ -85,9 +85,9 @@ class Clustering:
         self.held -= len(taken)
         return taken
 
-    def candidates(self, values_ranks: list[Places]) -> tuple[Integers, Integers]:
-        """(events, rows) that may match; see BitBlocks."""
-        return self._blocks.candidates(values_ranks)
+    def candidates(self, values: Floats) -> tuple[Integers, Integers]:
+        """(events, rows) that may match: all that do. values: [events x dimensions]."""
+        return self._blocks.candidates(self.ranks.of_all(values))
 
     def _ranked(self, rows: Integers) -> _RankedBoxes:
         low, high = self.ranks.of_all(self._rows.low(rows)), self.ranks.of_all(self._rows.high(rows))

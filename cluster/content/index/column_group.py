@@ -22,7 +22,7 @@ from .growing import GrowingArray
 from .pairs import joined
 from .ranks import Floats, Integers, Ranks
 
-CLUSTERED_FROM: Final = 512
+CLUSTERED_FROM: Final = 128
 """So many boxes are clustered; fewer are all loose."""
 LOOSE_MAX: Final = 1_024
 """When so many are loose, adding one moves some."""
@@ -37,8 +37,8 @@ _GROWN: Final = 4
 _TURNED_OVER: Final = 2
 # The part of the blocks' places that is taken, below which they are made anew.
 _SPARSE: Final = 0.5
-# Comparisons of events with boxes, up to which comparing with all is quicker than asking the bitsets.
-_SCANNED: Final = 8_192
+# Comparisons, one a dimension, up to which comparing events with all boxes is quicker than asking the bitsets.
+_SCANNED: Final = 16_384
 # What a group without columns has in place of one.
 _EVERYTHING: Final = (-np.inf, np.inf)
 _LOOSE: Final = -2  # the slot of the loose box 0; of box n: _LOOSE - n
@@ -134,13 +134,12 @@ class ColumnGroup:
         """(events, rows) that match as far as the group's own columns go. values: [events x columns], no NaN."""
         if not self.columns:
             values = np.zeros((len(values), 1))
-        if len(values) * self._rows.used <= _SCANNED:
+        if values.size * self._rows.used <= _SCANNED:
             return self._rows.scan(None, values)
         found = [self._rows.scan(self._loose[: self._loose_count], values)] if self._loose_count else []
         for clustering in (self._filling, self._draining):
             if clustering is not None and clustering.held:
-                ranks = [clustering.ranks.of(dimension, own) for dimension, own in enumerate(values.T)]
-                found.append(self._rows.inside(*clustering.candidates(ranks), values))
+                found.append(self._rows.inside(*clustering.candidates(values), values))
         return joined(found)
 
     def step(self, budget: int) -> int:

@@ -38,15 +38,11 @@ class Ranks:
         self._ranks = [each.astype(np.int32) for each in spread]
         self._codes = _codes(len(ends))
 
-    def of(self, dimension: int, values: Floats) -> Places:
-        """Ranks of values that are not NaN: below RANKS."""
-        return self._ranks[dimension].take(np.searchsorted(self._cuts[dimension], values, "right"))
-
     def of_all(self, values: Floats) -> Places:
-        """Ranks of values [... x dimensions] that are not NaN."""
+        """Ranks, below RANKS, of values [... x dimensions] that are not NaN."""
         ranks = np.empty(values.shape, np.int32)
-        for dimension in range(values.shape[-1]):
-            ranks[..., dimension] = self.of(dimension, values[..., dimension])
+        for dimension, (cuts, spread) in enumerate(zip(self._cuts, self._ranks, strict=True)):
+            ranks[..., dimension] = spread.take(cuts.searchsorted(values[..., dimension], "right"))
         return ranks
 
     def z_codes(self, low: Places, high: Places) -> Words:
