@@ -10,7 +10,8 @@ the time of the one that is busy longest. Ways to share out, all with the same s
     SPartition    segments of each dimension by hash, the candidate that is done first
     one dimension the same, but which dimension is asked is left to chance
 
-Dimensions are cut at quantiles of a sample of events, for all of them.
+Dimensions are cut at quantiles of a sample of events, for all of them; or evenly, as the paper does, or as if the hot
+spot had come after the cuts.
 """
 
 from __future__ import annotations
@@ -91,8 +92,16 @@ class SimulatedMatchers:
     """So many matchers, each a top cluster of its own, with all subscriptions of a population."""
 
     def __init__(
-        self, population: BoxPopulation, sharing: SharingOut, matchers: int, cost: ScanCost, dice: np.random.Generator
+        self,
+        population: BoxPopulation,
+        sharing: SharingOut,
+        matchers: int,
+        cost: ScanCost,
+        dice: np.random.Generator,
+        *,
+        even: bool = False,
     ) -> None:
+        """`even`: dimensions are cut evenly, not at quantiles of what is seen."""
         self._population = population
         self._sharing = sharing
         self._cost = cost
@@ -101,7 +110,7 @@ class SimulatedMatchers:
         size = sharing.dimensions_a_group
         groups = [range(at, min(at + size, dimensions)) for at in range(0, dimensions, size)]
         seen = SeenEvents(dimensions, SAMPLE, dice)
-        seen.see(population.events(SAMPLE, dice))
+        seen.see(dice.random((SAMPLE, dimensions)) if even else population.events(SAMPLE, dice))
         partition = partitioned(seen.sample, groups, sharing.segments or matchers)
         shape = CloudShape(2, max(1, (matchers - 1).bit_length()))
         clusters = [shape.digits(number) for number in range(matchers)]
@@ -207,9 +216,16 @@ class SimulatedMatchers:
 
 
 def simulated(
-    population: BoxPopulation, sharing: SharingOut, matchers: int, cost: ScanCost, events: int, seed: int
+    population: BoxPopulation,
+    sharing: SharingOut,
+    matchers: int,
+    cost: ScanCost,
+    events: int,
+    seed: int,
+    *,
+    even: bool = False,
 ) -> Matched:
     """One way to share out, with so many matchers."""
-    made = SimulatedMatchers(population, sharing, matchers, cost, np.random.default_rng(seed))
+    made = SimulatedMatchers(population, sharing, matchers, cost, np.random.default_rng(seed), even=even)
     made.settle(events)
     return made.matched(events)

@@ -33,12 +33,13 @@ SINGLE: Final = ("BlueDove", "SPartition", "one dimension")
 
 
 class SharingSetting(NamedTuple):
-    """A load, and how ours cuts it."""
+    """A load, and how it is cut (`even`: all ways to share out cut evenly)."""
 
     name: str
     load: BoxSetting
     dimensions_a_group: int = 4
     segments: int = 10
+    even: bool = False
 
 
 _LOAD: Final = BoxSetting(200_000, 8, 0.1, 0.1)
@@ -52,6 +53,7 @@ SWEEP: Final = (
     SharingSetting("uniform", _LOAD._replace(spread=None)),
     *[SharingSetting(f"width {width}", _LOAD._replace(width=width)) for width in (0.02, 0.3)],
     SharingSetting("equality, 5 values", _LOAD._replace(values=5)),
+    *[SharingSetting(f"cut evenly, groups of {size}", _LOAD, size, even=True) for size in (2, 4)],
 )
 _QUICK_LOAD: Final = _LOAD._replace(subscriptions=20_000)
 
@@ -86,7 +88,7 @@ def _rates(setting: SharingSetting, matchers: int, costs: dict[int, ScanCost], e
     if dimensions not in costs:
         costs[dimensions] = measured_cost(population, np.random.default_rng(seed))
     return {
-        sharing.name: simulated(population, sharing, matchers, costs[dimensions], events, seed)
+        sharing.name: simulated(population, sharing, matchers, costs[dimensions], events, seed, even=setting.even)
         for sharing in sharings(setting.dimensions_a_group, setting.segments)
     }
 
