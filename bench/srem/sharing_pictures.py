@@ -12,6 +12,7 @@ import matplotlib
 matplotlib.use("Agg")  # no display is needed, and none may be there
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 ABSTRACT: Final = {
     "sharing": "The matching rate is 3.7 to 40.4 times that of BlueDove's single-dimensional partition.",
@@ -47,7 +48,8 @@ def draw_sharing(
     for name in names:
         left.plot(list(by_matchers), [rates[name].events_s for rates in by_matchers.values()], "-o", label=name)
     left.set(xscale="log", yscale="log", xlabel="matchers (simulated)", ylabel="events/s")
-    left.set_xticks(list(by_matchers), list(map(str, by_matchers)), minor=False)
+    left.set_xticks(list(by_matchers), list(map(str, by_matchers)))
+    left.xaxis.set_minor_formatter(NullFormatter())
     left.legend(fontsize=8)
     rows = dict(reversed(list(sweep.items())))
     for name in names:
