@@ -3,7 +3,8 @@ engine. No cluster is started.
 
 `--only` runs some of the parts, `--out` draws their pictures. Figures:
 
-    index_...             matching at one broker (`index_rates`)
+    index_...             the index at one broker: matching, memory (`index_rates`), subscriptions that come and go
+                          (`index_churn`)
     content_...           JSON in, matches out at one broker's engine (`delivery_rates`)
     plain_...             what those pay who have no condition (`plain_cost`)
     history_where_...     conditions on the stored past (`past_rates`)
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple
 
 from .. import report as reports
 from ..report import DriverReport, Steps
-from . import index_rates, mass_failure, overlay_messages, sharing_rates
+from . import index_churn, index_rates, mass_failure, overlay_messages, sharing_rates
 from .edge import delivery_rates, past_rates, plain_cost, truth
 
 
@@ -36,6 +37,7 @@ class SremPart(NamedTuple):
 
 PARTS: Final = {
     "index": SremPart(index_rates.measure, index_rates.steps),
+    "churn": SremPart(index_churn.measure, index_churn.steps),
     "edge": SremPart(delivery_rates.measure, delivery_rates.steps),
     "plain": SremPart(plain_cost.measure, plain_cost.steps),
     "past": SremPart(past_rates.measure, past_rates.steps),

@@ -7,27 +7,33 @@ harder case. None: uniform.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+BOUNDED: Final = 4
+"""Dimensions of a set."""
+
 
 class BoxSetting(NamedTuple):
     """What is drawn. `width`: of a box, in each dimension. `values`: so many distinct points instead of boxes in the
-    first dimension, as equality asks for (0: boxes there too)."""
+    first dimension, as equality asks for (0: boxes there too). `sets`: so many different sets of BOUNDED dimensions are
+    what boxes bound (0: all of them bound all)."""
 
     subscriptions: int
     dimensions: int = 4
     width: float = 0.1
     spread: float | None = None
     values: int = 0
+    sets: int = 0
 
 
 class BoxPopulation(NamedTuple):
-    """Closed boxes [subscriptions x dimensions]."""
+    """Closed boxes [subscriptions x dimensions], infinite where a dimension is not bounded."""
 
     low: Floats
     high: Floats
@@ -49,6 +55,12 @@ def drawn(setting: BoxSetting, dice: np.random.Generator) -> BoxPopulation:
     low, high = centre - setting.width / 2, centre + setting.width / 2
     if setting.values:
         low[:, 0] = high[:, 0] = np.floor(centre[:, 0] * setting.values)
+    if setting.sets:
+        every = list(combinations(range(setting.dimensions), BOUNDED))
+        sets = np.zeros((setting.sets, setting.dimensions), np.bool_)
+        np.put_along_axis(sets, dice.permutation(every)[: setting.sets], True, axis=1)
+        free = ~sets[dice.integers(setting.sets, size=setting.subscriptions)]
+        low[free], high[free] = -np.inf, np.inf
     return BoxPopulation(low, high, setting, hot)
 
 
