@@ -191,7 +191,7 @@ class Sessions:
         close_all([*self._sockets, self._publisher], b"\xe0\0")
 
 
-class SessionCrowd:
+class SteadyCrowd:
     """`Sessions` in a process of their own. Raises PeerError what goes wrong there."""
 
     def __init__(self, address: Address, count: int) -> None:

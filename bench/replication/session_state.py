@@ -20,7 +20,7 @@ from .. import report as reports
 from ..report import DriverReport
 from ..stage.clusters import start_lexicast
 from ..stage.servers import Target
-from .session_crowd import SHAPES, SessionCrowd
+from .session_crowd import SHAPES, SteadyCrowd
 
 TOLD, UNTOLD = "told", "untold"
 CONFIGS: Final = {TOLD: "", UNTOLD: "[broker]\nsession_save_s = 3600\n"}
@@ -30,12 +30,12 @@ TURNS: Final = 2
 LEAST_OF_RATE: Final = 0.9
 
 
-class Served:
+class LoadedCluster:
     """A cluster and its sessions; what they cost so far, by shape."""
 
     def __init__(self, target: Target, sessions: int) -> None:
         self._target = target
-        self._crowd = SessionCrowd(target.address, sessions)
+        self._crowd = SteadyCrowd(target.address, sessions)
 
     def run(self, shape: str, rate: int, seconds: float) -> dict[str, float]:
         """CPU seconds of each role, and `messages`, `seconds` and the generator's CPU seconds."""
@@ -53,7 +53,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(sessions: int) -> Iterator[dict[str, Served]]:
+def loaded_clusters(sessions: int) -> Iterator[dict[str, LoadedCluster]]:
     """Both clusters with their sessions open. Raises UnavailableError, PeerError."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-bench-")))
@@ -63,7 +63,7 @@ def served(sessions: int) -> Iterator[dict[str, Served]]:
             folder.mkdir()
             target = start_lexicast(folder, config, name)
             stack.callback(target.stop)
-            made[name] = Served(target, sessions)
+            made[name] = LoadedCluster(target, sessions)
             stack.callback(made[name].close)
         yield made
 
@@ -75,7 +75,7 @@ def measure_session_state(report: DriverReport, progress: reports.Steps) -> None
     for number in range(options.state_rounds):
         progress.step(f"{options.state_sessions:,} sessions' state: round {number + 1} of {options.state_rounds}")
         try:
-            with served(options.state_sessions) as clusters:
+            with loaded_clusters(options.state_sessions) as clusters:
                 for shape in SHAPES:
                     for name, found in _round(clusters, shape, options, number).items():
                         samples[shape][name].append(found)
@@ -85,7 +85,7 @@ def measure_session_state(report: DriverReport, progress: reports.Steps) -> None
     _figures(report, samples)
 
 
-def _round(clusters: dict[str, Served], shape: str, options: Any, number: int) -> dict[str, dict[str, float]]:
+def _round(clusters: dict[str, LoadedCluster], shape: str, options: Any, number: int) -> dict[str, dict[str, float]]:
     """The sums of each cluster's turns."""
     sums: dict[str, dict[str, float]] = {name: {} for name in clusters}
     names = list(clusters)

@@ -22,8 +22,8 @@ from lexicast.bench.replication.session_crowd import (
     PAYLOAD_BYTES,
     SHAPES,
     SILENT,
-    SessionCrowd,
     Sessions,
+    SteadyCrowd,
     topic_of,
 )
 from lexicast.bench.replication.session_state import TOLD, TURNS, UNTOLD, costs, measure_session_state
@@ -79,12 +79,12 @@ def test_a_message_that_is_not_the_next_one_is_an_error(sessions: Sessions, brok
 
 def test_what_goes_wrong_in_the_sessions_process_is_told() -> None:
     with pytest.raises(PeerError, match="cannot connect"):
-        SessionCrowd(Address("127.0.0.1", free_port()), 1)
+        SteadyCrowd(Address("127.0.0.1", free_port()), 1)
 
 
 def test_a_broker_that_is_gone_ends_the_run() -> None:
     with targets.running(["mosquitto"], lambda name, what: pytest.fail(what)) as running:
-        crowd = SessionCrowd(running["mosquitto"].address, 2)
+        crowd = SteadyCrowd(running["mosquitto"].address, 2)
     with pytest.raises(PeerError, match="the broker closed a connection"):
         crowd.run(ALL, 10, 0.1)
     crowd.close()
