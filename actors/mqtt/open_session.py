@@ -246,9 +246,7 @@ class OpenSession:
         taken_back = self._line.leave()
         self.subscriber.leave()
         self.subscriber.send = _unheard  # what is being fetched for it goes nowhere
-        owners = self._services.sessions.owners
-        if owners.get(self.session.client_id) is self:
-            del owners[self.session.client_id]
+        self._services.sessions.leave(self)
         return None if taken_back else will
 
 

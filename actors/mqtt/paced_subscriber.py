@@ -124,6 +124,11 @@ class PacedSubscriber(Subscriber):
                 self.session.paid()
         self.unblock()
 
+    def refresh(self) -> None:
+        super().refresh()
+        if self.lagging:
+            self.session.unsettled.lagging[self.session.client_id] = None
+
     def frontier(self) -> dict[int, int]:
         """group -> the lowest offset not acknowledged, where that is before the broker's head."""
         session = self.session

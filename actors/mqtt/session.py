@@ -109,6 +109,31 @@ class ReleasedIds(NamedTuple):
     by_group: dict[int, list[int]]
 
 
+class Unsettled:
+    """Of all sessions that a broker serves those that it has to look at, by client id: so the others cost it nothing.
+
+    `in_flight`: exactly those with something in flight to the client. `lagging`: at least those that lag. `sent_to`:
+    at least those that got something with QoS 1 or 2, and had nothing in flight, since it was emptied.
+    """
+
+    __slots__ = ("in_flight", "lagging", "sent_to")
+
+    def __init__(self) -> None:
+        self.in_flight: dict[str, None] = {}
+        self.lagging: dict[str, None] = {}
+        self.sent_to: dict[str, None] = {}
+
+    def takes_off(self, client_id: str) -> None:
+        """The session has something in flight from now on."""
+        self.in_flight[client_id] = None
+        self.sent_to[client_id] = None
+
+    def forget(self, client_id: str) -> None:
+        """The session is served no more."""
+        for kind in (self.in_flight, self.lagging, self.sent_to):
+            kind.pop(client_id, None)
+
+
 @dataclass(slots=True)
 class Session:
     """One client's session; see the module's docstring. Raises MqttProtocolError where the client broke the rules."""
@@ -133,6 +158,8 @@ class Session:
     cursor: Cursor = field(default_factory=dict)
     # The connection's number in its broker's incarnation.
     connection: int = 0
+    # Its broker's, while that serves it.
+    unsettled: Unsettled = field(default_factory=Unsettled, compare=False)
     # QoS 1 and 2 publications sent to the client over this connection; how many of them, which filters (their digest)
     # and when (monotonic) the session was saved last.
     sent: int = 0
@@ -262,6 +289,8 @@ class Session:
         else:
             self.next_id = packet_id + 1
         self.sent += 1
+        if not self.unacknowledged:
+            self.unsettled.takes_off(self.client_id)
         self.unacknowledged[packet_id] = (group, offset, qos, retained)
         return packet_id
 
@@ -270,8 +299,15 @@ class Session:
         count = min(len(publications), self.room)
         ids = self.take_ids(count)
         self.sent += count
+        if count and not self.unacknowledged:
+            self.unsettled.takes_off(self.client_id)
         self.unacknowledged.update(zip(ids, publications, strict=False))  # the rest stays with the cursor
         return ids
+
+    def _settle(self) -> None:
+        """Something was completed."""
+        if not (self.unacknowledged or self.released or self.pending):
+            self.unsettled.in_flight.pop(self.client_id, None)
 
     def resend(self, most: int = PACKET_ID_MAX) -> list[Resend]:
         """What to send again now, in original order, as many as the window allows and at most `most`; again after
@@ -291,6 +327,7 @@ class Session:
         for packet_id in packet_ids:
             self.unacknowledged.pop(packet_id, None)
             self.pending.pop(packet_id, None)
+        self._settle()
 
     def held(self) -> Cursor:
         """group -> the lowest offset in flight. QoS 2 counts until its PUBCOMP: the client may deliver on PUBREL.
@@ -315,6 +352,7 @@ class Session:
             if entry[2] != 1:
                 raise _wrong_ack("PUBACK", packet_id, "MQTT-4.3.3-3")
             known += 1
+        self._settle()
         return known
 
     def on_pubrecs(self, packet_ids: Iterable[int], refused: bool = False) -> list[Reply]:
@@ -336,6 +374,7 @@ class Session:
                 release.append(packet_id)
             else:
                 replies.append(PubRel(packet_id, PACKET_ID_NOT_FOUND))
+        self._settle()
         return [AckRun(PUBREL, release), *replies] if release else replies
 
     def on_pubcomps(self, packet_ids: Iterable[int]) -> int:
@@ -345,6 +384,7 @@ class Session:
             if packet_id in self.released:
                 del self.released[packet_id]
                 known += 1
+        self._settle()
         return known
 
     def _take(self, packet_id: int) -> InFlight | None:

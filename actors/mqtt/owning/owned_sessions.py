@@ -4,11 +4,10 @@
 CONNACK. While it is served here, two things go to its home, so that after this broker's death it goes on elsewhere with
 repeats, but without loss:
 
-    every round       how far all sessions have got (`session_floor`), kept in the home's memory: at most a round is
+    every round       how far all sessions have got (`floor_telling`), kept in the home's memory: at most a round is
                       sent again when this broker dies
-    now and then      the session's place, in the log: when all of the cluster dies. The most unsaved first, by what was
-                      sent since; at most SAVES_A_ROUND a round. Nothing for a session that got nothing, for
-                      STALE_S, nor for one that lags, for LAGGING_S
+    now and then      the session's place, in the log: when all of the cluster dies. The most unsaved first
+                      (`saving_order`), at most SAVES_A_ROUND a round
 
 Wills of connections that end here are published here (`wills`); those that wait for their delay wait in the session's
 home, and so do those that cannot be published now.
@@ -17,7 +16,6 @@ home, and so do those that cannot be published now.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -30,17 +28,18 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UnavailableError
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.protocol.session_floor import EXCEPTION_OFFSETS_MAX, SessionFloor, packed_exceptions
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
 from ...broker.pipelines.pipeline import Pipeline
 from ...loop.turns import Turns
 from ..codec.packets import Will
-from ..session import Session
+from ..session import Session, Unsettled
 from ..session_state import filters_of, place_of, restoring, will_bytes, will_delay_s, writing_filters
 from ..wills import WillPublisher
+from .floor_telling import FloorTelling
 from .forgone_sessions import ForgoneSessions
 from .handed_over import HandedOverStates
+from .saving_order import SavingOrder
 
 if TYPE_CHECKING:
     from ...broker.engine import BrokerEngine
@@ -48,14 +47,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long a round waits for the homes that it has told.
-ROUND_S = 1.0
 SAVES_A_ROUND = 100
-STALE_S = 600.0
-# How long a session that is being brought up is not saved again: a moment later it stands somewhere else.
-LAGGING_S = 10.0
-# Sessions looked at in a round before other work has its turn.
-SESSIONS_A_TURN = 1_000
+# Sessions that a home is told of at once when its link comes back.
+HELD_AT_ONCE = 1_000
 RETRY_S = 0.05
 CLOSE_TIMEOUT_S = 5.0
 # How long a home that asks for a session waits until it is saved and its will is stored: less than it waits for the
@@ -85,7 +79,7 @@ class OwnedSessions:
     def __init__(self, engine: BrokerEngine) -> None:
         self._engine = engine
         self.owners: dict[str, Owner] = {}
-        self._saving: dict[str, asyncio.Task[None]] = {}
+        self._saving: set[str] = set()
         # Sessions whose connection has ended here, by client id, until they are saved and their wills are out.
         self.letting_go: dict[str, asyncio.Task[None]] = {}
         # Wills of connections whose session was taken over, by client id, until they are stored.
@@ -99,8 +93,9 @@ class OwnedSessions:
         self._handed_over = HandedOverStates()
         self._passed_on: dict[str, int] = {}
         self._connections = 0
-        self._floor = SessionFloor()
-        self._told: dict[str, dict[int, int]] = {}
+        self._unsettled = Unsettled()
+        self._telling = FloorTelling(engine, self.owners, self._unsettled)
+        self._order = SavingOrder()
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._wills = WillPublisher(engine.coordinators)
         # What a home may ask, by method name.
@@ -194,8 +189,24 @@ class OwnedSessions:
         """Serve the session from now on; False when the home has given it to another connection meanwhile."""
         if session.generation <= self._passed_on.get(session.client_id, -1):
             return False
+        if (before := self.owners.get(session.client_id)) is not None:
+            before.session.unsettled = Unsettled()
         self.owners[session.client_id] = owner
+        session.unsettled = self._unsettled
+        self._unsettled.lagging[session.client_id] = None
+        if session.in_flight:
+            self._unsettled.in_flight[session.client_id] = None
         return True
+
+    def leave(self, owner: Owner) -> None:
+        """Its connection serves the session no more."""
+        client_id = owner.session.client_id
+        # Another connection's session of this name may enter itself: this one has no say any more.
+        owner.session.unsettled = Unsettled()
+        if self.owners.get(client_id) is owner:
+            del self.owners[client_id]
+            self._unsettled.forget(client_id)
+            self._order.left(client_id)
 
     async def _yield(self, client_id: str, generation: int, clean: bool) -> tuple[bytes, bytes] | tuple[()]:
         """The session goes to another connection: end this one and hand over its state; () when it had not begun to be
@@ -218,7 +229,7 @@ class OwnedSessions:
     def resumed(self, pipeline: Pipeline) -> None:
         """A coordinator's link stands: what it keeps in memory only it is told again."""
         name = pipeline.member.name
-        self._told.pop(name, None)
+        self._telling.forget(name)
         if name not in self._checking:
             task = self._checking[name] = asyncio.get_running_loop().create_task(self._check(pipeline))
             task.add_done_callback(lambda _: self._checking.pop(name))
@@ -227,8 +238,8 @@ class OwnedSessions:
         """Tell which sessions are served here, and let those go that have another owner by now."""
         served = [(owner, owner.session) for owner in self.owners.values()]
         mine = [(owner, session) for owner, session in served if self._is_home(pipeline, session.client_id)]
-        for at in range(0, len(mine), SESSIONS_A_TURN):
-            page = mine[at : at + SESSIONS_A_TURN]
+        for at in range(0, len(mine), HELD_AT_ONCE):
+            page = mine[at : at + HELD_AT_ONCE]
             held = [
                 (
                     topic_group(session.client_id.encode(), self._engine.groups),
@@ -310,54 +321,31 @@ class OwnedSessions:
 
         A home that does not answer holds up its own sessions and nobody else's: their saves go on beside later rounds.
         """
-        await self._tell_floor()
-        now_s = self._engine.clock.monotonic()
-        unsaved = [
-            (session.sent - session.sent_saved, now_s - session.saved_s, client_id)
-            for client_id, owner in self.owners.items()
-            if (session := owner.session).expiry_s and client_id not in self._saving
-            if now_s - session.saved_s >= _kept_s(owner)
-        ]
-        tasks = [self._save_beside(client_id) for _, _, client_id in heapq.nlargest(SAVES_A_ROUND, unsaved)]
-        if tasks:
-            done, _ = await asyncio.wait(tasks, timeout=ROUND_S)
-            for task in done:
-                task.result()
-
-    def _save_beside(self, client_id: str) -> asyncio.Task[None]:
-        task = self._saving[client_id] = asyncio.get_running_loop().create_task(self._save(client_id))
-        task.add_done_callback(lambda _: self._saving.pop(client_id, None))
-        return task
-
-    async def _tell_floor(self) -> None:
-        heads = dict(self._engine.live.heads)
         below = min([min(numbers) for numbers in self._opening.values()], default=self._connections + 1)
-        behind: list[tuple[int, dict[int, int] | None]] = []
-        room = EXCEPTION_OFFSETS_MAX
-        for at, (client_id, owner) in enumerate(list(self.owners.items())):
-            subscriber = owner.subscriber if self.owners.get(client_id) is owner else None
-            if subscriber is not None:
-                room -= len(subscriber.lagging)
-                if room < 0 and subscriber.lagging:
-                    behind.append((owner.session.connection, None))
-                elif frontier := subscriber.frontier():
-                    behind.append((owner.session.connection, frontier))
-            if at % SESSIONS_A_TURN == SESSIONS_A_TURN - 1:
-                await asyncio.sleep(0)
         # To its home a session that was let go, or never taken, is served here until that is written.
-        behind += [(connection, None) for connection in (*self._going.values(), *self._forgone.connections)]
-        exceptions = packed_exceptions(self._floor.move(heads, behind))
-        floor = self._floor.floor
-        for name, pipeline in self._engine.coordinators.pipelines.items():
-            told = self._told.get(name, {})
-            moved = {group: offset for group, offset in floor.items() if told.get(group) != offset}
+        await self._telling.tell(below, lambda: (*self._going.values(), *self._forgone.connections))
+        self._order.sent_to(self._unsettled.sent_to)
+        self._unsettled.sent_to.clear()
+        # Who always has something in flight enters `sent_to` only once.
+        self._order.sent_to(self._unsettled.in_flight)
+        turns = Turns()
+        asked = self.owners, self._engine.clock.monotonic(), SAVES_A_ROUND, self._saving
+        for _ in self._order.choosing(*asked):
+            await turns.give_way()
+        for client_id in self._order.take(*asked):
+            self._save_beside(client_id)
+            await turns.give_way()
 
-            def done(error: Exception | None, _: Any, name: str = name) -> None:
-                if error is not None:
-                    self._told.pop(name, None)
+    def _save_beside(self, client_id: str) -> None:
+        def saved(error: Exception | None) -> None:
+            self._saving.discard(client_id)
+            if error is not None:
+                log.debug("session %r is saved later: %s", client_id, error)
 
-            pipeline.call(done, "sessions_stand", below, moved, exceptions)
-            self._told[name] = dict(floor)
+        owner = self.owners.get(client_id)
+        if owner is not None:
+            self._saving.add(client_id)
+            self._save(owner, saved)
 
     async def save_now(self, client_id: str, owner: Owner) -> None:
         """Save a session whose subscriptions have changed; returns when that is durable, or when `owner` serves it no
@@ -371,35 +359,45 @@ class OwnedSessions:
         async with asyncio.timeout(self._engine.config.link.request_timeout_s):
             while self.owners.get(client_id) is owner:
                 try:
-                    await self._try_save(client_id, owner)
+                    await self._try_save(owner)
                     return
                 except UnavailableError:
                     pass
                 await asyncio.sleep(RETRY_S)
 
-    async def _save(self, client_id: str) -> None:
-        owner = self.owners.get(client_id)
-        if owner is None:
-            return
-        try:
-            await self._try_save(client_id, owner)
-        except LexicastError as error:
-            log.debug("session %r is saved later: %s", client_id, error)
+    async def _try_save(self, owner: Owner) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def _try_save(self, client_id: str, owner: Owner) -> None:
+        def saved(error: Exception | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._save(owner, saved)
+        await future
+
+    def _save(self, owner: Owner, saved: Callable[[Exception | None], None]) -> None:
+        """Save the session as it is now; `saved(error)` when that is durable, or another connection has it."""
         session = owner.snapshot()
         filters, sent = filters_of(session), session.sent
         same = _digest(filters) == session.filters_saved
         left = SessionLeft(session.expiry_s, 0, 0, None if same else filters, place_of(session))
-        group, pipeline = self.home(client_id)
+
+        def done(error: Exception | None, _: Any) -> None:
+            if error is None:
+                self._saved(session, filters)
+                session.sent_saved = sent
+            elif isinstance(error, StaleEpochError):
+                error = None
+                if self.owners.get(session.client_id) is owner:
+                    owner.taken_over(False)
+            saved(error)
+
         try:
-            await pipeline.request("session_save", group, client_id, session.generation, tuple(left))
-        except StaleEpochError:
-            if self.owners.get(client_id) is owner:
-                owner.taken_over(False)
+            group, pipeline = self.home(session.client_id)
+        except UnavailableError as error:
+            saved(error)
         else:
-            self._saved(session, filters)
-            session.sent_saved = sent
+            pipeline.call(done, "session_save", group, session.client_id, session.generation, tuple(left))
 
     # -- wills
 
@@ -447,17 +445,10 @@ class OwnedSessions:
         work: list[asyncio.Future[Any]] = [*self.letting_go.values(), *self._wills.waiting]
         if work:
             await asyncio.wait(work, timeout=CLOSE_TIMEOUT_S)
-        for task in [*self.letting_go.values(), *self._checking.values(), *self._saving.values()]:
+        for task in [*self.letting_go.values(), *self._checking.values()]:
             task.cancel()
         self._forgone.close()
         self._wills.close()
-
-
-def _kept_s(owner: Owner) -> float:
-    """How long what was saved of its session will do."""
-    if owner.session.sent <= owner.session.sent_saved:
-        return STALE_S
-    return LAGGING_S if owner.subscriber is not None and owner.subscriber.lagging else 0.0
 
 
 def _digest(filters: bytes) -> bytes:

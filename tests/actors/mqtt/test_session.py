@@ -497,3 +497,38 @@ def test_subscriptions_that_change_while_they_are_written_are_written_again(monk
     one.unsubscribe(b"a/7")
     assert [*steps] == [None, None]
     assert len(msgpack.unpackb(filters_of(one))[1]) == 7
+
+
+# -- looked at
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_exactly_who_has_something_in_flight_is_looked_at(data: st.DataObject) -> None:
+    one = session(window=3)
+    happening = st.sampled_from(
+        ["send", "send_one", "puback", "pubrec", "refusal", "pubcomp", "connect", "resend", "abandon"]
+    )
+    for offset, what in enumerate(data.draw(st.lists(happening, max_size=40))):
+        qos, before, sent = 1 + offset % 2, one.in_flight, one.sent
+        of_qos = {kind: [i for i, entry in one.unacknowledged.items() if entry[2] == kind] for kind in (1, 2)}
+        one.unsettled.sent_to.clear()
+        if what == "send":
+            one.send(1, range(offset, offset + 2), qos)
+        elif what == "send_one":
+            one.send_one(1, offset, qos)
+        elif what == "puback":
+            one.on_pubacks(of_qos[1][:1])
+        elif what in ("pubrec", "refusal"):
+            one.on_pubrecs(of_qos[2][:1], refused=what == "refusal")
+        elif what == "pubcomp":
+            one.on_pubcomps(list(one.released)[:1])
+        elif what == "connect":
+            one.connected(V5)
+        elif what == "resend":
+            one.resend(1)
+        else:
+            one.abandon([*one.pending, *one.unacknowledged][:1])
+        assert list(one.unsettled.in_flight) == ["client"] * bool(one.in_flight)
+        if one.sent > sent and not before:
+            assert list(one.unsettled.sent_to) == ["client"]

@@ -471,3 +471,27 @@ async def test_sessions_survive_the_whole_cluster(tmp_path: Path) -> None:
         await late.subscribe(topic)
         assert [m.payload for m in await late.messages(1)] == [b"retained"]
         await close_clients()
+
+
+async def test_rounds_know_who_has_something_in_flight_and_forget_who_has_left(two: Two) -> None:
+    name, topic = unique(), unique()
+    unsettled = two.broker(0).mqtt.sessions._unsettled
+    publisher = await Raw.connect(two.port(1))
+    client = await Raw.connect(two.port(0), name, clean=False, **WAIT)
+    await client.subscribe(topic, qos=1)
+    client.answers = False
+    await publisher.publish(topic, b"1", 1)
+    await client.messages(1)
+    assert list(unsettled.in_flight) == [name]
+    again = await Raw.connect(two.port(0), name, clean=False, **WAIT)  # the first connection is ended
+    again.answers = False
+    (message,) = await again.messages(1)
+    assert list(unsettled.in_flight) == [name]
+    again.send(PubAck(message.packet_id))
+    await eventually(lambda: not unsettled.in_flight, "the acknowledgement")
+    await publisher.publish(topic, b"2", 1)
+    await again.messages(1)
+    assert list(unsettled.in_flight) == [name]
+    await again.disconnect()
+    await eventually(lambda: not two.broker(0).mqtt.sessions.owners, "the end")
+    assert [unsettled.in_flight, unsettled.lagging, unsettled.sent_to] == [{}, {}, {}]
