@@ -6,7 +6,7 @@
                            moves 256 boxes, 256 events are matched, each a turn; wall time, with whatever else runs on
                            the machine; index_loop_cpu_ms: of CPU time alone; the more of both
     index_churn_events_s   events a second that are matched meanwhile, in the CPU time that is left; the less of both
-    index_churn_bytes      memory a subscription afterwards, without what Python allocates; the more of both
+    index_churn_bytes      memory a subscription meanwhile, without what Python allocates: the most, of both
 
 Boxes of width 10% (a million: 2%, skewed), in 4 dimensions; who goes is drawn by chance.
 """
@@ -112,7 +112,7 @@ def _churned(setting: BoxSetting, seconds: float, seed: int) -> Churned:
     turns = _Turns()
     gc.collect()
     rounds = int(seconds * RATE / COMING)
-    events = 0
+    events = most_bytes = 0
     for _ in range(rounds):
         begun = time.process_time()
         turns.turn("come and go", crowd.change)
@@ -122,13 +122,14 @@ def _churned(setting: BoxSetting, seconds: float, seed: int) -> Churned:
         while time.process_time() - begun < COMING / RATE:
             turns.turn("match", partial(crowd.index.match, crowd.batches[events // BATCH % _BATCHES], crowd.columns))
             events += BATCH
+        most_bytes = max(most_bytes, crowd.index.nbytes)
     longest = {what: round(max([cpu for _, cpu in took], default=0.0), 3) for what, took in turns.took.items()}
     return Churned(
         flat_out_s=_flat_out(crowd, rounds),
         loop_ms=turns.worst(0),
         loop_cpu_ms=turns.worst(1),
         events_s=events / (rounds * COMING / RATE),
-        held_bytes=crowd.index.nbytes / setting.subscriptions,
+        held_bytes=most_bytes / setting.subscriptions,
         longest_ms=longest,
     )
 

@@ -34,7 +34,7 @@ MILLION: Final = BoxSetting(1_000_000, width=0.02, spread=0.15)
 QUICK_MILLION: Final = 100_000
 
 
-class Case(NamedTuple):
+class IndexCase(NamedTuple):
     """A population, and how many events come at once."""
 
     setting: BoxSetting
@@ -42,25 +42,25 @@ class Case(NamedTuple):
 
 
 CASES: Final = {
-    "batch_1": Case(MAIN, 1),
-    "batch_16": Case(MAIN, 16),
-    "batch_64": Case(MAIN, 64),
-    "1k": Case(MAIN._replace(subscriptions=1_000)),
-    "10k": Case(MAIN._replace(subscriptions=10_000)),
-    "200k": Case(MAIN._replace(subscriptions=200_000)),
-    "1k_batch_1": Case(MAIN._replace(subscriptions=1_000), 1),
-    "1k_batch_16": Case(MAIN._replace(subscriptions=1_000), 16),
-    "1d": Case(MAIN._replace(dimensions=1)),
-    "2d": Case(MAIN._replace(dimensions=2)),
-    "8d": Case(MAIN._replace(dimensions=8)),
-    "wide": Case(MAIN._replace(width=0.3)),
-    "8d_wide": Case(MAIN._replace(dimensions=8, width=0.3)),
-    "skewed": Case(MAIN._replace(spread=0.15)),
-    "equal_1d": Case(MAIN._replace(dimensions=1, values=10_000)),
-    "equal": Case(MAIN._replace(values=10_000)),
-    "sets_8": Case(MAIN._replace(dimensions=12, sets=8)),
-    "sets_64": Case(MAIN._replace(dimensions=12, sets=64)),
-    "sets_400": Case(MAIN._replace(dimensions=12, sets=400)),
+    "batch_1": IndexCase(MAIN, 1),
+    "batch_16": IndexCase(MAIN, 16),
+    "batch_64": IndexCase(MAIN, 64),
+    "1k": IndexCase(MAIN._replace(subscriptions=1_000)),
+    "10k": IndexCase(MAIN._replace(subscriptions=10_000)),
+    "200k": IndexCase(MAIN._replace(subscriptions=200_000)),
+    "1k_batch_1": IndexCase(MAIN._replace(subscriptions=1_000), 1),
+    "1k_batch_16": IndexCase(MAIN._replace(subscriptions=1_000), 16),
+    "1d": IndexCase(MAIN._replace(dimensions=1)),
+    "2d": IndexCase(MAIN._replace(dimensions=2)),
+    "8d": IndexCase(MAIN._replace(dimensions=8)),
+    "wide": IndexCase(MAIN._replace(width=0.3)),
+    "8d_wide": IndexCase(MAIN._replace(dimensions=8, width=0.3)),
+    "skewed": IndexCase(MAIN._replace(spread=0.15)),
+    "equal_1d": IndexCase(MAIN._replace(dimensions=1, values=10_000)),
+    "equal": IndexCase(MAIN._replace(values=10_000)),
+    "sets_8": IndexCase(MAIN._replace(dimensions=12, sets=8)),
+    "sets_64": IndexCase(MAIN._replace(dimensions=12, sets=64)),
+    "sets_400": IndexCase(MAIN._replace(dimensions=12, sets=400)),
 }
 """By the names in the figures. batch: events at once; d: dimensions; wide: width 30%; equal: one of 10,000 values in
 the first dimension; sets: so many different sets of 4 of 12 dimensions."""
@@ -88,7 +88,7 @@ def measure(report: DriverReport, progress: Steps) -> None:
     rows = []
     population, dice = _drawn(report, MAIN)
     main = found = filled(population)
-    for name, case in {"40k": Case(MAIN), **_cases(quick)}.items():
+    for name, case in {"40k": IndexCase(MAIN), **_cases(quick)}.items():
         progress.step(f"index: {described(case)}")
         if case.setting != population.setting:
             population, dice = _drawn(report, case.setting)
@@ -107,7 +107,7 @@ def measure(report: DriverReport, progress: Steps) -> None:
     report.table("Matching on one core; best of the rounds, the ratios' median", heads, rows)
     if report.options.out is not None:
         best = {name: {who: max(each) for who, each in found.items()} for name, found in rates.items()}
-        cases = {"40k": Case(MAIN), **CASES}
+        cases = {"40k": IndexCase(MAIN), **CASES}
         by_number = {cases[name].setting.subscriptions: best[name] for name in _BY_NUMBER if name in best}
         by_batch = {cases[name].batch: best[name] for name in _BY_BATCH if name in best}
         draw_rates(report.options.out, by_number, by_batch)
@@ -115,7 +115,7 @@ def measure(report: DriverReport, progress: Steps) -> None:
 
 def _million(report: DriverReport, progress: Steps, rates: dict[str, Rates], rows: list[list[str]]) -> Filled:
     setting = MILLION._replace(subscriptions=QUICK_MILLION) if report.options.quick else MILLION
-    progress.step(f"index: {described(Case(setting))}")
+    progress.step(f"index: {described(IndexCase(setting))}")
     population, dice = _drawn(report, setting)
     before = resident_bytes()
     found = filled(population)
@@ -124,11 +124,11 @@ def _million(report: DriverReport, progress: Steps, rates: dict[str, Rates], row
     report.figure("index_fill_us", found.seconds / count * 1e6)
     rates["1m"], matches = _measured(report, population, found, BATCH, dice)
     _report(report, "1m", rates["1m"])
-    rows.append(_row(described(Case(setting)), rates["1m"], matches))
+    rows.append(_row(described(IndexCase(setting)), rates["1m"], matches))
     return found
 
 
-def _cases(quick: bool) -> dict[str, Case]:
+def _cases(quick: bool) -> dict[str, IndexCase]:
     return {name: case for name, case in CASES.items() if not quick or name in QUICK_CASES}
 
 
@@ -195,7 +195,7 @@ def _row(what: str, rates: Rates, matches: float) -> list[str]:
     return [what, f"{matches:,.2f}", *[f"{max(rates[name]):,.0f}" for name in ("index", "scan")], ratio]
 
 
-def described(case: Case) -> str:
+def described(case: IndexCase) -> str:
     """A case in words."""
     setting = case.setting
     told = [f"{setting.subscriptions:,}", f"{setting.dimensions}d", f"{setting.width:.0%}"]

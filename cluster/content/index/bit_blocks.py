@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .growing import GrowingArray
-from .pairs import joined
+from .pairs import joined_pairs
 from .ranks import RANK_BITS, RANKS, Integers, Places, Words
 
 BLOCK: Final = 64
 BIT_WORDS: Final = 128
-"""Words a block, shared by its dimensions: 16 bytes a box."""
+"""Words a block, shared by its dimensions: 16 bytes a box. (Below 256: segments are told as bytes.)"""
 SUMMARY_WORDS: Final = 512
 """Words a 64 blocks, shared by the dimensions: 1 byte a box."""
 FREE: Final = -1
@@ -147,7 +147,7 @@ class BitBlocks:
         summary = self._summary.array[: -(-self.count // _WORD_BITS)]
         segments = (self._summary_segments_of(ranks) + self._summary_bases).T
         at_once = max(1, _SUMMARY_AT_ONCE // len(ranks))
-        events, slots = joined(
+        events, slots = joined_pairs(
             [
                 self._in_blocks(_all_of(summary[first : first + at_once], segments), first, ranks)
                 for first in range(0, len(summary), at_once)

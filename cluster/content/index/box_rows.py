@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import LimitError
 from .growing import GrowingArray
-from .pairs import NONE, joined
+from .pairs import NONE, joined_pairs
 from .ranks import Floats, Integers
 
 DIMENSIONS_MAX: Final = 8
@@ -116,7 +116,7 @@ class BoxRows:
             return NONE, NONE
         at_once = max(1, _SCANNED_AT_ONCE // len(values))
         some = [slice(first, first + at_once) for first in range(0, len(low), at_once)]
-        events, places = joined([_compared(low[each], high[each], values, each.start) for each in some])
+        events, places = joined_pairs([_compared(low[each], high[each], values, each.start) for each in some])
         return events, places if rows is None else rows.take(places)
 
 

@@ -12,7 +12,7 @@ from .ranks import Integers
 NONE: Final = np.empty(0, np.int64)
 
 
-def joined(some: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integers]:
+def joined_pairs(some: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integers]:
     """All pairs; those of one part are not copied."""
     if len(some) == 1:
         return some[0]

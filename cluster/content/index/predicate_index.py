@@ -21,7 +21,7 @@ from .batch import Batch
 from .column_groups import ColumnGroups
 from .further_terms import END, FurtherTerms
 from .key_places import KeyPlaces
-from .pairs import joined, once
+from .pairs import joined_pairs, once
 from .ranks import Floats, Integers
 
 BOXES_A_KEY_MAX: Final = 16
@@ -121,7 +121,7 @@ class PredicateIndex:
         for first in range(0, len(values), EVENTS_AT_ONCE):
             events, keys = self._matched(Batch(values[first : first + EVENTS_AT_ONCE], columns))
             found.append((events + first if first else events, keys))
-        return BoxMatches(*joined(found))
+        return BoxMatches(*joined_pairs(found))
 
     def step(self, budget: int) -> bool:
         """Do some of the work that changes leave: move `budget` boxes, or 64 where that is more (ColumnGroup.step). To
@@ -183,8 +183,8 @@ class PredicateIndex:
             for chosen, pairs in ((held & ~marks.overlaps, found), (held & marks.overlaps, repeated)):
                 pairs.append((events[chosen], keys[chosen]))
         if repeated:
-            found.append(once(*joined(repeated)))
-        return joined(found)
+            found.append(once(*joined_pairs(repeated)))
+        return joined_pairs(found)
 
 
 def _overlap(one: Box, other: Box) -> bool:

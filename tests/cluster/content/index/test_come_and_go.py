@@ -95,7 +95,7 @@ def test_steps_are_bounded_by_what_they_move(monkeypatch: pytest.MonkeyPatch) ->
         assert touched["inserted"] <= budget
         # Blocks whose boxes are shared out with the next ones', and as many new ones as that and the moved boxes fill.
         shared = 2 * (budget // 8)
-        assert touched["written"] <= shared + (shared * BLOCK + budget) // 54 + 1, turn
+        assert touched["written"] <= shared + (shared * BLOCK + budget) // 60 + 1, turn
         touched["most"] = max(touched["most"], touched["written"])
     assert touched["most"] > 2
 
