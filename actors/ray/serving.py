@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 # left out (`gc.freeze`); after that a full one comes after 2.1 million new containers that stayed, not 70,000. Blocks
 # in caches need none, and closed connections neither (tested): references count them. The others come rarely too: what
 # is under way between two commits is thousands of containers that live for a tenth of a second, and looking through
-# 700 of them at a time took a sixth of a follower's CPU. 20,000 are looked through in a millisecond.
+# 700 of them at a time took a sixth of a coordinator's time in the interpreter, where groups have two copies. 20,000
+# are looked through in half a millisecond.
 GC_THRESHOLDS = (10_000, 1, 105)
 
 

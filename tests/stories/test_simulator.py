@@ -15,10 +15,10 @@ TESTS = 4
 # How many stories, from the first on, it takes until each is noticed.
 CAUGHT_AFTER = {
     "acknowledge-early": 4,
-    "skip-epoch-check": 6,
-    "apply-early": 46,
-    "forget-promise": 142,
-    "count-joiner-early": 14,
+    "skip-epoch-check": 14,
+    "apply-early": 17,
+    "forget-promise": 81,
+    "count-joiner-early": 11,
     "deliver-uncommitted": 4,
 }
 
