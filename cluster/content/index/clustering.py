@@ -1,9 +1,9 @@
 """Boxes along a z-curve: which block a box goes into, so that what lies close together is in one block.
 
 A directory says where on the curve each block begins. Where a block gets more boxes than it has room for, its boxes and
-the next block's are shared out anew along the curve, among as many blocks as are well filled by them: a B*-tree's
-leaves (Knuth, volume 3, section 6.2.4), which so stay fuller than a B-tree's. Boxes never leave the order of the curve:
-put into a neighbour that had room, out of order, they cost three times as many blocks an event.
+a neighbour's are shared out anew along the curve, among as many blocks as are well filled by them: a B*-tree's leaves
+(Knuth, volume 3, section 6.2.4), which so stay fuller than a B-tree's. Boxes never leave the order of the curve: put
+into a neighbour that had room, out of order, they cost three times as many blocks an event.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Clustering:
         places, counts = at[firsts], np.diff(firsts, append=len(at))
         over = places[self._blocks.held(self._order[places]) + counts > BLOCK]
         shared = over[: max(1, blocks_max // 2)]
-        # Each with the next one; those of a run are shared out together.
-        shared = np.unique(np.minimum(np.concatenate([shared, shared + 1]), len(self._order) - 1))
+        # Each with the next one, the last with the one before; those of a run are shared out together.
+        last = len(self._order) - 1
+        shared = np.unique(np.concatenate([shared, np.where(shared < last, shared + 1, max(0, last - 1))]))
         within, waits = np.isin(at, shared), np.isin(at, over)
         self._insert(ranked.take(~(within | waits)), at[~(within | waits)])
         if len(shared):

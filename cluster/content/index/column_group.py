@@ -2,8 +2,9 @@
 
 A new box is *loose*: events are compared with it one by one. `step` moves some boxes at a time to where they belong in
 the clustering. When that no longer fits (there are four times as many boxes as when its cuts were learned, its blocks
-are half empty, or as many have come as there were twice over) a new one is begun with new cuts, into which the boxes of
-the old one go in steps too; meanwhile both answer. A box is always in exactly one place, so all answers are whole.
+are more than half empty, or as many have come as there were twice over) a new one is begun with new cuts, into which
+the boxes of the old one go in steps too; meanwhile both answer. A box is always in exactly one place, so all answers
+are whole.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ _LEARNED_FROM: Final = 16_384
 _BOXES_A_BLOCK: Final = 8
 _GROWN: Final = 4
 _TURNED_OVER: Final = 2
-# The part of the blocks' places that is taken, below which they are made anew.
-_SPARSE: Final = 0.5
+# The part of the blocks' places that is taken, below which they are made anew. They are fuller when they are made,
+# unless there are only a few.
+_SPARSE: Final = 0.45
+_FEW_PLACES: Final = 8 * BLOCK
 # Comparisons, one a dimension, up to which comparing events with all boxes is quicker than asking the bitsets.
 _SCANNED: Final = 16_384
 # What a group without columns has in place of one.
@@ -174,7 +177,7 @@ class ColumnGroup:
 
     def _unfit(self, filling: Clustering) -> bool:
         """Whether the clustering is to be made anew."""
-        sparse = filling.room > CLUSTERED_FROM and filling.held < filling.room * _SPARSE
+        sparse = filling.room > _FEW_PLACES and filling.held < filling.room * _SPARSE
         return sparse or len(self) >= _GROWN * self._learned_at or self._placed >= _TURNED_OVER * self._learned_at
 
     def _begin_anew(self) -> None:

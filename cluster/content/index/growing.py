@@ -19,15 +19,15 @@ _GROWTH: Final = 32
 class GrowingArray:
     """Rows of one shape; `array` holds `capacity` of them.
 
-    Growing and shrinking replace `array`: no view of it may be held then (BufferError). What rows hold that nobody has
-    written is not said.
+    Growing and shrinking replace `array`; a view of it that somebody still holds is not one of the new array. What rows
+    hold that nobody has written is not said.
     """
 
     def __init__(self, dtype: Any, *row_shape: int) -> None:
         self._dtype: np.dtype[Any] = np.dtype(dtype)
         self._row_shape = row_shape
         self._row_bytes = self._dtype.itemsize * int(np.prod(row_shape))
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = _mapping(mmap.PAGESIZE)
         self.array: NDArray[Any]
         self._map()
 
@@ -48,11 +48,21 @@ class GrowingArray:
             self._resize(needed)
 
     def _resize(self, size: int) -> None:
+        pages = max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE
         del self.array
-        self._memory.resize(max(1, -(-size // mmap.PAGESIZE)) * mmap.PAGESIZE)
+        try:
+            self._memory.resize(pages)
+        except BufferError:  # there is a view, as in an exception's traceback: only now a copy
+            old, self._memory = self._memory, _mapping(pages)
+            kept = min(len(old), pages)
+            self._memory[:kept] = old[:kept]
         self._map()
 
     def _map(self) -> None:
         rows = len(self._memory) // self._row_bytes
         flat = np.frombuffer(self._memory, self._dtype, rows * self._row_bytes // self._dtype.itemsize)
         self.array = flat.reshape(rows, *self._row_shape)
+
+
+def _mapping(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

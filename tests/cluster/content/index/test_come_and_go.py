@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,21 @@ def test_steps_are_bounded_by_what_they_move(monkeypatch: pytest.MonkeyPatch) ->
         assert touched["written"] <= shared + (shared * BLOCK + budget) // 60 + 1, turn
         touched["most"] = max(touched["most"], touched["written"])
     assert touched["most"] > 2
+
+
+def test_what_is_asked_for_may_move_on_and_on() -> None:
+    """As bounds of time do: each box is beyond all others, the oldest go. Steps come to an end, blocks stay full."""
+    index = PredicateIndex()
+    for key in range(12_000):
+        at = float(key)
+        index.add(key, Boxes(({"a": Interval(at, inf), "b": Interval(at, at)},), True))
+        if key >= 4_000:
+            index.remove(key - 4_000)
+        if key % 100 == 0:
+            assert sum(1 for _ in iter(lambda: index.step(256), False)) < 100
+    assert index.nbytes < 128 * len(index)
+    events, keys = index.match(np.array([[11_500.0, 11_000.0], [inf, 7_999.0], [inf, 8_000.0]]), ("a", "b"))
+    assert sorted(zip(events.tolist(), keys.tolist(), strict=True)) == [(0, 11_000), (2, 8_000)]
 
 
 def test_memory_is_given_back() -> None:

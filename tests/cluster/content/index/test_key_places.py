@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ KEYS = st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(KEYS, st.integers(1, 3)), max_size=300), st.randoms(use_true_random=False))
-def test_it_is_a_multimap(entered: list[tuple[int, int]], dice: object) -> None:
+def test_it_is_a_multimap(entered: list[tuple[int, int]], dice: random.Random) -> None:
     known: dict[int, list[int]] = defaultdict(list)
     keys: list[int] = []
     places = KeyPlaces(keys.__getitem__)
@@ -26,7 +27,7 @@ def test_it_is_a_multimap(entered: list[tuple[int, int]], dice: object) -> None:
                 places.add(key, len(keys) - 1)
     left = [(key, place) for key, some in known.items() for place in some]
     assert len(places) == len(left)
-    dice.shuffle(left)  # type: ignore[attr-defined] # hypothesis gives random.Random
+    dice.shuffle(left)
     while left:
         key, place = left.pop()
         assert sorted(places.find(key)) == sorted(known[key])
