@@ -11,7 +11,7 @@ import pytest
 
 from lexicast.bench.srem import driver, index_churn, index_rates
 from lexicast.bench.srem.filling import boxes_from, columns, filled
-from lexicast.bench.srem.index_rates import Case
+from lexicast.bench.srem.index_rates import IndexCase
 from lexicast.bench.srem.peers import Closures, Scan
 from lexicast.bench.srem.population import BOUNDED, BoxSetting, drawn
 
@@ -60,7 +60,9 @@ def test_a_quick_run_has_every_figure_and_its_picture(tmp_path: Path, monkeypatc
     small = BoxSetting(400)
     monkeypatch.setattr(index_rates, "MAIN", small)
     monkeypatch.setattr(index_rates, "QUICK_MILLION", 600)
-    monkeypatch.setattr(index_rates, "CASES", {"batch_1": Case(small, 1), "wide": Case(small._replace(width=0.3))})
+    monkeypatch.setattr(
+        index_rates, "CASES", {"batch_1": IndexCase(small, 1), "wide": IndexCase(small._replace(width=0.3))}
+    )
     monkeypatch.setattr(index_rates, "_QUICK_ROUND_S", 0.005)
     monkeypatch.setattr(index_churn, "MAIN", small)
     monkeypatch.setattr(index_churn, "QUICK_MILLION", 600)
