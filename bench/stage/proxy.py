@@ -97,8 +97,12 @@ class _Direction(asyncio.Protocol):
         self._regulate()
 
     def join(self, peer: _Direction) -> None:
-        """The other side is connected: passes on what came before."""
+        """The other side is connected: each passes on what came before, also from a server that speaks first."""
         self.peer, peer.peer = peer, self
+        self._begin()
+        peer._begin()
+
+    def _begin(self) -> None:
         early, self._early = self._early, b""
         if early:
             self._forward(early)

@@ -124,6 +124,29 @@ async def test_bytes_sent_before_the_server_is_connected_are_not_lost() -> None:
                 assert await reader.read(-1) == b"early"
 
 
+async def test_what_a_server_says_first_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await echo(reader, writer)
+
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def late(*arguments: Any, **more: Any) -> Any:
+        made = await connect(*arguments, **more)
+        await asyncio.sleep(0.05)  # the greeting comes before the proxy hears that it is connected
+        return made
+
+    monkeypatch.setattr(loop, "create_connection", late)
+    async with serving(greet) as port, Proxy("127.0.0.1", port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        async with asyncio.timeout(5):
+            assert await reader.readexactly(5) == b"hello"
+            writer.write(b"and back")
+            assert await reader.readexactly(8) == b"and back"
+        await closed(writer)
+
+
 async def test_delay_holds_each_way() -> None:
     clock = asyncio.get_running_loop().time
     async with proxied(echo, delay_s=0.05) as (_, reader, writer):
