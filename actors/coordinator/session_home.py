@@ -209,14 +209,15 @@ class SessionHome:
         await self._write((group, client_id), None)
 
     async def forgo(self, peer: BrokerPeer, group: int, client_id: str, connection: int) -> None:
-        """`peer` has opened the session for this connection, or one before it, which ended before it had the answer:
-        it is nobody's, stands where it was, and has no will, for that connection was never accepted [MQTT-3.1.2-8]."""
+        """`peer` has opened the session for this connection, which ended before it had the answer: it is nobody's, stands
+        where it was, and has no will, for the connection was never accepted [MQTT-3.1.2-8]. One before it may be served
+        there still, or have been: the session is that one's then."""
         key = group, client_id
         async with self._turns.of(key):
             current = self.get(*key)
             if current is None or (current.owner, current.incarnation) != (peer.name, peer.incarnation):
                 return
-            if current.connection <= connection:
+            if current.connection == connection:
                 left = orphaned(current._replace(will=b""), self._clock.time_us(), {})
                 await self._write(key, left if current.expiry_s else None)
 

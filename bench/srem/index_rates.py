@@ -58,12 +58,14 @@ CASES: Final = {
     "skewed": IndexCase(MAIN._replace(spread=0.15)),
     "equal_1d": IndexCase(MAIN._replace(dimensions=1, values=10_000)),
     "equal": IndexCase(MAIN._replace(values=10_000)),
+    "mixed": IndexCase(MAIN._replace(values=100, above=2)),
     "sets_8": IndexCase(MAIN._replace(dimensions=12, sets=8)),
     "sets_64": IndexCase(MAIN._replace(dimensions=12, sets=64)),
     "sets_400": IndexCase(MAIN._replace(dimensions=12, sets=400)),
 }
 """By the names in the figures. batch: events at once; d: dimensions; wide: width 30%; equal: one of 10,000 values in
-the first dimension; sets: so many different sets of 4 of 12 dimensions."""
+the first dimension; mixed: one of 100 values, a range of 10%, two bounds from below; sets: so many different sets of 4
+of 12 dimensions."""
 QUICK_CASES: Final = ("1k", "batch_1", "wide", "equal", "sets_64")
 _BY_NUMBER: Final = ("1k", "10k", "40k", "200k")
 _BY_BATCH: Final = ("batch_1", "batch_16", "batch_64", "40k")
@@ -203,6 +205,8 @@ def described(case: IndexCase) -> str:
         told.append("skewed")
     if setting.values:
         told.append(f"= of {setting.values:,}")
+    if setting.above:
+        told.append(f"> in {setting.above}")
     if setting.sets:
         told.append(f"{setting.sets} sets of columns")
     return ", ".join([*told, f"batches of {case.batch}"])

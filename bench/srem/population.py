@@ -22,7 +22,7 @@ BOUNDED: Final = 4
 class BoxSetting(NamedTuple):
     """What is drawn. `width`: of a box, in each dimension. `values`: so many distinct points instead of boxes in the
     first dimension, as equality asks for (0: boxes there too). `sets`: so many different sets of BOUNDED dimensions are
-    what boxes bound (0: all of them bound all)."""
+    what boxes bound (0: all of them bound all). `above`: so many of the last dimensions are bounded from below alone."""
 
     subscriptions: int
     dimensions: int = 4
@@ -30,6 +30,7 @@ class BoxSetting(NamedTuple):
     spread: float | None = None
     values: int = 0
     sets: int = 0
+    above: int = 0
 
 
 class BoxPopulation(NamedTuple):
@@ -55,6 +56,9 @@ def drawn(setting: BoxSetting, dice: np.random.Generator) -> BoxPopulation:
     low, high = centre - setting.width / 2, centre + setting.width / 2
     if setting.values:
         low[:, 0] = high[:, 0] = np.floor(centre[:, 0] * setting.values)
+    if setting.above:
+        low[:, -setting.above :] = centre[:, -setting.above :]
+        high[:, -setting.above :] = np.inf
     if setting.sets:
         every = list(combinations(range(setting.dimensions), BOUNDED))
         sets = np.zeros((setting.sets, setting.dimensions), np.bool_)

@@ -21,6 +21,7 @@ SETTINGS = [
     BoxSetting(300, 2, values=5),
     BoxSetting(300, 6, 0.4, spread=0.1),
     BoxSetting(300, 6, 0.5, sets=7),
+    BoxSetting(300, 3, 0.5, values=5, above=2),
 ]
 
 

@@ -48,14 +48,14 @@ class ForgoneSessions:
     async def _tell(self, client_id: str) -> None:
         known = self._connections[client_id]
         while known:
-            last = known[-1]
+            first = known[0]
             try:
-                await self._ask_home("session_forgo", client_id, last)
+                await self._ask_home("session_forgo", client_id, first)
             except (LexicastError, TimeoutError) as error:
                 log.debug("session %r is given back later: %s", client_id, error)
                 await asyncio.sleep(AGAIN_S)
             else:
-                known[:] = [connection for connection in known if connection > last]
+                known.remove(first)
         del self._connections[client_id]
 
     def close(self) -> None:

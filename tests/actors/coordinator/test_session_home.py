@@ -293,6 +293,7 @@ async def test_what_another_connection_has_is_not_given_back() -> None:
     a = home.broker("a")
     await home.open(a, 5)
     await home.sessions.forgo(a, GROUP, CLIENT, 4)
+    await home.sessions.forgo(a, GROUP, CLIENT, 6)  # whose question never came
     assert home.row().owner == "a"
     await home.open(home.broker("b"), 1)
     await home.sessions.forgo(a, GROUP, CLIENT, 9)
