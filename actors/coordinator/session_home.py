@@ -209,9 +209,9 @@ class SessionHome:
         await self._write((group, client_id), None)
 
     async def forgo(self, peer: BrokerPeer, group: int, client_id: str, connection: int) -> None:
-        """`peer` has opened the session for this connection, which ended before it had the answer: it is nobody's, stands
-        where it was, and has no will, for the connection was never accepted [MQTT-3.1.2-8]. One before it may be served
-        there still, or have been: the session is that one's then."""
+        """`peer` has opened the session for this connection, which ended before it had the answer: it is nobody's,
+        stands where it was, and has no will, for the connection was never accepted [MQTT-3.1.2-8]. One before it may
+        be served there still, or have been: the session is that one's then."""
         key = group, client_id
         async with self._turns.of(key):
             current = self.get(*key)
