@@ -21,8 +21,9 @@ BOUNDED: Final = 4
 
 class BoxSetting(NamedTuple):
     """What is drawn. `width`: of a box, in each dimension. `values`: so many distinct points instead of boxes in the
-    first dimension, as equality asks for (0: boxes there too). `sets`: so many different sets of BOUNDED dimensions are
-    what boxes bound (0: all of them bound all). `above`: so many of the last dimensions are bounded from below alone."""
+    first dimension, as equality asks for (0: boxes there too). `sets`: so many different sets of BOUNDED dimensions
+    are what boxes bound (0: all of them bound all). `above`: so many of the last dimensions are bounded from below
+    alone."""
 
     subscriptions: int
     dimensions: int = 4
