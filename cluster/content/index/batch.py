@@ -16,9 +16,11 @@ class Batch:
         self._values = values
         self._at = {name: number for number, name in enumerate(columns)}
         self._missing = np.isnan(values)
-        # Of each column: some event, every event has no value there.
-        self._some = np.asarray(self._missing.any(axis=0)).tolist()
-        self._all = np.asarray(self._missing.all(axis=0)).tolist()
+        # Of each column: some event, every event has no value there. Mostly all have all.
+        self._some = self._all = [False] * values.shape[1]
+        if self._missing.any():
+            self._some = np.asarray(self._missing.any(axis=0)).tolist()
+            self._all = np.asarray(self._missing.all(axis=0)).tolist()
 
     def of(self, columns: Sequence[str]) -> tuple[Floats, Integers | None] | None:
         """Values [events x columns] of the events that have them all, and which events these are (None: every one);

@@ -2,12 +2,12 @@
 
 - Of a box with more than DIMENSIONS_MAX columns the narrowest are its group's; the others are further terms, which what
   the group finds is asked about.
-- There are at most GROUPS_MAX groups of several columns. When there are, a box of yet another set of columns goes to
-  the group of its narrowest column alone, of which there are at most GROUPS_MAX too, with further terms.
-- Where there is none for that either, it is one of the *rare*, the group of no columns, which every event is compared
-  with. Of these there are at most RARE_MAX.
+- There are at most GROUPS_MAX groups of three columns and more, as many of two, as many of one. Where a set of columns
+  finds no room, the box goes to the group of its two narrowest columns, or of its narrowest, with further terms.
+- Where there is no room for that either, it is one of the *rare*, the group of no columns, which every event is
+  compared with. Of these there are at most RARE_MAX.
 
-So a batch costs by 2 GROUPS_MAX groups at most, and those are left out of which no event has all columns, and by
+So a batch costs by 3 GROUPS_MAX groups at most, and those are left out of which no event has all columns, and by
 RARE_MAX boxes.
 """
 
@@ -27,6 +27,8 @@ RARE_MAX: Final = 1_024
 """Not above what a group may have loose."""
 
 _RARE: Final = 0
+# Columns that index a box where there is no room for all that may.
+_FEWER: Final = (2, 1)
 
 
 class ColumnGroups:
@@ -35,7 +37,7 @@ class ColumnGroups:
     def __init__(self) -> None:
         self._groups = {_RARE: ColumnGroup(())}
         self._numbers: dict[tuple[str, ...], int] = {(): _RARE}
-        self._unused = list(range(2 * GROUPS_MAX, 0, -1))
+        self._unused = list(range((len(_FEWER) + 1) * GROUPS_MAX, 0, -1))
 
     def __getitem__(self, number: int) -> ColumnGroup:
         return self._groups[number]
@@ -55,7 +57,8 @@ class ColumnGroups:
         if number:
             return number, names
         narrowest = sorted(box, key=lambda name: (_openness(box[name]), name))
-        for columns in (tuple(sorted(narrowest[:DIMENSIONS_MAX])), tuple(narrowest[:1])):
+        for count in (DIMENSIONS_MAX, *_FEWER):
+            columns = tuple(sorted(narrowest[:count]))
             number = self._numbers.get(columns) or self._made(columns)
             if number:
                 return number, columns
@@ -82,7 +85,8 @@ class ColumnGroups:
 
     def _made(self, columns: tuple[str, ...]) -> int:
         """The number of a new group; _RARE when there are too many like it."""
-        alike = [each for each in self._numbers if each and (len(each) > 1) == (len(columns) > 1)]
+        kind = min(len(columns), _FEWER[0] + 1)
+        alike = [each for each in self._numbers if min(len(each), _FEWER[0] + 1) == kind]
         if not columns or len(alike) == GROUPS_MAX:
             return _RARE
         number = self._unused.pop()
