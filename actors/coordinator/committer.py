@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import NamedTuple, TypeVar, cast
@@ -286,8 +286,7 @@ class Committer:
         Of groups that others hold too (`whole`) all or nothing: a hole in one copy is what no copy may have.
         """
         full: StoreFullError | None = None
-        kept = [b for b in batch if b.kind != PUBLICATIONS and b.group not in whole]
-        for wanted in (batch, kept):
+        for wanted in self._tries(batch, whole):
             try:
                 if apply is not None:
                     self._store.commit([self._stored.get(id(block), block) for block in wanted], apply)
@@ -298,6 +297,11 @@ class Committer:
             else:
                 return Written(wanted, apply, full)
         return Written([], {}, full)
+
+    def _tries(self, batch: list[Block], whole: set[int]) -> Iterator[list[Block]]:
+        yield batch
+        # As it is by now: a follower that has come meanwhile was shipped what is refused here.
+        yield [b for b in batch if b.kind != PUBLICATIONS and b.group not in whole and b.group not in self.shipped]
 
     def _housekeeping(self) -> None:
         """On the thread: a step, if one is due and nothing waits meanwhile."""
