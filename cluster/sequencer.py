@@ -13,6 +13,8 @@ all). Rules (DESIGN.md sections 2 and 3):
 4. Times never go back within a group, whatever the clock does.
 
 5. A group commits nothing while fewer than `min_copies` members are in its in-sync set.
+6. An epoch begins once. What was placed in one that was left may lie at a follower although this member's own disk has
+   refused it: begun again, the epoch would give the same offsets to something else, and two logs would seem alike.
 
 Invariants: delivered <= next; applied <= committed <= next; `undelivered` holds the blocks from `delivered` on,
 `unapplied` those from `applied` on. A control block needs no delivery: it is passed over once it is committed. What is
@@ -172,21 +174,28 @@ class Sequencer:
         self._memory = memory
         self.min_copies = min_copies
         self.groups: dict[int, Group] = {}
+        # Group -> the last epoch that was begun here, whether it is led on or not.
+        self._begun: dict[int, int] = {}
+
+    def begun(self, group: int) -> int:
+        """The last epoch of the group that was begun here; -1: none."""
+        return self._begun.get(group, -1)
 
     def open(self, group: int, epoch: int, last: int, time_us: int, in_sync: Sequence[str]) -> Block:
         """Take the lead of `group` in `epoch`; `last` is its last durable offset (-1: none).
 
-        Returns the epoch's first block, to be committed and applied before anything is served. Raises StaleEpochError.
+        Returns the epoch's first block, to be committed and applied before anything is served. Raises StaleEpochError
+        for one that has begun here already, however it ended (rule 6).
         """
-        known = self.groups.get(group)
-        if known is not None and known.epoch >= epoch:
-            raise StaleEpochError(f"group {group}: epoch {epoch} is not after {known.epoch}")
+        if (begun := self.begun(group)) >= epoch:
+            raise StaleEpochError(f"group {group}: epoch {epoch} is not after {begun}")
         if self.member not in in_sync:
             raise UsageError(f"group {group}: {self.member} is not in its in-sync set and may not lead")
         start = 0 if last < 0 else last + EPOCH_OFFSET_GAP
         durable = dict.fromkeys(in_sync, start)
         state = Group(group, epoch, start, start, start, time_us, durable, tuple(in_sync), start, start)
         self.groups[group] = state
+        self._begun[group] = epoch
         return self.control(group, [EpochStart(epoch, last, self.member)], time_us)
 
     def room(self, group: int, records: int) -> bool:

@@ -89,14 +89,13 @@ class LedGroups:
     async def open(self, states: Mapping[int, GroupState]) -> None:
         """Lead these groups too, under new epochs; returns when the epochs' first records are committed and the tables
         have followed from everything before them. Passed over are those of which another coordinator has promised
-        more, or which are closed meanwhile. Raises StoreError."""
+        more, whose epoch has begun here already, or which are closed meanwhile. Raises StoreError."""
         if self.copies is not None:
             # What the leader before has sent is durable first: the epoch begins behind it.
             self.copies.may_lead(states)
         await self.committer.run(partial(self.store.count_with, {g: (s[0], s[2]) for g, s in states.items()}))
         if self.copies is not None:
-            known = self.sequencer.groups
-            able = [g for g in self.copies.may_lead(states) if g not in known or known[g].epoch < states[g].epoch]
+            able = [g for g in self.copies.may_lead(states) if self.sequencer.begun(g) < states[g].epoch]
             states = {group: states[group] for group in able}
             self.copies.lead(states)
         tails = self.store.tails()
@@ -446,6 +445,8 @@ class LedGroups:
         sequenced, self._sequenced = self._sequenced, []
         self._withdraw([block for block in sequenced if self._unreadable(block)], error)
         self._sequenced += [block for block in sequenced if not self._unreadable(block)]
+        # Nothing more is placed behind what others have and this log has not.
+        self.close_groups(shared)
 
     def _unreadable(self, block: Block) -> bool:
         """Whether a block refers to a dictionary that its group's log neither holds nor is about to hold. (Of groups

@@ -188,6 +188,16 @@ def test_a_stale_epoch_and_a_leader_that_is_no_member_are_refused() -> None:
         made.publish(GROUP + 1, *_with_bytes(entry([b"x"])), 1)
 
 
+def test_an_epoch_begins_once_although_the_group_was_left() -> None:
+    made = sequencer(epoch=5)
+    made.close(GROUP)
+    assert made.begun(GROUP) == 5
+    with pytest.raises(StaleEpochError, match="not after 5"):
+        made.open(GROUP, 5, 0, 0, ["a"])
+    made.open(GROUP, 6, 0, 0, ["a"])
+    assert (made.begun(GROUP), made.begun(GROUP + 1)) == (6, -1)
+
+
 def _with_bytes(what: tuple[Meta, bytes, bytes]) -> tuple[Meta, bytes, bytes, bytes]:
     meta, lengths, body = what
     return meta, pack_meta(meta), lengths, body

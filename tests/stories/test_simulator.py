@@ -37,7 +37,8 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
 # than its leader; a session that was taken over while it was sent what is retained; a will due then, whose broker died;
 # followers whose tables followed from what a leader had found in its log, and the next one had not; a session whose
 # home died as it gave it, and whose client did not wait for the answer; one that was asked for again by a connection
-# whose question never came; a follower that came as its leader's disk refused a block.
+# whose question never came; a follower that came as its leader's disk refused a block; an epoch whose beginning a full
+# disk refused, begun again when it had room.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -62,6 +63,7 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
         900385,
         920993,
         920552,
+        921514,
     ],
 )
 def test_stories_that_once_broke_a_guarantee_hold(seed: int) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -55,7 +54,6 @@ class Copies:
         )
         self.leadership.followers = self.followers
         self.following = Following(led.store, led.committer, led.sequencer.groups, self.leadership.depose)
-        self._renewals: set[asyncio.Task[None]] = set()
         led.copies = self
 
     async def _count_with(self, sets: Mapping[int, tuple[int, tuple[str, ...]]], alone: bool) -> None:
@@ -67,8 +65,6 @@ class Copies:
 
     async def stop(self) -> None:
         """Follow and ship no more."""
-        for task in self._renewals:
-            task.cancel()
         await self.leadership.stop()
         await self.followers.stop()
 
@@ -118,11 +114,11 @@ class Copies:
     def refused(self, led: Sequence[int], followed: Iterable[int]) -> None:
         """The disk had no room for blocks of these groups, which others may have."""
         self.following.refused(followed)
-        self._renew(self.leadership.renewals(led))
+        self._renew(self.leadership.resigning(led))
 
     def resign(self, group: int) -> None:
         """There is no room here: the group is led by another member from now on, if there is one that keeps up."""
-        changes = self.leadership.renewals([group])
+        changes = self.leadership.resigning([group])
         if any(new.leader != self.leadership.name for _, new in changes.values()):
             self._renew(changes)
 
@@ -138,7 +134,4 @@ class Copies:
             # What others take over is sent to them by whoever sent it; what nobody else can take is refused.
             own = self.leadership.name
             self._led.close_groups([group for group, (_, new) in changes.items() if new.leader != own])
-            # A task of its own: what waits for the disk goes on.
-            task = asyncio.get_running_loop().create_task(self.leadership.renew(changes))
-            self._renewals.add(task)
-            task.add_done_callback(self._renewals.discard)
+            self.leadership.renewals.begin(changes)

@@ -24,6 +24,7 @@ from lexicast.cluster.replication import Phase
 from ...link.link import Link
 from ...loop.background import keep_going, stop_loops
 from .followers import Followers
+from .renewals import Renewals
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Leads(Protocol):
     """Who opens groups to lead them, and closes them."""
 
     async def open(self, states: Mapping[int, GroupState]) -> None:
-        """Lead these; returns when their first blocks are committed."""
+        """Lead these; returns when their first blocks are committed, or when they are not to be led after all."""
 
     def close_groups(self, groups: Sequence[int]) -> None:
         """Lead these no more."""
@@ -79,6 +80,7 @@ class GroupLeadership:
         self._unresolved: set[int] = set()
         self._wanted = asyncio.Event()
         self._version = -1
+        self.renewals = Renewals(name, coordination, self._open_given, self._left)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- life
@@ -96,6 +98,7 @@ class GroupLeadership:
     async def stop(self) -> None:
         """Take part no more."""
         await stop_loops(*self._tasks)
+        await self.renewals.stop()
 
     async def dial(self, name: str, user: Any) -> Link:
         """A link to another coordinator. Raises OSError, LexicastError."""
@@ -146,19 +149,32 @@ class GroupLeadership:
         try:
             await self._leads.open(states)
         finally:
-            # What could not be opened, for want of room or since somebody newer leads it, is none of ours.
-            for group, state in states.items():
-                if self._states.get(group) == state and group not in self.followers.groups:
-                    del self._states[group]
+            self._reopen({group: s.epoch for group, s in states.items() if group not in self.followers.groups})
+
+    def _reopen(self, epochs: Mapping[int, int]) -> None:
+        """These could not be opened: there was no room, or they were left as they began. What was placed in their
+        epochs others may have: another epoch is asked for, unless that was done when they were left."""
+        changes = {}
+        for group, epoch in epochs.items():
+            known = self._states.get(group)
+            if known is not None and known.epoch == epoch:
+                self._over[group] = self._states.pop(group).epoch
+                changes[group] = (known, known._replace(epoch=epoch + 1))
+        self.renewals.begin(changes)
 
     async def _open_given(self, states: Mapping[int, GroupState]) -> None:
-        """Lead what was given to this coordinator; what cannot be led now is tried again."""
+        """Lead what was given to this coordinator, unless it knows of something newer."""
+        states = {group: state for group, state in states.items() if state.epoch > self._epoch(group)}
+        if not states:
+            return
         try:
             await self._open(states)
         except LexicastError as error:
             log.error("groups %s cannot be led now: %s", sorted(states), error)
-            await asyncio.sleep(RETRY_S)
-            self._version = -1
+
+    def _left(self, states: Mapping[int, GroupState]) -> None:
+        """Others lead these under newer epochs; unless a group was given back, under one that is newer still."""
+        self.depose([group for group, state in states.items() if self._states.get(group) == state])
 
     def _place(self) -> None:
         """Who is to follow the groups that are led here."""
@@ -305,7 +321,7 @@ class GroupLeadership:
                 self._wanted.set()
         self.depose(gone)
 
-    def renewals(self, groups: Sequence[int]) -> dict[int, tuple[GroupState, GroupState]]:
+    def resigning(self, groups: Sequence[int]) -> dict[int, tuple[GroupState, GroupState]]:
         """What to ask for where this coordinator's disk has refused what others may have of these groups: a new epoch,
         led by another member that keeps up, since it may have room; by this one where there is none."""
         changes = {}
@@ -329,26 +345,3 @@ class GroupLeadership:
             in_sync = tuple([name for name in known.in_sync if name != self.name])
             changes[group] = (known, GroupState(known.epoch + 1, leader, in_sync))
         return changes
-
-    async def renew(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> None:
-        """Have these `renewals`; returns when that is answered. The groups are closed first."""
-        self._leads.close_groups(list(changes))
-        while changes:
-            try:
-                held = await self._coordination.change_groups(dict(changes))
-            except LexicastError as error:
-                log.debug("a new epoch: %s", error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            made = {group: new for group, (_, new) in changes.items() if held.get(group) == new}
-            await self._open_given({group: new for group, new in made.items() if new.leader == self.name})
-            others = {group: known for group, (known, new) in changes.items() if held.get(group, new) != new}
-            # Who counts has changed meanwhile, by what this coordinator has asked for: nobody else would lead it.
-            mine = [g for g, known in others.items() if (held[g].epoch, held[g].leader) == (known.epoch, self.name)]
-            handed = [group for group, new in made.items() if new.leader != self.name]
-            gone = [*handed, *[group for group in others if group not in mine]]
-            # Unless the group was given back, under an epoch that is newer still, before this was answered.
-            self.depose([group for group in gone if self._states.get(group) == changes[group][0]])
-            left = {group: change for group, change in changes.items() if group not in held}
-            changes = left | {group: (held[group], held[group]._replace(epoch=held[group].epoch + 1)) for group in mine}
-            await asyncio.sleep(RETRY_S if changes else 0)
