@@ -7,11 +7,15 @@ Every tag byte, every dictionary byte and the messages before the first dictiona
   br_mean_1, _1_stream   PREDICT, mean over the corpora, 1 publisher and 1 subscriber; with the topic stream on the
                          subscriber's link
   br_mean_1k_large       1,000 publishers, mean over the corpora of 9,000 messages or more
-  br_min_margin_10k      10,000 publishers, least difference to DEFLATE in points
+  br_min_margin_any      least difference to DEFLATE in points, over all corpora and 1, 10, 100, 1,000, 3,000 and 10,000
+                         publishers; br_min_margin_10k: with 10,000 alone
   br_flights_1, _1k, _10k  all flights
   predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
   sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all whole
                          corpora
+
+With several publishers each link decides for itself, as in the product (`link_runs`); br_mean_1 and br_flights_1 give
+both links every dictionary at once, for comparison with the other algorithms.
 
 The permutations are searched on the first --grid-messages of a corpus: a coarse lattice of them, then uphill from the
 best (--all-permutations: all, hours). Each dictionary is made in full, every n-th message compressed, so that
@@ -33,6 +37,7 @@ from typing import Final
 from lexicast.cluster.errors import UsageError
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Codec, Deflate
 from lexicast.compression.dictionary_content import RECENT, SUBSTRINGS
+from lexicast.compression.link_dictionaries import LinkTotals
 from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Base, FormulaReading, Predict
 
@@ -51,10 +56,14 @@ from .baselines import (
     SingleDict,
 )
 from .batching import join_batch
+from .link_runs import LinkRun, MeasuredCorpus, link_run
 from .offline_runs import OfflineRun, SharedTrainer, simulate
 from .without_dictionary import deflate_reduction, stream_reduction, vcdiff_reduction
 
-PUBLISHERS: Final = {"1": 1, "1k": 1_000, "10k": 10_000}
+PUBLISHERS: Final = (1, 10, 100, 1_000, 3_000, 10_000)
+ALL_AT_ONCE: Final = 1_000
+"""Publishers, for comparison: every link gets every dictionary at once, as PREDICT alone has it."""
+
 LARGE: Final = 9_000
 BATCHES: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """BS, thesis equation 5.5.1."""
@@ -99,12 +108,19 @@ class Measured:
 
     corpus: Corpus
     of_data: bool
-    predict: dict[str, OfflineRun]
+    predict: OfflineRun
+    at_once: OfflineRun
+    """With ALL_AT_ONCE publishers."""
+    by_publishers: dict[int, LinkRun]
     deflate: float
     best: dict[str, Best]
     grid_predict: OfflineRun
     cpu_s: dict[str, float]
     """Sampling brokers, over the whole corpus."""
+
+    def margin(self, publishers: int) -> float:
+        """Points above DEFLATE."""
+        return self.by_publishers[publishers].reduction() - self.deflate
 
 
 def measure(report: DriverReport) -> None:
@@ -130,18 +146,19 @@ def measure(report: DriverReport) -> None:
 
 def _measure_corpus(report: DriverReport, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
     options = report.options
-    progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1, 1,000 and 10,000 publishers")
-    runs = {
-        key: simulate(corpus.messages, Predict(), publishers=count, stream=count == 1)
-        for key, count in PUBLISHERS.items()
-    }
+    progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1 to 10,000 publishers")
+    alone = simulate(corpus.messages, Predict(), stream=True)
+    at_once = simulate(corpus.messages, Predict(), publishers=ALL_AT_ONCE)
+    of_links = MeasuredCorpus(corpus.messages, alone.dictionaries)
+    by_publishers = {count: link_run(of_links, count) for count in PUBLISHERS}
     progress.step(f"{corpus.name}: permutations of the other algorithms")
     grid = corpus.first(options.grid_messages)
     stride = max(1, len(grid.messages) // options.grid_encoded)
     best = {name: _best(name, grid, stride, options) for name in _GRIDS}
     again = simulate(grid.messages, Predict())
-    cpu_s = {"PREDICT": runs["1"].sampling_cpu_s} | {name: found.cpu_s(corpus) for name, found in best.items()}
-    return Measured(corpus, of_data, runs, deflate_reduction(corpus.messages), best, again, cpu_s)
+    cpu_s = {"PREDICT": alone.sampling_cpu_s} | {name: found.cpu_s(corpus) for name, found in best.items()}
+    deflate = deflate_reduction(corpus.messages)
+    return Measured(corpus, of_data, alone, at_once, by_publishers, deflate, best, again, cpu_s)
 
 
 @dataclass(frozen=True)
@@ -283,15 +300,17 @@ def _batches(report: DriverReport, corpora: Sequence[Corpus]) -> None:
 def _figures(report: DriverReport, measured: Sequence[Measured]) -> None:
     of_data = [one for one in measured if one.of_data] or list(measured)
     large = [one for one in of_data if len(one.corpus.messages) >= report.options.large]
-    report.figure("br_mean_1", _mean([one.predict["1"].reduction() for one in of_data]))
-    streams = [one.predict["1"].stream_reduction() for one in of_data]
+    report.figure("br_mean_1", _mean([one.predict.reduction() for one in of_data]))
+    streams = [one.predict.stream_reduction() for one in of_data]
     report.figure("br_mean_1_stream", _mean([value for value in streams if value is not None]))
-    report.figure("br_mean_1k_large", _mean([one.predict["1k"].reduction(1_000) for one in large]) if large else None)
-    margins = [one.predict["10k"].reduction(10_000) - one.deflate for one in measured]
-    report.figure("br_min_margin_10k", round(min(margins), 6))
+    report.figure("br_mean_1k_large", _mean([one.by_publishers[1_000].reduction() for one in large]) if large else None)
+    margins = {count: min(one.margin(count) for one in measured) for count in PUBLISHERS}
+    report.figure("br_min_margin_any", round(min(margins.values()), 6))
+    report.figure("br_min_margin_10k", round(margins[10_000], 6))
     flights = next(one for one in measured if one.corpus.name == FLIGHTS)
-    for key, count in PUBLISHERS.items():
-        report.figure(f"br_flights_{key}", flights.predict[key].reduction(count))
+    report.figure("br_flights_1", flights.predict.reduction())
+    for key, count in (("1k", 1_000), ("10k", 10_000)):
+        report.figure(f"br_flights_{key}", flights.by_publishers[count].reduction())
     differences = [
         one.grid_predict.reduction() - max(best.reduction for name, best in one.best.items() if name != "SINGLEDICT")
         for one in measured
@@ -304,14 +323,14 @@ def _figures(report: DriverReport, measured: Sequence[Measured]) -> None:
 
 def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
     peers = ["DEFLATE", "VCDIFF", "stream each"]
-    own = ["PREDICT", "+ topic stream", "1,000 publishers", "10,000 publishers"]
+    own = ["PREDICT", "+ topic stream", "1,000 publishers, all at once"]
     others, rows = [], []
     for one in measured:
         messages = one.corpus.messages
         vcdiff = vcdiff_reduction(messages[: 300 if report.options.quick else _VCDIFF_MESSAGES])
         values = [one.deflate, vcdiff, stream_reduction(messages), *(best.reduction for best in one.best.values())]
-        values += [one.predict["1"].reduction(), one.predict["1"].stream_reduction() or 0.0]
-        values += [one.predict["1k"].reduction(1_000), one.predict["10k"].reduction(10_000)]
+        values += [one.predict.reduction(), one.predict.stream_reduction() or 0.0]
+        values += [one.at_once.reduction(ALL_AT_ONCE)]
         cells = [f"{value:.1f}" for value in values]
         others.append([one.corpus.name, *cells[: -len(own)]])
         rows.append([one.corpus.name, f"{len(messages):,}", cells[0], *cells[-len(own) :]])
@@ -319,9 +338,11 @@ def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
             "reduction": dict(zip([*peers, *_GRIDS, *own], values, strict=True)),
             "best": {name: best.name for name, best in one.best.items()},
             "sampling_cpu_s": one.cpu_s,
-            "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict["1"].dictionaries],
+            "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict.dictionaries],
+            "link by link": {count: [run.reduction(), *run.totals] for count, run in one.by_publishers.items()},
         }
     report.table("PREDICT's bandwidth reduction in % (table 5.4.4)", ["corpus", "messages", "DEFLATE", *own], rows)
+    _links(report, measured)
     report.table("Others, at their best permutation", ["corpus", *peers, *_short_names()], others)
     rows = [_cpu_row(one) for one in measured]
     codecs = ["codec", "compress", "decompress", "DEFLATE", "its inverse"]
@@ -330,13 +351,36 @@ def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
     report.table("CPU of the sampling broker, s", ["corpus", *names], [[row[0], *row[6:]] for row in rows])
 
 
+def _links(report: DriverReport, measured: Sequence[Measured]) -> None:
+    """Link by link: reductions, then what the publishers' links got, paid and saved."""
+    rows = [
+        [
+            one.corpus.name,
+            f"{one.deflate:.1f}",
+            *(f"{one.by_publishers[count].reduction():.1f}" for count in PUBLISHERS),
+        ]
+        for one in measured
+    ]
+    worst = [f"{min(one.margin(count) for one in measured):+.1f}" for count in PUBLISHERS]
+    heads = [f"{count:,}" for count in PUBLISHERS]
+    rows.append(["least above DEFLATE", "", *worst])
+    report.table("Link by link (TAPD), BR % by publishers", ["corpus", "DEFLATE", *heads], rows)
+    rows = [[one.corpus.name, *(_got(one.by_publishers[count].totals) for count in PUBLISHERS)] for one in measured]
+    title = "Publishers' links with a dictionary, and bytes that the worst of all links gained by it"
+    report.table(title, ["corpus", *heads], rows)
+
+
+def _got(totals: LinkTotals) -> str:
+    return f"{totals.with_dictionary:,}, {totals.worst_bytes:,}"
+
+
 def _short_names() -> list[str]:
     return [name.replace("RATE", "").replace("recent", "(r)").replace("IVE", "").replace("DICT", "") for name in _GRIDS]
 
 
 def _cpu_row(one: Measured) -> list[str]:
     messages = one.corpus.messages[-_CPU_MESSAGES:]
-    made = one.predict["1"].dictionaries
+    made = one.predict.dictionaries
     codec = made[-1][1].build() if made else Deflate()
     times = [*_codec_us(codec, messages), *_codec_us(Deflate(), messages)]
     spent = [one.cpu_s[name] for name in ("PREDICT", *_GRIDS)]

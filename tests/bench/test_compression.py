@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lexicast.bench.compression.baselines import FixedRate
 from lexicast.bench.compression.femtozip import FemtoZip, Match, tokens, usage
+from lexicast.bench.compression.link_runs import MeasuredCorpus, link_run
 from lexicast.bench.compression.offline_runs import SharedTrainer, simulate, train_now
 from lexicast.bench.compression.without_dictionary import (
     deflate_reduction,
@@ -111,6 +112,27 @@ class TestSimulation:
         assert abs(whole.reduction() - part.reduction()) < 2
         assert whole.stream_reduction() is not None
         assert part.stream_reduction() is None
+
+
+class TestLinks:
+    def test_no_number_of_publishers_is_worse_than_deflate(self) -> None:
+        messages = readings(1, 1_500)
+        corpus = MeasuredCorpus(messages, simulate(messages, Predict()).dictionaries)
+        for publishers in (1, 10, 100, 1_000, 3_000):
+            assert link_run(corpus, publishers).reduction() >= deflate_reduction(messages), publishers
+
+    def test_short_streams_have_no_dictionary_and_pay_nothing(self) -> None:
+        messages = readings(1, 300)
+        corpus = MeasuredCorpus(messages, simulate(messages, Predict()).dictionaries)
+        run = link_run(corpus, 300)
+        assert (run.totals.links, run.totals.with_dictionary, run.totals.paid_bytes) == (300, 0, 0)
+        # each sends one message: its link has no past
+        assert run.publisher_bytes <= sum(corpus.deflated) + len(messages)
+
+    def test_without_dictionaries_the_subscriber_gets_deflate(self) -> None:
+        messages = readings(1, 50)
+        corpus = MeasuredCorpus(messages, [])
+        assert link_run(corpus, 1).subscriber_bytes == sum(corpus.deflated)
 
 
 def _deflated(message: bytes) -> int:
