@@ -17,7 +17,8 @@ from .recovery import GroupReport
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"
 SAMPLER: Final = "sampler"
-KINDS: Final = (COORDINATOR, BROKER, SAMPLER)
+MATCHER: Final = "matcher"
+KINDS: Final = (COORDINATOR, BROKER, SAMPLER, MATCHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Members:
     leaving: frozenset[str] = frozenset()
     # Of each broker those that stand in for it, the nearer one first; see `actors.coordination.backups`.
     backups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    matchers: dict[str, Member] = field(default_factory=dict)
 
     def sites(self) -> dict[str, Site]:
         """Where the coordinators are."""
@@ -122,7 +124,7 @@ class Coordination(Protocol):
         ...
 
     async def register(self, kind: str, member: Member) -> int:
-        """`member` serves, as COORDINATOR, BROKER or SAMPLER. Returns its new incarnation, monotone for the name."""
+        """`member` serves, as one of KINDS. Returns its new incarnation, monotone for the name."""
         ...
 
     async def leave(self, kind: str, name: str) -> None:

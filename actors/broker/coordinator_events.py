@@ -33,6 +33,8 @@ class CoordinatorEvents:
         self._dictionaries = engine.dictionaries
         self._coordinators = engine.coordinators
         self._filters = engine.subscriptions.filters
+        self._choosing = engine.subscriptions.choosing
+        self.event_columns = engine.event_columns
         self._requests = requests
         self._resumed = resumed
         self._room = room
@@ -44,6 +46,8 @@ class CoordinatorEvents:
     def on_resumed(self, pipeline: Pipeline) -> None:
         """A link stands (again)."""
         self._filters.registered(pipeline)
+        if self._choosing is not None:
+            self._choosing.resumed(pipeline)
         self._resumed(pipeline)
 
     def on_leads(self, pipeline: Pipeline, leads: dict[int, int]) -> list[int]:

@@ -17,10 +17,12 @@ from .content.content_fanout import ContentFanout
 from .content.predicate_table import PredicateTable
 from .coordinators import Coordinators
 from .dictionaries.keeper import DictionaryKeeper
+from .dictionaries.link_choice import DictionaryLinks
 from .dictionary_fetching import DictionaryFetching
 from .encoding import Encoder
 from .fanout import Fanout
 from .live_delivery import LiveDelivery
+from .matching.event_columns import EventColumns
 from .pipelines.stored_compression import StoredCompression
 from .streaming import Streamer
 from .subscriptions import Subscriptions
@@ -40,6 +42,7 @@ class BrokerEngine:
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
+        self.dictionary_links = DictionaryLinks(self.dictionaries, self.recoder, self.encoder.savings)
         self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()
         self.fanout = Fanout(config.broker.routes_max, self.streamer)
@@ -59,9 +62,19 @@ class BrokerEngine:
             self.content,
             self.encoder,
         )
+        # What conditions ask of publications, where matchers are asked about them.
+        self.event_columns = EventColumns(self.encoder, self.stored_compression) if config.node.matchers else None
         past_bytes_max = config.broker.cache_bytes_max
         self.subscriptions = Subscriptions(
-            clock, self.coordinators, self.live, cache, self.fanout, self.content, self.encoder, past_bytes_max
+            clock,
+            self.coordinators,
+            self.live,
+            cache,
+            self.fanout,
+            self.content,
+            self.encoder,
+            past_bytes_max,
+            self.event_columns,
         )
 
     def _stored_compression(self) -> StoredCompression:

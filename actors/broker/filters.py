@@ -83,6 +83,10 @@ class Filters:
     def __contains__(self, topic_filter: object) -> bool:
         return topic_filter in self._counts
 
+    def count(self, topic_filter: bytes) -> int:
+        """How many subscribers it has here."""
+        return self._counts.get(topic_filter, 0)
+
     def names(self) -> list[bytes]:
         """All of them, as they are now."""
         return list(self._counts)

@@ -17,6 +17,7 @@ from .coordinators import Coordinators
 from .encoding import Grant
 from .filters import Filters, concerns_all
 from .live_delivery import LiveDelivery
+from .matching.choosing_filters import ChoosingFilters
 from .subscriber import Subscriber
 
 # Filters of one subscriber that are placed, put into the fan-out or ended in one step.
@@ -35,6 +36,10 @@ class PlacingBroker(Protocol):
     filters: Filters
     coordinators: Coordinators
     live: LiveDelivery
+    choosing: ChoosingFilters | None
+
+    def release(self, subscriber: Subscriber, filters: Collection[bytes]) -> object:
+        """The subscriber has these no more; see `Subscriptions.release`."""
 
     def insert(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant], beginning: Beginning) -> None:
         """Put filters into the fan-out; see `Subscriptions.insert`."""
@@ -79,18 +84,21 @@ class Placing:
             raise
         finally:
             # It failed, or the subscriber has left meanwhile.
-            self._broker.filters.release([name for name in self._held if name not in self._inserted])
+            self._broker.release(self._subscriber, [name for name in self._held if name not in self._inserted])
 
-    async def _hold(self, names: Collection[bytes]) -> list[bytes]:
+    async def _hold(self, wanted: Mapping[bytes, Grant]) -> list[bytes]:
         """Those that the broker had none of. Nobody else is placing one of these by then."""
         filters, subscriptions = self._broker.filters, self._subscriber.subscriptions
-        if not filters.is_settled(names):
-            await filters.settled(names)
+        if not filters.is_settled(wanted):
+            await filters.settled(wanted)
         if self._subscriber.closed:
             return []
-        held = [name for name in names if name not in subscriptions]
+        held = [name for name in wanted if name not in subscriptions]
         self._held += held
-        return filters.hold(held)
+        fresh = filters.hold(held)
+        if self._broker.choosing is not None:
+            self._broker.choosing.held(self._subscriber, wanted, held)
+        return fresh
 
     async def _in_parts(
         self, wanted: Mapping[bytes, Grant], place: Callable[[Mapping[bytes, Grant], list[bytes]], Awaitable[None]]
@@ -113,6 +121,8 @@ class Placing:
         if self._subscriber.closed:
             return False
         try:
+            if self._broker.choosing is not None:
+                await self._broker.choosing.prepare(self._subscriber, part)
             await place(part, fresh)
         finally:
             self._broker.filters.placed(fresh)

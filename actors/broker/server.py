@@ -16,6 +16,7 @@ from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import BROKER, ClusterInfo, Member, Members, OperatedCoordination
 from lexicast.cluster.protocol.broker_list import BrokerList, broker_list, standing_in
 
+from ..link.link import Link, LinkUser
 from ..loop.background import keep_going, stop_loops
 from ..mqtt.listener import MqttListener
 from ..status.cluster_status import AskActor, ClusterStatus, cannot_ask
@@ -124,11 +125,18 @@ class BrokerServer:
     async def _serve(self) -> None:
         await self._reach_coordinators()
         await self.engine.dictionary_fetching.learn_newest()
-        self.sockets.admit(self.clients.opened)
+        self.sockets.admit(self._opened)
         mqtt = self.config.mqtt
         await self.mqtt.start(mqtt.host or self.config.node.host, mqtt.port, self.cluster.cluster_id)
         self._loops.append(keep_going(self._measure(), "measuring"))
         self._loops.append(keep_going(self._reports().run(), "telling what subscribers want"))
+
+    def _opened(self, link: Link) -> LinkUser | None:
+        """A link was opened: by a client, or by a matcher, which is told what subscribers' conditions are."""
+        if link.role != "matcher":
+            return self.clients.opened(link)
+        told = self.engine.subscriptions.told_conditions
+        return None if told is None else told.opened(link)
 
     def _reports(self) -> InterestReports:
         filters, most = self.engine.subscriptions.filters, self.config.mqtt.connections_max

@@ -23,6 +23,9 @@ from .fanout import Fan, Fanout
 from .feeds.retained_feed import RetainedFeed
 from .filters import Filters
 from .live_delivery import LiveDelivery
+from .matching.choosing_filters import ChoosingFilters
+from .matching.event_columns import EventColumns
+from .matching.told_conditions import ToldConditions
 from .pipelines.pipeline import Pipeline
 from .placing import FILTERS_AT_ONCE, Cuts, Placing
 from .subscriber import Subscriber
@@ -42,8 +45,10 @@ class Subscriptions:
         content: ContentFanout,
         encoder: Encoder,
         past_bytes_max: int,
+        event_columns: EventColumns | None = None,
     ) -> None:
-        """`past_bytes_max`: of the past that is kept for whoever is brought up."""
+        """`past_bytes_max`: of the past that is kept for whoever is brought up; `event_columns`: None where there are
+        no matchers."""
         self.coordinators = coordinators
         self.live = live
         self.encoder = encoder
@@ -53,8 +58,15 @@ class Subscriptions:
         self._clock = clock
         self._fanout = fanout
         self._content = content
+        # What matchers and coordinators are told of conditions.
+        self.told_conditions = ToldConditions(event_columns) if event_columns is not None else None
+        self.choosing = self._choosing()
         self._leaving: set[asyncio.Task[None]] = set()
         self._held_back: set[Subscriber] = set()
+
+    def _choosing(self) -> ChoosingFilters | None:
+        told, pipelines = self.told_conditions, self.coordinators.pipelines
+        return None if told is None else ChoosingFilters(told, self.filters, pipelines.values)
 
     # -- what subscribers that lag need (`SubscriberBroker`), and who brings them up
 
@@ -150,6 +162,8 @@ class Subscriptions:
     def enter(self, subscriber: Subscriber, wanted: Mapping[bytes, Grant]) -> None:
         """Put filters into the fan-out, as they are."""
         subscriber.set_filters(wanted)
+        if self.choosing is not None:
+            self.choosing.entered(subscriber, wanted)
         if subscriber in self._content:
             self._content.insert(wanted, subscriber)
         elif any([grant.where is not None for grant in wanted.values()]):
@@ -190,8 +204,15 @@ class Subscriptions:
         if not subscriber.drop_filter(topic_filter):
             return False
         self._remove([topic_filter], subscriber)
-        self.filters.release([topic_filter])
+        self.release(subscriber, [topic_filter])
         return True
+
+    def release(self, subscriber: Subscriber, filters: Collection[bytes]) -> list[asyncio.Future[None]]:
+        """The subscriber has these no more, in the fan-out or anywhere: see `Filters.release`."""
+        answers = self.filters.release(filters)
+        if self.choosing is not None:
+            self.choosing.released(subscriber, filters)
+        return answers
 
     async def unsubscribe_all(self, subscriber: Subscriber, filters: Sequence[bytes]) -> None:
         """The same of many, little by little: as many at a time as make a turn here and at the coordinators."""
@@ -205,7 +226,7 @@ class Subscriptions:
         # Some it may have again by now, where they end little by little.
         again = subscriber.subscriptions
         self._remove([name for name in filters if name not in again], subscriber)
-        return self.filters.release(filters)
+        return self.release(subscriber, filters)
 
     def leave(self, subscriber: Subscriber) -> None:
         """The subscriber is gone: all its subscriptions end, many of them little by little."""
@@ -245,6 +266,8 @@ class Subscriptions:
     def close(self) -> None:
         """Place nothing more, bring nobody up any more."""
         self.filters.close()
+        if self.choosing is not None:
+            self.choosing.close()
         for task in self._leaving:
             task.cancel()
         self._catching_up.close()

@@ -195,10 +195,10 @@ class CoordinationServer(RegistryRecovery):
                     await self._changed.wait()
             except TimeoutError:
                 pass  # nothing changed: the caller sees the same version
-        coordinators, brokers, samplers = (dict(self._members[kind]) for kind in KINDS)
+        coordinators, brokers, samplers, matchers = (dict(self._members[kind]) for kind in KINDS)
         states, leaving = self._leadership.states(), self._nodes.leaving
         backups = {name: (*filter(None, each),) for name, each in self._backups.in_force.items()}
-        return Members(self._version, coordinators, brokers, samplers, states, leaving, backups)
+        return Members(self._version, coordinators, brokers, samplers, states, leaving, backups, matchers)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         await self._wait_founded()

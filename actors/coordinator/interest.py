@@ -91,6 +91,7 @@ class Interest:
         """A broker has registered everything: it is served from now on. Returns "heads" of the groups in which it
         misses nothing, and "leads": group -> epoch of all that are served here."""
         led = self._led
+        led.routing.choosers.release(peer)
         led.routing.flush()
         peer.registering = False
         groups = led.sequencer.groups
@@ -123,6 +124,7 @@ class Interest:
 
     def _closed(self, numbers: Sequence[int]) -> None:
         gone = set(numbers)
+        self._led.routing.choosers.forget_groups(gone)
         for peer in self._led.routing.peers.values():
             peer.forget_groups(gone)
 
@@ -130,6 +132,7 @@ class Interest:
         """A broker that was told of groups has registered what it wants of them: in each it wants what is not before
         its head. Returns "heads" as `serve`; groups that are led elsewhere again are passed over."""
         led = self._led
+        led.routing.choosers.release(peer)
         led.routing.flush()
         fresh = {}
         for number, head in heads.items():
@@ -181,6 +184,7 @@ class Interest:
         known; "first": group -> where what retention has left begins, if it took something; "behind": those in which
         older blocks are still to come on this link, before the cut.
         """
+        self._led.routing.choosers.release(peer)  # what comes before the cut
         self._led.routing.flush()
         filters = list(filters)
         for topic_filter in filters:
@@ -213,6 +217,15 @@ class Interest:
         """The broker has no subscriber left for `filters`."""
         for topic_filter in self._led.routing.remove(peer, filters):
             self._record_end(peer, topic_filter)
+
+    def choose(
+        self, peer: BrokerPeer, begin: Iterable[bytes], end: Iterable[bytes], number: int, samples: bool
+    ) -> None:
+        """Of the broker's filters these choose from now on (all their subscriptions have conditions), and those no
+        more; matchers are believed that know its conditions up to `number`. `samples`: it has a sampling broker."""
+        self._led.routing.choosers.choose(peer, begin, end, number, samples)
+        # Of what it was spared it is told once a second; a subscription that waits for this begins here.
+        self._led.tell_heads(peer)
 
     def _record_begin(self, peer: BrokerPeer, topic_filter: bytes) -> None:
         now_us = self._led.clock.time_us()

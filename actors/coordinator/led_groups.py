@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from lexicast.cluster.blocks import PUBLICATIONS, Block, unpack_meta
+from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, unpack_meta
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import (
     LedElsewhereError,
@@ -33,10 +33,15 @@ from lexicast.storage.store import Store
 from ..link.link import Link
 from ..loop.background import cannot_go_on
 from .committer import Committer
+from .matching.asked_blocks import WirePart
 from .peers import BrokerPeer, Routing
 from .replication.group_copies import GroupCopies
 from .sequencer_memory import StoreMemory
 from .waiters import ELSEWHERE, Done, Ticket, Waiters, wake
+
+# What a broker tells of entries, by number: see COLUMNS in `cluster.protocol.messages`.
+Columns = Mapping[int, Sequence[WirePart]]
+_NO_COLUMNS: Columns = {}
 
 # Bytes sequenced and not yet durable, beyond which brokers are not told to send more.
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
@@ -57,7 +62,7 @@ class LedGroups:
         self.clock = clock
         self.memory = StoreMemory(store.tables)
         self.sequencer = Sequencer(name, self.memory, min_copies)
-        self.routing = Routing()
+        self.routing = Routing(clock)
         self.failure: StoreError | None = None
         self.published_records = 0
         # Entries refused, by the class of the error.
@@ -190,8 +195,9 @@ class LedGroups:
 
     # -- publications
 
-    def publish(self, link: Link, tag: int, entries: Any) -> None:
-        """A PUBLISH of a broker: place its entries, each by itself, and tell the broker when it may send more."""
+    def publish(self, link: Link, tag: int, entries: Any, columns: Columns = _NO_COLUMNS) -> None:
+        """A PUBLISH of a broker: place its entries, each by itself, and tell the broker when it may send more.
+        `columns`: what the broker has told of some of them, by number, for matchers."""
         ticket = Ticket(link, tag, len(entries), self._answered)
         peer = self.routing.peers.get(link.name)
         announced = peer.announced if peer is not None else ()
@@ -203,7 +209,7 @@ class LedGroups:
                     self._no_room(entry[0])
                 if announced and entry[0] in announced:
                     raise LedElsewhereError(f"group {entry[0]}: what was sent before it was led here")
-                self._place(ticket, index, entry, slow)
+                self._place(ticket, index, entry, slow, columns.get(index))
             except LedElsewhereError:
                 ticket.result(index, ELSEWHERE)
             except LexicastError as error:
@@ -230,7 +236,9 @@ class LedGroups:
         waiting = self.committer
         return waiting.waiting_bytes > UNCOMMITTED_BYTES_MAX or waiting.waiting_records > UNCOMMITTED_RECORDS_MAX
 
-    def _place(self, ticket: Ticket, index: int, entry: WireEntry, slow: bool) -> None:
+    def _place(
+        self, ticket: Ticket, index: int, entry: WireEntry, slow: bool, columns: Sequence[WirePart] | None
+    ) -> None:
         group, meta, lengths, body = entry
         if group >= self.store.groups:
             raise UsageError(f"topic group {group} is not one of this cluster's {self.store.groups}")
@@ -259,6 +267,8 @@ class LedGroups:
             return
         self.published_records += block.count
         self._sequenced.append(block)
+        if columns is not None and self.routing.choosers and block.count == len(lengths) // U32:
+            self.routing.choosers.ask(block, columns)
         self._deliver(group)
         if slow or block.highest_qos:
             self.when_committed(group, block.last, answer)
@@ -315,13 +325,17 @@ class LedGroups:
     def tell_heads(self, peer: BrokerPeer) -> None:
         """Tell a broker how far it has been served, where that moved."""
         peer.gather_offered()  # what it is told of, it must have: the broker drops what lies before its head
-        moved = {}
+        moved, choosers = {}, self.routing.choosers
         for number, group in self.sequencer.groups.items():
             if number in self.opening:
                 continue
-            if number not in peer.behind and peer.heads.get(number) != group.delivered:
-                peer.heads[number] = group.delivered
-                moved[number] = (group.epoch, group.delivered)
+            if number in peer.behind:
+                continue
+            waits = choosers.first_waiting(peer, number) if choosers else None
+            delivered = group.delivered if waits is None else waits
+            if peer.heads.get(number) != delivered:
+                peer.heads[number] = delivered
+                moved[number] = (group.epoch, delivered)
         if moved:
             peer.link.gather((HEADS, moved))
         peer.link.flush()
@@ -465,6 +479,7 @@ class LedGroups:
                     queue.remove(waiter)
                     waiter[1](StoreFullError(str(error)))
             self.sequencer.withdraw(block)
+            self.routing.choosers.forget_asked(block)
         for group in {block.group for block in blocks}:
             self._deliver(group)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lexicast.cluster.blocks import Block
+from lexicast.cluster.clock import Clock
 from lexicast.cluster.protocol.messages import DELIVER
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from ..link.link import Link
+from .matching.choosers import Choosers
 
 # Bytes that may wait on a broker's link before the broker is served from the store instead.
 LINK_BACKLOG_BYTES_MAX = 32 * 1024 * 1024
@@ -99,8 +101,10 @@ class Routing:
     `ends`: group -> the first offset after its last delivered publication, of the groups that had one since the start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.peers: dict[str, BrokerPeer] = {}
+        # Brokers that want of some topics only what matchers say.
+        self.choosers: Choosers[BrokerPeer] = Choosers(self, clock)
         self.ends: dict[int, int] = {}
         self._trie: TopicTrie[BrokerPeer, None] = TopicTrie()
         self._routes: dict[bytes, frozenset[BrokerPeer]] = {}
@@ -118,6 +122,8 @@ class Routing:
     def remove(self, peer: BrokerPeer, filters: Iterable[bytes]) -> list[bytes]:
         """Unsubscribe; those that it had."""
         ended = [topic_filter for topic_filter in dict.fromkeys(filters) if topic_filter in peer.filters]
+        if self.choosers:
+            self.choosers.removed(peer, ended)
         for topic_filter in ended:
             self._trie.remove(topic_filter, peer)
         peer.filters.difference_update(ended)
@@ -130,8 +136,13 @@ class Routing:
         self.peers[peer.name] = peer
         if before is not None:
             before.gone = True
+            self.choosers.gone(before)
             before.outgoing.clear()
         return before
+
+    def matches(self, topic: bytes) -> Iterable[tuple[BrokerPeer, None]]:
+        """A broker for each of its filters that matches `topic`."""
+        return self._trie.match(topic)
 
     def peers_of(self, topic: bytes) -> frozenset[BrokerPeer]:
         """The brokers subscribed to `topic`."""
@@ -145,6 +156,8 @@ class Routing:
         return found
 
     def _changed(self, filters: Sequence[bytes]) -> None:
+        if self.choosers:
+            self.choosers.forget(filters)
         if any(map(is_wildcard, filters)):
             self._forget()
         else:
@@ -164,6 +177,8 @@ class Routing:
             different = set(map(self.peers_of, topics))
             if len(different) > 1:
                 peers = peers.union(*different)
+        if self.choosers:
+            peers = self.choosers.offer(block, peers)
         for peer in peers:
             if not peer.gone:
                 peer.offer(block)
@@ -177,6 +192,7 @@ class Routing:
         """End of a turn: send, with what else was gathered in the links."""
         for peer in self.peers.values():
             peer.flush()
+        self.choosers.matchers.flush()
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""

@@ -47,6 +47,7 @@ class CoordinatorRequests:
             "resume_groups": interest.resume_groups,
             "subscribe": interest.subscribe,
             "unsubscribe": interest.unsubscribe,
+            "choose": interest.choose,
             "offsets_at": past.offsets_at,
             "records": past.records,
             "dictionary": self.dictionary,

@@ -18,7 +18,7 @@ from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import ClusterInfo, Coordination, Member
 from lexicast.cluster.protocol.heartbeat import Beats
-from lexicast.cluster.protocol.messages import PUBLISH, REQUEST
+from lexicast.cluster.protocol.messages import COLUMNS, PUBLISH, REQUEST
 from lexicast.storage.store import Store
 
 from ..link.link import BEATS, Link, LinkUser
@@ -26,7 +26,7 @@ from ..loop.background import keep_going, stop_loops
 from ..loop.turns import LoopWatch
 from ..status.meters import Meter, Since, Trend
 from .interest import Interest
-from .led_groups import LedGroups
+from .led_groups import Columns, LedGroups
 from .past import Past
 from .replication.copies import Copies
 from .replication.reporting import LeadingAlone, LeadingWithOthers, Reporting
@@ -94,6 +94,8 @@ class CoordinatorServer:
         self._interest = Interest(led, self.sessions, self.past)
         self.requests = CoordinatorRequests(led, self.sessions, self._interest, self.past, self.status)
         self._publish = led.publish
+        # What brokers have told of the entries of their next PUBLISH, by its tag.
+        self._columns: dict[Link, tuple[int, Columns]] = {}
         self._watch = LoopWatch()
         self._meter, self._used, self._behind = Meter(), Trend(), Since()
         self._copies: Copies | None = None
@@ -142,6 +144,7 @@ class CoordinatorServer:
         await self.led.close()
         for link in list(self._links):
             link.close()
+        self.routing.choosers.matchers.close()
         self.store.close()
 
     def _cut_links(self) -> None:
@@ -156,6 +159,8 @@ class CoordinatorServer:
         user: LinkUser | None = None
         if link.role == "broker":
             user = self
+        elif link.role == "matcher":
+            return self.routing.choosers.matchers.opened(link)
         elif link.role == "coordinator" and self._copies is not None:
             link.keep_time(self._beats)
             user = self._copies.opened(link)
@@ -171,15 +176,21 @@ class CoordinatorServer:
     def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
         """One message of a broker."""
         if message[0] == PUBLISH:
-            self._publish(link, message[1], message[2])
+            if self._columns and (told := self._columns.pop(link, None)) is not None and told[0] == message[1]:
+                self._publish(link, message[1], message[2], told[1])
+            else:
+                self._publish(link, message[1], message[2])
         elif message[0] == REQUEST:
             self.requests.handle(link, message[1], message[2], message[3])
+        elif message[0] == COLUMNS:
+            self._columns[link] = message[1], message[2]
         else:
             raise PeerError(f"a broker sent a message of kind {message[0]}")
 
     def on_close(self, link: Link, error: Exception | None) -> None:
         """A broker's link ended: its subscriptions stay until it comes back or another incarnation does."""
         self._links.discard(link)
+        self._columns.pop(link, None)
         peer = self.routing.peers.get(link.name)
         if peer is not None and peer.link is link:
             self.sessions.owners.unlinked(link.name)
@@ -212,6 +223,7 @@ class CoordinatorServer:
         while True:
             await asyncio.sleep(SWEEP_PERIOD_S)
             self.led.tick()
+            self.routing.choosers.matchers.tick()
             with suppress(LexicastError):
                 self.sessions.sweep(self.led.served)
 
@@ -244,5 +256,6 @@ class CoordinatorServer:
             "loop_ms": self._watch.longest_ms(),
             "copies": None if self._copies is None else self._copies.status(),
             "brokers": brokers,
+            "matching": self.routing.choosers.status(),
             "store": store,
         }

@@ -107,8 +107,11 @@ class ServingCluster:
         status = await self._actor.call_retried("status")
         await self._nodes.follow(status)
         found = {"brokers": members.brokers, "coordinators": members.coordinators, "sampling": members.samplers}
+        if members.matchers:
+            found["matchers"] = members.matchers
         pids: dict[str, Any] = {
-            role: [m.pid for _, m in sorted(named.items())] or self.run.pids[role] for role, named in found.items()
+            role: [m.pid for _, m in sorted(named.items())] or self.run.pids.get(role, [])
+            for role, named in found.items()
         }
         pids["coordination"] = status["pid"]
         # Whoever looks for a broker had better not find one that sends it elsewhere.

@@ -1,8 +1,9 @@
 """The actors of a cluster under `lexicast up`: spawned on their nodes, awaited, stopped in order.
 
 Order of a start: the coordination server, which knows how many coordinators this cluster has; coordinators and brokers
-at once, since brokers wait for the cluster's id by themselves; the sampling broker, their client. Order of a stop:
-brokers (no publication comes in any more), sampling, coordinators (flush, close their stores), coordination server.
+at once, since brokers wait for the cluster's id by themselves; the sampling broker, their client, and matchers. Order
+of a stop: brokers (no publication comes in any more), sampling, matchers, coordinators (flush, close their stores), the
+coordination server.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
-from lexicast.cluster.membership import BROKER, COORDINATOR, SAMPLER
+from lexicast.cluster.membership import BROKER, COORDINATOR, MATCHER, SAMPLER
 
 from ..coordination.actor import CoordinationActor
 from ..coordination.server import REGISTRY_FOLDER
@@ -30,7 +31,7 @@ from .ray_nodes import ACTOR_CPUS, RayNodes, worker_environment
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 # In the order of a stop.
-_ROLES: Final = {"brokers": BROKER, "sampling": SAMPLER, "coordinators": COORDINATOR}
+_ROLES: Final = {"brokers": BROKER, "sampling": SAMPLER, "matchers": MATCHER, "coordinators": COORDINATOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ActorClasses:
     coordinator: type
     broker: type
     sampling: type
+    matcher: type
 
 
 def actor_classes() -> ActorClasses:
@@ -48,6 +50,7 @@ def actor_classes() -> ActorClasses:
         import_module("lexicast.actors.coordinator.actor").CoordinatorActor,
         import_module("lexicast.actors.broker.actor").BrokerActor,
         import_module("lexicast.actors.sampling.actor").SamplingActor,
+        import_module("lexicast.actors.matcher.actor").MatcherActor,
     )
 
 
@@ -58,7 +61,7 @@ class StartedActors:
     coordination: ActorReference
     coordination_pid: int
     brokers: dict[str, list[str]]  # name -> link addresses
-    pids: dict[str, list[int]]  # of brokers, coordinators, sampling
+    pids: dict[str, list[int]]  # of brokers, coordinators, sampling, matchers
 
 
 class ClusterActors:
@@ -98,7 +101,8 @@ class ClusterActors:
         self._progress("starting the sampling broker")  # after the brokers: it is a client of theirs
         for i in range(node.sampling):
             self._spawn("sampling", self._classes.sampling, f"sampling-{i}", names[i % len(names)])
-        ready |= await self._all_ready("sampling")
+        self._start_matchers(names, said["homes"].get(MATCHER, {}))
+        ready |= await self._all_ready("sampling", "matchers")
         return StartedActors(
             coordination=coordination,
             coordination_pid=status["pid"],
@@ -142,6 +146,13 @@ class ClusterActors:
         for name, node in {**kept, **more(kept, nodes, each, BROKER, taken=brokers)}.items():
             self._spawn("brokers", self._classes.broker, name, node)
         return await self._all_ready("coordinators", "brokers", nodes=nodes)
+
+    def _start_matchers(self, nodes: Sequence[str], matchers: Mapping[str, str]) -> None:
+        """The matchers that these nodes are to have; `matchers`: those that there were, and their nodes."""
+        each = self._config.node.matchers
+        kept = first(settled(matchers, matchers, nodes, each) if matchers and each else {}, nodes, each)
+        for name, node in {**kept, **more(kept, nodes, each, MATCHER, taken=matchers)}.items():
+            self._spawn("matchers", self._classes.matcher, name, node)
 
     async def _start_more_coordinators(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Coordinators that the cluster did not have before, on their nodes; what `ready` of each gave."""
@@ -207,6 +218,8 @@ class ClusterActors:
         homes = {role: {n: at for n, at in said["homes"][kind].items() if at == name} for role, kind in _ROLES.items()}
         await asyncio.to_thread(_end, [n for of_role in homes.values() for n in of_role])
         await self._start_members([name], homes["coordinators"], {**said["homes"][BROKER]})
+        self._start_matchers([name], homes["matchers"])
+        await self._all_ready("matchers", nodes=[name])
         each = self._config.node.coordinators
         await self._start_more_coordinators(
             more(homes["coordinators"], [name], each, COORDINATOR, taken=said["coordinators"])

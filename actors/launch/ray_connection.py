@@ -76,7 +76,7 @@ class RayConnection:
         self._look_at_port({})
         self._progress("starting Ray")
         node = self._config.node
-        nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + 1)
+        nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + node.matchers + 1)
         self._taken.callback(self._leave_ray, nodes)
         self._look_at_ray(nodes.address)
         self._look_at_addresses(nodes)

@@ -22,7 +22,12 @@ SLOW_DISK_BYTES: Final = 16 * KIB * KIB
 # A store that is full in less than this at the present pace is worth a word.
 QUOTA_WARNING_S: Final = 6 * 3_600.0
 
-ROLES: Final = {"coordinators": "coordinator", "brokers": "broker", "sampling": "sampler"}
+ROLES: Final = {
+    "coordinators": "coordinator",
+    "brokers": "broker",
+    "sampling": "sampler",
+    "matchers": "matcher",
+}
 # (role, the actor's own rate, what it is called)
 _RATES: Final = (
     ("coordinators", "published_records", "stored_per_s"),
@@ -56,7 +61,7 @@ UNKNOWN: Final = "what becomes of it is not known"
 
 
 async def gather(said: dict[str, Any], ask: Ask) -> dict[str, Any]:
-    """{"time", "coordination", "coordinators", "brokers", "sampling", "rates", "warnings"}, all of it fit for JSON.
+    """{"time", "coordination", "rates", "warnings", and by name what actors say of each of ROLES}, all fit for JSON.
 
     `said`: what the coordination server says; `ask(kind, name)` asks one actor. One that does not answer says why under
     "error", what becomes of it under "fate", and since when, where that is known, under "since_us".
@@ -65,7 +70,7 @@ async def gather(said: dict[str, Any], ask: Ask) -> dict[str, Any]:
     calls = [
         (role, name, _answer(ask, kind, name))
         for role, kind in ROLES.items()
-        for name in sorted({*said["members"][kind], *(said["coordinators"] if kind == "coordinator" else ())})
+        for name in sorted({*said["members"].get(kind, ()), *(said["coordinators"] if kind == "coordinator" else ())})
     ]
     answers = await asyncio.gather(*[call for *_, call in calls])
     result |= {role: {} for role in ROLES}
@@ -107,7 +112,7 @@ def _rates(now: dict[str, Any]) -> dict[str, float]:
     """Of each actor under its "rates" by the names that people read, and the sums."""
     sums = {key: 0.0 for _, _, key in _RATES}
     for role in ROLES:
-        for actor in now[role].values():
+        for actor in now.get(role, {}).values():
             own = actor.get("rates", {})
             named = {key: own[counter] for where, counter, key in _RATES if where == role and counter in own}
             if named:
@@ -135,7 +140,7 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
         )
     told = {name for names in away.values() for name in names}
     for role in ROLES:
-        for name, actor in now[role].items():
+        for name, actor in now.get(role, {}).items():
             if "error" in actor and name not in told:
                 since_us = actor.get("since_us", 0)
                 since = f" for {span(now['time'] - since_us / 1_000_000)}" if since_us else ""

@@ -70,6 +70,7 @@ class NodeConfig(_Table):
     brokers: int = knob(1, 1, 256)
     coordinators: int = knob(1, 1, 256)
     sampling: int = knob(1, 1, 64)
+    matchers: int = knob(0, 0, 64)
     log_level: str = knob("warning", choices=("debug", "info", "warning", "error"))
 
     def own_name(self) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..properties import CONTENT_TYPE, USER_PROPERTY
 from .fields import FieldReader, Fields
+
+_NO_READER: Final = FieldReader(())
 
 
 class ContentRecord:
@@ -36,6 +38,15 @@ class ContentRecord:
         self.retain = retain
         self.properties = properties
         self._fields: Fields | None = None
+
+    @classmethod
+    def of_fields(
+        cls, topic: bytes, fields: Fields, time_us: int, qos: int, retain: bool, properties: Mapping[int, Any] | None
+    ) -> ContentRecord:
+        """One whose payload is not here, with the fields that it had."""
+        record = cls(topic, b"", _NO_READER, time_us, qos, retain, properties)
+        record._fields = fields
+        return record
 
     def fields(self) -> Fields:
         """The payload's fields."""

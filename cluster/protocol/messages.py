@@ -24,6 +24,15 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
                                           (`cluster.replication`)
     APPENDED  {group: (epoch, next)}      follower -> leader: everything before `next` is durable here
     REFUSED   {group: epoch}              follower -> leader: an APPEND was not taken; the epoch that was promised
+    COLUMNS   tag, {index: parts}         broker -> coordinator, before PUBLISH `tag`: of some of its entries what
+                                          conditions ask; a part is (version of the cells' map, its candidates, numbers
+                                          of its records, rows): see `cluster.content.event_rows`
+    ASK       id, version, time, rows     coordinator -> matcher: which brokers want which of these
+    VERDICT   id, {broker: (incarnation,  matcher -> coordinator: of each broker whose conditions are all known, up to
+               number, records)}          that number, a bit a record; of others nothing
+    WANTS     version, number,            broker -> matcher: subscriptions with conditions that begin (True) and end;
+               [(begins, filter, where)]  with these it has all that the map of that version puts there
+    NAMES     {filter: names}             matcher -> broker: what conditions ask of these topics' publications
 
 Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
 
@@ -60,6 +69,8 @@ from .shapes import (
     name_text,
     nothing,
     row,
+    topic_filter,
+    truth,
     whole_number,
 )
 
@@ -81,9 +92,14 @@ LEADS: Final = 10
 APPEND: Final = 11
 APPENDED: Final = 12
 REFUSED: Final = 13
+COLUMNS: Final = 14
+ASK: Final = 15
 CHALLENGE: Final = 16
 HELLO: Final = 17
 WELCOME: Final = 18
+VERDICT: Final = 19
+WANTS: Final = 20
+NAMES: Final = 21
 
 NONCE_BYTES: Final = 32
 
@@ -154,6 +170,11 @@ MESSAGES: Final[dict[int, Fields]] = {
     APPEND: (each(_append),),
     APPENDED: (mapping(GROUP, row(WHOLE, OFFSET)),),
     REFUSED: (mapping(GROUP, WHOLE),),
+    COLUMNS: (WHOLE, mapping(WHOLE, each(row(WHOLE, each(name_text), data, data)))),
+    ASK: (WHOLE, WHOLE, WHOLE, data),
+    VERDICT: (WHOLE, mapping(name_text, row(WHOLE, WHOLE, data))),
+    WANTS: (WHOLE, WHOLE, each(row(truth, topic_filter, name_text))),
+    NAMES: (mapping(topic_filter, each(name_text)),),
     CHALLENGE: (data, name_text, WHOLE),
     HELLO: (data, name_text, name_text, WHOLE, data),
     WELCOME: (data, mapping(name_text, any_value)),

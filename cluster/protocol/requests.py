@@ -78,6 +78,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "resume_groups": (CURSOR,),
     "subscribe": (FILTERS, truth),
     "unsubscribe": (FILTERS,),
+    "choose": (FILTERS, FILTERS, WHOLE, truth),
     "offsets_at": (either(nothing, GROUPS), WHOLE),
     "records": (GROUP, OFFSETS),
     # `sessions`: SessionClaim, SessionLeft, SessionHeld; `session_floor.Standing`.

@@ -42,7 +42,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import StoreError
-from lexicast.cluster.membership import BROKER, COORDINATOR, Member
+from lexicast.cluster.membership import BROKER, COORDINATOR, MATCHER, Member
 from lexicast.storage.environment.identity import peek_identity
 from lexicast.storage.environment.options import StoreOptions
 from lexicast.storage.log.stored_block import StoredBlock
@@ -50,6 +50,7 @@ from lexicast.storage.store import Store
 
 if TYPE_CHECKING:
     from lexicast.actors.broker.server import BrokerServer
+    from lexicast.actors.matcher.server import MatcherServer
 
 GROUPS = 4
 WAIT_S = 60.0
@@ -285,6 +286,7 @@ class Cluster:
         self.clock = clock or SystemClock()
         self.coordinators: dict[str, Coordinator] = {}
         self.nodes: dict[str, EngineNode | BrokerServer] = {}
+        self.matchers: dict[str, MatcherServer] = {}
         self.coordination = LocalCoordination(folder / "coordination", groups, tuple(coordinators))
         # A socket's path may have 107 bytes, pytest's folders are long.
         self._run = TemporaryDirectory(prefix="lexicast-test-")
@@ -298,6 +300,8 @@ class Cluster:
     ) -> None:
         for coordinator in self.coordinators.values():
             coordinator.disk.release()
+        for name in list(self.matchers):
+            await self.stop_matcher(name)
         for name in list(self.nodes):
             await self.stop_broker(name)
         for coordinator in self.coordinators.values():
@@ -377,6 +381,20 @@ class Cluster:
         broker = await BrokerServer.start(name, config, self.coordination, self.clock, run, ask_actor)
         self.nodes[name] = broker
         return broker
+
+    async def start_matcher(self, name: str = "matcher-0") -> MatcherServer:
+        """A matcher, linked to all who serve now and later."""
+        from lexicast.actors.matcher.server import MatcherServer
+
+        info = await self.coordination.cluster()
+        incarnation = await self.coordination.register(MATCHER, Member(name, 0, (), TEST_NODE, os.getpid()))
+        matcher = self.matchers[name] = MatcherServer(name, incarnation, info)
+        matcher.follow(await self.coordination.members(-1, 0))
+        return matcher
+
+    async def stop_matcher(self, name: str = "matcher-0") -> None:
+        """Its process is gone."""
+        await self.matchers.pop(name).stop()
 
     async def stop_broker(self, name: str) -> None:
         """Stop a broker or engine in order."""

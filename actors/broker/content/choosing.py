@@ -62,7 +62,8 @@ class BlockChoice:
         return self._picker.runs
 
     @property
-    def _payloads(self) -> list[bytes | None]:
+    def payloads(self) -> list[bytes | None]:
+        """The records' payloads as they were published; None for one that cannot be decompressed here."""
         if self._raw is None:
             self._raw = self._encoder.payloads(PLAIN, self.view)[0]
         return self._raw
@@ -73,7 +74,7 @@ class BlockChoice:
         found = self._records.get(reader)
         if found is None:
             found = self._records[reader] = []
-            block, raw = self.view.block, self._payloads
+            block, raw = self.view.block, self.payloads
             topics, time_us = block.meta.topics, block.time_us
             for run in block.meta.runs:
                 topic, qos, retain, properties = topics[run.topic], run.flags & QOS_MASK, run.flags & RETAIN > 0, run[5]
@@ -130,7 +131,7 @@ class BlockChoice:
             records.append(record)
             numbers.append(number)
         block = self._picker.pick(records, tuple(topics), numbers)
-        raw = self._payloads
+        raw = self.payloads
         return Chosen(BlockView(block, self.view.now_us, [raw[record] for record in records]), tuple(grants))
 
 

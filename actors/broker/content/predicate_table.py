@@ -66,6 +66,11 @@ class PredicateTable:
         """How many no index helps."""
         return len(self._residual)
 
+    @property
+    def residual_predicates(self) -> Mapping[int, Predicate]:
+        """Those, by number."""
+        return self._residual
+
     def number(self, predicate: Predicate | None) -> int:
         """The number of one of them, 0 for None."""
         return 0 if predicate is None else self._numbers[predicate]

@@ -17,13 +17,23 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.membership import Member
 from lexicast.cluster.protocol.heartbeat import Beats
-from lexicast.cluster.protocol.messages import ACK, DELIVER, HEADS, LEADS, PUBLISH, REQUEST, TAKEN
+from lexicast.cluster.protocol.messages import (
+    ACK,
+    COLUMNS,
+    DELIVER,
+    HEADS,
+    LEADS,
+    PUBLISH,
+    REQUEST,
+    TAKEN,
+    WireEntry,
+)
 
 from ...link.link import BEATS, Link
 from ...link.sockets import dial_any
@@ -49,6 +59,14 @@ class BlockTaker(Protocol):
         """HEADS arrived."""
 
 
+class TellsColumns(Protocol):
+    """What conditions ask of publications: see `matching.event_columns`."""
+
+    def of_entries(self, wires: Iterable[WireEntry]) -> Mapping[int, Sequence[Any]]:
+        """What is told of these entries, by number."""
+        ...
+
+
 class PipelineUser(Protocol):
     """The broker, as its pipelines see it."""
 
@@ -60,6 +78,11 @@ class PipelineUser(Protocol):
     @property
     def stored_compression(self) -> StoredCompression:
         """What compresses publications for the log."""
+        ...
+
+    @property
+    def event_columns(self) -> TellsColumns | None:
+        """What is told of publications for matchers; None where there are none."""
         ...
 
     async def register(self, pipeline: Pipeline, link: Link) -> None:
@@ -106,6 +129,7 @@ class Pipeline:
         self._user = user
         self._live = user.live
         self._stored_compression = user.stored_compression
+        self._event_columns = user.event_columns
         self.member = member
         self._hello = hello
         self._key, self._cluster_id = credentials
@@ -274,7 +298,10 @@ class Pipeline:
                 self._introduce(entry.wire[0], dictionary)
         self._untaken += 1
         batch.taken = False
-        self.link.send((PUBLISH, batch.tag, [entry.wire for entry in batch.entries]))
+        wires = [entry.wire for entry in batch.entries]
+        if self._event_columns is not None and (told := self._event_columns.of_entries(wires)):
+            self.link.gather((COLUMNS, batch.tag, told))
+        self.link.send((PUBLISH, batch.tag, wires))
 
     def _introduce(self, group: int, dictionary: int) -> None:
         """Have a dictionary in the group's log before the first record that refers to it."""

@@ -172,6 +172,15 @@ class StoredCompression:
         self._remembered_bytes -= found[1]
         return found[0] if len(found[0]) == count == block.count else None
 
+    def raw_kept(self, block: Block) -> list[bytes] | None:
+        """The same before it has come back: they stay."""
+        producers = block.meta.producers
+        if len(producers) != 1:
+            return None
+        producer, incarnation, sequence, _ = producers[0]
+        found = self._remembered.get(_Sealed(producer, incarnation, block.group, sequence))
+        return found[0] if found is not None and len(found[0]) == block.count else None
+
     def status(self) -> dict[str, Any]:
         """For `lexicast status`: what was compressed here, and how many records went raw for want of time."""
         return {

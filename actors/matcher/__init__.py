@@ -1,0 +1,1 @@
+"""The matcher: tells coordinators which brokers want which publications, by their subscribers' conditions (SREM)."""
