@@ -5,6 +5,7 @@
 | `zstd-3`    | alias of a dictionary | CPU: 1 to 3 us a message                                               |
 | `zstd-13`   | alias of a dictionary | large dictionaries of recent messages: 3 points more; 7 to 20 us       |
 | `deflate-9` | alias of a dictionary | messages of 25 to 130 B (bit-level headers), small dictionaries; 10-50 us |
+| `fields-1`  | alias of a dictionary | what machines wrote: templates and numbers (`fields`); 15 to 80 us        |
 | DEFLATE     | tag 1, no dictionary  | before the first dictionary; what every receiver can read              |
 
 No codec wins everywhere, so `training` chooses one for each family by trial. All of them compress each message alone.
@@ -30,7 +31,6 @@ A codec object is not safe for use by two threads at once.
 from __future__ import annotations
 
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -38,13 +38,26 @@ from typing import ClassVar, Final, NamedTuple
 
 import zstandard
 
-from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
 from lexicast.cluster.errors import DictionaryError
 
-# The longest payload that comes out of decompression, whoever does it: a bomb costs so much memory, once.
-PAYLOAD_BYTES_MAX: Final = 4 * 1024 * 1024
-# It grows with the largest packet that a cluster takes, as which a payload may come compressed.
-PACKETS_A_PAYLOAD: Final = 4
+from .deflate import PAYLOAD_BYTES_MAX, Codec, Deflate, DictionaryDeflate, payload_bytes_max
+from .fields.codec import CONTENT_BYTES_MAX, FIELDS, FieldsCodec
+
+__all__ = [
+    "CODECS",
+    "DEFLATE_PRESET",
+    "FIELDS",
+    "FULL_FRAME",
+    "PAYLOAD_BYTES_MAX",
+    "ZSTD",
+    "ZSTD_DENSE",
+    "Codec",
+    "CodecSpec",
+    "Deflate",
+    "DenseZstd",
+    "DictionaryZstd",
+    "payload_bytes_max",
+]
 
 FULL_FRAME: Final = b"\xfd\xff\xff"
 
@@ -54,97 +67,6 @@ _HEADER_BYTES: Final = 5
 _BLOCK_BYTES_MAX: Final = 128 * 1024
 _LAST_COMPRESSED: Final = 0b101
 _LENGTH_BYTES: Final = 4
-
-_RAW_WINDOW_BITS: Final = -15
-# zlib's state is copied for every message: memory level 6 halves the copy, and 8 and 9 gave the same sizes.
-_MEMORY_LEVEL: Final = 6
-# So does a window of half the size, for what finds room in it: 9 us a message instead of 39, since an allocator gives
-# a copy of 160 KiB back to the kernel and one of 80 not. zlib reaches its window less 262 bytes back.
-_SMALL_WINDOW_BITS: Final = -14
-_SMALL_WINDOW_BYTES: Final = (1 << 14) - 262
-
-
-def payload_bytes_max(packet_bytes_max: int) -> int:
-    """PAYLOAD_BYTES_MAX in a cluster whose largest packet is `packet_bytes_max` (`mqtt.packet_bytes_max`)."""
-    return max(PAYLOAD_BYTES_MAX, PACKETS_A_PAYLOAD * packet_bytes_max)
-
-
-class Codec(ABC):
-    """One way to compress payloads, bound to one dictionary or to none."""
-
-    kind: ClassVar[int] = FIRST_DICTIONARY
-
-    def __init__(self, label: str) -> None:
-        """`label` names the family and id in errors."""
-        self.label = label
-
-    @abstractmethod
-    def compress(self, payload: bytes) -> bytes:
-        """`payload` compressed, whatever comes out longer or shorter. Raises DictionaryError (unusable dictionary)."""
-
-    @abstractmethod
-    def decompress(self, data: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
-        """The payload that `compress` was given, of at most `bytes_max` bytes.
-
-        Raises DictionaryError for everything else: cut short, garbage, too long, unusable dictionary.
-        """
-
-    def encode(self, payload: bytes) -> tuple[int, bytes]:
-        """(kind, bytes) to send: compressed only where that is shorter, else (RAW, payload)."""
-        data = self.compress(payload)
-        return (self.kind, data) if len(data) < len(payload) else (RAW, payload)
-
-    def _refuse(self, reason: str) -> DictionaryError:
-        return DictionaryError(f"{self.label}: the payload cannot be decompressed: {reason}")
-
-
-class Deflate(Codec):
-    """Raw DEFLATE (RFC 1951), level 9, each message alone; with a preset dictionary where there is content."""
-
-    kind = DEFLATE
-
-    def __init__(self, label: str = "DEFLATE without dictionary", content: bytes = b"") -> None:
-        super().__init__(label)
-        self._content = content
-
-    @cached_property
-    def _compressor(self) -> zlib._Compress:
-        """Primed once; a copy of it compresses one message."""
-        return self._primed(_RAW_WINDOW_BITS)
-
-    @cached_property
-    def _small_compressor(self) -> zlib._Compress:
-        """The same for messages that lie in the small window together with the content."""
-        return self._primed(_SMALL_WINDOW_BITS)
-
-    def _primed(self, window_bits: int) -> zlib._Compress:
-        parameters = (9, zlib.DEFLATED, window_bits, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY)
-        return zlib.compressobj(*parameters, self._content) if self._content else zlib.compressobj(*parameters)
-
-    def compress(self, payload: bytes) -> bytes:
-        small = len(self._content) + len(payload) <= _SMALL_WINDOW_BYTES
-        compressor = (self._small_compressor if small else self._compressor).copy()
-        return compressor.compress(payload) + compressor.flush()
-
-    def decompress(self, data: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
-        inflater = zlib.decompressobj(_RAW_WINDOW_BITS, self._content)
-        try:
-            payload = inflater.decompress(data, bytes_max + 1)
-        except zlib.error as error:
-            raise self._refuse(str(error)) from None
-        if len(payload) > bytes_max:
-            raise self._refuse(f"more than {bytes_max} bytes")
-        if not inflater.eof:
-            raise self._refuse("cut short")
-        if inflater.unused_data:
-            raise self._refuse(f"{len(inflater.unused_data)} bytes follow its end")
-        return payload
-
-
-class DictionaryDeflate(Deflate):
-    """`deflate-9`: Deflate with a preset dictionary."""
-
-    kind = FIRST_DICTIONARY
 
 
 class DictionaryZstd(Codec):
@@ -255,6 +177,7 @@ CODECS: Final[Mapping[str, CodecSpec]] = MappingProxyType(
         ZSTD: CodecSpec(1, 256 * 1024, DictionaryZstd, 0.0),
         DEFLATE_PRESET: CodecSpec(2, 32 * 1024 - 262, DictionaryDeflate, 0.5),
         ZSTD_DENSE: CodecSpec(3, 256 * 1024, DenseZstd, 0.25),
+        FIELDS: CodecSpec(4, CONTENT_BYTES_MAX, FieldsCodec, 0.5),
     }
 )
 """Codec by name. 32,506 bytes: zlib's window less the look-ahead it keeps free, so no preset byte is out of reach."""

@@ -6,6 +6,9 @@
 | `covering`   | whole samples, each chosen for what it adds to the others | dictionaries that cross many links |
 | `substrings` | ranked common substrings (FemtoZip, thesis 5.3)           | tiny dictionaries; the thesis' way |
 | `trained`    | ZDICT's fastCover (zstd alone)                            | zstd where there are few samples   |
+| `fields`     | a field model (codec `fields-1` alone: `fields`)          | what machines wrote                |
+| `fields-lean`| one that has to pay in a quarter of the messages          | dictionaries that cross many links |
+| `fields-and` | a field model, and the last bytes of the samples          | where only some messages are alike |
 
 For zstd, content is *finalized*: entropy tables of the samples go before it (about 110 bytes packed). They matter more
 than the content: the same 1 KiB of flights reduced by 72% raw with DEFLATE and by 80% finalized with zstd. Finalizing
@@ -25,14 +28,20 @@ from backports import zstd as finalizer
 
 from lexicast.cluster.errors import DictionaryError
 
-from .codecs import CODECS, DEFLATE_PRESET
+from .codecs import CODECS, DEFLATE_PRESET, FIELDS
+from .fields.codec import PRESET_BYTES_MAX
+from .fields.training import FieldsTraining
 from .substrings import SAMPLE_BYTES_MAX, Substring, pack_substrings, ranked
 
 RECENT: Final = "recent"
 COVERING: Final = "covering"
 SUBSTRINGS: Final = "substrings"
 TRAINED: Final = "trained"
-SOURCES: Final = (RECENT, COVERING, SUBSTRINGS, TRAINED)
+FIELDS_ALONE: Final = "fields"
+FIELDS_LEAN: Final = "fields-lean"
+FIELDS_AND_RECENT: Final = "fields-and"
+SOURCES: Final = (RECENT, COVERING, SUBSTRINGS, TRAINED, FIELDS_ALONE, FIELDS_LEAN, FIELDS_AND_RECENT)
+FIELD_SOURCES: Final = (FIELDS_ALONE, FIELDS_LEAN, FIELDS_AND_RECENT)
 
 TABLES_BYTES_MAX: Final = 400
 """Room for the entropy tables before finalized content."""
@@ -69,7 +78,12 @@ class Material:
             raise DictionaryError(f"unknown codec {codec!r}: one of {', '.join(CODECS)}")
         if source not in SOURCES:
             raise DictionaryError(f"unknown source {source!r}: one of {', '.join(SOURCES)}")
+        if (codec == FIELDS) != (source in FIELD_SOURCES):
+            raise DictionaryError(f"codec {codec!r} has no content from source {source!r}")
         size = min(size, CODECS[codec].content_bytes_max)
+        if codec == FIELDS:
+            preset = recent(self._samples, PRESET_BYTES_MAX) if source == FIELDS_AND_RECENT else b""
+            return self._fields.content(size, preset, lean=source == FIELDS_LEAN)
         if codec == DEFLATE_PRESET:
             return self._raw(size, RECENT if source == TRAINED else source)
         if source == TRAINED:
@@ -90,6 +104,10 @@ class Material:
     def substrings(self) -> list[Substring]:
         """The best common substrings."""
         return ranked(self._samples, _RANKED_MAX, bytes_max=self._substrings_of_bytes_max)
+
+    @cached_property
+    def _fields(self) -> FieldsTraining:
+        return FieldsTraining(self._samples)
 
     @cached_property
     def _covering(self) -> list[bytes]:

@@ -18,13 +18,15 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from .codecs import CODECS, ZSTD, ZSTD_DENSE, Codec, Deflate
+from .codecs import CODECS, FIELDS, ZSTD, ZSTD_DENSE, Codec, Deflate
 from .dictionary import NEVER_US, Dictionary
-from .dictionary_content import RECENT, TRAINED, Material
+from .dictionary_content import FIELDS_ALONE, RECENT, TRAINED, Material
 from .dictionary_size import flattening_multiplier
 from .maintenance import Candidate, Due
 
 TAG_BYTES: Final = 1
+
+_SOURCES: Final = {ZSTD: TRAINED, FIELDS: FIELDS_ALONE}
 
 RETRAINING_HORIZON_MIN: Final = 500
 """Where a dictionary serves fewer messages a link it is small, and which samples went into it matters more than how
@@ -43,15 +45,15 @@ def train(
 ) -> Dictionary:
     """A dictionary of about `size` bytes of content (the codec may allow less) for messages like `samples`.
 
-    `source` is one of `dictionary_content`; None: `trained` for zstd-3, `recent` for the others. Raises DictionaryError
-    when the samples are empty or the codec or source is unknown.
+    `source` is one of `dictionary_content`; None: `trained` for zstd-3, `fields` for fields-1, else `recent`.
+    Raises DictionaryError when the samples are empty or the codec or source is unknown.
     """
     candidate = Candidate(codec, size, source)
     return Dictionary(family, codec, _content(Material(samples), candidate), created_us, expires_us, len(samples))
 
 
 def _content(material: Material, candidate: Candidate) -> bytes:
-    source = candidate.source or (TRAINED if candidate.codec == ZSTD else RECENT)
+    source = candidate.source or _SOURCES.get(candidate.codec, RECENT)
     return material.content(candidate.size, candidate.codec, source)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression import codecs
+from lexicast.compression import codecs, deflate
 from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, ZSTD, Codec, Deflate
 from lexicast.compression.training import train
 
@@ -171,10 +171,10 @@ def test_a_whole_frame_may_not_hide_in_a_stripped_one() -> None:
 def test_deflate_finds_what_lies_at_the_far_end_of_its_content(more: int) -> None:
     """The small window is taken only where it reaches as far back as the large one."""
     head, tail = random.Random(1).randbytes(200), b"tail"
-    filling = random.Random(2).randbytes(codecs._SMALL_WINDOW_BYTES + more - 2 * len(head) - len(tail))
+    filling = random.Random(2).randbytes(deflate._SMALL_WINDOW_BYTES + more - 2 * len(head) - len(tail))
     codec = Deflate("test", head + filling + tail)
     payload = head
-    assert len(codec._content) + len(payload) == codecs._SMALL_WINDOW_BYTES + more
+    assert len(codec._content) + len(payload) == deflate._SMALL_WINDOW_BYTES + more
     large = codec._primed(-15)
     data = codec.compress(payload)
     assert data == large.compress(payload) + large.flush()

@@ -1,0 +1,137 @@
+"""What there is in the messages of a family: the structure of its model, found once for its samples.
+
+The patterns of the messages; for each gap whether its values are numbers and in which format, which values come again,
+which texts have patterns themselves, which are runs of an alphabet. How much of it pays: `building`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from .alphabets import ALPHABETS, BYTES
+from .model import RunField, split_text
+from .number_formats import FIXED, PADDED, PLACES_MAX, PLAIN, POINTED, SHORTEST, parse_number
+from .serialised import DEPTH_MAX, FIELDS_MAX
+from .shapes import find_patterns
+from .vocabulary import RUN_BYTES_MAX
+
+_LEAST: Final = 4
+_SHARE: Final = 32
+_NUMBERS: Final = re.compile(rb"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|\d+(?=[TZ])|(?<=T)\d+")
+
+
+class Node:
+    """What is known of one field: its values with the number of the message of each, and its alternatives."""
+
+    def __init__(self, id: int, values: list[bytes], messages: list[int]) -> None:
+        self.id = id
+        self.values = values
+        self.messages = messages
+        self.counted = Counter(values)
+        self.format: tuple[int, int] | None = None
+        self.repeated: list[tuple[bytes, int]] = []
+        self.patterns: list[tuple[list[bytes], list[Node]]] = []
+        self.run: RunField | None = None
+        self.numbers: dict[bytes, int] = {}
+
+    def fitting(self, value: bytes) -> int:
+        """The first pattern that `value` fits; -1: none."""
+        for at, (pieces, _) in enumerate(self.patterns):
+            if split_text(value, pieces) is not None:
+                return at
+        return -1
+
+
+class MessageStructure:
+    """The structure of a family's messages."""
+
+    def __init__(self, samples: Sequence[bytes]) -> None:
+        """Of `samples`, at least one, none longer than a message of fields may be."""
+        self.samples = list(samples)
+        self.nodes: list[Node] = []
+        self.root = self._node(self.samples, list(range(len(samples))), 0)
+
+    def _node(self, values: list[bytes], messages: list[int], depth: int) -> Node:
+        node = Node(len(self.nodes), values, messages)
+        self.nodes.append(node)
+        node.format = _format_of(node.counted)
+        if node.format is not None:
+            form, places = node.format
+            for value in node.counted:
+                number = parse_number(value, form, places)
+                if number is not None:
+                    node.numbers[value] = number
+        others = [value for value in values if value not in node.numbers]
+        if others:
+            self._texts(node, others, depth)
+        return node
+
+    def _texts(self, node: Node, others: list[bytes], depth: int) -> None:
+        counted = Counter(others)
+        node.repeated = [(value, count) for value, count in counted.most_common() if count > 1]
+        if depth < DEPTH_MAX:
+            self._patterns(node, counted, depth)
+        node.run = _run_of([value for value, count in counted.items() if count <= 2 and node.fitting(value) < 0])
+
+    def _patterns(self, node: Node, counted: Counter[bytes], depth: int) -> None:
+        """Of values that came once, and of composed ones (times, addresses), whose numbers will be others."""
+        texts = [value for value, count in counted.items() if count == 1 or len(_NUMBERS.findall(value)) > 1]
+        least = max(min(_LEAST, len(texts)), len(texts) // _SHARE)
+        composed = any([len(_NUMBERS.findall(value)) > 1 for value in texts[:_LEAST]])
+        if not texts or (len(texts) < _LEAST and not composed):
+            return
+        for found in find_patterns(texts, least):
+            if len(self.nodes) + len(found.pieces) > FIELDS_MAX // 2:
+                return
+            if len(found.pieces) == 2 and not any(found.pieces):
+                continue
+            at = [index for index, value in enumerate(node.values) if self._first(node, value, found.pieces)]
+            parts = [split_text(node.values[index], found.pieces) or [] for index in at]
+            columns = [list(column) for column in zip(*parts, strict=True)]
+            messages = [node.messages[index] for index in at]
+            fields = [self._node(column, messages, depth + 1) for column in columns]
+            node.patterns.append((found.pieces, fields))
+
+    def _first(self, node: Node, value: bytes, pieces: list[bytes]) -> bool:
+        """Whether these are the first pieces that `value` fits."""
+        return value not in node.numbers and node.fitting(value) < 0 and split_text(value, pieces) is not None
+
+
+def _format_of(counted: Counter[bytes]) -> tuple[int, int] | None:
+    """The format of most values, if they are numbers."""
+    total = counted.total()
+    padded: Counter[int] = Counter()
+    decimals: Counter[int] = Counter()
+    for value, count in counted.items():
+        if value.isdigit() and len(value) <= PLACES_MAX:
+            padded[len(value)] += count
+        _head, point, tail = value.partition(b".")
+        if point and tail.isdigit() and len(tail) <= PLACES_MAX:
+            decimals[len(tail)] += count
+    formats = [(PLAIN, 0)]
+    formats += [(PADDED, places) for places, _ in padded.most_common(1)]
+    formats += [(FIXED, places) for places, _ in decimals.most_common(1)]
+    if decimals:
+        formats += [(form, max(decimals)) for form in (SHORTEST, POINTED)]
+    best, most = None, total / 2
+    for form, places in formats:
+        fitting = sum([count for value, count in counted.items() if parse_number(value, form, places) is not None])
+        if fitting > most:
+            best, most = (form, places), fitting
+    return best
+
+
+def _run_of(values: Sequence[bytes]) -> RunField | None:
+    """The alphabet and lengths of most of `values`."""
+    if len(values) < _LEAST:
+        return None
+    wanted = [value for value in values if 0 < len(value) <= RUN_BYTES_MAX]
+    for alphabet in range(BYTES):
+        fitting = [value for value in wanted if not value.translate(None, ALPHABETS[alphabet])]
+        if 5 * len(fitting) >= 4 * len(values):
+            lengths = [len(value) for value in fitting]
+            return RunField(alphabet, min(lengths), max(lengths))
+    return None

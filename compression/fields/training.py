@@ -1,0 +1,72 @@
+"""The content of a dictionary of fields: a model learned from samples, and what is beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+from lexicast.cluster.errors import DictionaryError
+
+from ..deflate import Deflate
+from .building import Building
+from .codec import SHARE_ONE, frame_of, join_fields_content
+from .model import MESSAGE_BYTES_MAX, FieldsModel, FieldState
+from .serialised import MODEL_BYTES_MAX, dump_model
+from .structure import MessageStructure
+
+RICH: Final = 1.5
+LEAN: Final = 0.25
+"""How many messages a sample stands for when it is decided what pays in a model."""
+_SMALLER: Final = (1.0, 0.1, 0.01)
+
+_HEAD_BYTES: Final = 4
+_JUDGES: Final = 60
+_SHARE_WITHOUT: Final = 128
+"""Where the dictionary beside won in no sample: it is tried for messages of which fields leave half."""
+
+
+class FieldsTraining:
+    """Samples, and what was learned from them once for all contents."""
+
+    def __init__(self, samples: Sequence[bytes]) -> None:
+        self._samples = [sample for sample in samples if 0 < len(sample) <= MESSAGE_BYTES_MAX]
+        self._models: dict[float, tuple[FieldsModel, bytes]] = {}
+
+    @cached_property
+    def _learned(self) -> MessageStructure:
+        return MessageStructure(self._samples)
+
+    def content(self, size: int, preset: bytes, lean: bool = False) -> bytes:
+        """The model, and of `preset` the last bytes that there is room for in `size` bytes.
+
+        A model that is too large is made again, of what pays in fewer messages; the smallest one may be larger still.
+        Raises DictionaryError when it is larger than MODEL_BYTES_MAX.
+        """
+        for smaller in _SMALLER:
+            model, dumped = self._model((LEAN if lean else RICH) * smaller)
+            room = size - len(dumped) - _HEAD_BYTES
+            if room >= 0:
+                break
+        if len(dumped) + _HEAD_BYTES > MODEL_BYTES_MAX:
+            raise DictionaryError(f"a field model of {len(dumped)} bytes: the messages have too many fields")
+        rest = preset[-room:] if room > 0 else b""
+        return join_fields_content(self._share(model, rest), rest, dumped)
+
+    def _model(self, weight: float) -> tuple[FieldsModel, bytes]:
+        made = self._models.get(weight)
+        if made is None:
+            model = Building(self._learned, weight).model()
+            made = self._models[weight] = (model, dump_model(model))
+        return made
+
+    def _share(self, model: FieldsModel, preset: bytes) -> int:
+        """From which part of a message on, as which fields leave it, the dictionary is worth a trial."""
+        deflate = Deflate("a trial", preset)
+        won = []
+        for sample in self._samples[:: max(1, len(self._samples) // _JUDGES)]:
+            fields = len(frame_of(sample, model, FieldState(model, False)))
+            if 1 + len(deflate.compress(sample)) < fields:
+                won.append(fields * SHARE_ONE // len(sample))
+        won.sort()
+        return min(SHARE_ONE - 1, won[len(won) // 8]) if won else _SHARE_WITHOUT

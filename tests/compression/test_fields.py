@@ -1,0 +1,258 @@
+"""The codec of fields: lossless for every byte string, alone and in streams; what is none is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lexicast.cluster.errors import DictionaryError
+from lexicast.compression.fields.alphabets import ALPHABETS, alphabet_of, run_number, run_of
+from lexicast.compression.fields.codec import (
+    FIELDS,
+    FRAME_BYTES_MAX,
+    FieldsCodec,
+    FieldsStream,
+    join_fields_content,
+    split_fields_content,
+)
+from lexicast.compression.fields.entropy import Unfolding, fold
+from lexicast.compression.fields.histograms import NUMBER_MAX, Histogram
+from lexicast.compression.fields.model import MESSAGE_BYTES_MAX
+from lexicast.compression.fields.number_formats import FORMS, parse_number, render_number
+from lexicast.compression.fields.serialised import dump_model, load_model
+from lexicast.compression.fields.shapes import find_patterns
+from lexicast.compression.fields.training import FieldsTraining
+from lexicast.compression.fields.vocabulary import SPECIALS, Vocabulary
+from lexicast.compression.training import train
+
+FAMILY = b"devices/+/telemetry"
+SIZE = 64 * 1024
+
+
+def reading(number: int, rng: random.Random) -> bytes:
+    """What a device says: JSON with constants, counters, decimals, times, an optional member and free text."""
+    alarm = b',"alarm":"too %s"' % rng.choice([b"hot", b"cold"]) if rng.random() < 0.2 else b""
+    return b'{"device":"d%02d","n":%d,"at":"2024-05-%02dT%02d:%02d:%02dZ","t":%.1f,"sum":%d,"on":%s%s}' % (
+        rng.randrange(20),
+        1000 + number,
+        1 + number // 600,
+        number // 60 % 24,
+        number % 60,
+        rng.randrange(60),
+        20 + rng.gauss(0, 5),
+        2 * (1000 + number) + rng.randrange(3),
+        rng.choice([b"true", b"true", b"false"]),
+        alarm,
+    )
+
+
+def readings(count: int, seed: int = 1) -> list[bytes]:
+    """Consecutive ones."""
+    rng = random.Random(seed)
+    return [reading(number, rng) for number in range(count)]
+
+
+def codec_of(samples: Sequence[bytes], source: str = "fields", size: int = SIZE) -> FieldsCodec:
+    """The codec that samples give."""
+    return FieldsCodec("a test", train(samples, size, FIELDS, source, family=FAMILY).content)
+
+
+TRAINED = codec_of(readings(300))
+BESIDE = codec_of(readings(300), "fields-and", 8 * 1024)
+
+
+def test_messages_of_the_family_take_a_tenth() -> None:
+    messages = readings(500)[300:]
+    for codec in (TRAINED, BESIDE):
+        packed = [codec.compress(message) for message in messages]
+        assert sum(map(len, packed)) < sum(map(len, messages)) / 9
+        assert [codec.decompress(data) for data in packed] == messages
+
+
+def test_a_stream_takes_less() -> None:
+    messages = readings(500)[300:]
+    sender, receiver = FieldsStream(TRAINED), FieldsStream(TRAINED)
+    frames = [sender.compress(message) for message in messages]
+    assert sum(map(len, frames)) < 0.8 * sum([len(TRAINED.compress(message)) for message in messages])
+    assert [receiver.decompress(frame) for frame in frames] == messages
+
+
+def test_a_stream_remembers_by_the_key_of_its_messages() -> None:
+    rng = random.Random(3)
+    places = {device: b"%.6f" % rng.uniform(0, 90) for device in range(20)}
+    messages = []
+    for _ in range(600):
+        device = rng.randrange(20)
+        messages.append(b'{"id":"sensor-%d","lat":%s,"v":%d}' % (device, places[device], rng.randrange(9)))
+    codec = codec_of(messages[:300], "fields-lean")
+    sender, receiver = FieldsStream(codec), FieldsStream(codec)
+    frames = [sender.compress(message) for message in messages[300:]]
+    assert [receiver.decompress(frame) for frame in frames] == messages[300:]
+    assert sum(map(len, frames)) < 3 * len(frames)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A message of the family in which something else stands somewhere."""
+    message = draw(st.sampled_from(readings(40, seed=7)))
+    begin = draw(st.integers(0, len(message)))
+    end = draw(st.integers(begin, min(len(message), begin + 12)))
+    return message[:begin] + draw(st.binary(max_size=12)) + message[end:]
+
+
+ANY_MESSAGE = st.one_of(mutated(), st.binary(max_size=300), st.text('019.-:,"{ aZ\\', max_size=60).map(str.encode))
+
+
+@given(message=ANY_MESSAGE)
+def test_every_byte_string_comes_back(message: bytes) -> None:
+    for codec in (TRAINED, BESIDE):
+        assert codec.decompress(codec.compress(message)) == message
+
+
+@given(messages=st.lists(ANY_MESSAGE, max_size=12))
+def test_every_byte_string_comes_back_in_a_stream(messages: list[bytes]) -> None:
+    sender, receiver = FieldsStream(TRAINED), FieldsStream(TRAINED)
+    for message in messages:
+        assert receiver.decompress(sender.compress(message)) == message
+
+
+@given(samples=st.lists(ANY_MESSAGE.filter(bool), min_size=1, max_size=40), messages=st.lists(ANY_MESSAGE, max_size=6))
+@settings(deadline=None)
+def test_whatever_was_learned_every_byte_string_comes_back(samples: list[bytes], messages: list[bytes]) -> None:
+    codec = codec_of(samples)
+    sender, receiver = FieldsStream(codec), FieldsStream(codec)
+    for message in [*messages, *samples[:4]]:
+        assert codec.decompress(codec.compress(message)) == message
+        assert receiver.decompress(sender.compress(message)) == message
+
+
+def test_long_messages_go_another_way() -> None:
+    for length in (MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX + 1, 100_000):
+        message = (b"0123456789, " * 10_000)[:length]
+        assert TRAINED.decompress(TRAINED.compress(message)) == message
+    sender, receiver = FieldsStream(TRAINED), FieldsStream(TRAINED)
+    for message in (readings(1)[0], b"x" * 5_000, readings(2)[1]):
+        assert receiver.decompress(sender.compress(message)) == message
+
+
+# -- what is refused
+
+
+@given(data=st.one_of(st.binary(max_size=64), st.binary(min_size=1, max_size=64).map(lambda data: data * 400)))
+def test_any_frame_gives_a_message_of_its_room_or_an_error(data: bytes) -> None:
+    for decompress in (TRAINED.decompress, FieldsStream(TRAINED).decompress):
+        try:
+            message = decompress(data, bytes_max=1_000)
+        except DictionaryError:
+            continue
+        assert len(message) <= 1_000
+
+
+def test_frames_that_cost_nothing_end() -> None:
+    """A word with all but a few slots of its table takes no bit: only the message's room ends such a text."""
+    vocabulary = Vocabulary([b"w" * 200], [1] * SPECIALS + [1 << 22])
+    with pytest.raises(DictionaryError, match="more than a message"):
+        vocabulary.take(Unfolding((1 << 4_000) - 1, MESSAGE_BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(2), b"\x01\x00", b"\xff", b"\xff\xff", b"\xfe" * (FRAME_BYTES_MAX + 1)], ids=repr
+)
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(DictionaryError, match="a test"):
+        TRAINED.decompress(data)
+
+
+@given(data=st.data())
+@settings(deadline=None)
+def test_any_model_is_refused_or_is_lossless(data: st.DataObject) -> None:
+    content = bytearray(TRAINED._content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    codec = FieldsCodec("a test", bytes(content[: data.draw(st.integers(len(content) - 3, len(content)))]))
+    message = data.draw(ANY_MESSAGE)
+    try:
+        sender, receiver = FieldsStream(codec), FieldsStream(codec)
+    except DictionaryError:
+        return
+    assert codec.decompress(codec.compress(message)) == message
+    assert receiver.decompress(sender.compress(message)) == message
+
+
+@given(content=st.binary(max_size=80))
+def test_any_content_is_a_dictionary_or_an_error(content: bytes) -> None:
+    for begun in (content, b"\x80\x00\x01" + content):
+        try:
+            message = FieldsCodec("a test", begun).compress(b"a message")
+        except DictionaryError:
+            continue
+        assert FieldsCodec("a test", begun).decompress(message) == b"a message"
+
+
+@given(share=st.integers(0, 255), preset=st.binary(max_size=300), model=st.binary(min_size=1, max_size=300))
+def test_content_comes_apart_as_it_was_joined(share: int, preset: bytes, model: bytes) -> None:
+    assert split_fields_content(join_fields_content(share, preset, model)) == (share, preset, model)
+
+
+def test_a_model_is_what_its_bytes_say() -> None:
+    model = split_fields_content(TRAINED._content).model
+    assert dump_model(load_model(model)) == model
+    with pytest.raises(DictionaryError, match="version 9"):
+        load_model(b"\x09" + model[1:])
+    with pytest.raises(DictionaryError, match="follow the end"):
+        load_model(model + b"\x00")
+
+
+def test_fields_within_fields_have_an_end() -> None:
+    nested = b"\x00\x00\x01\x01\x01\x01" + b"\x01\x02a\x02a"
+    with pytest.raises(DictionaryError):
+        load_model(b"\x01\x09" + nested * 9)
+
+
+# -- the parts
+
+
+@given(
+    text=st.text("0123456789.-e+", max_size=24).map(str.encode),
+    form=st.integers(0, FORMS - 1),
+    places=st.integers(0, 12),
+)
+def test_a_number_is_written_as_it_was(text: bytes, form: int, places: int) -> None:
+    number = parse_number(text, form, places)
+    if number is not None:
+        assert render_number(number, form, places) == text
+
+
+@given(
+    number=st.integers(-(1 << 62), 1 << 62), edges=st.sets(st.integers(-NUMBER_MAX, NUMBER_MAX), min_size=2, max_size=9)
+)
+def test_a_histogram_says_every_number(number: int, edges: set[int]) -> None:
+    histogram = Histogram(sorted(edges), [1 + at for at in range(len(edges) + 1)])
+    steps: list[tuple[int, int, int]] = []
+    histogram.put(number, steps)
+    unfolding = Unfolding(fold(steps), 0)
+    assert (histogram.take(unfolding), unfolding.state) == (number, 0)
+
+
+@given(run=st.binary(max_size=80))
+def test_a_run_is_a_number_of_its_alphabet(run: bytes) -> None:
+    alphabet = alphabet_of(run)
+    assert set(run) <= set(ALPHABETS[alphabet])
+    assert run_of(run_number(run, alphabet), alphabet, len(run)) == run
+
+
+def test_patterns_of_messages_are_found() -> None:
+    messages = [b'{"a":%d,"b":"x%d y"}' % (at, at % 7) for at in range(20)] + [b"%d up" % at for at in range(20)]
+    found = find_patterns(messages, 4)
+    assert [pattern.pieces for pattern in found] == [[b'{"a":', b',"b":"', b'"}'], [b"", b" up"]]
+    assert [pattern.members for pattern in found] == [list(range(20)), list(range(20, 40))]
+
+
+def test_samples_without_any_short_message_give_a_model_of_nothing() -> None:
+    content = FieldsTraining([b"x" * 9_000]).content(SIZE, b"xyz")
+    codec = FieldsCodec("a test", content)
+    assert codec.decompress(codec.compress(b"hello")) == b"hello"
