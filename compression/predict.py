@@ -34,9 +34,9 @@ from enum import Enum
 from math import inf, isfinite
 from typing import Any, Final, Literal
 
-from .codecs import DEFLATE_PRESET, ZSTD_DENSE
+from .codecs import DEFLATE_PRESET, FIELDS, ZSTD_DENSE
 from .dictionary import NEVER_US, Dictionary
-from .dictionary_content import COVERING, RECENT, SUBSTRINGS
+from .dictionary_content import COVERING, FIELDS_ALONE, FIELDS_AND_RECENT, FIELDS_LEAN, RECENT, SUBSTRINGS
 from .dictionary_size import MULTIPLIERS
 from .maintenance import Candidate, Due, FamilySamples, Maintenance, split_by_thirds, split_by_time
 from .regression import MessageCountModel, Observation
@@ -74,9 +74,12 @@ _FRUGAL_HORIZON: Final = 500
 _MEAGRE_HORIZON: Final = 12
 # Whether to announce is decided by what is certain, which dictionary by what is likely.
 _HOPE: Final = 2.0
+_LONGER: Final = 3.0
+"""A dictionary made for a third of the messages that are expected now is looked for anew."""
 _HELD_OUT_MAX: Final = 50
 _HELD_OUT_LATE_MAX: Final = 100
 _SIZE_MAX: Final = 64 * 1024
+_FIELDS_SIZES: Final = (8 * 1024, 16 * 1024, 32 * 1024)
 _GROWTH_MAX: Final = 1
 
 
@@ -158,6 +161,7 @@ class Predict(Maintenance):
         self._promise_at = 0
         self._average = 0.0
         self._probes = 0
+        self._made_for = inf
 
     @property
     def current(self) -> Dictionary | None:
@@ -186,11 +190,13 @@ class Predict(Maintenance):
         changed, self._wanted, self._changed = self._changed, False, False
         if dictionary is None:
             self._age = 0
+            self._made_for = self._horizon()
             # worse, and still nothing better: the history may yet be of both languages
             self._schedule(HISTORY[-1] * 2.0**self._refusals if changed else self._count * 2)
             self._refusals += changed
             return
         self._refusals = 0
+        self._made_for = self._horizon()
         self._current = dictionary
         self._promised = None
         self._promise_at = self._samples.seen + PROBE_MESSAGES
@@ -256,7 +262,7 @@ class Predict(Maintenance):
         """Whether a new dictionary is to be made now; else the next look is set."""
         if self._current is None or self._samples.seen <= HISTORY[-1] or self._promised is None:
             return True
-        if self._horizon() < _MEAGRE_HORIZON:
+        if self._horizon() < _MEAGRE_HORIZON or self._horizon() >= _LONGER * self._made_for:
             # a dictionary as good as it promised was small for want of messages, and is too small for a longer stream
             return True
         current = self._probe()
@@ -350,13 +356,22 @@ class Predict(Maintenance):
         elif self._frugal:
             steps, sources = _SMALL_MULTIPLIERS, (RECENT, COVERING, SUBSTRINGS)
         mean = self._samples.mean_bytes
+        fields = () if self._polynomial else self._field_candidates()
         sizes = sorted({max(1, int(min(step * mean, training_bytes, _SIZE_MAX))) for step in steps})
-        return tuple(
+        return fields + tuple(
             Candidate(codec, size, source)
             for source in sources
             for codec in (ZSTD_DENSE, DEFLATE_PRESET)
             for size in sizes
         )
+
+    def _field_candidates(self) -> tuple[Candidate, ...]:
+        """Field models, alone and with a dictionary beside."""
+        lean = (Candidate(FIELDS, _SIZE_MAX, FIELDS_LEAN),)
+        if self._frugal:
+            return lean
+        beside = tuple(Candidate(FIELDS, size, FIELDS_AND_RECENT) for size in _FIELDS_SIZES)
+        return (*lean, Candidate(FIELDS, _SIZE_MAX, FIELDS_ALONE), *beside)
 
     @property
     def _frugal(self) -> bool:

@@ -8,6 +8,10 @@ sets of messages: 74.6% with a key frame every 100, 74.5% for a stream each, 69.
     key frame  0, number, 8 dictionary id (0: none), raw DEFLATE to a byte boundary
     frame      number, raw DEFLATE to a byte boundary
 
+Where the dictionary is a field model (`fields-1`), what follows the id is a frame of its stream (`fields.codec`), and
+the other frames are such frames alone, which never begin with 0 and have 3 bits of their number inside: what repeats
+costs a part of a bit, numbers what they changed by, and a byte would be much.
+
 The stream is named by the topic that its frames come with. Numbers go 1 to 255 and round again, across key frames. The
 link keeps the order and loses nothing, so whoever has had all frames since a key frame can read the next; one that
 missed a frame (dropped, conflated, filtered, joined late, catching up) gets standalone payloads until the next key
@@ -36,8 +40,9 @@ from weakref import WeakValueDictionary
 
 from lexicast.cluster.errors import DictionaryError
 
-from .codecs import PAYLOAD_BYTES_MAX
+from .codecs import FIELDS, PAYLOAD_BYTES_MAX
 from .dictionary import Dictionary, Held, shown
+from .fields.codec import FieldsCodec, FieldsStream
 
 KEY_INTERVAL: Final = 100
 STREAMS_MAX: Final = 256
@@ -58,19 +63,58 @@ _FLUSH_END: Final = b"\x00\x00\xff\xff"
 """How a sync flush ends; it is not sent (as in permessage-deflate, RFC 7692)."""
 
 
+class _Deflating:
+    """One DEFLATE stream: a block to a byte boundary each message."""
+
+    def __init__(self, compressor: zlib._Compress) -> None:
+        self._compressor = compressor
+
+    def compress(self, payload: bytes, number: int) -> bytes:
+        data = self._compressor.compress(payload) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        return data.removesuffix(_FLUSH_END)
+
+
+class _Inflating:
+    """The receiver's side of it."""
+
+    def __init__(self, content: bytes) -> None:
+        self._inflater = zlib.decompressobj(_WINDOW_BITS, content)
+
+    def decompress(self, data: bytes, number: int, *, bytes_max: int) -> bytes:
+        inflater = self._inflater
+        try:
+            payload = inflater.decompress(data + _FLUSH_END, bytes_max + 1)
+        except zlib.error as error:
+            raise DictionaryError(str(error)) from None
+        if len(payload) > bytes_max or inflater.unconsumed_tail:
+            raise DictionaryError(f"more than {bytes_max} bytes")
+        if inflater.eof:
+            raise DictionaryError("the stream ends within a frame")
+        return payload
+
+
 class Primed:
     """A compressor that has seen `dictionary`, which every receiver holds or can get: key frames begin with a copy."""
 
     def __init__(self, dictionary: Dictionary | None = None) -> None:
         self.dictionary = dictionary
         self.id = dictionary_id(dictionary)
-        content = dictionary.content[-_WINDOW_BYTES_MAX:] if dictionary is not None else b""
+        self._fields = _fields_codec(dictionary)
+        content = _window(dictionary) if self._fields is None else b""
         parameters = (9, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY)
         self._compressor = zlib.compressobj(*parameters, content) if content else zlib.compressobj(*parameters)
 
-    def compressor(self) -> zlib._Compress:
+    def compressor(self) -> _Deflating | FieldsStream:
         """A new one."""
-        return self._compressor.copy()
+        if self._fields is not None:
+            return self._fields.stream()
+        return _Deflating(self._compressor.copy())
+
+
+def _fields_codec(dictionary: Dictionary | None) -> FieldsCodec | None:
+    """Its codec where it is a field model."""
+    codec = dictionary.build() if dictionary is not None and dictionary.codec == FIELDS else None
+    return codec if isinstance(codec, FieldsCodec) else None
 
 
 class FrameBatch(NamedTuple):
@@ -151,9 +195,15 @@ class TopicStream:
             self._compressor = self.primed.compressor()
             self._frames = 0
         self._frames += 1
-        data = self._compressor.compress(payload) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
-        head = _KEY.pack(0, self._number, self.primed.id) if is_key else bytes((self._number,))
-        return head + data.removesuffix(_FLUSH_END)
+        data = self._compressor.compress(payload, self._number)
+        if is_key:
+            return _KEY.pack(0, self._number, self.primed.id) + data
+        return data if isinstance(self._compressor, FieldsStream) else bytes((self._number,)) + data
+
+
+def _window(dictionary: Dictionary | None) -> bytes:
+    """What of its content a stream of DEFLATE begins with."""
+    return dictionary.content[-_WINDOW_BYTES_MAX:] if dictionary is not None else b""
 
 
 def dictionary_id(dictionary: Dictionary | None) -> int:
@@ -174,7 +224,7 @@ class TopicStreamReader:
     def __init__(self, topic: bytes = b"") -> None:
         self._label = f"topic stream of {shown(topic)}"
         self._dictionary = "no family, no dictionary"
-        self._inflater: zlib._Decompress | None = None
+        self._stream: _Inflating | FieldsStream | None = None
         self._number = 0
 
     def decode(
@@ -185,41 +235,40 @@ class TopicStreamReader:
         Raises DictionaryError for a frame that does not follow the last one, is damaged or longer than `bytes_max`, and
         for a key frame without its dictionary; after that only a key frame is accepted.
         """
-        if len(frame) < 2 or (frame[0] == 0 and len(frame) <= _KEY.size):
+        if not frame or (frame[0] == 0 and len(frame) <= _KEY.size):
             raise self._lost("cut short")
         if frame[0] == 0:
-            data = self._begin(frame, dictionary)
-        elif self._inflater is None or frame[0] != self._number % _NUMBERS + 1:
-            raise self._lost(f"frame {frame[0]} does not follow frame {self._number}")
-        else:
-            self._number, data = frame[0], frame[1:]
-        return self._inflate(data + _FLUSH_END, bytes_max)
+            return self._read(self._begin(frame, dictionary), bytes_max)
+        number = self._number % _NUMBERS + 1
+        if not isinstance(self._stream, FieldsStream):
+            if self._stream is None or frame[0] != number or len(frame) < 2:
+                raise self._lost(f"frame {frame[0]} of {len(frame)} bytes does not follow frame {self._number}")
+            frame = frame[1:]
+        self._number = number
+        return self._read(frame, bytes_max)
 
     def _begin(self, frame: bytes, dictionary: Dictionary | None) -> bytes:
         _, self._number, named = _KEY.unpack_from(frame)
         self._dictionary = dictionary.label if dictionary is not None else f"family unknown, dictionary {named:016x}"
         if named != dictionary_id(dictionary):
             raise self._lost(f"a key frame needs dictionary {named:016x}, which is not held")
-        content = dictionary.content[-_WINDOW_BYTES_MAX:] if dictionary is not None else b""
-        self._inflater = zlib.decompressobj(_WINDOW_BITS, content)
+        fields = _fields_codec(dictionary)
+        try:
+            self._stream = fields.stream() if fields is not None else _Inflating(_window(dictionary))
+        except DictionaryError as error:
+            raise self._lost(str(error)) from None
         return frame[_KEY.size :]
 
-    def _inflate(self, data: bytes, bytes_max: int) -> bytes:
-        inflater = self._inflater
-        if inflater is None:
+    def _read(self, data: bytes, bytes_max: int) -> bytes:
+        if self._stream is None:
             raise self._lost("it has no key frame")
         try:
-            payload = inflater.decompress(data, bytes_max + 1)
-        except zlib.error as error:
+            return self._stream.decompress(data, self._number, bytes_max=bytes_max)
+        except DictionaryError as error:
             raise self._lost(str(error)) from None
-        if len(payload) > bytes_max or inflater.unconsumed_tail:
-            raise self._lost(f"more than {bytes_max} bytes")
-        if inflater.eof:
-            raise self._lost("the stream ends within a frame")
-        return payload
 
     def _lost(self, reason: str) -> DictionaryError:
-        self._inflater = None
+        self._stream = None
         return DictionaryError(f"{self._dictionary}, {self._label}: the frame cannot be decompressed: {reason}")
 
 

@@ -3,7 +3,7 @@
     content   share; varint length of the preset dictionary, that; the model (`serialised`)
     payload   a state (`entropy`), least significant byte first, none at the end that is 0; or 255, raw DEFLATE
 
-A state's first byte is never 255: its outermost step takes 255 of 256 slots, 0.006 bits. So a message that has no
+A state's first byte is 1 to 254: its outermost step takes 254 of 256 slots, 0.011 bits. So a message that has no
 pattern, or is longer than MESSAGE_BYTES_MAX, costs one byte more than with a dictionary alone, in the same family under
 the same alias. Where the fields take more than share / 256 of the message, both ways are tried; training sets the share
 by what won in its samples.
@@ -15,7 +15,8 @@ check byte costs a message of 9 bytes a tenth.)
 **In a stream** (`FieldsStream`) the same state is followed by both sides from message to message: values repeat,
 numbers are near those before. What fits no pattern goes by DEFLATE, standalone, and leaves the state alone. A frame
 that would be longer than FRAME_BYTES_MAX, as only a malicious model makes them, goes by DEFLATE too, behind a second
-255: both sides begin anew then.
+255: both sides begin anew then. A frame is one of a stream by a number that its reader expects, of NUMBERS, in 3 bits
+of the state, or after the 255.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY
 from lexicast.cluster.errors import DictionaryError
 
 from ..deflate import PAYLOAD_BYTES_MAX, Codec, Deflate
-from .entropy import Unfolding, fold
+from .entropy import Step, Unfolding, fold
 from .model import MESSAGE_BYTES_MAX, FieldsModel, FieldState
 from .serialised import MODEL_BYTES_MAX, load_model
 
@@ -39,6 +40,10 @@ FRAME_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
 """Of a state: what is longer was not made here, since DEFLATE would have been shorter."""
 
 SHARE_ONE: Final = 256
+NUMBERS: Final = 8
+"""How many frames have numbers of their own: so many that are lost in a row would not be noticed by them."""
+_FIRST: Final = 1
+_FIRSTS: Final = 254
 _OTHER: Final = 255
 _OTHER_BYTE: Final = bytes((_OTHER,))
 _ANEW_BYTE: Final = b"\xff"
@@ -106,73 +111,81 @@ class FieldsCodec(Codec):
             raise DictionaryError(f"{self.label}: {error}") from None
 
     def compress(self, payload: bytes) -> bytes:
-        return self.put(payload, None)
-
-    def put(self, payload: bytes, state: FieldState | None) -> bytes:
-        """`payload` compressed; `state`: of the stream that it goes on with, if it does."""
         share, model, deflate = self._parts
         if len(payload) > MESSAGE_BYTES_MAX:
             return _OTHER_BYTE + deflate.compress(payload)
-        if state is None:
-            data = frame_of(payload, model, FieldState(model, False))
-            if len(data) * SHARE_ONE <= share * len(payload):
-                return data
-            other = _OTHER_BYTE + deflate.compress(payload)
-            return other if len(other) < len(data) else data
-        if not model.fits(payload):
-            return _OTHER_BYTE + deflate.compress(payload)
-        data = frame_of(payload, model, state)
-        if len(data) <= FRAME_BYTES_MAX:
+        data = frame_of(model.steps(payload, FieldState(model, False)))
+        if len(data) * SHARE_ONE <= share * len(payload):
             return data
-        state.begin(model)
-        return _OTHER_BYTE + _ANEW_BYTE + deflate.compress(payload)
-
-    def stream_state(self) -> FieldState:
-        """That of a stream before its first message."""
-        return FieldState(self._parts[1], True)
+        other = _OTHER_BYTE + deflate.compress(payload)
+        return other if len(other) < len(data) else data
 
     def decompress(self, data: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
-        return self.take(data, None, bytes_max)
-
-    def take(self, data: bytes, state: FieldState | None, bytes_max: int) -> bytes:
-        """The inverse of `put`. Raises DictionaryError as `decompress`."""
         _, model, deflate = self._parts
-        if not data:
-            raise self._refuse("cut short")
-        if data[0] == _OTHER:
-            if state is not None and data[1:2] == _ANEW_BYTE:
-                state.begin(model)
-                data = data[1:]
+        if data[:1] == _OTHER_BYTE:
             return deflate.decompress(data[1:], bytes_max=bytes_max)
-        if len(data) > FRAME_BYTES_MAX or (data[-1] == 0 and len(data) > 1):
-            raise self._refuse(f"{len(data)} bytes are no frame of fields")
-        high, low = divmod(int.from_bytes(data, "little"), SHARE_ONE)
-        unfolding = Unfolding(high * _OTHER + low, min(bytes_max, MESSAGE_BYTES_MAX))
         try:
-            return model.message(unfolding, FieldState(model, False) if state is None else state)
+            return model.message(_unfolding(data, bytes_max), FieldState(model, False))
         except DictionaryError as error:
             raise self._refuse(str(error)) from None
 
+    def stream(self) -> FieldsStream:
+        """A side of a stream. Raises DictionaryError when the content is none."""
+        _, model, deflate = self._parts
+        return FieldsStream(model, deflate)
 
-def frame_of(payload: bytes, model: FieldsModel, state: FieldState) -> bytes:
-    """The frame of a payload of at most MESSAGE_BYTES_MAX bytes."""
-    high, low = divmod(fold(model.steps(payload, state)), _OTHER)
-    number = high * SHARE_ONE + low
-    return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little")
+
+def frame_of(steps: list[Step]) -> bytes:
+    """The frame that says these steps."""
+    high, low = divmod(fold(steps), _FIRSTS)
+    number = high * SHARE_ONE + low + _FIRST
+    return number.to_bytes((number.bit_length() + 7) // 8, "little")
+
+
+def _unfolding(data: bytes, bytes_max: int) -> Unfolding:
+    """The steps of a frame. Raises DictionaryError for what none is like."""
+    if not 0 < len(data) <= FRAME_BYTES_MAX or not _FIRST <= data[0] < _OTHER or not data[-1]:
+        raise DictionaryError(f"{len(data)} bytes are no frame of fields")
+    high, low = divmod(int.from_bytes(data, "little"), SHARE_ONE)
+    return Unfolding(high * _FIRSTS + low - _FIRST, min(bytes_max, MESSAGE_BYTES_MAX))
 
 
 class FieldsStream:
-    """One side of a stream of messages, sending or receiving."""
+    """One side of a stream of messages, sending or receiving. Frames have numbers that both sides count."""
 
-    def __init__(self, codec: FieldsCodec) -> None:
-        """Raises DictionaryError when the codec's content is none."""
-        self._codec = codec
-        self._state = codec.stream_state()
+    def __init__(self, model: FieldsModel, deflate: Deflate) -> None:
+        self._model = model
+        self._deflate = deflate
+        self._state = FieldState(model, True)
 
-    def compress(self, payload: bytes) -> bytes:
-        """The next frame."""
-        return self._codec.put(payload, self._state)
+    def compress(self, payload: bytes, number: int) -> bytes:
+        """The next frame, the one with this number."""
+        number %= NUMBERS
+        anew = b""
+        if len(payload) <= MESSAGE_BYTES_MAX and self._model.fits(payload):
+            steps = self._model.steps(payload, self._state)
+            frame = frame_of([(number, 1, NUMBERS), *steps])
+            if len(frame) <= FRAME_BYTES_MAX:
+                return frame
+            self._state.begin(self._model)
+            anew = _ANEW_BYTE
+        return bytes((_OTHER, number)) + anew + self._deflate.compress(payload)
 
-    def decompress(self, data: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
-        """The payload of the next frame. Raises DictionaryError; the stream is of no use then."""
-        return self._codec.take(data, self._state, bytes_max)
+    def decompress(self, frame: bytes, number: int, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
+        """The payload of the frame with this number. Raises DictionaryError; the stream is of no use then."""
+        number %= NUMBERS
+        if frame[:1] != _OTHER_BYTE:
+            unfolding = _unfolding(frame, bytes_max)
+            _check(unfolding.uniform(NUMBERS), number)
+            return self._model.message(unfolding, self._state)
+        _check(frame[1] if len(frame) > 1 else -1, number)
+        data = frame[2:]
+        if data[:1] == _ANEW_BYTE:
+            self._state.begin(self._model)
+            data = data[1:]
+        return self._deflate.decompress(data, bytes_max=bytes_max)
+
+
+def _check(told: int, expected: int) -> None:
+    if told != expected:
+        raise DictionaryError(f"a frame of fields with number {told} does not follow: {expected} is expected")

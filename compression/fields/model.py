@@ -34,6 +34,8 @@ MESSAGE_BYTES_MAX: Final = 4_096
 """Of a message that goes as fields. An integer of n bytes takes n steps of n: longer ones go the dictionary's way."""
 KEYS_MAX: Final = 256
 """Messages that a stream remembers, each the last one with its key: the least recently used goes."""
+KEPT_MAX: Final = 8_192
+"""And values of them, all fields of each counted: a message of many fields is remembered with fewer others."""
 
 RATE_ONE: Final = 128
 """The rates of repetition, a field: of so many."""
@@ -82,7 +84,8 @@ class FieldState:
         if self.key is not None:
             self.entities[self.key] = Snapshot(list(self.values), list(self.numbers))
             self.entities.move_to_end(self.key)
-            if len(self.entities) > KEYS_MAX:
+            count = len(self.entities)
+            if count > KEYS_MAX or count * len(self.values) > KEPT_MAX:
                 self.entities.popitem(last=False)
         self.key = self.before = None
 

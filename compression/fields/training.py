@@ -65,7 +65,7 @@ class FieldsTraining:
         deflate = Deflate("a trial", preset)
         won = []
         for sample in self._samples[:: max(1, len(self._samples) // _JUDGES)]:
-            fields = len(frame_of(sample, model, FieldState(model, False)))
+            fields = len(frame_of(model.steps(sample, FieldState(model, False))))
             if 1 + len(deflate.compress(sample)) < fields:
                 won.append(fields * SHARE_ONE // len(sample))
         won.sort()

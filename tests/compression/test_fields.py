@@ -15,7 +15,6 @@ from lexicast.compression.fields.codec import (
     FIELDS,
     FRAME_BYTES_MAX,
     FieldsCodec,
-    FieldsStream,
     join_fields_content,
     split_fields_content,
 )
@@ -75,10 +74,10 @@ def test_messages_of_the_family_take_a_tenth() -> None:
 
 def test_a_stream_takes_less() -> None:
     messages = readings(500)[300:]
-    sender, receiver = FieldsStream(TRAINED), FieldsStream(TRAINED)
-    frames = [sender.compress(message) for message in messages]
+    sender, receiver = TRAINED.stream(), TRAINED.stream()
+    frames = [sender.compress(message, at) for at, message in enumerate(messages)]
     assert sum(map(len, frames)) < 0.8 * sum([len(TRAINED.compress(message)) for message in messages])
-    assert [receiver.decompress(frame) for frame in frames] == messages
+    assert [receiver.decompress(frame, at) for at, frame in enumerate(frames)] == messages
 
 
 def test_a_stream_remembers_by_the_key_of_its_messages() -> None:
@@ -89,9 +88,9 @@ def test_a_stream_remembers_by_the_key_of_its_messages() -> None:
         device = rng.randrange(20)
         messages.append(b'{"id":"sensor-%d","lat":%s,"v":%d}' % (device, places[device], rng.randrange(9)))
     codec = codec_of(messages[:300], "fields-lean")
-    sender, receiver = FieldsStream(codec), FieldsStream(codec)
-    frames = [sender.compress(message) for message in messages[300:]]
-    assert [receiver.decompress(frame) for frame in frames] == messages[300:]
+    sender, receiver = codec.stream(), codec.stream()
+    frames = [sender.compress(message, at) for at, message in enumerate(messages[300:])]
+    assert [receiver.decompress(frame, at) for at, frame in enumerate(frames)] == messages[300:]
     assert sum(map(len, frames)) < 3 * len(frames)
 
 
@@ -115,28 +114,28 @@ def test_every_byte_string_comes_back(message: bytes) -> None:
 
 @given(messages=st.lists(ANY_MESSAGE, max_size=12))
 def test_every_byte_string_comes_back_in_a_stream(messages: list[bytes]) -> None:
-    sender, receiver = FieldsStream(TRAINED), FieldsStream(TRAINED)
+    sender, receiver = TRAINED.stream(), TRAINED.stream()
     for message in messages:
-        assert receiver.decompress(sender.compress(message)) == message
+        assert receiver.decompress(sender.compress(message, 7), 7) == message
 
 
 @given(samples=st.lists(ANY_MESSAGE.filter(bool), min_size=1, max_size=40), messages=st.lists(ANY_MESSAGE, max_size=6))
 @settings(deadline=None)
 def test_whatever_was_learned_every_byte_string_comes_back(samples: list[bytes], messages: list[bytes]) -> None:
     codec = codec_of(samples)
-    sender, receiver = FieldsStream(codec), FieldsStream(codec)
+    sender, receiver = codec.stream(), codec.stream()
     for message in [*messages, *samples[:4]]:
         assert codec.decompress(codec.compress(message)) == message
-        assert receiver.decompress(sender.compress(message)) == message
+        assert receiver.decompress(sender.compress(message, 7), 7) == message
 
 
 def test_long_messages_go_another_way() -> None:
     for length in (MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX + 1, 100_000):
         message = (b"0123456789, " * 10_000)[:length]
         assert TRAINED.decompress(TRAINED.compress(message)) == message
-    sender, receiver = FieldsStream(TRAINED), FieldsStream(TRAINED)
+    sender, receiver = TRAINED.stream(), TRAINED.stream()
     for message in (readings(1)[0], b"x" * 5_000, readings(2)[1]):
-        assert receiver.decompress(sender.compress(message)) == message
+        assert receiver.decompress(sender.compress(message, 7), 7) == message
 
 
 # -- what is refused
@@ -144,12 +143,23 @@ def test_long_messages_go_another_way() -> None:
 
 @given(data=st.one_of(st.binary(max_size=64), st.binary(min_size=1, max_size=64).map(lambda data: data * 400)))
 def test_any_frame_gives_a_message_of_its_room_or_an_error(data: bytes) -> None:
-    for decompress in (TRAINED.decompress, FieldsStream(TRAINED).decompress):
+    stream = TRAINED.stream()
+    for decompress in (TRAINED.decompress, lambda data, bytes_max: stream.decompress(data, 3, bytes_max=bytes_max)):
         try:
             message = decompress(data, bytes_max=1_000)
         except DictionaryError:
             continue
         assert len(message) <= 1_000
+
+
+def test_a_lost_frame_is_noticed() -> None:
+    sender, receiver = TRAINED.stream(), TRAINED.stream()
+    messages = [readings(1)[0], b"\x00 no reading", readings(2)[1], readings(3)[2]]
+    frames = [sender.compress(message, at) for at, message in enumerate(messages)]
+    receiver.decompress(frames[0], 0)
+    for lost in (1, 2):
+        with pytest.raises(DictionaryError, match=f"number {lost + 1} does not follow: {lost} is expected"):
+            receiver.decompress(frames[lost + 1], lost)
 
 
 def test_frames_that_cost_nothing_end() -> None:
@@ -160,7 +170,7 @@ def test_frames_that_cost_nothing_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", bytes(2), b"\x01\x00", b"\xff", b"\xff\xff", b"\xfe" * (FRAME_BYTES_MAX + 1)], ids=repr
+    "data", [b"", b"\x00", b"\x00\x01", b"\x01\x00", b"\xff", b"\xff\xff", b"\xfe" * (FRAME_BYTES_MAX + 1)], ids=repr
 )
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(DictionaryError, match="a test"):
@@ -176,11 +186,11 @@ def test_any_model_is_refused_or_is_lossless(data: st.DataObject) -> None:
     codec = FieldsCodec("a test", bytes(content[: data.draw(st.integers(len(content) - 3, len(content)))]))
     message = data.draw(ANY_MESSAGE)
     try:
-        sender, receiver = FieldsStream(codec), FieldsStream(codec)
+        sender, receiver = codec.stream(), codec.stream()
     except DictionaryError:
         return
     assert codec.decompress(codec.compress(message)) == message
-    assert receiver.decompress(sender.compress(message)) == message
+    assert receiver.decompress(sender.compress(message, 7), 7) == message
 
 
 @given(content=st.binary(max_size=80))
