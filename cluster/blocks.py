@@ -23,7 +23,8 @@ A *run* is consecutive records that agree in everything but the payload: one top
     count       records in the run
 
 `producers` names each record once more for repeats: (producer, incarnation, first sequence, count) in record order.
-`marks` are QoS 2 records not yet released: (record index, session uid, packet id).
+`marks` are QoS 2 records not yet released: (record index, session uid, packet id, generation of the session; which may
+be lacking).
 
 A block of kind CONTROL has no topics; each payload is one msgpack control record (`cluster.records`).
 """
@@ -96,11 +97,13 @@ class ProducerRun(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A QoS 2 publication that its publisher has not released."""
+    """A QoS 2 publication that its publisher has not released. `generation`: of the session, which grows with each
+    connection; 0: not known."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a record
     session_uid: bytes
     packet_id: int
+    generation: int = 0
 
 
 class Meta(NamedTuple):
@@ -166,7 +169,7 @@ def unpack_meta(data: bytes) -> Meta:
             topics,
             runs,
             tuple([ProducerRun._make(p) for p in producers]) if producers else (),
-            tuple([Mark._make(m) for m in marks]) if marks else (),
+            tuple([Mark(*m) for m in marks]) if marks else (),
             origins_of(topics, origins),
             dictionaries,
         )
@@ -233,8 +236,10 @@ def _good_columns(meta: Meta) -> bool:
     for producer, incarnation, sequence, count in producers:
         if not (type(producer) is bytes and type(incarnation) is type(sequence) is type(count) is int and count > 0):
             return False
-    for index, session_uid, packet_id in marks:
-        if not (type(index) is type(packet_id) is int and index >= 0 and type(session_uid) is bytes):
+    for index, session_uid, packet_id, generation in marks:
+        if not (type(index) is type(packet_id) is type(generation) is int and type(session_uid) is bytes):
+            return False
+        if index < 0 or generation < 0:
             return False
     return True
 

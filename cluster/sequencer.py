@@ -5,7 +5,8 @@ Theory of operation. Each group has an epoch, a next offset and a queue of block
 all). Rules (DESIGN.md sections 2 and 3):
 
 1. A repeat of a publication (same producer, incarnation, sequence; or a QoS 2 mark not yet released) is not
-   sequenced again; it is answered with its first position.
+   sequenced again; it is answered with its first position. Nor is one of QoS 2 of a session of which the group has
+   something newer: its client has sent it again, and may have released it since.
 2. A block with a QoS 1 or 2 record is delivered when it is committed. A block of QoS 0 records is delivered at once,
    unless an earlier block of the group is still waiting: delivery is in offset order.
 3. At most `RECORDS_PENDING_MAX` records of a group are sequenced and not durable, so that the next epoch, which
@@ -19,8 +20,8 @@ all). Rules (DESIGN.md sections 2 and 3):
 Invariants: delivered <= next; applied <= committed <= next; `undelivered` holds the blocks from `delivered` on,
 `unapplied` those from `applied` on. A control block needs no delivery: it is passed over once it is committed. What is
 committed is *applied* when the store's tables have followed: with one member at once, with followers a transaction
-later. Until then it is the sequencer that remembers: `marks` are those of unapplied blocks; the store knows the others,
-and forgets those that nobody releases (`producer_retention_s`).
+later. Until then it is the sequencer that remembers (`repeats`): its marks are those of unapplied blocks; the store
+knows the others, and forgets those that nobody releases (`producer_retention_s`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from .blocks import (
     PUBLICATIONS,
@@ -43,73 +44,13 @@ from .blocks import (
 from .errors import LedElsewhereError, PeerError, StaleEpochError, UsageError
 from .positions import EPOCH_OFFSET_GAP
 from .records import ControlRecord, EpochStart, pack_record
+from .repeats import GroupRepeats, Memory, Placed, mark_twins
 from .selection import select
 
 RECORDS_PENDING_MAX = EPOCH_OFFSET_GAP // 2
-PRODUCERS_CACHED_MAX = 10_000
-RUNS_REMEMBERED = 64
 # What the store has fields for: MQTT's longest expiry (2**32 - 1 s), and sequences that cannot overflow 64 bits.
 EXPIRY_MS_MAX = 1000 * (1 << 32)
 SEQUENCE_END = 1 << 62
-
-
-class Placed(NamedTuple):
-    """`count` records stand at `offset`, `offset + 1`, ... of `epoch`."""
-
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
-    epoch: int
-    offset: int
-
-
-class RememberedRun(NamedTuple):
-    """Where consecutive sequence numbers of a producer were placed first."""
-
-    sequence: int
-    count: int  # type: ignore[assignment]  # as above
-    epoch: int
-    offset: int
-
-
-@dataclass(slots=True)
-class Producer:
-    """What a group remembers of one producer. Up to `forgotten` a sequence may have been placed long ago."""
-
-    incarnation: int
-    last: int
-    runs: deque[RememberedRun] = field(default_factory=deque)
-    forgotten: int = 0
-
-    def note(self, run: RememberedRun, committed: int) -> None:
-        """Remember where a run went. Older ones are forgotten only once committed: a repeat may not be acknowledged
-        before its first copy is."""
-        self.runs.append(run)
-        self.last = max(self.last, run.sequence + run.count - 1)
-        while len(self.runs) > RUNS_REMEMBERED and self.runs[0].offset < committed:
-            gone = self.runs.popleft()
-            self.forgotten = max(self.forgotten, gone.sequence + gone.count - 1)
-
-    def find(self, sequence: int, count: int) -> dict[int, Placed]:
-        """Those of `count` sequences from `sequence` on that were placed (0 = the first), and where; offset 0 of epoch
-        0 when that is no longer remembered (it is committed then).
-
-        A refused entry leaves a gap in its producer's sequences: it is not stored just because later ones are.
-        """
-        found = {i: Placed(1, 0, 0) for i in range(min(count, self.forgotten + 1 - sequence))}
-        for run in self.runs:
-            start = max(sequence, run.sequence)
-            for at in range(start, min(sequence + count, run.sequence + run.count)):
-                found[at - sequence] = Placed(1, run.epoch, run.offset + at - run.sequence)
-        return found
-
-
-class Memory(Protocol):
-    """What the store remembers for the sequencer."""
-
-    def producer(self, group: int, producer: bytes) -> Producer | None:
-        """The producer's state, if it published to the group."""
-
-    def mark(self, group: int, session_uid: bytes, packet_id: int) -> Placed | None:
-        """Where an unreleased QoS 2 publication stands."""
 
 
 class Sequenced(NamedTuple):
@@ -133,12 +74,11 @@ class Group:
     durable: dict[str, int]
     in_sync: tuple[str, ...]
     applied: int
+    repeats: GroupRepeats
     # Its first offset in this epoch.
     opened: int = 0
     undelivered: deque[tuple[Block, bool]] = field(default_factory=deque)
     unapplied: deque[Block] = field(default_factory=deque)
-    producers: dict[bytes, Producer] = field(default_factory=dict)
-    marks: dict[tuple[bytes, int], Placed] = field(default_factory=dict)
 
     def stamp(self, now_us: int) -> int:
         """The time of the next block (rule 4)."""
@@ -193,7 +133,8 @@ class Sequencer:
             raise UsageError(f"group {group}: {self.member} is not in its in-sync set and may not lead")
         start = 0 if last < 0 else last + EPOCH_OFFSET_GAP
         durable = dict.fromkeys(in_sync, start)
-        state = Group(group, epoch, start, start, start, time_us, durable, tuple(in_sync), start, start)
+        repeats = GroupRepeats(group, self._memory, start)
+        state = Group(group, epoch, start, start, start, time_us, durable, tuple(in_sync), start, repeats, start)
         self.groups[group] = state
         self._begun[group] = epoch
         return self.control(group, [EpochStart(epoch, last, self.member)], time_us)
@@ -228,11 +169,12 @@ class Sequencer:
             group, state.epoch, state.next, last, state.stamp(now_us), PUBLICATIONS, meta_bytes, lengths, body, meta
         )
         check_entry(block)
-        if self._may_repeat(state, meta):
-            repeats, twins = self._repeats(state, meta), mark_twins(meta)
+        if state.repeats.may_hold(meta):
+            repeats = state.repeats.find(meta)
+            twins = mark_twins(meta, repeats)
             if repeats or twins:
                 return self._publish_rest(state, block, repeats, twins)
-        self._note(state, meta, state.next)
+        state.repeats.note(meta, state.epoch, state.next, state.committed)
         state.next += count
         self._enqueue(state, block)
         return Sequenced(block, (Placed(count, state.epoch, block.first),))
@@ -297,24 +239,16 @@ class Sequencer:
         below = min(below, state.committed)
         if below <= state.applied:
             return False
-        state.applied = below
+        state.applied = state.repeats.applied = below
         while state.unapplied and state.unapplied[0].last < below:
-            self._settled(state, state.unapplied.popleft())
+            block = state.unapplied.popleft()
+            if block.kind == PUBLICATIONS:
+                state.repeats.marks.settled(block)
         return True
 
     def close(self, group: int) -> None:
         """The group is not led here any more."""
         self.groups.pop(group, None)
-
-    @staticmethod
-    def _settled(state: Group, block: Block) -> None:
-        """A block is applied: the store knows its marks, whether their session lives on or not."""
-        if block.kind == PUBLICATIONS and state.marks:
-            for mark in block.meta.marks:
-                key = (mark.session_uid, mark.packet_id)
-                placed = state.marks.get(key)
-                if placed is not None and placed.offset <= block.last:
-                    del state.marks[key]
 
     def withdraw(self, block: Block) -> None:
         """`block` could not be stored: it is not delivered any more, and its publications are no repeats of it."""
@@ -322,13 +256,7 @@ class Sequencer:
         state.undelivered = deque([(b, at_once) for b, at_once in state.undelivered if b is not block])
         state.unapplied = deque([b for b in state.unapplied if b is not block])
         if block.kind == PUBLICATIONS:
-            for run in block.meta.producers:
-                known = state.producers.get(run.producer)
-                if known is not None:
-                    # Only these: other blocks of the producer may be on their way to the store.
-                    known.runs = deque([r for r in known.runs if not block.first <= r.offset <= block.last])
-            for mark in block.meta.marks:
-                state.marks.pop((mark.session_uid, mark.packet_id), None)
+            state.repeats.withdrawn(block, state.unapplied)
 
     def waiting(self, group: int, offset: int) -> Iterator[Block]:
         """Delivered publication blocks at or after `offset` that are not applied yet (the store may lack them).
@@ -343,35 +271,6 @@ class Sequencer:
                 yield block
 
     # -- repeats
-
-    def _may_repeat(self, state: Group, meta: Meta) -> bool:
-        found = bool(meta.marks)
-        for producer, incarnation, sequence, _ in meta.producers:
-            known = self._producer(state, producer)
-            if known is None:
-                continue
-            if incarnation < known.incarnation:
-                raise StaleEpochError(
-                    f"group {state.number}: a producer's incarnation {incarnation} was replaced by {known.incarnation}"
-                )
-            found = found or (incarnation == known.incarnation and sequence <= known.last)
-        return found
-
-    def _repeats(self, state: Group, meta: Meta) -> dict[int, Placed]:
-        """Record index -> where it stands already."""
-        found: dict[int, Placed] = {}
-        index = 0
-        for producer, incarnation, sequence, count in meta.producers:
-            known = self._producer(state, producer)
-            if known is not None and incarnation == known.incarnation and sequence <= known.last:
-                found.update({index + i: at for i, at in known.find(sequence, count).items()})
-            index += count
-        for mark in meta.marks:
-            placed = state.marks.get((mark.session_uid, mark.packet_id))
-            placed = placed or self._memory.mark(state.number, mark.session_uid, mark.packet_id)
-            if placed is not None and mark.index not in found:
-                found[mark.index] = placed
-        return found
 
     def _publish_rest(self, state: Group, block: Block, repeats: dict[int, Placed], twins: dict[int, int]) -> Sequenced:
         """Place what is not a repeat of an entry that holds repeats, of earlier entries or (`twins`) of itself."""
@@ -389,46 +288,18 @@ class Sequencer:
         if rest is None:
             return Sequenced(None, tuple(placed))
         rest = dense(rest)
-        self._note(state, rest.meta, state.next)
+        state.repeats.note(rest.meta, state.epoch, state.next, state.committed)
         state.next = offset
         self._enqueue(state, rest)
         return Sequenced(rest, tuple(placed))
 
-    def _producer(self, state: Group, producer: bytes) -> Producer | None:
-        known = state.producers.get(producer)
-        if known is None:
-            known = self._memory.producer(state.number, producer)
-            if known is not None:
-                self._remember(state, producer, known)
-        return known
-
-    def _remember(self, state: Group, producer: bytes, known: Producer) -> None:
-        if len(state.producers) >= PRODUCERS_CACHED_MAX:
-            # Only a producer whose every record is applied may be forgotten here: the store then knows it.
-            # The others are bounded by rule 3.
-            settled = (p for p, s in state.producers.items() if all(r.offset < state.applied for r in s.runs))
-            found = next(settled, None)
-            if found is not None:
-                del state.producers[found]
-        state.producers[producer] = known
-
-    def _note(self, state: Group, meta: Meta, offset: int) -> None:
-        at = offset
-        for producer, incarnation, sequence, count in meta.producers:
-            known = self._producer(state, producer)
-            if known is None or known.incarnation != incarnation:
-                known = Producer(incarnation, 0)
-                self._remember(state, producer, known)
-            known.note(RememberedRun(sequence, count, state.epoch, at), state.committed)
-            at += count
-        for mark in meta.marks:
-            state.marks[mark.session_uid, mark.packet_id] = Placed(1, state.epoch, offset + mark.index)
+    def remembers(self, group: int, session_uid: bytes, generation: int, packet_ids: Sequence[int]) -> bool:
+        """See `GroupRepeats.remembers`."""
+        return self.groups[group].repeats.remembers(session_uid, generation, packet_ids)
 
     def release(self, group: int, session_uid: bytes, packet_ids: Sequence[int]) -> None:
         """Forget released QoS 2 marks (their Released record is what forgets them in the store)."""
-        marks = self.groups[group].marks
-        for packet_id in packet_ids:
-            marks.pop((session_uid, packet_id), None)
+        self.groups[group].repeats.marks.release(session_uid, packet_ids)
 
     # -- the queue
 
@@ -436,17 +307,6 @@ class Sequencer:
         at_once = block.kind == PUBLICATIONS and not block.highest_qos
         state.undelivered.append((block, at_once))
         state.unapplied.append(block)
-
-
-def mark_twins(meta: Meta) -> dict[int, int]:
-    """Index of a QoS 2 record -> index of the first with the same mark: a client sent it again before it was placed."""
-    first: dict[tuple[bytes, int], int] = {}
-    twins: dict[int, int] = {}
-    for mark in meta.marks:
-        index = first.setdefault((mark.session_uid, mark.packet_id), mark.index)
-        if index != mark.index:
-            twins[mark.index] = index
-    return twins
 
 
 def dense(block: Block) -> Block:
@@ -473,7 +333,7 @@ def check_entry(block: Block) -> None:
         records += size
     if records != count or sum([run.count for run in meta.producers]) != count:
         raise PeerError(f"group {block.group}: runs or producers of an entry do not cover its records")
-    if any([not (mark.index < count and 0 < mark.packet_id < 1 << 16) for mark in meta.marks]):
+    if any([not (m.index < count and 0 < m.packet_id < 1 << 16 and m.generation < SEQUENCE_END) for m in meta.marks]):
         raise PeerError(f"group {block.group}: a QoS 2 mark is out of range")
     if any([not (0 <= p.incarnation < SEQUENCE_END and 0 <= p.sequence < SEQUENCE_END) for p in meta.producers]):
         raise PeerError(f"group {block.group}: a producer's sequence is out of range")

@@ -81,6 +81,11 @@ class TableReader:
         with self._guard.reading() as txn:
             return self._state.mark(txn, group, session_uid, packet_id)
 
+    def generation(self, group: int, session_uid: bytes) -> int:
+        """The newest generation of a session of which `group` has a QoS 2 publication; 0: none is known."""
+        with self._guard.reading() as txn:
+            return self._state.generation(txn, group, session_uid)
+
     def dictionary(self, group: int, dictionary: int) -> DictionaryStored | None:
         """A dictionary that records of `group` may refer to."""
         with self._guard.reading() as txn:

@@ -173,14 +173,14 @@ class Coordinators:
         payloads: list[bytes],
         origin: str,
         done: Done | None = None,
-        mark: tuple[bytes, list[int]] | None = None,
+        mark: tuple[bytes, int, list[int]] | None = None,
         encoding: int = RAW,
         dictionary: int | None = None,
         expiry_ms: int = 0,
         properties: dict[int, Any] | None = None,
     ) -> Pipeline:
         """Publications that differ only in payload; `done` gets the result of the entry that holds them, `mark` is the
-        session and the packet ids of what is of QoS 2.
+        session, its generation and the packet ids of what is of QoS 2.
 
         Returns the pipeline: the caller stops reading its publisher while that is `full`. Raises UnavailableError.
         """

@@ -102,7 +102,9 @@ class CoordinatorRequests:
 
     # -- QoS 2 and dictionaries
 
-    async def release(self, peer: BrokerPeer, groups: Iterable[int], uid: bytes, packet_ids: tuple[int, ...]) -> None:
+    async def release(
+        self, peer: BrokerPeer, groups: Iterable[int], uid: bytes, generation: int, packet_ids: tuple[int, ...]
+    ) -> None:
         """PUBREL: the groups forget these packet ids; returns when that is durable.
 
         Raises LedElsewhereError, and nothing is forgotten, when one of them is not led here: an id that its new leader
@@ -110,15 +112,12 @@ class CoordinatorRequests:
         """
         groups = list(groups)
         self._led.check_served(*groups)
-        wanted = [group for group in groups if self._remembers(group, uid, packet_ids)]
+        sequencer = self._led.sequencer
+        # A client that releases what nobody knows costs no record.
+        wanted = [group for group in groups if sequencer.remembers(group, uid, generation, packet_ids)]
         await asyncio.gather(*[self._append(group, Released(uid, packet_ids)) for group in wanted])
         for group in wanted:
-            self._led.sequencer.release(group, uid, packet_ids)
-
-    def _remembers(self, group: int, uid: bytes, packet_ids: tuple[int, ...]) -> bool:
-        """Whether a group remembers one of these: a client that releases what nobody knows costs no record."""
-        marks, store = self._led.sequencer.groups[group].marks, self._led.store
-        return any([(uid, i) in marks or store.tables.mark(group, uid, i) is not None for i in packet_ids])
+            sequencer.release(group, uid, packet_ids)
 
     def dictionary_put(self, peer: BrokerPeer, group: int, dictionary: int, family: str, content: bytes) -> None:
         """Have a dictionary in the group's log; what is published after this on the link may refer to it."""

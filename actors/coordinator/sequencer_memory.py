@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.cluster.sequencer import RUNS_REMEMBERED, Placed, Producer, RememberedRun
+from lexicast.cluster.repeats import RUNS_REMEMBERED, Placed, Producer, RememberedRun
 from lexicast.storage.table_reader import TableReader
 from lexicast.storage.tables.state import Epoch
 
@@ -33,6 +33,10 @@ class StoreMemory:
         """Where an unreleased QoS 2 publication stands durably."""
         offset = self._tables.mark(group, session_uid, packet_id)
         return None if offset is None else Placed(1, epoch_at(self._tables.epochs(group), offset), offset)
+
+    def generation(self, group: int, session_uid: bytes) -> int:
+        """The newest generation of a session of which the group has a QoS 2 publication; 0: none is known."""
+        return self._tables.generation(group, session_uid)
 
     def dictionaries(self, group: int) -> set[int]:
         """Ids of the dictionaries that the group's log holds or is about to hold."""

@@ -154,7 +154,7 @@ class Publishing:
         if ids is not None:
             done = self._expecting(flags & QOS_MASK, ids)
             if flags & QOS_MASK == 2:
-                mark = (session.uid, ids)
+                mark = (session.uid, session.generation, ids)
         pipeline = self._coordinators.publish(
             topic, flags, payloads, session.client_id, done, mark, encoding, dictionary, *like
         )

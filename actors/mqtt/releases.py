@@ -74,7 +74,7 @@ class Releases:
                 for listed, _ in releases:
                     for group, ids in listed.items():
                         wanted.setdefault(group, []).extend(ids)
-                await forget_ids(self._engine, self._session.uid, wanted)
+                await forget_ids(self._engine, self._session.uid, self._session.generation, wanted)
                 if self._line.is_open:
                     replies = [reply for _, answers in releases for reply in answers]
                     self._write(encode_replies(replies, self._session.version))
@@ -83,24 +83,26 @@ class Releases:
             self._releasing = False
 
 
-async def forget_ids(engine: BrokerEngine, uid: bytes, wanted: Mapping[int | None, list[int]]) -> None:
-    """Have groups (None: all) forget QoS 2 packet ids; returns when that is durable.
+async def forget_ids(engine: BrokerEngine, uid: bytes, generation: int, wanted: Mapping[int | None, list[int]]) -> None:
+    """Have groups (None: all) forget QoS 2 packet ids that a session released in this generation; returns when that is
+    durable.
 
     Raises LexicastError, TimeoutError.
     """
     every = range(engine.groups)
-    work = [_forget(engine.coordinators, [*every] if g is None else [g], uid, ids) for g, ids in wanted.items()]
+    session = (uid, generation)
+    work = [_forget(engine.coordinators, [*every] if g is None else [g], session, ids) for g, ids in wanted.items()]
     async with asyncio.timeout(engine.config.link.request_timeout_s):
         await asyncio.gather(*work)
 
 
-async def _forget(coordinators: Coordinators, groups: list[int], uid: bytes, ids: list[int]) -> None:
+async def _forget(coordinators: Coordinators, groups: list[int], session: tuple[bytes, int], ids: list[int]) -> None:
     """Ask who leads the groups, whoever that is by then, until all have done it."""
     left = set(groups)
 
     async def ask(pipeline: Pipeline, led: list[int]) -> None:
         with suppress(UnavailableError):  # its link broke, or others lead: what was not done is done now
-            await pipeline.request("release", led, uid, ids)
+            await pipeline.request("release", led, *session, ids)
             left.difference_update(led)
 
     while True:

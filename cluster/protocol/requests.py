@@ -88,7 +88,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "session_forgo": (GROUP, name_text, WHOLE),
     "sessions_hold": (each(row(GROUP, name_text, data, WHOLE, WHOLE, truth)),),
     "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, data))),
-    "release": (GROUPS, data, PACKET_IDS),
+    "release": (GROUPS, data, WHOLE, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
     "dictionary_put": (GROUP, DICTIONARY_ID, name_text, data),
     "history": (CURSOR, FILTERS, WHOLE, whole_number(1)),

@@ -48,11 +48,12 @@ class ProducerRow(NamedTuple):
 
 
 class MarkRow(NamedTuple):
-    """The offset of a QoS 2 publication not yet released."""
+    """The offset of a QoS 2 publication not yet released, and its session's generation (0: not known)."""
 
     session_uid: bytes
     packet_id: int
     offset: int
+    generation: int = 0
 
 
 class Outline(NamedTuple):
@@ -135,7 +136,7 @@ def _outline_publications(block: Block) -> Outline:
         TopicColumns([topics[topic] for topic in rows], firsts, records, expires_us),
         retained,
         _producers(block, spans),
-        tuple([MarkRow(m.session_uid, m.packet_id, _offset(spans, m.index)) for m in meta.marks]),
+        tuple([MarkRow(m.session_uid, m.packet_id, _offset(spans, m.index), m.generation) for m in meta.marks]),
         (),
     )
 

@@ -26,6 +26,7 @@ from ..tables.groups import parse_group_row as group_of_row
 from ..tables.producers import parse_producer_row as producer_of_row
 from ..tables.sessions import due_key, parse_session_row, session_of
 from ..tables.state import (
+    is_generation_key,
     pack_retained_row,
     parse_epoch_row,
     parse_mark_row,
@@ -111,7 +112,7 @@ class GroupEnds:
             end.reached(max([run.offset + run.records - 1 for run in producer.runs], default=-1), 0, producer.time_us)
         elif table == "marks":
             offset, time_us = parse_mark_row(row)
-            end.reached(offset, 0, time_us)
+            end.reached(-1 if is_generation_key(key) else offset, 0, time_us)
         elif table == "subscriptions":
             end.reached(parse_subscription_row(row)[1])
         elif table == "sessions":

@@ -23,7 +23,7 @@ class Databases(NamedTuple):
     session_due: Table  # due_us u64, group, client id -> ""
     subscriptions: Table  # group, broker and filter -> offset u64, the Subscribed record
     producers: Table  # group, producer -> see `producers`
-    marks: Table  # group, session uid, packet id u16 -> offset u64, time_us i64
+    marks: Table  # group, session uid, packet id u16 -> offset u64, time_us i64; 0 -> generation u64, time_us
     retained: Table  # topic id u64 -> offset u64, expires_us u64
     dictionaries: Table  # group, dictionary u64 -> the DictionaryStored record
     epochs: Table  # group, epoch u64 -> first offset u64, last offset before it u64

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.records import (
     ControlRecord,
@@ -54,6 +55,8 @@ R = TypeVar("R", bound=ControlRecord)
 _U64 = struct.Struct(">Q")
 _POSITION = struct.Struct("<QQ")
 _MARK = struct.Struct("<Qq")
+# In the place of a packet id, which is never 0: the row has the session's generation in place of an offset.
+GENERATION_ID: Final = 0
 _EPOCH = struct.Struct("<Qq")  # the last offset before it may be -1: none
 
 
@@ -113,9 +116,13 @@ class State:
             if producer.producer:
                 key = self._producer_key(block.group, producer.producer)
                 rows[key] = producers.extended(self._producer_row(txn, key, rows), producer, block.time_us)
+        generations: dict[bytes, int] = {}
         for mark in outline.marks:
             key = self._mark_key(block.group, mark.session_uid, mark.packet_id)
             self._databases.marks.put(txn, key, _MARK.pack(mark.offset, block.time_us))
+            generations[mark.session_uid] = max(mark.generation, generations.get(mark.session_uid, 0))
+        for session_uid, generation in generations.items():
+            self._see_generation(txn, block, session_uid, generation)
         for retained in outline.retained:
             self._apply_retained(txn, block.group, block.last, retained)
 
@@ -219,6 +226,15 @@ class State:
         row = self._databases.producers.get(txn, self._producer_key(group, producer))
         return None if row is None else producers.parse_producer_row(producer, row)
 
+    def _see_generation(self, txn: WriteTransaction, block: Block, session_uid: bytes, generation: int) -> None:
+        if generation > self.generation(txn, block.group, session_uid):
+            key = self._mark_key(block.group, session_uid, GENERATION_ID)
+            self._databases.marks.put(txn, key, _MARK.pack(generation, block.time_us))
+
+    def generation(self, txn: AnyTransaction, group: int, session_uid: bytes) -> int:
+        """The newest generation of a session of which the group has a QoS 2 publication; 0: none is known."""
+        return self.mark(txn, group, session_uid, GENERATION_ID) or 0
+
     def mark(self, txn: AnyTransaction, group: int, session_uid: bytes, packet_id: int) -> int | None:
         """The offset of a QoS 2 publication not yet released."""
         row = self._databases.marks.get(txn, self._mark_key(group, session_uid, packet_id))
@@ -297,9 +313,14 @@ def parse_subscription_row(row: bytes) -> tuple[Subscribed, int]:
 
 
 def parse_mark_row(row: bytes) -> tuple[int, int]:
-    """A row of the marks table: (offset, time_us)."""
+    """A row of the marks table: (offset, or a session's generation, time_us)."""
     offset, time_us = unpacked(_MARK, row, "marks")
     return offset, time_us
+
+
+def is_generation_key(key: bytes) -> bool:
+    """Whether a row of the marks table is a session's generation."""
+    return int.from_bytes(key[-2:], "big") == GENERATION_ID
 
 
 def parse_retained_row(row: bytes) -> Retained:

@@ -71,7 +71,7 @@ def metas(draw: st.DrawFn) -> Meta:
     )
     runs = tuple(draw(st.lists(run, min_size=1, max_size=5)))
     producers = st.builds(ProducerRun, st.binary(max_size=9), NUMBER, NUMBER, st.integers(1, 9))
-    marks = st.builds(Mark, st.integers(0, 9), st.binary(max_size=9), st.integers(1, 65_535))
+    marks = st.builds(Mark, st.integers(0, 9), st.binary(max_size=9), st.integers(1, 65_535), st.integers(0, 2**62))
     return Meta(
         topics,
         runs,

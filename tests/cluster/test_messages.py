@@ -97,6 +97,7 @@ WRONG_ENTRIES = {
     "producer that is text": (GROUP, entry_meta(producers=(ProducerRun("p", 1, 1, 1),)), LENGTHS, BODY),  # type: ignore[arg-type]  # a wrong type is what it is about
     "sequence beyond 64 bits": (GROUP, entry_meta(producers=(ProducerRun(b"p", 1, 2**64 - 1, 1),)), LENGTHS, BODY),
     "packet id beyond 16 bits": (GROUP, entry_meta(marks=(Mark(0, b"u", 65_536),)), LENGTHS, BODY),
+    "generation beyond 64 bits": (GROUP, entry_meta(marks=(Mark(0, b"u", 1, 2**64 - 1),)), LENGTHS, BODY),
     "dictionary that nobody has": (GROUP, entry_meta(dictionaries=(2**63,)), LENGTHS, BODY),
     "property too long for MQTT": (GROUP, entry_meta(properties={3: "x" * 65_536}), LENGTHS, BODY),
     "property with a NUL": (GROUP, entry_meta(properties={8: "a\0b"}), LENGTHS, BODY),

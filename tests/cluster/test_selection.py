@@ -155,7 +155,7 @@ def test_an_entry_holds_what_was_added_in_order(added: list[dict[str, Any]]) -> 
                 marks.append((len(wanted), len(wanted) + 1))
             wanted.append((what["topic"], what["flags"], payload, what["origin"], what["dictionary"]))
         if marked:
-            builder.mark(b"uid", [i + 1 for i in range(len(wanted) - len(what["payloads"]), len(wanted))])
+            builder.mark(b"uid", 1, [i + 1 for i in range(len(wanted) - len(what["payloads"]), len(wanted))])
     assert builder.count == len(wanted)
     assert builder.size_bytes == grown
     entry = builder.seal(b"producer", 3, 40)

@@ -17,7 +17,8 @@ from lexicast.cluster.blocks import CONTROL, QOS_MASK, Block, Mark, Meta, Produc
 from lexicast.cluster.errors import LedElsewhereError, PeerError, StaleEpochError, UsageError
 from lexicast.cluster.positions import EPOCH_OFFSET_GAP
 from lexicast.cluster.records import Released, Unsubscribed
-from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, RUNS_REMEMBERED, Placed, Sequenced, Sequencer
+from lexicast.cluster.repeats import RUNS_REMEMBERED, Placed
+from lexicast.cluster.sequencer import RECORDS_PENDING_MAX, Sequenced, Sequencer
 
 GROUP = 3
 MEMBERS = ("a", "b", "c")
@@ -113,20 +114,75 @@ def test_a_qos2_publication_sent_by_another_broker_is_a_repeat_until_released() 
     assert released.block is not None
 
 
+def qos2(payload: bytes, producer: bytes, sequence: int, *marks: Mark) -> tuple[Meta, bytes, bytes]:
+    """An entry of a broker (`producer`) with a publication for each of these marks."""
+    return entry([payload + b"%d" % mark.packet_id for mark in marks], 2, sequence, producer, marks=marks)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_a_broker_brings_of_an_older_connection_is_neither_placed_nor_taken_for_what_bears_its_id(
+    applied: bool,
+) -> None:
+    store = MemoryStore(8)
+    made = sequencer(store)
+    first = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 20))).block
+    assert first is not None
+    if applied:
+        store.commit([first])
+        made.durable("a", GROUP, first.last)
+        made.applied(GROUP, first.last + 1)
+        assert not made.groups[GROUP].repeats.marks
+        assert (made.remembers(GROUP, UID, 20, [7]), made.remembers(GROUP, UID, 10, [7])) == (True, False)
+        released = made.control(GROUP, [Released(UID, (7,))], 1)
+        store.commit([released])
+    made.release(GROUP, UID, (7,))
+    late = publish(made, qos2(b"x", b"p", 1, Mark(0, UID, 7, 10)))
+    assert (late.block, late.placed) == (None, (Placed(1, 0, 0),))
+    # The first broker again: it still has something of the oldest connection, and has something of the newest.
+    mixed = publish(made, qos2(b"y", b"p", 2, Mark(0, UID, 7, 10), Mark(1, UID, 7, 30), Mark(2, UID, 8, 30)))
+    assert mixed.block is not None
+    assert [record.payload for record in mixed.block.records()] == [b"y7", b"y8"]
+    again = publish(made, qos2(b"y", b"r", 1, Mark(0, UID, 7, 31)))
+    assert (again.block, places(again)) == (None, [mixed.block.first])
+
+
+def test_a_publication_of_an_older_connection_that_was_sent_again_is_answered_with_its_place() -> None:
+    made = sequencer()
+    block = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 20))).block
+    assert block is not None
+    late = publish(made, qos2(b"x", b"p", 1, Mark(0, UID, 7, 10)))
+    assert (late.block, places(late)) == (None, [block.first])
+    of_another, unknown = Mark(0, b"another", 7, 10), Mark(0, UID, 8)
+    assert publish(made, qos2(b"x", b"p", 2, of_another)).block is not None
+    assert publish(made, qos2(b"x", b"p", 3, unknown)).block is not None
+
+
+def test_of_a_connection_that_brought_what_could_not_be_stored_nothing_is_remembered() -> None:
+    made = sequencer()
+    kept = publish(made, qos2(b"x", b"q", 1, Mark(0, UID, 7, 20))).block
+    refused = publish(made, qos2(b"x", b"q", 2, Mark(0, UID, 8, 30))).block
+    assert refused is not None
+    made.withdraw(refused)
+    assert publish(made, qos2(b"x", b"q", 3, Mark(0, UID, 8, 20))).block is not None
+    late = publish(made, qos2(b"x", b"q", 4, Mark(0, UID, 9, 10)))
+    assert (late.block, late.placed) == (None, (Placed(1, 0, 0),))
+    assert kept is not None
+
+
 def test_marks_of_sessions_that_never_release_leave_memory_with_their_commit() -> None:
     store = MemoryStore(8)
     made = sequencer(store)
     for number in range(1, 200):
         uid = b"session-%d" % number
-        block = publish(made, entry([b"x"], qos=2, sequence=number, marks=[Mark(0, uid, 7)])).block
+        block = publish(made, entry([b"x"], qos=2, sequence=number, marks=[Mark(0, uid, 7, 1)])).block
         assert block is not None
-        assert (uid, 7) in made.groups[GROUP].marks
+        assert made.groups[GROUP].repeats.marks.get(uid, 7) is not None
         store.commit([block])
         made.durable("a", GROUP, block.last)
         made.applied(GROUP, block.last + 1)
         again = publish(made, entry([b"x"], qos=2, producer=uid, marks=[Mark(0, uid, 7)]))
         assert places(again) == [block.first]
-    assert not made.groups[GROUP].marks
+    assert not made.groups[GROUP].repeats.marks
 
 
 def test_qos0_goes_at_once_but_overtakes_nothing() -> None:

@@ -315,6 +315,22 @@ def test_marks_last_until_released(bench: Bench) -> None:
         assert (store.tables.mark(0, b"u", 8), store.tables.mark(0, b"u", 9)) == (None, 2)
 
 
+def test_the_newest_generation_of_a_session_is_known_until_it_is_idle(bench: Bench) -> None:
+    now = bench.clock.time_us()
+    options = StoreOptions(producer_retention_s=50)
+    with bench.open(options) as store:
+        marks = (Mark(0, b"u", 8, now), Mark(1, b"u", 9, now - 5), Mark(2, b"v", 8))
+        store.commit([publications(0, [Pub(b"a", b"")] * 3, time_us=now, marks=marks)])
+        store.commit([publications(3, [Pub(b"a", b"")], time_us=now, marks=(Mark(0, b"u", 7, now - 9),))])
+        store.commit([control(4, Released(b"u", (7, 8, 9)))])
+    with bench.open(options) as store:
+        assert [store.tables.generation(0, uid) for uid in (b"u", b"v", b"w")] == [now, 0, 0]
+        assert store.tables.mark(0, b"u", 8) is None
+        bench.clock.advance(60)
+        bench.reclaim(store)
+        assert store.tables.generation(0, b"u") == 0
+
+
 def test_retained_publications_are_replaced_and_cleared(bench: Bench) -> None:
     with bench.open() as store:
         store.commit([publications(0, [Pub(b"a", b"1", RETAIN), Pub(b"a", b"2", RETAIN), Pub(b"b", b"3", RETAIN)])])

@@ -140,15 +140,15 @@ async def test_a_release_reaches_whoever_leads_and_the_id_is_free_again(tmp_path
     async with two(tmp_path) as (cluster, broker):
         topic = TOPICS[0]
         group = topic_group(topic, GROUPS)
-        first = await broker.publish(topic, [b"one"], qos=2, mark=(SESSION, [7]))
-        assert await broker.publish(topic, [b"one"], qos=2, mark=(SESSION, [7])) == first
+        first = await broker.publish(topic, [b"one"], qos=2, mark=(SESSION, 1, [7]))
+        assert await broker.publish(topic, [b"one"], qos=2, mark=(SESSION, 1, [7])) == first
         both: list[dict[int | None, list[int]]] = [{group: [7]}, {None: [7]}]
         for wanted in both:
             moving = asyncio.create_task(move(cluster, broker))
-            await forget_ids(broker.engine, SESSION, wanted)
+            await forget_ids(broker.engine, SESSION, 1, wanted)
             await moving
             await copied(cluster)
-            again = await broker.publish(topic, [b"another"], qos=2, mark=(SESSION, [7]))
+            again = await broker.publish(topic, [b"another"], qos=2, mark=(SESSION, 1, [7]))
             assert again != first, "what was released was taken for a repeat"
             first = again
 
@@ -159,5 +159,5 @@ async def test_who_does_not_lead_a_group_releases_nothing(tmp_path: Path) -> Non
         other = cluster.coordinators[BOTH[1 - BOTH.index(state.leader)]]
         peer = other.server.routing.peers["broker-0"]
         with pytest.raises(LedElsewhereError):
-            await other.server.requests.release(peer, [0], SESSION, (7,))
+            await other.server.requests.release(peer, [0], SESSION, 1, (7,))
         assert broker.engine.coordinators.complete

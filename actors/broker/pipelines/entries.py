@@ -115,10 +115,10 @@ class GroupEntryBuilder:
         size = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
         return self.size_bytes + size > ENTRY_BYTES_MAX
 
-    def mark(self, session_uid: bytes, packet_ids: list[int]) -> None:
+    def mark(self, session_uid: bytes, generation: int, packet_ids: list[int]) -> None:
         """The publications just added are QoS 2, not released yet."""
         first = self.count - len(packet_ids)
-        self._marks += [Mark(first + i, session_uid, packet_id) for i, packet_id in enumerate(packet_ids)]
+        self._marks += [Mark(first + i, session_uid, packet_id, generation) for i, packet_id in enumerate(packet_ids)]
 
     def when_done(self, done: Done) -> None:
         """Call `done` with the entry's result."""

@@ -170,7 +170,7 @@ class Pipeline:
         payloads: list[bytes],
         origin: str,
         done: Done | None,
-        mark: tuple[bytes, list[int]] | None,
+        mark: tuple[bytes, int, list[int]] | None,
         encoding: int,
         dictionary: int | None,
         expiry_ms: int,

@@ -242,7 +242,7 @@ class GroupLeadership:
             if not changes:
                 continue
             try:
-                await self._note(self._wider(changes), False)
+                await self._note(_wider(changes), False)
                 held = await self._coordination.change_groups(changes)
             except LexicastError as error:
                 # Whether it was done is not known: it is asked for again, which does no harm.
@@ -262,11 +262,6 @@ class GroupLeadership:
         """Who may count is noted, durably, before it does; who does not any more, after that is known."""
         if states:
             await self._count_with({group: (state.epoch, state.in_sync) for group, state in states.items()}, alone)
-
-    @staticmethod
-    def _wider(changes: Mapping[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
-        """The states that are asked for in which somebody counts who did not."""
-        return {group: new for group, (old, new) in changes.items() if {*new.in_sync} - {*old.in_sync}}
 
     def _narrower(self, changes: Mapping[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
         """The states of groups in which fewer count than may have been noted, and no change is under way."""
@@ -345,3 +340,8 @@ class GroupLeadership:
             in_sync = tuple([name for name in known.in_sync if name != self.name])
             changes[group] = (known, GroupState(known.epoch + 1, leader, in_sync))
         return changes
+
+
+def _wider(changes: Mapping[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
+    """The states that are asked for in which somebody counts who did not."""
+    return {group: new for group, (old, new) in changes.items() if {*new.in_sync} - {*old.in_sync}}

@@ -134,7 +134,7 @@ class Clients:
         self.auditor.sent(payload)
 
         def send() -> None:
-            mark = (b"session", [packet_id])
+            mark = (b"session", 0, [packet_id])
             done = partial(self._answered, "a session", [payload])
             what = f"publishes {payload.decode()} on {topic.decode()} at QoS 2"
             self._at_broker(

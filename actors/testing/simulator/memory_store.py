@@ -29,7 +29,7 @@ from lexicast.storage.log_reader import ReadResult
 from lexicast.storage.store import StoreStats, Tail
 from lexicast.storage.tables.producers import ProducerState, extended, parse_producer_row
 from lexicast.storage.tables.sessions import due_us
-from lexicast.storage.tables.state import Epoch
+from lexicast.storage.tables.state import GENERATION_ID, Epoch
 from lexicast.storage.upkeep.reclaiming import Reclaimed
 
 
@@ -52,6 +52,8 @@ class MemoryTables:
             self._producers[key] = extended(self._producers.get(key), row, block.time_us)
         for mark in found.marks:
             self._marks[block.group, mark.session_uid, mark.packet_id] = mark.offset
+            session = (block.group, mark.session_uid, GENERATION_ID)
+            self._marks[session] = max(mark.generation, self._marks.get(session, 0))
         for at, record in enumerate(found.control):
             match record:
                 case EpochStart():
@@ -112,6 +114,10 @@ class MemoryTables:
     def mark(self, group: int, session_uid: bytes, packet_id: int) -> int | None:
         """As `TableReader.mark`."""
         return self._marks.get((group, session_uid, packet_id))
+
+    def generation(self, group: int, session_uid: bytes) -> int:
+        """As `TableReader.generation`."""
+        return self._marks.get((group, session_uid, GENERATION_ID), 0)
 
     def epochs(self, group: int) -> list[Epoch]:
         """As `TableReader.epochs`."""

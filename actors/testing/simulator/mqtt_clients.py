@@ -8,6 +8,7 @@ connected again; of QoS 2 it knows what it has received and not completed.
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 from lexicast.cluster.topics.names import matches
@@ -53,10 +54,8 @@ RETAINED_FILTER = b"r/+"
 class SentPublication:
     """A publication that a client has sent and that is not completed."""
 
-    def __init__(self, publication: Publish, process: SimProcess) -> None:
+    def __init__(self, publication: Publish) -> None:
         self.publication = publication
-        # Of the broker that it was sent to.
-        self.process = process
         # QoS 2: PUBREC has come, PUBREL is out.
         self.released = False
 
@@ -123,7 +122,6 @@ class SimMqttClient:
         self.under_way: dict[int, SentPublication] = {}
         self._received: set[int] = set()
         self._connections = 0
-        self._next_id = 0
         self._wills_s = choose.choice([0, 0, 1])
         # Wills that have to go out, and the process of the broker that was to see that they do.
         self._wills_due: dict[bytes, SimProcess] = {}
@@ -247,9 +245,7 @@ class SimMqttClient:
                 line.send(AckRun(PUBREL, [packet_id]))
             else:
                 sent.publication.dup = True
-                if sent.publication.qos == 1 or (sent.process.alive and sent.process is not line.process):
-                    # QoS 2: a broker that was cut off sends it when it is back, as the first time; if it has been
-                    # completed over another one meanwhile, nobody knows it any more (docs/simulator.md: a known gap).
+                if sent.publication.qos == 1:
                     self.auditor.may_double.add(sent.publication.payload)
                 line.send(sent.publication)
         if self.subscribed_s is None:
@@ -294,13 +290,13 @@ class SimMqttClient:
         qos, topic = choose.choice([0, 1, 1, 2, 2]), choose.choice(MQTT_TOPICS)
         if line is None or not line.connected or line.ended.is_set():
             return
-        self._next_id += 1
-        packet_id = self._next_id if qos else 0
+        # The least that is free: ids are used again as soon as they may be.
+        packet_id = next(i for i in count(1) if i not in self.under_way) if qos else 0
         publication = Publish(topic, payload, qos, topic in RETAINED_TOPICS, False, packet_id)
         self._say(f"publishes {payload!r} on {topic.decode()} at QoS {qos}")
         self.auditor.sent(payload)
         if qos:
-            self.under_way[packet_id] = SentPublication(publication, line.process)
+            self.under_way[packet_id] = SentPublication(publication)
         self.process.do(line.send, publication)
 
     # -- what it lacks in the end

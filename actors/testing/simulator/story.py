@@ -22,9 +22,7 @@ sockets, no threads, no real time. What goes wrong is in `mishaps`.
     alive       nobody ends by himself, nobody is sent what he cannot read
 
 Not looked at: dictionaries and compression, bounded memory, retention and repair (a `MemoryStore` keeps everything and
-has no bytes), when a will with a delay goes out, clocks that jump by more than an hour, a lost registry, and QoS 2 over
-a broker that is cut off and sends what its client has completed over another one meanwhile (`mqtt_clients`): that may
-be stored twice.
+has no bytes), when a will with a delay goes out, clocks that jump by more than an hour, and a lost registry.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ async def test_what_was_asked_of_a_leader_that_has_fallen_silent_is_asked_of_its
         led = [group for group, (_, leader, _) in groups().items() if leader == BOTH[0]]
         for peer in cluster.coordinators[BOTH[0]].server.led.routing.peers.values():
             monkeypatch.setattr(peer.link, "_transport", Unplugged(peer.link._transport))
-        asking = asyncio.ensure_future(forget_ids(broker.engine, b"u" * 16, {led[0]: [1]}))
+        asking = asyncio.ensure_future(forget_ids(broker.engine, b"u" * 16, 1, {led[0]: [1]}))
         await asyncio.sleep(0.2)
         assert not asking.done()
         members = await cluster.coordination.members(-1, 0.0)
