@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "pub": lambda: import_module("lexicast.actors.cli.bus").pub,
     "sub": lambda: import_module("lexicast.actors.cli.bus").sub,
     "history": lambda: import_module("lexicast.actors.cli.bus").history,
+    "family": lambda: import_module("lexicast.actors.cli.family").family,
     "spark": lambda: import_module("lexicast.actors.cli.programs").spark,
     "channel": lambda: import_module("lexicast.actors.cli.programs").channel,
     "export": lambda: import_module("lexicast.actors.cli.programs").export,

@@ -44,6 +44,11 @@ def alphabet_of(run: bytes) -> int:
     return BYTES
 
 
+def letter_values(run: bytes, alphabet: int) -> bytes:
+    """The places of the bytes of `run` in an alphabet that has all of them."""
+    return run if alphabet == BYTES else run.translate(_VALUES[alphabet])
+
+
 def run_number(run: bytes, alphabet: int) -> int:
     """The number whose digits are the bytes of `run`, all of them in `alphabet`; 0 for an empty one."""
     if not run:

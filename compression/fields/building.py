@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from .alphabets import alphabet_of, run_slots
 from .model import Context, Field, FieldsModel, NumberField, Pattern, Reference
 from .plan import PACKED_BITS, ROW_BYTES, FieldPlan, Foreseen, mean_bits
+from .positions import with_positions
 from .ranges import histogram_cost, learn_histogram, number_bits
 from .recurrence import Recurrence, learn_recurrence
 from .relations import EARLIER_MAX, Relations
@@ -240,7 +241,8 @@ class Building:
         if plan.histogram is not None and node.format is not None:
             form, places = node.format
             number = NumberField(form, places, plan.histogram, plan.references, recurrence.histogram)
-        field = Field(node.id, [row for row, _ in plan.rows], patterns, number, node.run, plan.counts)
+        run = None if node.run is None else with_positions(node.run, node.runs, self._weight)
+        field = Field(node.id, [row for row, _ in plan.rows], patterns, number, run, plan.counts)
         field.repeats, field.by_key, field.is_key = recurrence.repeats, recurrence.by_key, recurrence.is_key
         if plan.context >= 0:
             field.context = plan.context

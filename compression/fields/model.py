@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from lexicast.cluster.errors import DictionaryError
 
-from .alphabets import ALPHABETS, run_number, run_of, run_slots
+from .alphabets import ALPHABETS, letter_values, run_number, run_of, run_slots
 from .entropy import Step, SymbolTable, Unfolding
 from .histograms import Histogram
 from .number_formats import DIGITS_MAX, PADDED, parse_number, render_number
@@ -200,29 +200,66 @@ class NumberField:
 
 
 class RunField:
-    """A run of one alphabet, `least` to `most` bytes."""
+    """A run of one alphabet, `least` to `most` bytes.
 
-    __slots__ = ("alphabet", "least", "most")
+    `positions`: for each of the first bytes the table of its letters, as many as the alphabet has, or None: all alike.
+    """
 
-    def __init__(self, alphabet: int, least: int, most: int) -> None:
-        """Raises DictionaryError unless 1 <= least <= most <= RUN_BYTES_MAX."""
-        if not 1 <= least <= most <= RUN_BYTES_MAX:
-            raise DictionaryError(f"a run of a field model has {least} to {most} bytes")
+    __slots__ = ("alphabet", "least", "most", "positions")
+
+    def __init__(self, alphabet: int, least: int, most: int, positions: Sequence[SymbolTable | None] = ()) -> None:
+        """Raises DictionaryError unless 1 <= least <= most <= RUN_BYTES_MAX, and there are no more tables than that."""
+        if not 1 <= least <= most <= RUN_BYTES_MAX or len(positions) > most:
+            raise DictionaryError(f"a run of a field model has {least} to {most} bytes and {len(positions)} tables")
         self.alphabet = alphabet
         self.least = least
         self.most = most
+        self.positions = list(positions)
 
     def fits(self, text: bytes) -> bool:
         """Whether it is one."""
         return self.least <= len(text) <= self.most and not text.translate(None, ALPHABETS[self.alphabet])
 
+    def put(self, text: bytes, steps: list[Step]) -> None:
+        """Append the steps of a text that fits."""
+        length, alphabet = len(text), self.alphabet
+        if self.most > self.least:
+            steps.append((length - self.least, 1, self.most - self.least + 1))
+        positions = self.positions
+        if not positions:
+            steps.append((run_number(text, alphabet), 1, run_slots(alphabet, length)))
+            return
+        alike = bytearray()
+        for at, value in enumerate(letter_values(text, alphabet)):
+            table = positions[at] if at < len(positions) else None
+            if table is None:
+                alike.append(text[at])
+            else:
+                steps.append(table.steps[value])
+        steps.append((run_number(bytes(alike), alphabet), 1, run_slots(alphabet, len(alike))))
+
     def take(self, unfolding: Unfolding) -> bytes:
         """The run that the next steps say."""
-        length = self.least
+        length, alphabet = self.least, self.alphabet
         if self.most > length:
             length += unfolding.uniform(self.most - length + 1)
         unfolding.spend(length)
-        return run_of(unfolding.uniform(run_slots(self.alphabet, length)), self.alphabet, length)
+        positions = self.positions
+        if not positions:
+            return run_of(unfolding.uniform(run_slots(alphabet, length)), alphabet, length)
+        letters = ALPHABETS[alphabet]
+        out = bytearray(length)
+        alike: list[int] = []
+        for at in range(length):
+            table = positions[at] if at < len(positions) else None
+            if table is None:
+                alike.append(at)
+            else:
+                out[at] = letters[unfolding.symbol(table)]
+        rest = run_of(unfolding.uniform(run_slots(alphabet, len(alike))), alphabet, len(alike))
+        for at, letter in zip(alike, rest, strict=True):
+            out[at] = letter
+        return bytes(out)
 
 
 class Field:
@@ -364,9 +401,7 @@ class Field:
         run = self.run
         if run is not None and run.fits(value):
             steps.append(self.table.steps[-2])
-            if run.most > run.least:
-                steps.append((len(value) - run.least, 1, run.most - run.least + 1))
-            steps.append((run_number(value, run.alphabet), 1, run_slots(run.alphabet, len(value))))
+            run.put(value, steps)
             return
         steps.append(self.table.steps[-1])
         vocabulary.put(value, steps)

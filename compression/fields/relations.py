@@ -58,8 +58,10 @@ class Relations:
         if plain < 1 or not earlier:
             return ()
         ranked: list[_Ranked] = [(plain, ())]
-        ranked += sorted([(self._guess(node, one, sampled), one) for one in self._singles(node, earlier)])[:_BEST]
-        pairs = [pair for _, one in ranked for pair in self._pairs(node, one, earlier, sampled)]
+        singles = self._singles(node, earlier)
+        ranked += sorted([(self._guess(node, one, sampled), one) for one in singles])[:_BEST]
+        first = dict.fromkeys([one for _, one in ranked] + [one for one in singles if one[0].over == 1])
+        pairs = [pair for one in first for pair in self._pairs(node, one, earlier, sampled)]
         ranked += [(self._guess(node, pair, sampled) + _GAIN_BITS_MIN, pair) for pair in pairs]
         cost, references = min(ranked)
         return references if cost + _GAIN_BITS_MIN < plain else ()
@@ -90,10 +92,15 @@ class Relations:
     ) -> list[tuple[Reference, ...]]:
         left = self.differences(node, one, at)
         pairs: list[tuple[Reference, ...]] = []
+        rest: tuple[Reference, ...]
         for id in earlier:
             slope = self._slope(left, [self._by_message[id].get(node.messages[index], 0) for index in at])
+            if one and one[0].field == id and one[0].over == 1:
+                slope, rest = slope + one[0].times, ()
+            else:
+                rest = one
             if slope:
-                pairs.append((*one, Reference(id, slope, 1)))
+                pairs.append((*rest, Reference(id, slope, 1)))
         return pairs
 
     def _slope(self, left: Sequence[int], other: Sequence[int]) -> int:
@@ -105,7 +112,7 @@ class Relations:
         if not slopes:
             return 0
         slope, count = slopes.most_common(1)[0]
-        return slope if abs(slope) <= _SLOPE_MAX and count > 2 else 0
+        return slope if abs(slope) <= _SLOPE_MAX and count > _PAIRS // 3 else 0
 
     def differences(self, node: Node, references: Sequence[Reference], at: Sequence[int]) -> list[int]:
         """The numbers with these indices, less what the references foretell; what is no number is left out."""

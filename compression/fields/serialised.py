@@ -4,6 +4,7 @@
     field      flags, varint rows, patterns; [number]; [run]; counts; rows; patterns; [rate]; [context]
     text       varint length, bytes
     pattern    varint fields, its pieces, then its fields
+    run        alphabet, varints least, most - least, positions; each: varint letters, each with its count; others: 1
     number     form, places, varint references (each: field, times (zigzag), over), histogram, [stream histogram]
     histogram  varint edges, first edge (zigzag), distances between edges, counts
     context    field + 1, varint contexts; each: text, varint values, counts, the values
@@ -26,6 +27,7 @@ from typing import Final
 from lexicast.cluster.errors import DictionaryError
 
 from .alphabets import ALPHABETS
+from .entropy import SymbolTable
 from .histograms import RANGES_MAX, Histogram
 from .model import RATE_ONE, Context, Field, FieldsModel, NumberField, Pattern, Reference, RunField
 from .number_formats import FORMS, PLACES_MAX
@@ -98,6 +100,7 @@ def _put_field(field: Field, rates: Sequence[int], out: bytearray) -> None:
         out += bytes((field.run.alphabet,))
         _put_varint(field.run.least, out)
         _put_varint(field.run.most - field.run.least, out)
+        _put_positions(field.run, out)
     _put_counts([step[1] for step in field.table.steps], out)
     for row in field.rows:
         _put_text(row, out)
@@ -132,6 +135,16 @@ def _put_histogram(histogram: Histogram, out: bytearray) -> None:
     for lower, upper in itertools.pairwise(edges):
         _put_varint(upper - lower, out)
     _put_counts([step[1] for step in histogram.table.steps], out)
+
+
+def _put_positions(run: RunField, out: bytearray) -> None:
+    _put_varint(len(run.positions), out)
+    for table in run.positions:
+        counted = [] if table is None else [(at, step[1]) for at, step in enumerate(table.steps) if step[1] > 1]
+        _put_varint(len(counted), out)
+        for at, count in counted:
+            out.append(at)
+            _put_varint(count, out)
 
 
 def _put_contexts(field: Field, out: bytearray) -> None:
@@ -238,7 +251,19 @@ class _Loading:
         if alphabet >= len(ALPHABETS):
             raise DictionaryError(f"a field model has runs of alphabet {alphabet}")
         least = self._size()
-        return RunField(alphabet, least, least + self._size())
+        most = least + self._size()
+        return RunField(alphabet, least, most, [self._position(alphabet) for _ in range(self._size())])
+
+    def _position(self, alphabet: int) -> SymbolTable | None:
+        letters = len(ALPHABETS[alphabet])
+        counted = self._varint(letters)
+        counts = [1] * letters
+        for _ in range(counted):
+            letter = self._byte()
+            if letter >= letters:
+                raise DictionaryError(f"a field model has a letter {letter} in alphabet {alphabet}")
+            counts[letter] = self._varint()
+        return SymbolTable(counts) if counted else None
 
     def _contexts(self, field: Field) -> None:
         field.context = self._varint(field.id) - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from .alphabets import ALPHABETS, BYTES
@@ -20,6 +21,7 @@ from .vocabulary import RUN_BYTES_MAX
 
 _LEAST: Final = 4
 _SHARE: Final = 32
+_DATE_MARKS: Final = (b"-", b"/", b":", b"T")
 _NUMBERS: Final = re.compile(rb"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|\d+(?=[TZ])|(?<=T)\d+")
 
 
@@ -35,6 +37,8 @@ class Node:
         self.repeated: list[tuple[bytes, int]] = []
         self.patterns: list[tuple[list[bytes], list[Node]]] = []
         self.run: RunField | None = None
+        self.runs: list[bytes] = []
+        """What of the values is such a run, each once."""
         self.numbers: dict[bytes, int] = {}
 
     def fitting(self, value: bytes) -> int:
@@ -54,10 +58,11 @@ class MessageStructure:
         self.nodes: list[Node] = []
         self.root = self._node(self.samples, list(range(len(samples))), 0)
 
-    def _node(self, values: list[bytes], messages: list[int], depth: int) -> Node:
+    def _node(self, values: list[bytes], messages: list[int], depth: int, padded: bool = False) -> Node:
+        """`padded`: numbers of two digits are probably written with a zero before."""
         node = Node(len(self.nodes), values, messages)
         self.nodes.append(node)
-        node.format = _format_of(node.counted)
+        node.format = _format_of(node.counted, padded)
         if node.format is not None:
             form, places = node.format
             for value in node.counted:
@@ -74,7 +79,10 @@ class MessageStructure:
         node.repeated = [(value, count) for value, count in counted.most_common() if count > 1]
         if depth < DEPTH_MAX:
             self._patterns(node, counted, depth)
-        node.run = _run_of([value for value, count in counted.items() if count <= 2 and node.fitting(value) < 0])
+        rare = [value for value, count in counted.items() if count <= 2 and node.fitting(value) < 0]
+        node.run = _run_of(rare)
+        if node.run is not None:
+            node.runs = [value for value in counted if node.run.fits(value) and node.fitting(value) < 0]
 
     def _patterns(self, node: Node, counted: Counter[bytes], depth: int) -> None:
         """Of values that came once, and of composed ones (times, addresses), whose numbers will be others."""
@@ -92,7 +100,10 @@ class MessageStructure:
             parts = [split_text(node.values[index], found.pieces) or [] for index in at]
             columns = [list(column) for column in zip(*parts, strict=True)]
             messages = [node.messages[index] for index in at]
-            fields = [self._node(column, messages, depth + 1) for column in columns]
+            fields = [
+                self._node(column, messages, depth + 1, _in_a_date(before, behind))
+                for column, (before, behind) in zip(columns, pairwise(found.pieces), strict=True)
+            ]
             node.patterns.append((found.pieces, fields))
 
     def _first(self, node: Node, value: bytes, pieces: list[bytes]) -> bool:
@@ -100,8 +111,13 @@ class MessageStructure:
         return value not in node.numbers and node.fitting(value) < 0 and split_text(value, pieces) is not None
 
 
-def _format_of(counted: Counter[bytes]) -> tuple[int, int] | None:
-    """The format of most values, if they are numbers."""
+def _in_a_date(before: bytes, behind: bytes) -> bool:
+    """Whether a gap between these pieces is one of a date or a time: `-/:T`, but for the colon of a JSON member."""
+    return (before[-1:] in _DATE_MARKS and before[-2:] != b'":') or behind[:1] in _DATE_MARKS
+
+
+def _format_of(counted: Counter[bytes], padded_too: bool) -> tuple[int, int] | None:
+    """The format of most values, if they are numbers. `padded_too`: where both would do, it is the padded one."""
     total = counted.total()
     padded: Counter[int] = Counter()
     decimals: Counter[int] = Counter()
@@ -111,8 +127,8 @@ def _format_of(counted: Counter[bytes]) -> tuple[int, int] | None:
         _head, point, tail = value.partition(b".")
         if point and tail.isdigit() and len(tail) <= PLACES_MAX:
             decimals[len(tail)] += count
-    formats = [(PLAIN, 0)]
-    formats += [(PADDED, places) for places, _ in padded.most_common(1)]
+    formats = [(PADDED, places) for places, _ in padded.most_common(1)]
+    formats.insert(len(formats) if padded_too and formats == [(PADDED, 2)] else 0, (PLAIN, 0))
     formats += [(FIXED, places) for places, _ in decimals.most_common(1)]
     if decimals:
         formats += [(form, max(decimals)) for form in (SHORTEST, POINTED)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -18,6 +19,7 @@ from lexicast.compression.fields.codec import (
     join_fields_content,
     split_fields_content,
 )
+from lexicast.compression.fields.description import describe_model
 from lexicast.compression.fields.entropy import Unfolding, fold
 from lexicast.compression.fields.histograms import NUMBER_MAX, Histogram
 from lexicast.compression.fields.model import MESSAGE_BYTES_MAX
@@ -266,3 +268,12 @@ def test_samples_without_any_short_message_give_a_model_of_nothing() -> None:
     content = FieldsTraining([b"x" * 9_000]).content(SIZE, b"xyz")
     codec = FieldsCodec("a test", content)
     assert codec.decompress(codec.compress(b"hello")) == b"hello"
+
+
+def test_a_model_tells_people_what_it_learned() -> None:
+    lines = list(describe_model(load_model(split_fields_content(TRAINED._content).model)))
+    assert lines[0].startswith('{"device":"<')
+    told = "\n".join(lines)
+    assert re.search(r"<\d+> [\d.]+ bits: number, 2 x <\d+> \+ \(0 to 2\)", told), told
+    assert re.search(r"<\d+>-<\d+>-<\d+>T<\d+>:<\d+>:<\d+>Z", told), told
+    assert "one of 2: 'true' " in told

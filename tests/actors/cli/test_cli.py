@@ -24,6 +24,9 @@ from lexicast.actors.cli.main import command_line
 from lexicast.actors.cli.status import render
 from lexicast.actors.status.report import GONE, size, span, warnings
 from lexicast.cluster.config.tables import Config
+from lexicast.cluster.topics.names import dictionary_topic
+from lexicast.compression.codecs import FIELDS
+from lexicast.compression.training import train
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {
@@ -69,7 +72,7 @@ def fails(result: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 @pytest.mark.parametrize(
     "arguments",
-    [("pub", "a", "b"), ("sub", "a"), ("history", "a"), ("status",)],
+    [("pub", "a", "b"), ("sub", "a"), ("history", "a"), ("family", "show", "a/+"), ("status",)],
     ids=lambda arguments: arguments[0],
 )
 def test_without_a_cluster_one_line_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -170,7 +173,7 @@ raise SystemExit(run_app(app, []))
 def test_every_command_explains_itself() -> None:
     runner, app = CliRunner(), command_line()
     everything = runner.invoke(app, ["--help"]).stdout
-    for command in ("up", "down", "status", "pub", "sub", "history", "config", "demo"):
+    for command in ("up", "down", "status", "pub", "sub", "history", "family", "config", "demo"):
         assert command in everything
     for command in ("up", "status", "pub", "sub", "history"):
         assert f"lexicast {command}" in runner.invoke(app, [command, "--help"]).stdout  # an example
@@ -242,6 +245,20 @@ def test_of_rays_processes_those_run_that_somebody_asks(cluster: Cluster) -> Non
     assert [words for words in below if words and words[0].endswith("/raylet")], below
     scripts = {Path(word).name for words in below for word in words if word.endswith(".py")}
     assert not scripts & {"dashboard.py", "monitor.py", "log_monitor.py"}
+
+
+def test_what_was_learned_of_a_family_is_told(cluster: Cluster) -> None:
+    messages = [b'{"n":%d,"state":"%s"}' % (at, (b"on", b"off")[at % 3 > 0]) for at in range(100)]
+    learned = train(messages, 65_536, FIELDS, family=b"cli/+/learned")
+    packed = cluster.folder / "learned.sdc"
+    packed.write_bytes(learned.pack())
+    topic = dictionary_topic(b"cli/+/learned").decode()
+    assert cluster.run("pub", topic, "--file", str(packed), "--retain").returncode == 0
+    shown = cluster.run("family", "show", "cli/+/learned")
+    assert '{"n":<1>,"state":"<2>"}' in shown.stdout, shown
+    assert "<2> 1.0 bits: one of 2: 'off' 65.3%" in shown.stdout
+    assert "cli/+/learned: fields-1" in cluster.run("family", "show").stdout
+    fails(cluster.run("family", "show", "other/+"), 2, "other/+", "cli/+/learned")
 
 
 def test_what_is_published_can_be_read(cluster: Cluster) -> None:

@@ -1,0 +1,70 @@
+"""`lexicast family show NAME`: what sampling brokers have learned of a topic family, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lexicast.cluster.errors import UsageError
+
+from .common import AddressOption, DataDirOption, find_cluster, reported, run_async
+
+if TYPE_CHECKING:
+    from lexicast.compression.dictionary import Dictionary
+
+family = typer.Typer(name="family", help="What was learned of topic families.", no_args_is_help=True)
+
+
+@family.command()
+@reported
+def show(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The family; without one all are listed.")] = None,
+    data_dir: DataDirOption = None,
+    address: AddressOption = None,
+) -> None:
+    """Print a family's newest dictionary: of a field model its templates, fields, and what each costs in bits.
+
+    lexicast family show 'devices/+/telemetry'
+    """
+    from ..client.connect import connect  # loads the client and its codecs: only here
+
+    async def work() -> None:
+        async with connect(**find_cluster(address, data_dir)) as bus:
+            await bus.status()  # the broker has announced the dictionaries that there are when it answers
+            known = {dictionary.family.decode(): dictionary for dictionary in bus.dictionaries()}
+        if name is None:
+            for each in sorted(known):
+                typer.echo(summary(known[each]))
+            return
+        if name not in known:
+            others = ", ".join(sorted(known)) or "none yet"
+            raise UsageError(f"nothing was learned of a family {name!r}: there are {others}")
+        for line in description(known[name]):
+            typer.echo(line)
+
+    run_async(work())
+
+
+def summary(dictionary: Dictionary) -> str:
+    """One line."""
+    packed = len(dictionary.pack())
+    learned = f"learned from {dictionary.samples} messages"
+    return f"{dictionary.family.decode()}: {dictionary.codec}, {dictionary.id:016x}, {packed} bytes, {learned}"
+
+
+def description(dictionary: Dictionary) -> Iterator[str]:
+    """All that is known of it, in lines. Raises DictionaryError when its content is none."""
+    from lexicast.compression.codecs import FIELDS
+    from lexicast.compression.fields.codec import held_model, split_fields_content
+    from lexicast.compression.fields.description import describe_model
+
+    yield summary(dictionary)
+    if dictionary.codec != FIELDS:
+        yield f"pieces of messages, {len(dictionary.content)} bytes of them"
+        return
+    content = split_fields_content(dictionary.content)
+    yield from describe_model(held_model(content.model))
+    if content.preset:
+        yield f"what fits no template goes with {len(content.preset)} bytes of earlier messages"
