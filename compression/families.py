@@ -188,6 +188,10 @@ class FamilyMap:
                 return dictionary
         return None
 
+    def newest(self, family: bytes) -> Dictionary | None:
+        """The family's newest dictionary, whether or not it has expired."""
+        return self._newest.get(family)
+
     def family_of(self, topic: bytes) -> bytes | None:
         """The most specific announced family of `topic`, whether or not its dictionary has expired."""
         families = self.families_of(topic)

@@ -22,9 +22,9 @@ foresight would have paid. So, for each link, publisher's or subscriber's:
 - With threshold 1 a link of one family and dictionary costs at most twice the better of "never" and "at once".
 
 **Thresholds differ from link to link** (`threshold_of`, from 1 to 2 by the link's name): in a fleet whose devices send
-alike all links would dip in the same moment. Spread so, the fleet as a whole is never more than a quarter of the share
-below (with x = what was carried, in units of what the dictionary costs, a part x - 1 of the links holds it, and has
-saved (x - 1)^2 / 2 with it: the rest of x - 1 is not more than 1/2, where 2 have been carried).
+alike all links would dip in the same moment. Spread so, the fleet as a whole is never more than 2 - sqrt(3) = 27% of
+the share below: where x times what the dictionary costs would have been saved (1 <= x <= 2), a part y = x - 1 of the
+links has it, and has saved y^2 / 2 of that with it; (y - y^2 / 2) / x is most at y = sqrt(3) - 1.
 
 Brokers hold the newest of every family and recode at the edge, so no link depends on what others hold.
 """

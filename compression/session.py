@@ -1,6 +1,6 @@
 """The client's side of a dictionary-aware connection, as a pure state machine (the rules: `compression.wire`).
 
-    connected(aware, opted_out, streams)  a connection was accepted; `aware`: its CONNACK echoed `sdc`
+    connected(aware, opted_out, streams, history)  a connection was accepted; `aware`: its CONNACK echoed `sdc`
     outgoing(topic, payload, now)         -> bindings to send first, and the payload to send
     incoming(item, ...)                   -> steps
     tick(now)                             -> steps; call it once a second or so
@@ -29,9 +29,10 @@ from .accounting import TrafficCounters
 from .codecs import PAYLOAD_BYTES_MAX
 from .dictionary import shown, unpack_dictionary
 from .families import Families, FamilyMap
+from .link_history import HistoryWriter
 from .opted_out_topics import OptedOut
 from .topic_stream import StreamReaders, key_frame_dictionary
-from .wire import ALIAS_TOPIC, STREAM_TAG, AliasTable, Bindings, Encoded, Recoder
+from .wire import ALIAS_TOPIC, HISTORY_TAG, STREAM_TAG, AliasTable, Bindings, Encoded, Recoder
 
 Item = TypeVar("Item")
 
@@ -41,6 +42,7 @@ FETCH_S: Final = 10.0
 
 _RAW_TAG: Final = bytes((RAW,))
 _STREAM: Final = bytes((STREAM_TAG,))
+_HISTORY: Final = bytes((HISTORY_TAG,))
 
 
 class Deliver(NamedTuple, Generic[Item]):
@@ -101,6 +103,7 @@ class ClientSession(Generic[Item]):
     ) -> None:
         self.aware = False
         self._streams: StreamReaders | None = None
+        self._history: HistoryWriter | None = None
         self.sent = TrafficCounters()
         self.received = TrafficCounters()
         self._waiting_max = waiting_max
@@ -123,10 +126,14 @@ class ClientSession(Generic[Item]):
         """Messages that wait for a dictionary, or behind one that does."""
         return len(self._waiting)
 
-    def connected(self, aware: bool, opted_out: Iterable[bytes] = (), streams: bool = False) -> list[Step[Item]]:
+    def connected(
+        self, aware: bool, opted_out: Iterable[bytes] = (), streams: bool = False, history: bool = False
+    ) -> list[Step[Item]]:
         """A new connection begins. What still waits is fetched again. `opted_out`: filters of topics that the broker
-        wants nobody to compress; `streams`: it may send topic streams. Raises TopicError when a filter is none."""
+        wants nobody to compress; `streams`: it may send topic streams; `history`: it reads frames of the link's own
+        past. Raises TopicError when a filter is none."""
         self.aware = aware
+        self._history = HistoryWriter() if aware and history else None
         self._streams = StreamReaders(self._recoder.get, self._payload_bytes_max) if aware and streams else None
         self._opted_out = OptedOut(opted_out)
         self._aliases = AliasTable()
@@ -141,14 +148,17 @@ class ClientSession(Generic[Item]):
     def outgoing(self, topic: bytes, payload: bytes, now_us: int) -> Outgoing:
         """How to send `payload` (to be written at once, in order); untouched on a plain connection and below `$sdc/`.
 
-        The newest unexpired dictionary of the topic's family, or DEFLATE, or raw, whichever the module `wire` allows
-        and is shortest.
+        The newest unexpired dictionary of the topic's family; without one the link's own past, or DEFLATE; or raw,
+        where that is shortest.
         """
         if not self.aware or topic.startswith(DICTIONARY_PREFIX):
             return Outgoing((), payload)
         if self._opted_out(topic):
             return Outgoing((), _RAW_TAG + payload)
-        encoded = self._recoder.encode(payload, self._map.dictionary_for(topic, now_us))
+        dictionary = self._map.dictionary_for(topic, now_us)
+        if dictionary is None and self._history is not None:
+            return Outgoing((), self._against_past(topic, payload, self._history))
+        encoded = self._recoder.encode(payload, dictionary)
         self._aliases.next_turn()
         tag, data = self._recoder.to_aware(*encoded, self._aliases)
         fresh = self._aliases.since(self._introduced)
@@ -159,6 +169,12 @@ class ClientSession(Generic[Item]):
         for binding in bindings:
             self.sent.add_dictionary(family, len(binding))
         return Outgoing(bindings, bytes((tag,)) + data)
+
+    def _against_past(self, topic: bytes, payload: bytes, history: HistoryWriter) -> bytes:
+        frame = history.frame(payload)
+        sent = _RAW_TAG + payload if frame is None else _HISTORY + frame
+        self.sent.add(self._family(topic, Encoded(RAW, None, b"")), len(payload), len(sent))
+        return sent
 
     def incoming(self, item: Item, topic: bytes, payload: bytes, now_s: float) -> list[Step[Item]]:
         """A PUBLISH arrived. `now_s` is monotonic."""

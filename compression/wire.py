@@ -17,8 +17,8 @@
 5. *Broker to client.* Before the first payload that uses a dictionary on a connection the broker sends the dictionary,
    `Dictionary.pack()`, as PUBLISH on `dictionary_topic(family)` with RETAIN set, then its binding.
    `Introductions` says what a connection still lacks.
-6. *Client to broker.* The broker pushes the newest dictionary of a family (form of rule 5, no binding) after the
-   client's first publication in it, and whenever there is a newer one. To use it the client binds an alias of its
+6. *Client to broker.* The broker pushes the newest dictionary of a family (form of rule 5, no binding) when what
+   the connection has carried says that it pays (`link_dictionaries`). To use it the client binds an alias of its
    own. A broker that is bound an id it does not know (it was restarted) fetches it before it takes anything further
    from that connection; a payload that needs one that nobody has is malformed: DISCONNECT 0x99.
 7. *Opted-out topics* (`opted_out_topics`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
@@ -28,6 +28,11 @@
    STREAM_TAG and a frame of the topic's stream (`topic_stream`); before a key frame it sends the dictionary that this
    names by its id (form of rule 5, no binding). All frames of a topic since a key frame arrive on the connection in
    order, whatever standalone payloads stand between them. Without the property 255 is an alias (of older brokers).
+10. *A link's own past.* A client that can compress against what it has published on the connection adds the user
+   property `sdc-history` = `1` (HISTORY_PROPERTY); a broker that reads that echoes it in CONNACK. Then the client may
+   send payloads of any QoS as HISTORY_TAG and a frame (`link_history`). The past is all such payloads of the connection
+   in the order in which they were written to it, whatever their topics; sent again on a later connection they are
+   encoded anew. Frames that do not follow are malformed: DISCONNECT 0x99.
 
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
@@ -58,6 +63,11 @@ STREAM_TAG: Final = 255
 """No alias: a frame of the topic's stream."""
 
 STREAMS_PROPERTY: Final = ("sdc-streams", "1")
+
+HISTORY_TAG: Final = STREAM_TAG
+"""Client to broker: a frame of the link's own past."""
+
+HISTORY_PROPERTY: Final = ("sdc-history", "1")
 
 _BINDING: Final = struct.Struct(">BQ")
 
@@ -164,6 +174,10 @@ class Introductions:
                 self._versions[alias] = binding.version
                 lacking.append(binding)
         return lacking
+
+    def knows(self, dictionary: int) -> bool:
+        """Whether the dictionary itself was sent, or the receiver has said that it has it."""
+        return dictionary in self._dictionaries
 
     def needs_dictionary(self, dictionary: int) -> bool:
         """Whether the dictionary itself has to be sent first; marks it as sent. Receivers keep as many at least."""

@@ -3,42 +3,52 @@
 A *kind* says everything that decides the bytes for subscribers without packet ids: MQTT version, dictionary-aware or
 not, Maximum Packet Size; or a Python client's link. `BlockView` holds what several kinds need of one block, made at
 most once: its payloads as stored, raw, and tagged.
+
+What dictionary-aware links get depends on the dictionaries that each has (TAPD, `dictionaries.link_choice`). Made first
+is the form that uses the newest, or what the publisher used; who lacks one of these gets another form, in which it is
+replaced (`Instead`). So whoever holds the same dictionaries shares the bytes.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgpack
 
-from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, RETAIN, STREAMED, Block, Run, pack_meta
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, RETAIN, Block, Run
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import for_readers, select
-from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.link_dictionaries import NONE, FamilySavings
 from lexicast.compression.topic_stream import FrameBatch
 from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
-from lexicast.compression.wire import Encoded as Stored
 
 from ..mqtt.codec.encode import encode_qos0_run, publish_size
 from ..mqtt.codec.packets import V5
 from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
+from .link_blocks import recoded, sent_on_link, with_frames
+from .tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
 
 if TYPE_CHECKING:
     from lexicast.cluster.content.predicate import Predicate
 
 T = TypeVar("T")
 
+# Forms of a block beside the first.
+FORMS_MAX = 8
+
 LINK = 0  # `Kind.version` of Python clients on links
 
 
 class Kind(NamedTuple):
-    """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit; `streams`: takes topic streams."""
+    """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit; `streams`: takes topic streams.
+
+    `aware`: gets payloads compressed with the dictionaries that its link has.
+    """
 
     version: int
     aware: bool = False
@@ -76,12 +86,18 @@ Grants = tuple[Grant | None, ...]
 
 
 class EncodedBlock(NamedTuple):
-    """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases."""
+    """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases.
+
+    For dictionary-aware links: what of it they have to account (`sent`), and what makes the form for links that lack
+    dictionaries of this one (`other`).
+    """
 
     data: bytes
     aliases: frozenset[int] = frozenset()
     records: int = 0
     dictionaries: tuple[Dictionary, ...] = ()
+    sent: SentBytes | None = None
+    other: OtherForms | None = None
 
 
 class BlockView:
@@ -100,7 +116,7 @@ class BlockView:
         self.highest_qos = block.highest_qos
         self._payloads: list[bytes] | None = None
         self._raw: list[bytes | None] | None = None if raw is None else [*raw]
-        self._tagged: tuple[list[bytes | None], list[int]] | None = None
+        self._tagged: dict[Instead, TaggedBlock] = {}
         self.batches: dict[int, FrameBatch] = {}
         self.frames: dict[int, list[bytes]] = {}
         # A `content.choosing.BlockChoice`: what subscribers with conditions get of it.
@@ -125,20 +141,18 @@ class BlockView:
                     self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count])
         return self._raw
 
-    def tagged(self, tagging: _Tagging) -> tuple[list[bytes | None], list[int]]:
-        """(payloads with their tag byte, the tags). What is stored raw, or deflated by a publisher that had no
-        dictionary yet, is compressed with the family's newest; what a dictionary has compressed passes untouched."""
-        if self._tagged is None:
-            meta, stored = self.block.meta, self.stored()
-            payloads: list[bytes | None] = []
-            tags: list[int] = []
-            for run in meta.runs:
-                at = len(payloads)
-                made, used = tagging.run(meta.topics[run.topic], run, meta.dictionaries, stored[at : at + run.count])
-                payloads += made
-                tags += used
-            self._tagged = payloads, tags
-        return self._tagged
+    def tagged(self, tagging: Tagging, instead: Instead = NOTHING_INSTEAD) -> TaggedBlock:
+        """The payloads with their tag byte. What is stored raw, or deflated by a publisher that had no dictionary yet,
+        is compressed with the family's newest; what a dictionary has compressed passes untouched. `instead` of some
+        dictionaries others are used: at most FORMS_MAX such forms, further links get one without any of these."""
+        made = self._tagged.get(instead)
+        if made is None:
+            if len(self._tagged) > FORMS_MAX and any([other != NONE for _, other in instead]):
+                return self.tagged(tagging, tuple([(id, NONE) for id, _ in instead]))
+            made = self._tagged[instead] = tagging.block(self, instead)
+            if instead:
+                tagging.measure(self, made)
+        return made
 
     def raw_runs(self, recoder: Recoder, runs: Iterable[int]) -> list[bytes | None]:
         """`raw` of these runs alone."""
@@ -173,6 +187,12 @@ class BlockView:
         found = [self.batches[topic].dictionary for topic in streamed]
         return tuple([dictionary for dictionary in found if dictionary is not None])
 
+    def as_sent(self, block: Block) -> BlockView:
+        """The same publications in another form, with the same frames."""
+        view = BlockView(block, self.now_us)
+        view.batches, view.frames = self.batches, self.frames
+        return view
+
     def expired(self, run: Run) -> bool:
         """Whether the run's publications have expired (T_max)."""
         return run.expiry_ms > 0 and self.block.time_us + run.expiry_ms * 1000 <= self.now_us
@@ -203,53 +223,6 @@ def _decompressed(
     return raw
 
 
-class _Tagging(NamedTuple):
-    """What a run's payloads are tagged with."""
-
-    recoder: Recoder
-    aliases: AliasTable
-    newest: NewestDictionary
-    opted_out: IsOptedOut
-
-    def run(
-        self, topic: bytes, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]
-    ) -> tuple[list[bytes | None], list[int]]:
-        """(payloads, tags) of a run."""
-        if topic.startswith(DICTIONARY_PREFIX):
-            return list(stored), [RAW] * len(stored)
-        if run.encoding == RAW and self.opted_out(topic):
-            return _with_tag(RAW, stored)
-        if run.encoding >= FIRST_DICTIONARY:
-            named = dictionaries[run.encoding - FIRST_DICTIONARY]
-            alias = self.aliases.alias_for(named)
-            if alias != RAW:
-                return _with_tag(alias, stored)
-            tagged = [self._one(Stored(FIRST_DICTIONARY, named, payload), None) for payload in stored]
-        else:
-            newest = self.newest(topic)
-            tagged = [self._one(Stored(run.encoding, None, payload), newest) for payload in stored]
-        return [payload for _, payload in tagged], [tag for tag, _ in tagged]
-
-    def _one(self, stored: Stored, newest: Dictionary | None) -> tuple[int, bytes | None]:
-        """(tag, tagged payload); None for one that cannot be decoded."""
-        recoder = self.recoder
-        try:
-            if stored.encoding == RAW:
-                stored = recoder.encode(stored.data, newest)
-            elif stored.encoding == DEFLATE and newest is not None:
-                recoded = recoder.encode(recoder.to_raw(*stored), newest)
-                stored = recoded if len(recoded.data) < len(stored.data) else stored
-            tag, data = recoder.to_aware(*stored, self.aliases)
-        except DictionaryError:
-            return RAW, None
-        return tag, bytes((tag,)) + data
-
-
-def _with_tag(tag: int, stored: list[bytes]) -> tuple[list[bytes | None], list[int]]:
-    head = bytes((tag,))
-    return [head + payload for payload in stored], [tag] * len(stored)
-
-
 def run_properties(kind: Kind, run: Run, grant: Grant, time_us: int, now_us: int) -> bytes:
     """A run's MQTT 5 properties as sent: carried through, expiry counted down, subscription identifiers added.
 
@@ -269,30 +242,40 @@ def run_properties(kind: Kind, run: Run, grant: Grant, time_us: int, now_us: int
     return write_properties(properties)
 
 
-def with_frames(view: BlockView, streamed: Collection[int]) -> BlockView:
-    """The block for a Python client's link with frames of the topics `streamed` (STREAMED, see `cluster.blocks`)."""
-    block, meta = view.block, view.block.meta
-    # What the runs that stay need, and what key frames do; each id is 9 bytes on the link.
-    named = dict.fromkeys([STREAMED, *[dictionary.id for dictionary in view.dictionaries(streamed)]])
-    runs, payloads, at = [], list(view.stored()), 0
-    for index, run in enumerate(meta.runs):
-        end = at + run.count
-        id = meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
-        if run.topic in streamed and index in view.frames:
-            payloads[at:end], id = view.frames[index], STREAMED
-        if id is not None:
-            named[id] = None
-            run = run._replace(encoding=FIRST_DICTIONARY + list(named).index(id))
-        runs.append(run)
-        at = end
-    made = meta._replace(runs=tuple(runs), dictionaries=tuple(named))
-    fields = (block.group, block.epoch, block.first, block.last, block.time_us, block.kind, pack_meta(made))
-    lengths = array("I", map(len, payloads)).tobytes()
-    return BlockView(Block(*fields, lengths, b"".join(payloads), made), view.now_us)
+class OtherForms:
+    """What links get of a block that lack dictionaries of its first form: each form is made once for all of them."""
+
+    __slots__ = ("_encoder", "_grants", "_kind", "_made", "_streamed", "_view")
+
+    def __init__(
+        self, encoder: Encoder, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int]
+    ) -> None:
+        self._encoder = encoder
+        self._kind = kind
+        self._view = view
+        self._grants = grants
+        self._streamed = streamed
+        self._made: dict[Instead, EncodedBlock] = {}
+
+    def form(self, instead: Instead) -> EncodedBlock:
+        """The form in which other dictionaries, or none, take the place of some."""
+        made = self._made.get(instead)
+        if made is None:
+            made = self._encoder.shared(self._kind, self._view, self._grants, self._streamed, instead)
+            if len(self._made) < FORMS_MAX:
+                self._made[instead] = made
+        return made
+
+    def measure(self, instead: Instead) -> None:
+        """Make a form, and so find out what dictionaries save on it."""
+        self.form(instead)
 
 
 class Encoder:
-    """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries."""
+    """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries.
+
+    `savings`: which part of the bytes dictionaries save on the way to subscribers, measured where both are made.
+    """
 
     def __init__(
         self,
@@ -302,14 +285,20 @@ class Encoder:
         opted_out: IsOptedOut = lambda topic: False,
     ) -> None:
         self._recoder = recoder
-        self._tagging = _Tagging(recoder, aliases, newest, opted_out)
+        self.savings = FamilySavings()
+        self._tagging = Tagging(recoder, aliases, newest, opted_out, self.savings)
         self._pack = msgpack.Packer(autoreset=True).pack
 
     def payloads(self, kind: Kind, view: BlockView) -> tuple[list[bytes | None], list[int]]:
         """What subscribers of `kind` get as payloads (None: cannot be decoded), and the tags (empty for plain ones)."""
         if kind.aware:
-            return view.tagged(self._tagging)
+            form = view.tagged(self._tagging)
+            return form.payloads, form.tags
         return view.raw(self._recoder), []
+
+    def form(self, view: BlockView, instead: Instead = NOTHING_INSTEAD) -> TaggedBlock:
+        """What dictionary-aware sessions get, in one of its forms."""
+        return view.tagged(self._tagging, instead)
 
     def decompressed(self, encoding: int, dictionary: int | None, stored: list[bytes | None]) -> list[bytes | None]:
         """Payloads as plain sessions get them; None for one whose dictionary is missing or that is damaged."""
@@ -317,16 +306,28 @@ class Encoder:
 
     def tagged(self, view: BlockView) -> list[bytes | None]:
         """What dictionary-aware subscribers get as payloads."""
-        return view.tagged(self._tagging)[0]
+        return view.tagged(self._tagging).payloads
 
-    def shared(self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int] = ()) -> EncodedBlock:
+    def shared(
+        self,
+        kind: Kind,
+        view: BlockView,
+        grants: Grants,
+        streamed: Collection[int] = (),
+        instead: Instead = NOTHING_INSTEAD,
+    ) -> EncodedBlock:
         """The block's publications at QoS 0 for every subscriber of `kind` with these grants.
 
-        `streamed`: the topics (by index into the block's) of which they get frames.
+        `streamed`: the topics (by index into the block's) of which they get frames; `instead`: see `BlockView.tagged`.
         """
         if kind.version == LINK:
-            return self._for_link(with_frames(view, streamed) if streamed else view, grants)
-        payloads, tags = self.payloads(kind, view)
+            return self._for_link(kind, view, grants, streamed, instead)
+        form: TaggedBlock | None = None
+        if kind.aware:
+            form = view.tagged(self._tagging, instead)
+            payloads, tags = form.payloads, form.tags
+        else:
+            payloads, tags = view.raw(self._recoder), []
         if streamed:
             payloads, tags = view.with_frames(payloads, tags, streamed)
         block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5
@@ -335,7 +336,8 @@ class Encoder:
         # Of most blocks every payload can be decoded, and most clients take packets of any length.
         all_fit = not kind.packet_bytes_max and None not in payloads
         used: set[int] = set()
-        for run in block.meta.runs:
+        sent = SentRuns()
+        for index, run in enumerate(block.meta.runs):
             _, topic_index, flags, _, expiry_ms, _, _, count = run
             grant = grants[topic_index]
             if grant is not None and not (expiry_ms and view.expired(run)):
@@ -346,11 +348,17 @@ class Encoder:
                 retain = grant.retain_as_published and bool(flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
                 parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
                 records += len(fit)
-                if tags:
+                if form is not None:
                     used.update(tags[at : at + count])
+                    if topic_index not in streamed:
+                        sent.add_of(form, index)
             at += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed))
+        if form is None:
+            return EncodedBlock(data, frozenset(), records)
+        account = sent.sent(self.savings)
+        other = OtherForms(self, kind, view, grants, streamed) if account.named else None
+        return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed), account, other)
 
     @staticmethod
     def fitting(kind: Kind, topic: bytes, payloads: list[bytes | None], qos: int, properties: bytes) -> list[bytes]:
@@ -362,7 +370,14 @@ class Encoder:
             fit = [p for p in fit if p is not None and size(kind.version, len(topic), len(p), qos, properties) <= limit]
         return fit  # type: ignore[return-value]  # None was left out above
 
-    def _for_link(self, view: BlockView, grants: Grants) -> EncodedBlock:
+    def _for_link(
+        self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int], instead: Instead
+    ) -> EncodedBlock:
+        whole = view
+        if instead:
+            view = view.as_sent(recoded(view, instead, self._tagging))
+        if streamed:
+            view = view.as_sent(with_frames(view, streamed))
         block = view.block
         runs = block.meta.runs
         if None in grants or any([run.expiry_ms for run in runs]):
@@ -373,4 +388,9 @@ class Encoder:
             if part is None:
                 return EncodedBlock(b"")
             block = part
-        return EncodedBlock(self._pack(for_readers(block).to_wire()), records=block.count)
+        data = self._pack(for_readers(block).to_wire())
+        if not kind.aware:
+            return EncodedBlock(data, records=block.count)
+        account = sent_on_link(block, self._tagging)
+        other = OtherForms(self, kind, whole, grants, streamed) if account.named else None
+        return EncodedBlock(data, frozenset(), block.count, view.dictionaries(streamed), account, other)

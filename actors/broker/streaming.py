@@ -115,7 +115,13 @@ class Streamer:
 def in_step(subscriber: Subscriber, view: BlockView, grants: Grants) -> list[int]:
     """The topics that the subscriber wants and can read as frames."""
     steps = subscriber.steps
-    return [index for index, batch in view.batches.items() if grants[index] is not None and batch.follows(steps)]
+    return [
+        index
+        for index, batch in view.batches.items()
+        if grants[index] is not None
+        and batch.follows(steps)
+        and (batch.dictionary is None or subscriber.gets_dictionary(batch.dictionary))
+    ]
 
 
 def took(subscriber: Subscriber, view: BlockView, streamed: Collection[int]) -> None:
@@ -133,7 +139,7 @@ def deliver_streams(
     What `in_step` and `took` do is written out here: 0.2 us a subscriber instead of 0.7.
     """
     wanted = [
-        (1 << index, batch.slot, batch.before, batch.number, batch.is_key)
+        (1 << index, batch.slot, batch.before, batch.number, batch.is_key, batch.dictionary)
         for index, batch in view.batches.items()
         if grants[index] is not None
     ]
@@ -149,13 +155,15 @@ def deliver_streams(
         mask = 0
         if subscriber.ready:
             steps = subscriber.steps
-            for bit, slot, before, number, is_key in wanted:
-                if is_key or steps.get(slot) == before:
+            for bit, slot, before, number, is_key, dictionary in wanted:
+                if (is_key or steps.get(slot) == before) and (
+                    dictionary is None or subscriber.gets_dictionary(dictionary)
+                ):
                     mask |= bit
                     steps[slot] = number
             if mask not in variants and len(variants) >= VARIANTS_MAX:
                 mask = 0
-                for _, slot, _, _, _ in wanted:
+                for _, slot, _, _, _, _ in wanted:
                     steps.pop(slot, None)
         encoded = variants.get(mask) or made(mask)
         if not subscriber.ready:

@@ -21,6 +21,8 @@ from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kin
 from .granted_filters import GrantedFilters
 
 if TYPE_CHECKING:
+    from lexicast.compression.dictionary import Dictionary
+
     from .catching_up.run_packets import RunPackets
 
 
@@ -107,6 +109,10 @@ class Subscriber(GrantedFilters):
     def write_tagged(self, encoded: EncodedBlock) -> None:
         """`write` for dictionary-aware sessions: introduce aliases first."""
         self.write(encoded.data)
+
+    def gets_dictionary(self, dictionary: Dictionary) -> bool:
+        """Whether it has this dictionary, which a topic stream begins with, or gets it now that the stream needs it."""
+        return True
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Deliver a block that needs packet ids. Returns the offset where the window was used up, None if all went."""

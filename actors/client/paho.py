@@ -32,7 +32,7 @@ from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
-from lexicast.compression.wire import ALIAS_TOPIC, STREAMS_PROPERTY, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, STREAMS_PROPERTY, USER_PROPERTY
 
 HELD_MAX: Final = 1_000
 
@@ -97,7 +97,7 @@ class PahoClient(paho.Client):
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
     ) -> None:
         self._sdc_asks = sdc and protocol == MQTTProtocolVersion.MQTTv5
-        self._sdc_questions = [USER_PROPERTY, STREAMS_PROPERTY] if sdc_streams else [USER_PROPERTY]
+        self._sdc_questions = [USER_PROPERTY, HISTORY_PROPERTY, *([STREAMS_PROPERTY] if sdc_streams else [])]
         self._sdc_user_on_connect: Callable[..., None] | None = None
         super().__init__(
             callback_api_version,
@@ -168,7 +168,9 @@ class PahoClient(paho.Client):
             told = getattr(properties, "UserProperty", ())
             opted_out = [value.encode() for name, value in told if name == OPTOUT_PROPERTY]
             with self._sdc_lock:
-                steps = self._sdc.connected(USER_PROPERTY in told, opted_out, STREAMS_PROPERTY in told)
+                steps = self._sdc.connected(
+                    USER_PROPERTY in told, opted_out, STREAMS_PROPERTY in told, HISTORY_PROPERTY in told
+                )
                 self._sdc_accepted = True
                 held, self._sdc_held = self._sdc_held, deque()
                 for one in held:

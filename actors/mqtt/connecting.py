@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lexicast.cluster.errors import StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
-from lexicast.compression.wire import STREAMS_PROPERTY
+from lexicast.compression.wire import HISTORY_PROPERTY, STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Grant, Kind
@@ -242,13 +242,21 @@ class Connecting:
         limited = self._terms.packet_bytes_max
         return self._aware and self._engine.streamer is not None and not limited and self._asks(STREAMS_PROPERTY)
 
+    @property
+    def _history(self) -> bool:
+        """Whether it may publish against its link's own past, which takes 4 KiB here."""
+        return self._aware and self._asks(HISTORY_PROPERTY)
+
     def _asks(self, asked: tuple[str, str]) -> bool:
         return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
 
     def _subscriber(self, session: Session) -> MqttSubscriber:
         kind = Kind(self._connect.version, self._aware, self._terms.packet_bytes_max, self._streams)
         drops = self._config.slow_qos0 == "drop"
-        return MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
+        subscriber = MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
+        if subscriber.dictionaries is not None:
+            subscriber.dictionaries.reads_history = self._history
+        return subscriber
 
     async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:
         """Go on where the session was left. Returns an upper bound of what retention discarded meanwhile."""
@@ -295,6 +303,7 @@ class Connecting:
             told = [
                 SDC,
                 *([STREAMS_PROPERTY] if self._streams else []),
+                *([HISTORY_PROPERTY] if self._history else []),
                 *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out],
             ]
         if discarded:

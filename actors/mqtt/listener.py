@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config.tables import MqttConfig
-from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.link_dictionaries import LinkDictionaries
 
 from ..broker.port_claim import PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
@@ -54,7 +54,6 @@ class MqttListener:
         self._claim: PortClaim | None = None
         self._lost = asyncio.Event()
         self._periodic: list[asyncio.Task[None]] = []
-        engine.dictionaries.listeners.add(self._new_dictionary)
 
     async def start(self, host: str, port: int, cluster_id: str) -> int:
         """Listen; the port. Raises UnavailableError when the port is in use."""
@@ -124,13 +123,13 @@ class MqttListener:
         """The pipelines have room again."""
         self._services.room()
 
-    def _new_dictionary(self, dictionary: Dictionary) -> None:
-        for publisher in self._publishers():
-            publisher.new_dictionary(dictionary)
-
     def publishers_of(self, family: bytes) -> int:
         """How many connections get dictionaries of the family because they publish to it."""
         return sum([publisher.publishes_to(family) for publisher in self._publishers()])
+
+    def links(self) -> list[LinkDictionaries]:
+        """Those of dictionary-aware connections."""
+        return [own.link for _, served in self._served() if (own := served.subscriber.dictionaries) is not None]
 
     def _publishers(self) -> list[Publishing]:
         return [publisher for _, served in self._served() if (publisher := served.publisher) is not None]

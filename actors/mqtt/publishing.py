@@ -20,9 +20,10 @@ from typing import Any
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
-from lexicast.cluster.topics.names import matches
-from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.wire import ALIAS_TOPIC, Bindings
+from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
+from lexicast.compression.link_dictionaries import NONE
+from lexicast.compression.link_history import HistoryReader
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, Bindings
 
 from ..broker.pipelines.entries import Done
 from .client_line import ClientLine
@@ -82,6 +83,7 @@ class Publishing:
         "_aliases",
         "_coordinators",
         "_engine",
+        "_history",
         "_line",
         "_refused",
         "_services",
@@ -106,6 +108,8 @@ class Publishing:
         # A publication of an MQTT 3.1.1 client is refused: its connection is about to end.
         self._refused = False
         self._aliases = Bindings() if subscriber.kind.aware else None
+        # What came as frames of this link's own past; made with the first of them.
+        self._history: HistoryReader | None = None
         self._topics: set[bytes] = set()
         self.records = 0
 
@@ -117,6 +121,13 @@ class Publishing:
             return
         topic = run.topic
         payloads, ids = run.payloads, run.packet_ids
+        sizes = 0
+        if self._aliases is not None and not topic.startswith(DICTIONARY_PREFIX):
+            # Before repeats are left out: they are part of the link's past.
+            sizes = sum(map(len, payloads))
+            own = self._subscriber.dictionaries
+            if own is not None and own.reads_history:
+                payloads = self._unfolded(payloads)
         if ids is not None:
             arrived = self._session.on_publishes(run.qos, ids, self._coordinators.group_of(topic))
             if arrived.replies:  # in the order of the wire too [MQTT-4.6.0-3]
@@ -137,7 +148,7 @@ class Publishing:
         if self._aliases is None:
             self._publish_run(topic, flags, payloads, ids, RAW, None, like)
         else:
-            self._publish_tagged(topic, flags, payloads, ids, like)
+            self._publish_tagged(topic, flags, payloads, ids, like, sizes // len(run.payloads))
 
     def _publish_run(
         self,
@@ -180,9 +191,10 @@ class Publishing:
         return done
 
     def _publish_tagged(
-        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: Like
+        self, topic: bytes, flags: int, payloads: list[bytes], ids: list[int] | None, like: Like, mean_bytes: int
     ) -> None:
-        """Publications of a dictionary-aware session: passed through untouched, run by run of one encoding."""
+        """Publications of a dictionary-aware session: passed through untouched, run by run of one encoding. On the link
+        they had about `mean_bytes` each."""
         recoder, aliases = self._engine.recoder, self._aliases
         assert aliases is not None
         start = 0
@@ -197,26 +209,48 @@ class Publishing:
             data = [e.data for e in encoded[start:end]]
             own = None if ids is None else ids[start:end]
             self._publish_run(topic, flags, data, own, min(encoding, FIRST_DICTIONARY), dictionary, like)
+            self._account(topic, encoding, dictionary, data, mean_bytes)
             start = end
-        self._introduce_newest(topic)
-
-    def _introduce_newest(self, topic: bytes) -> None:
-        """Send the newest dictionary of a family to whoever publishes to it (wire rule 6)."""
-        if topic in self._topics:
-            return
         if len(self._topics) < TOPICS_PUBLISHED_MAX:
             self._topics.add(topic)
-        newest = self._engine.dictionaries.newest(topic)
-        if newest is not None:
-            self._subscriber.introduce(newest)
 
-    def new_dictionary(self, dictionary: Dictionary) -> None:
-        """A family has a new dictionary; a publisher of that family gets it."""
-        if self.publishes_to(dictionary.family):
-            self._subscriber.introduce(dictionary)
+    def _unfolded(self, payloads: list[bytes]) -> list[bytes]:
+        """Tagged payloads; those that came as frames of the link's own past are raw. Raises MqttProtocolError."""
+        if all([not payload or payload[0] != HISTORY_TAG for payload in payloads]):
+            return payloads
+        history = self._history
+        if history is None:
+            history = self._history = HistoryReader()
+        limit = self._engine.recoder.payload_bytes_max
+        try:
+            return [
+                bytes((RAW,)) + history.payload(payload[1:], bytes_max=limit)
+                if payload and payload[0] == HISTORY_TAG
+                else payload
+                for payload in payloads
+            ]
+        except DictionaryError as error:
+            raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+
+    def _account(
+        self, topic: bytes, encoding: int, dictionary: int | None, payloads: list[bytes], mean_bytes: int
+    ) -> None:
+        """What this link carries earns it dictionaries (wire rule 6)."""
+        own, engine = self._subscriber.dictionaries, self._engine
+        if own is None or engine.dictionaries.opted_out(topic):
+            return
+        used = NONE if dictionary is None else dictionary
+        with suppress(DictionaryError):  # one that cannot be decompressed is its subscribers' affair
+            own.published(
+                topic,
+                used,
+                payloads,
+                mean_bytes * len(payloads),
+                lambda payload: engine.recoder.to_raw(min(encoding, FIRST_DICTIONARY), dictionary, payload),
+            )
 
     def publishes_to(self, family: bytes) -> bool:
-        """Whether it gets dictionaries of the family."""
+        """Whether it gets dictionaries of the family, once they pay."""
         return any(matches(family, topic) for topic in self._topics)
 
     def _publish_dollar(self, run: PublishRun, ids: list[int] | None) -> None:
@@ -230,6 +264,9 @@ class Publishing:
             except DictionaryError as error:
                 raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
             missing = [dictionary for dictionary in bound if dictionary not in self._engine.recoder]
+            if self._subscriber.dictionaries is not None:
+                for dictionary in bound:
+                    self._subscriber.dictionaries.named(dictionary)
             if missing:
                 self._line.work(self._fetch(missing[:FETCHED_MAX]), first=True)
             return

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
 from lexicast.cluster.topics.names import dictionary_topic
-from lexicast.compression.wire import ALIAS_TOPIC, Introductions
+from lexicast.compression.wire import ALIAS_TOPIC
 
 from ..broker.content.choosing import chosen
+from ..broker.dictionaries.link_choice import ConnectionDictionaries
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.streaming import in_step, took
+from ..broker.tagging import SentRuns, TaggedBlock
 from .codec.encode import encode_qos0_run, encode_qos_run, split_qos_packet
 from .codec.wire import pack_u16
 from .paced_subscriber import PacedSubscriber
@@ -32,9 +34,10 @@ WRITE_BYTES = 64 * 1024
 
 
 class MqttSubscriber(PacedSubscriber):
-    """One session's live connection, as a subscriber. `send`: the transport's own."""
+    """One session's live connection, as a subscriber. `send`: the transport's own; `dictionaries`: those of a
+    dictionary-aware connection."""
 
-    __slots__ = ("_gathered", "_gathered_bytes", "_introductions", "_live_writes", "discarded_records", "send")
+    __slots__ = ("_gathered", "_gathered_bytes", "_live_writes", "dictionaries", "discarded_records", "send")
 
     # What feeds bring is marked as retained, whatever the subscription says.
     feeds_are_retained = True
@@ -44,7 +47,7 @@ class MqttSubscriber(PacedSubscriber):
     ) -> None:
         super().__init__(engine, session, kind, drops)
         self.send = write
-        self._introductions = Introductions() if kind.aware else None
+        self.dictionaries = self._connection_dictionaries()
         self.discarded_records = 0
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
@@ -59,6 +62,16 @@ class MqttSubscriber(PacedSubscriber):
             self._live_writes.add(self)
         self._gather_more(data)
 
+    def _connection_dictionaries(self) -> ConnectionDictionaries | None:
+        if not self.kind.aware:
+            return None
+        return self._engine.dictionary_links.connection(self.session.client_id, self.introduce)
+
+    def leave(self) -> None:
+        super().leave()
+        if self.dictionaries is not None:
+            self._engine.dictionary_links.ended(self.dictionaries.link)
+
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
         missed = first - self.lagging.get(group, first)
@@ -69,11 +82,18 @@ class MqttSubscriber(PacedSubscriber):
     # -- deliveries
 
     def write_tagged(self, encoded: EncodedBlock) -> None:
-        """Introduce dictionaries and aliases before their first use on this connection."""
-        if self._introductions is not None and (encoded.aliases or encoded.dictionaries):
+        """The form for the dictionaries that this connection has; aliases are introduced before their first use."""
+        own = self.dictionaries
+        if own is not None:
+            encoded = own.form(encoded)
+        self._write_introduced(encoded)
+
+    def _write_introduced(self, encoded: EncodedBlock) -> None:
+        own = self.dictionaries
+        if own is not None and (encoded.aliases or encoded.dictionaries):
             for dictionary in encoded.dictionaries:
                 self.introduce(dictionary)
-            lacking = self._introductions.lacking(self._engine.aliases, sorted(encoded.aliases))
+            lacking = own.introductions.lacking(self._engine.aliases, sorted(encoded.aliases))
             for binding in lacking:
                 bound = self._engine.recoder.get(binding.dictionary)
                 if bound is not None:
@@ -83,15 +103,19 @@ class MqttSubscriber(PacedSubscriber):
 
     def introduce(self, dictionary: Dictionary) -> None:
         """Send a dictionary once a connection."""
-        if self._introductions is not None and self._introductions.needs_dictionary(dictionary.id):
+        own = self.dictionaries
+        if own is not None and own.introductions.needs_dictionary(dictionary.id):
             topic = dictionary_topic(dictionary.family)
             self.write(encode_qos0_run(self.kind.version, topic, [dictionary.pack()], True))
+
+    def gets_dictionary(self, dictionary: Dictionary) -> bool:
+        return self.dictionaries is None or self.dictionaries.gets(dictionary)
 
     @property
     def takes_packets(self) -> bool:
         """All but dictionary-aware sessions: what was introduced to those decides what comes next. Nor those of whose
         publications each is looked at."""
-        return self._introductions is None and not self.chooses
+        return self.dictionaries is None and not self.chooses
 
     def take_packets(self, group: int, runs: Iterable[RunPackets]) -> bool:
         """Up to WRITE_BYTES at once, no more than there is room for; the cursor stays at the first that is not sent."""
@@ -159,23 +183,27 @@ class MqttSubscriber(PacedSubscriber):
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""
-        payloads, tags = self._engine.encoder.payloads(self.kind, view)
-        streamed = self._streamed(view, grants) if self.kind.streams and view.batches else ()
+        streamed: Sequence[int] = self._streamed(view, grants) if self.kind.streams and view.batches else ()
+        form = self._form(view, grants, streamed)
+        payloads, tags = self._payloads(view, form)
         if streamed:
             payloads, tags = view.with_frames(payloads, tags, streamed)
         parts: list[bytes] = []
         aliases: set[int] = set()
+        sent = SentRuns()
         at, offset = 0, view.block.first
         stopped: int | None = None
-        for run in view.block.meta.runs:
+        for index, run in enumerate(view.block.meta.runs):
             offset += run.skip
             count = run.count
             grant = self.granting(view, run, grants[run.topic])
             if grant is not None and not view.expired(run):
                 data, dealt_with = self._run(view, run, grant, payloads[at : at + count], offset, False)
                 parts.append(data)
-                if tags:
+                if form is not None:
                     aliases.update(tags[at : at + dealt_with])
+                    if dealt_with == count and run.topic not in streamed:
+                        sent.add_of(form, index)
                 if dealt_with < count:
                     stopped = offset + dealt_with
                     self._window_full = True
@@ -185,10 +213,47 @@ class MqttSubscriber(PacedSubscriber):
             offset += count
         data = b"".join(parts)
         if data:
-            self.write_tagged(EncodedBlock(data, frozenset(aliases), 0, view.dictionaries(streamed)))
+            self._write_chosen(EncodedBlock(data, frozenset(aliases), 0, view.dictionaries(streamed)), sent)
         if stopped is None:
             took(self, view, streamed)
         return stopped
+
+    def _form(self, view: BlockView, grants: Grants, streamed: Sequence[int] = ()) -> TaggedBlock | None:
+        """The form for the dictionaries that this connection has, or gets now; None where it takes none."""
+        own, encoder = self.dictionaries, self._engine.encoder
+        if own is None:
+            return None
+        form = encoder.form(view)
+        wanted = dict.fromkeys(
+            [
+                form.used[index]
+                for index, run in enumerate(view.block.meta.runs)
+                if form.with_bytes[index] and grants[run.topic] is not None and run.topic not in streamed
+            ]
+        )
+        lacking = own.lacking(wanted)
+        if not lacking:
+            return form
+        return encoder.form(view, own.instead(lacking, lambda instead: encoder.form(view, instead)))
+
+    def _payloads(self, view: BlockView, form: TaggedBlock | None) -> tuple[list[bytes | None], list[int]]:
+        if form is None:
+            return self._engine.encoder.payloads(self.kind, view)
+        return form.payloads, form.tags
+
+    def _write_chosen(self, encoded: EncodedBlock, sent: SentRuns) -> None:
+        """What was put together of the form for this connection."""
+        own = self.dictionaries
+        if own is not None:
+            own.account(sent.sent(self._engine.encoder.savings))
+        self._write_introduced(encoded)
+
+    def _write_one(self, form: TaggedBlock | None, data: bytes, tags: list[int]) -> None:
+        """`_write_chosen` of a block of one run."""
+        sent = SentRuns()
+        if form is not None:
+            sent.add_of(form, 0)
+        self._write_chosen(EncodedBlock(data, frozenset(tags)), sent)
 
     def _streamed(self, view: BlockView, grants: Grants) -> list[int]:
         """The topics of which it gets frames: it is in step, and nothing of theirs is withheld or of QoS 2.
@@ -265,14 +330,15 @@ class MqttSubscriber(PacedSubscriber):
         run = block.meta.runs[0]
         grant = self.granting(view, run, grants[run.topic])
         if grant is not None and not view.expired(run):
-            payloads, tags = self._engine.encoder.payloads(self.kind, view)
+            form = self._form(view, grants)
+            payloads, tags = self._payloads(view, form)
             data, dealt_with = self._run(view, run, grant, payloads, block.first + run.skip, self.feeds_are_retained)
             if dealt_with == 0:
                 self._window_full = True
                 self.block()
                 return False
             if data:
-                self.write_tagged(EncodedBlock(data, frozenset(tags)))
+                self._write_one(form, data, tags)
         return True
 
     def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:
@@ -292,7 +358,8 @@ class MqttSubscriber(PacedSubscriber):
                 found = chosen(view, tuple(map(self.grant, block.meta.topics)), self._engine.encoder)
                 granted = None if found is None else found.grants[found.view.block.meta.runs[0].topic]
             grant = self.granting(view, run, granted) or Grant(resend.qos)
-            payloads, tags = self._engine.encoder.payloads(self.kind, view)
+            form = self._form(view, (grant,) * len(view.block.meta.topics))
+            payloads, tags = self._payloads(view, form)
             properties = run_properties(self.kind, run, grant, view.block.time_us, view.now_us)
             fit = self._engine.encoder.fitting(self.kind, topic, payloads, resend.qos, properties)
             if not fit:
@@ -302,4 +369,4 @@ class MqttSubscriber(PacedSubscriber):
             data = encode_qos_run(
                 self.kind.version, topic, fit, resend.qos, [resend.packet_id], retain, True, properties
             )
-            self.write_tagged(EncodedBlock(data, frozenset(tags)))
+            self._write_one(form, data, tags)

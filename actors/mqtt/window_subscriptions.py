@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.points_in_time import FOREVER_US, US_PER_S, parse_last, parse_time
 
+from ..broker.dictionaries.link_choice import ConnectionDictionaries
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants
 from ..broker.feeds.last_feed import LastFeed
 from .codec.packets import Properties
@@ -63,8 +64,8 @@ class WindowSubscriber(MqttSubscriber):
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, until_us: int) -> None:
         # What `main` gets too would come twice: no topic stream.
-        super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
         self._main = main
+        super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
         self._until_us = until_us
         self._timer: asyncio.TimerHandle | None = None
         self.ready = False
@@ -86,9 +87,13 @@ class WindowSubscriber(MqttSubscriber):
         """Never `ready`: every block's time is looked at first."""
         self.ready = False
 
-    def write_tagged(self, encoded: EncodedBlock) -> None:
-        """Introductions are the connection's."""
-        self._main.write_tagged(encoded)
+    def _connection_dictionaries(self) -> ConnectionDictionaries | None:
+        """The connection's."""
+        return self._main.dictionaries
+
+    def _write_introduced(self, encoded: EncodedBlock) -> None:
+        """In the order of the connection."""
+        self._main._write_introduced(encoded)
 
     def offer(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> None:
         """A live block, unless its time is over."""

@@ -1,6 +1,7 @@
 """Dictionaries that change under load, and what is wrong with them on the wire: real clients against a real broker.
 
-The rules are those of `compression.wire`. Clients: `lexicast.mqtt` (one of them stays on the first dictionary it was
+The rules are those of `compression.wire`; every link gets every dictionary at once here, whether it pays or not (when
+it pays: test_link_dictionaries). Clients: `lexicast.mqtt` (one of them stays on the first dictionary it was
 given), plain paho with MQTT 5 and 3.1.1, Python clients that compress and that do not.
 """
 
@@ -27,6 +28,7 @@ from lexicast.actors.mqtt.codec.packets import V5, Disconnect, Publish
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
+from lexicast.compression.link_dictionaries import LinkDictionaries
 from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY, Binding, Bindings, Recoder
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
@@ -53,6 +55,13 @@ def eventually(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come true within {WAIT_S:.0f} s"
         time.sleep(0.002)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_at_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LinkDictionaries, "is_due", lambda link, family, dictionary, *_: link.held(family) != dictionary)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +245,7 @@ def test_everything_arrives_in_order_through_six_changes_under_load() -> None:
             changing.join()
             # A few more, so that every version is really published with.
             eventually(lambda: all(publisher.published() for publisher in publishers), "acknowledgements")
+            publishers[0].publish(1)
             eventually(partial(holds, publishers[0], version), "the aware publisher's newest dictionary")
             for publisher in publishers:
                 publisher.publish(10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.actors.broker import streaming
-from lexicast.actors.broker.encoding import LINK, BlockView, Encoder, Grant, Kind
+from lexicast.actors.broker.dictionaries.link_choice import ConnectionDictionaries, DictionaryLinks
+from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.live_delivery import LiveWrites
 from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
 from lexicast.actors.broker.subscriber import Subscriber
+from lexicast.actors.broker.tagging import Instead
 from lexicast.actors.client.decoder import Decoder, Frames
 from lexicast.actors.client.dictionaries import Dictionaries
 from lexicast.actors.mqtt.codec import PacketReader
@@ -60,6 +62,27 @@ def dictionary(version: int) -> Dictionary:
     return Dictionary(FAMILY, codec, b"line %d " % version * 20, created_us=version)
 
 
+class AllAtOnce(DictionaryLinks):
+    """Every link gets every dictionary when it is needed first."""
+
+    def __init__(self) -> None:
+        """Nothing is accounted."""
+
+    def connection(self, client_id: str, send: Callable[[Dictionary], None]) -> ConnectionDictionaries:
+        return EveryDictionary(self, client_id, send)
+
+
+class EveryDictionary(ConnectionDictionaries):
+    def form(self, first: EncodedBlock) -> EncodedBlock:
+        return first
+
+    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], object]) -> Instead:
+        return ()
+
+    def gets(self, dictionary: Dictionary) -> bool:
+        return True
+
+
 class Broker:
     """The parts of an engine that deliver."""
 
@@ -68,6 +91,7 @@ class Broker:
         self.newest: Dictionary | None = None
         self.opted_out = OptedOut([SECRET])
         self.encoder = Encoder(self.recoder, self.aliases, self._newest, self.opted_out)
+        self.dictionary_links = AllAtOnce()
         self.streamer = Streamer(self.recoder, self._newest, self.opted_out, records_per_s)
         self.subscriptions = self
         self.live = SimpleNamespace(writes=LiveWrites())

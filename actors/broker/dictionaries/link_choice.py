@@ -1,0 +1,176 @@
+"""Which dictionaries each link of a broker gets (TAPD): the accounts of links, kept where their payloads pass.
+
+`compression.link_dictionaries` decides. Here stands what it is asked about: what the newest dictionaries would save, in
+either direction, and the one question whether a link may have a dictionary at all (`DictionaryLinks.allows`).
+
+A connection is one link for both directions (`ConnectionDictionaries`): its client publishes with any dictionary that
+it was sent. What a subscriber is sent is made for all who have the same dictionaries (`broker.encoding`), so a
+connection only says which form it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from lexicast.compression.link_dictionaries import NONE, FamilySavings, LinkDictionaries, LinkTotals, threshold_of
+from lexicast.compression.wire import Introductions
+
+if TYPE_CHECKING:
+    from lexicast.compression.dictionary import Dictionary
+    from lexicast.compression.wire import Recoder
+
+    from ..encoding import EncodedBlock
+    from ..tagging import Instead, SentBytes
+    from .keeper import DictionaryKeeper
+
+# A binding that the client or the broker sends once for each dictionary of a connection.
+BINDING_BYTES: Final = 9
+
+
+class DictionaryLinks:
+    """All links of a broker. `delivered`, `published`: what dictionaries save to subscribers, from publishers."""
+
+    def __init__(self, keeper: DictionaryKeeper, recoder: Recoder, delivered: FamilySavings) -> None:
+        self.keeper = keeper
+        self.recoder = recoder
+        self.delivered = delivered
+        self.published = FamilySavings()
+        self._ended = LinkTotals()
+
+    def allows(self, client_id: str, family: bytes) -> bool:
+        """Whether a client's link may have dictionaries of a family: they hold pieces of its messages.
+
+        The one place that says so. There are no read permissions yet, so everybody may.
+        """
+        return True
+
+    def connection(self, client_id: str, send: Callable[[Dictionary], None]) -> ConnectionDictionaries:
+        """A client has connected; `send` sends it a dictionary that it lacks."""
+        return ConnectionDictionaries(self, client_id, send)
+
+    def ended(self, link: LinkDictionaries) -> None:
+        """The client has gone; what its link got, paid and saved counts on."""
+        self._ended = self._ended.plus(link.account())
+
+    def totals(self, links: Iterable[LinkDictionaries]) -> LinkTotals:
+        """Of the links that there are, and of those that have ended."""
+        totals = self._ended
+        for link in links:
+            totals = totals.plus(link.account())
+        return totals
+
+
+class ConnectionDictionaries:
+    """One connection's: what it has (`introductions`), what it earned (`link`), and which form of a block it takes.
+
+    `reads_history`: what it publishes may be compressed against its own past.
+    """
+
+    __slots__ = ("_client_id", "_links", "_send", "introductions", "link", "reads_history")
+
+    def __init__(self, links: DictionaryLinks, client_id: str, send: Callable[[Dictionary], None]) -> None:
+        self._links = links
+        self._client_id = client_id
+        self._send = send
+        self.link = LinkDictionaries(threshold_of(client_id))
+        self.introductions = Introductions()
+        self.reads_history = False
+
+    # -- towards the client
+
+    def form(self, first: EncodedBlock) -> EncodedBlock:
+        """The form of a block that this link takes; to be sent, for it is accounted."""
+        sent, other = first.sent, first.other
+        if sent is None:
+            return first
+        taken = first
+        if other is not None and (lacking := self.lacking(sent.named)):
+            instead = self.instead(lacking, other.measure)
+            if instead:
+                taken = other.form(instead)
+                sent = taken.sent or sent
+        self.account(sent)
+        return taken
+
+    def lacking(self, named: Iterable[int]) -> list[int]:
+        """Those that the client does not have."""
+        knows = self.introductions.knows
+        return [id for id in named if not knows(id)]
+
+    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], object]) -> Instead:
+        """What is used in the place of dictionaries that it lacks, once those that are due have been sent. `measure`
+        makes a form, from which follows what dictionaries save."""
+        dictionaries = [found for id in lacking if (found := self._links.recoder.get(id)) is not None]
+        instead = tuple([(each.id, held) for each in dictionaries if (held := self._held(each)) != each.id])
+        if instead:
+            measure(instead)
+        return tuple([(each.id, used) for each in dictionaries if (used := self._used(each)) != each.id])
+
+    def _held(self, dictionary: Dictionary) -> int:
+        return self.link.held(dictionary.family)
+
+    def gets(self, dictionary: Dictionary) -> bool:
+        """Whether it has this dictionary, which a topic stream begins with, or gets it now."""
+        return self.introductions.knows(dictionary.id) or self._used(dictionary) == dictionary.id
+
+    def _used(self, dictionary: Dictionary) -> int:
+        """What its family's payloads are compressed with towards this link: perhaps a dictionary that it gets now."""
+        links, family = self._links, dictionary.family
+        newest = links.keeper.families.newest(family) or dictionary
+        held = self.link.held(family)
+        if held != newest.id:
+            self._offer(newest, links.delivered.share(newest.id, held))
+        return self.link.held(family)
+
+    def account(self, sent: SentBytes) -> None:
+        """It was sent."""
+        link = self.link
+        link.unclaimed_bytes += sent.plain_bytes
+        link.saved_bytes += sent.saved_bytes
+        for family, size in sent.outdated:
+            link.carried_outdated(family, size)
+
+    # -- from the client
+
+    def published(
+        self, topic: bytes, used: int, payloads: Sequence[bytes], sizes: int, raw: Callable[[bytes], bytes]
+    ) -> None:
+        """Payloads of a topic have come, `sizes` bytes of them on the link with the dictionary `used` (NONE: without
+        one). `raw` decompresses one. The client may be sent a dictionary."""
+        links, link = self._links, self.link
+        if used != NONE:
+            link.saved_bytes += links.published.saved_bytes(used, sizes)
+            self.named(used)
+        newest = links.keeper.newest(topic)
+        if newest is None:
+            link.unclaimed_bytes += sizes if used == NONE else 0
+            return
+        held = link.held(newest.family)
+        if newest.id in (used, held) or (used == NONE and held != NONE):
+            return
+        if held == NONE:
+            link.unclaimed_bytes += sizes
+        else:
+            link.carried_outdated(newest.family, sizes)
+        if links.published.wants(newest.id, used):
+            with_newest = len(links.recoder.encode(raw(payloads[0]), newest).data)
+            links.published.note(newest.id, used, 1, sizes // len(payloads), 1 + with_newest)
+        self._offer(newest, links.published.share(newest.id, used))
+
+    def named(self, id: int) -> None:
+        """The client uses a dictionary: it has it, from an earlier connection perhaps."""
+        if self.introductions.needs_dictionary(id):
+            dictionary = self._links.recoder.get(id)
+            if dictionary is not None:
+                self.link.found(dictionary.family, id)
+
+    def _offer(self, newest: Dictionary, share: float) -> None:
+        """Send a family's newest dictionary if that is due."""
+        link, links = self.link, self._links
+        cost = len(newest.pack()) + BINDING_BYTES
+        if self.introductions.knows(newest.id):
+            link.found(newest.family, newest.id)
+        elif link.is_due(newest.family, newest.id, cost, share) and links.allows(self._client_id, newest.family):
+            link.take(newest.family, newest.id, cost, share)
+            self._send(newest)
