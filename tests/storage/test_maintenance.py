@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lexicast.actors.cli.store import store as store_app
-from lexicast.cluster.blocks import PUBLICATIONS, Block, Meta, Run, pack_meta
+from lexicast.cluster.blocks import PUBLICATIONS, Block, Mark, Meta, Run, pack_meta
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import StoreError, StoreFormatError, StorePoisonedError
 from lexicast.storage.dualdb.batches import PUBLISH, SUBSCRIBE
@@ -131,6 +131,20 @@ def test_repair_keeps_every_undamaged_record_and_clears_poison(tmp_path: Path) -
         del wanted[offset]
     assert found_in(store) == wanted
     store.commit([block(400, [b"goes on"], b"t0")])
+    store.close()
+
+
+def test_repair_takes_no_sessions_generation_for_a_place_in_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    store = open_store(directory)
+    run = Run(0, 0, 2, 0, 0, None, -1, 1)
+    meta = pack_meta(Meta((b"t0",), (run,), (), (Mark(0, b"uid", 7, START_US),), (), ()))
+    store.commit([Block(0, 1, 0, 0, START_US, PUBLICATIONS, meta, (1).to_bytes(4, "little"), b"x")])
+    store.close()
+    maintenance.repair(directory)
+    store = open_store(directory)
+    assert (store.tables.mark(0, b"uid", 7), store.tables.generation(0, b"uid")) == (0, START_US)
+    assert store.tails()[0].last == 0
     store.close()
 
 
