@@ -64,6 +64,8 @@ class Members:
     # Of each broker those that stand in for it, the nearer one first; see `actors.coordination.backups`.
     backups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     matchers: dict[str, Member] = field(default_factory=dict)
+    # Where content subscriptions lie, as `hpartition.live_map.LiveMap.to_plain`.
+    cells: tuple[Any, ...] | None = None
 
     def sites(self) -> dict[str, Site]:
         """Where the coordinators are."""
@@ -155,6 +157,10 @@ class OperatedCoordination(Coordination, Protocol):
     async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
         """`broker` lives; `sample`: what its subscribers want (`ft.interest_sample`), None: that is as it was. False:
         nothing is known of it. Raises PeerError."""
+        ...
+
+    async def cells_report(self, broker: str, report: tuple[Any, ...]) -> None:
+        """What `broker` tells of conditions (`hpartition.cell_report`). Raises PeerError."""
         ...
 
     async def drain_node(self, node: str, leaving: bool) -> None:

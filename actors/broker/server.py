@@ -25,6 +25,7 @@ from .coordinator_events import CoordinatorEvents
 from .engine import BrokerEngine
 from .interest_reports import InterestReports
 from .link_sockets import LinkSockets
+from .matching.cell_reports import CellReports
 from .pipelines.pipeline import Pipeline
 from .python_clients.port import ClientPort
 
@@ -80,6 +81,7 @@ class BrokerServer:
         )
         sessions = self.mqtt.sessions
         self._events = CoordinatorEvents(engine, sessions.requests, sessions.resumed, self._room)
+        self._cells = self._cell_reports()
         self._meter, self._behind = Meter(), Since()
         self._loops: list[asyncio.Task[None]] = []
         self._leaving = False
@@ -130,6 +132,8 @@ class BrokerServer:
         await self.mqtt.start(mqtt.host or self.config.node.host, mqtt.port, self.cluster.cluster_id)
         self._loops.append(keep_going(self._measure(), "measuring"))
         self._loops.append(keep_going(self._reports().run(), "telling what subscribers want"))
+        if self._cells is not None:
+            self._loops.append(keep_going(self._cells.run(), "reporting conditions"))
 
     def _opened(self, link: Link) -> LinkUser | None:
         """A link was opened: by a client, or by a matcher, which is told what subscribers' conditions are."""
@@ -137,6 +141,11 @@ class BrokerServer:
             return self.clients.opened(link)
         told = self.engine.subscriptions.told_conditions
         return None if told is None else told.opened(link)
+
+    def _cell_reports(self) -> CellReports | None:
+        """None where there are no matchers."""
+        told, columns = self.engine.subscriptions.told_conditions, self.engine.event_columns
+        return None if told is None or columns is None else CellReports(self.name, self.coordination, told, columns)
 
     def _reports(self) -> InterestReports:
         filters, most = self.engine.subscriptions.filters, self.config.mqtt.connections_max
@@ -171,6 +180,8 @@ class BrokerServer:
         leaders = {group: state.leader for group, state in members.groups.items()}
         self.engine.coordinators.follow(members.coordinators.values(), self._pipeline, leaders)
         self._brokers = broker_list(members, self.name)
+        if self._cells is not None:
+            self._cells.follow(members.cells)
         leaving = self.config.node.own_name() in members.leaving
         if leaving != self._leaving:
             self._leaving = leaving

@@ -124,6 +124,9 @@ class CoordinationActor:
         """See `CoordinationServer`; so are the next two."""
         await (await self._serving()).add_coordinators(nodes)
 
+    async def cells_report(self, broker: str, report: tuple[Any, ...]) -> None:
+        await (await self._serving()).cells_report(broker, report)
+
     async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
         return await (await self._serving()).broker_lives(broker, sample)
 

@@ -48,6 +48,10 @@ class BrokerBackups:
         self._began_s: float | None = None
         self._weighed_s = -WEIGHED_S
 
+    def by_broker(self) -> dict[str, tuple[str, ...]]:
+        """The assignment, the nearer one first."""
+        return {name: (*filter(None, each),) for name, each in self.in_force.items()}
+
     def told(self, broker: str, sample: InterestSample | None, now_s: float) -> bool:
         """A broker lives; `sample`: what its subscribers want, None where that is as it was. False: it is not known
         here, and wanted."""

@@ -30,13 +30,14 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import StaleEpochError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState, Leadership, assign
-from lexicast.cluster.membership import BROKER, COORDINATOR, KINDS, ClusterInfo, Member, Members
+from lexicast.cluster.membership import BROKER, COORDINATOR, KINDS, MATCHER, ClusterInfo, Member, Members
 from lexicast.cluster.placement import Site, balanced, successors, wanted_copies
 from lexicast.cluster.recovery import UNKNOWN
 from lexicast.ft.interest_sample import read_sample
 from lexicast.storage.registry import Registry
 
 from .backups import BACKUPS_KEY, BrokerBackups
+from .content_cells import ContentCells
 from .nodes import Nodes
 from .recovering import KEY_BYTES, Recovery
 from .registry_recovery import RegistryRecovery
@@ -86,6 +87,7 @@ class CoordinationServer(RegistryRecovery):
         self._members: dict[str, dict[str, Member]] = {kind: {} for kind in KINDS}
         self._nodes = Nodes(registry)
         self._backups = BrokerBackups(registry)
+        self._cells = ContentCells()
         self._version = 0
         self._leadership = Leadership({})
         # The states as the registry has them: what is decided, and not made durable, is taken back to these.
@@ -197,8 +199,8 @@ class CoordinationServer(RegistryRecovery):
                 pass  # nothing changed: the caller sees the same version
         coordinators, brokers, samplers, matchers = (dict(self._members[kind]) for kind in KINDS)
         states, leaving = self._leadership.states(), self._nodes.leaving
-        backups = {name: (*filter(None, each),) for name, each in self._backups.in_force.items()}
-        return Members(self._version, coordinators, brokers, samplers, states, leaving, backups, matchers)
+        backups, cells = self._backups.by_broker(), self._cells.map
+        return Members(self._version, coordinators, brokers, samplers, states, leaving, backups, matchers, cells)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         await self._wait_founded()
@@ -275,12 +277,11 @@ class CoordinationServer(RegistryRecovery):
         self._commit_groups(changed)
         return changed
 
-    # -- brokers that stand in for each other
+    # -- brokers that stand in for each other, and their subscribers' conditions
 
     async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
         """See `OperatedCoordination`."""
-        known = read_sample(sample) if sample is not None else None
-        return self._backups.told(broker, known, time.monotonic())
+        return self._backups.told(broker, None if sample is None else read_sample(sample), time.monotonic())
 
     def assign_backups(self) -> None:
         """A few brokers get other backups, where they must or that pays."""
@@ -288,6 +289,15 @@ class CoordinationServer(RegistryRecovery):
         if assigned is not None:
             self._commit_version({BACKUPS_KEY: {name: list(backups) for name, backups in assigned.items()}})
             self._backups.in_force = assigned
+
+    async def cells_report(self, broker: str, report: tuple[Any, ...]) -> None:
+        """See `OperatedCoordination`."""
+        self._cells.told(broker, report, time.monotonic())
+
+    def plan_cells(self) -> None:
+        """A step of the cells' plan."""
+        if self._cells.turn(self._members[BROKER], self._members[MATCHER], time.monotonic()):
+            self._commit_version({})
 
     # -- nodes that come and go
 
@@ -370,6 +380,7 @@ class CoordinationServer(RegistryRecovery):
             "coordinators": list(self._cluster["coordinators"]),
             "nodes": self._nodes.status(self._leadership.states(), self._members),
             "backups": self._backups.status(),
+            "cells": self._cells.status(),
             "homes": {kind: self._nodes.homes(kind) for kind in KINDS},
             "groups": self._cluster["groups"],
             "group_states": groups,

@@ -38,6 +38,7 @@ BALANCE_PERIOD_S: Final = 1.0
 BALANCE_AFTER_S: Final = 10.0
 BALANCED_AT_ONCE: Final = 4
 BACKUPS_PERIOD_S: Final = 2.0
+CELLS_PERIOD_S: Final = 0.5
 
 
 class _Ended:
@@ -82,6 +83,7 @@ class CoordinatorWatch:
             keep_going(self._follow(), "following which coordinators there are"),
             keep_going(self._balance(), "evening out who leads how much"),
             keep_going(self._assign_backups(), "assigning backups"),
+            keep_going(self._plan_cells(), "planning cells"),
         ]
 
     async def stop(self) -> None:
@@ -125,6 +127,11 @@ class CoordinatorWatch:
         while True:
             await asyncio.sleep(BACKUPS_PERIOD_S)
             _decided(self._server.assign_backups)
+
+    async def _plan_cells(self) -> None:
+        while True:
+            await asyncio.sleep(CELLS_PERIOD_S)
+            _decided(self._server.plan_cells)
 
     async def _watch(self, member: Member) -> None:
         hello, loop = (COORDINATION_ROLE, COORDINATION_ROLE, 1), asyncio.get_running_loop()

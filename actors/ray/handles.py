@@ -189,6 +189,9 @@ class RayCoordination:
         held: dict[int, GroupState] = await self._reference().call_retried("change_groups", changes)
         return held
 
+    async def cells_report(self, broker: str, report: tuple[Any, ...]) -> None:
+        await self._reference().call("cells_report", broker, report)
+
     async def broker_lives(self, broker: str, sample: tuple[Any, ...] | None) -> bool:
         known: bool = await self._reference().call("broker_lives", broker, sample)
         return known

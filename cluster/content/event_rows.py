@@ -9,7 +9,7 @@ lead to, and everything else is an empty map, which no comparison holds of, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -58,17 +58,12 @@ def _layout(names: tuple[str, ...]) -> _Layout:
     return _Layout([parse_name(name) for name in names])
 
 
-def pack_rows(
-    records: Sequence[ContentRecord], names: tuple[str, ...], unreadable: Collection[int] = frozenset()
-) -> bytes:
-    """The rows of records, whose reader knows the `names` (canonical texts), NAMES_MAX at most; `unreadable`: numbers
-    of those whose payloads cannot be read here. Raises UsageError."""
+def pack_rows(records: Sequence[ContentRecord], names: tuple[str, ...]) -> bytes:
+    """The rows of records, whose reader knows the `names` (canonical texts), NAMES_MAX at most. Raises UsageError."""
     layout = _layout(names)
     topics: dict[bytes, int] = {}
     numbers = [topics.setdefault(record.topic, len(topics)) for record in records]
     rows = [_row(record, layout, topic) for record, topic in zip(records, numbers, strict=True)]
-    for number in unreadable:
-        rows[number] = [numbers[number]]
     try:
         packed: bytes = msgpack.packb((names, tuple(topics), rows))
     except (ValueError, OverflowError, UnicodeEncodeError):  # a number beyond 64 bits somewhere

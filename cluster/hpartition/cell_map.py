@@ -58,22 +58,29 @@ class CellPlace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CellMap:
-    """One version of what all members know. `copies`: of cells that have more than one."""
+    """One version of what all members know. `copies`: of cells that have others than `copies_each`."""
 
     partition: Partition
     places: CellPlaces
     splits: Mapping[CellId, Split] = field(default_factory=dict)
     copies: Mapping[CellId, int] = field(default_factory=dict)
     handovers: Mapping[CellId, Handover] = field(default_factory=dict)
+    copies_each: int = 1
 
     def holders(self, low: Floats, high: Floats) -> set[CellPlace]:
         """Everywhere a subscription [dimensions] has to be."""
         found: set[CellPlace] = set()
         for base in self.partition.cells_of_box(low, high):
-            for cell in parts_of_box(self.splits, base, low, high):
-                found.update(self._old(cell))
-                if (handover := self.handovers.get(cell)) is not None:
-                    found.update(self._new(cell, handover, low, high))
+            found |= self.holders_in(base, low, high)
+        return found
+
+    def holders_in(self, base: CellId, low: Floats, high: Floats) -> set[CellPlace]:
+        """Those of a cell of the partition that it overlaps."""
+        found: set[CellPlace] = set()
+        for cell in parts_of_box(self.splits, base, low, high):
+            found.update(self._old(cell))
+            if (handover := self.handovers.get(cell)) is not None:
+                found.update(self._new(cell, handover, low, high))
         return found
 
     def candidates(self, point: Sequence[float]) -> list[CellPlace]:
@@ -166,7 +173,7 @@ class CellMap:
         if copies is None and cell.halves:
             parent = self._parent(cell)
             copies = self.copies.get(parent) if parent in self.handovers else None
-        return self._at(cell, copies or 1)
+        return self._at(cell, copies or self.copies_each)
 
     def _new(self, cell: CellId, handover: Handover, low: Floats, high: Floats) -> list[CellPlace]:
         """Where a subscription that overlaps the cell has to be as well."""

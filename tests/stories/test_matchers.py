@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lexicast.actors.broker.encoding import Grant
+from lexicast.actors.broker.matching import cell_reports
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.parsed import predicate
+from lexicast.cluster.hpartition import planning
+from lexicast.cluster.hpartition.heat import CellLoad, HeatCause, HotCell
+from lexicast.cluster.hpartition.partition import CellId
 from lexicast.cluster.topics.names import matches
 
 from ..support.harness import Cluster, Stream, eventually
@@ -138,8 +142,11 @@ class Passenger:
         self.gone = False
 
     def has_all(self) -> bool:
-        """As many as it is owed."""
-        return len(self.stream.received) >= len(self.owed)
+        """What it is owed; it may have got something before that too."""
+        if len(self.stream.received) < len(self.owed):
+            return False
+        got, owed = self.by_topic(self.stream.payloads()), self.by_topic(self.owed)
+        return all([got.get(carrier, [])[-len(numbers) :] == numbers for carrier, numbers in owed.items()])
 
     @staticmethod
     def by_topic(payloads: list[bytes]) -> dict[str, list[int]]:
@@ -185,7 +192,7 @@ class Airport:
         self.passengers: list[Passenger] = []
         self.number = 0
         self.acts = [*[self.comes] * 4, *[self.goes] * 3, *[self.publishes] * 60]
-        self.acts += [self.matcher_dies, self.matcher_comes, self.matcher_comes]
+        self.acts += [self.matcher_dies, self.matcher_comes, self.matcher_comes, *[self.cells_change] * 4]
 
     async def comes(self) -> None:
         """A subscriber comes."""
@@ -220,8 +227,8 @@ class Airport:
             await self.cluster.stop_matcher(self.dice.choice(list(self.cluster.matchers)))
 
     async def matcher_comes(self) -> None:
-        """At most two."""
-        if absent := {"matcher-0", "matcher-1"}.difference(self.cluster.matchers):
+        """At most four."""
+        if absent := {f"matcher-{i}" for i in range(4)}.difference(self.cluster.matchers):
             await self.cluster.start_matcher(self.dice.choice(sorted(absent)))
 
     async def link_breaks(self) -> None:
@@ -230,6 +237,10 @@ class Airport:
         if pipeline.link is not None:
             pipeline.link.abort()
             await pipeline.wait_linked()
+
+    async def cells_change(self) -> None:
+        """Another step of the cells' plan."""
+        self.cluster.coordination.plan_cells()
 
     async def acts_once(self) -> None:
         """Something happens."""
@@ -240,8 +251,29 @@ class Airport:
             await self.link_breaks()
 
 
+def any_cell_is_hot(dice: random.Random) -> Callable[..., list[HotCell]]:
+    """Of the cells that are asked some, for any reason."""
+
+    def hot_cells(loads: Mapping[CellId, CellLoad], matchers: int, copies: Mapping[CellId, int]) -> list[HotCell]:
+        asked = sorted(loads)
+        return [
+            HotCell(cell, dice.choice(list(HeatCause)), dice.randrange(1, matchers + 1))
+            for cell in dice.sample(asked, min(2, len(asked)))
+        ]
+
+    return hot_cells
+
+
 @pytest.mark.parametrize("seed", range(4))
-async def test_whoever_comes_and_goes_gets_what_is_owed(tmp_path: Path, seed: int) -> None:
+async def test_whoever_comes_and_goes_gets_what_is_owed(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cells, from the second condition on, which get copies or are split without a reason."""
+    monkeypatch.setattr(planning, "CONDITIONS_MIN", 2)
+    monkeypatch.setattr(planning, "EVENTS_MIN", 10)
+    monkeypatch.setattr(cell_reports, "LOOK_S", 0.002)
+    monkeypatch.setattr(cell_reports, "REPORT_S", 0.02)
+    monkeypatch.setattr(planning, "hot_cells", any_cell_is_hot(random.Random(seed)))
     names = ("coordinator-0", "coordinator-1")
     async with Cluster(tmp_path, config=MATCHED, coordinators=names) as cluster:
         await asyncio.gather(*map(cluster.start_coordinator, names))
@@ -249,11 +281,10 @@ async def test_whoever_comes_and_goes_gets_what_is_owed(tmp_path: Path, seed: in
         await cluster.start_matcher("matcher-0")
         airport = Airport(cluster, brokers, random.Random(seed))
         await airport.comes()
-        for _ in range(500):
+        for _ in range(700):
             await airport.acts_once()
         for passenger in airport.passengers:
             await eventually(passenger.has_all, "what is owed")
         await asyncio.sleep(0.1)  # what should not come
         for passenger in airport.passengers:
             passenger.check()
-        assert withheld(cluster) > 0

@@ -66,7 +66,7 @@ class ChoosingFilters:
                 self._samples += 1
                 self._chooses(subscriber, name, None)
             elif where is not None and _is_indexed(where):
-                self._told.begin((name, where.text))
+                self._told.begin((name, where))
                 self._chooses(subscriber, name, where)
             self._may_change(name)
 
@@ -93,7 +93,7 @@ class ChoosingFilters:
         if key in self._changing:
             self._given_up(key)
         if where is not None and _is_indexed(where):
-            self._told.begin((name, where.text))
+            self._told.begin((name, where))
             self._changing[key] = where
         else:
             self._leaving[name] += 1
@@ -102,7 +102,7 @@ class ChoosingFilters:
     def _given_up(self, key: tuple[Subscriber, bytes]) -> None:
         where = self._changing.pop(key)
         if where is not None:
-            self._told.end((key[1], where.text))
+            self._told.end((key[1], where))
         else:
             self._leaving[key[1]] -= 1
 
@@ -114,14 +114,14 @@ class ChoosingFilters:
             if name in own and (subscriber, name) in self._changing:
                 after = self._changing.pop((subscriber, name))
                 if before is not None:
-                    self._told.end((name, before.text))
+                    self._told.end((name, before))
                 if after is not None:
                     own[name] = after
                 else:
                     self._leaving[name] -= 1
                     self._drop(subscriber, name)
             elif name not in own and grant.where is not None and _is_indexed(grant.where):
-                self._told.begin((name, grant.where.text))
+                self._told.begin((name, grant.where))
                 self._chooses(subscriber, name, grant.where)
             self._may_change(name)
 
@@ -134,7 +134,7 @@ class ChoosingFilters:
             if name in own:
                 where = own[name]
                 if where is not None:
-                    self._told.end((name, where.text))
+                    self._told.end((name, where))
                 else:
                     self._samples -= 1
                 self._drop(subscriber, name)
@@ -209,3 +209,4 @@ class ChoosingFilters:
         """Nothing is told any more."""
         if self._settling is not None:
             self._settling.cancel()
+        self._told.close()

@@ -7,13 +7,23 @@ asks about, the broker reads these fields and sends them to the coordinator in f
 from __future__ import annotations
 
 from array import array
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, unpack_meta
+from lexicast.cluster.content.boxes import ColumnKind, column_value
+from lexicast.cluster.content.content_record import ContentRecord
+from lexicast.cluster.content.evaluation import Getter, getter
 from lexicast.cluster.content.event_rows import NAMES_MAX, pack_rows
+from lexicast.cluster.content.extraction import column_parts, columns_of
+from lexicast.cluster.content.nodes import Name
 from lexicast.cluster.content.parser import parse_name
 from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.hpartition.cell_report import SAMPLE_MAX
+from lexicast.cluster.hpartition.live_map import LiveMap
+from lexicast.cluster.hpartition.partition import CellId
 from lexicast.cluster.protocol.messages import WireEntry
 from lexicast.cluster.topics.names import TopicTrie
 
@@ -48,7 +58,12 @@ class EventColumns:
         self._filters: dict[bytes, _Names] = {}
         self._trie: TopicTrie[_Names, None] = TopicTrie()
         self._of_topic: dict[bytes, frozenset[str]] = {}
+        self.map = LiveMap()
+        self._dimensions: tuple[Name, ...] = ()
         self.told_records = 0
+        # Of what has been told: some, and how many lay in each cell; until somebody takes them.
+        self.seen: deque[dict[str, float]] = deque(maxlen=SAMPLE_MAX)
+        self.asked_cells: Counter[CellId] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._filters)
@@ -94,6 +109,11 @@ class EventColumns:
             found = self._of_topic[topic] = frozenset[str]().union(*some)
         return found
 
+    def follow(self, cells: LiveMap) -> None:
+        """Publications lie in these cells from now on."""
+        self.map = cells
+        self._dimensions = tuple([column_parts(column)[0] for column in cells.columns])
+
     # -- entries go
 
     def of_entries(self, wires: Iterable[WireEntry]) -> dict[int, list[Part]]:
@@ -103,29 +123,69 @@ class EventColumns:
         found = {}
         for number, wire in enumerate(wires):
             try:
-                if part := self._of_entry(wire):
-                    found[number] = [part]
+                if parts := self._of_entry(wire):
+                    found[number] = parts
             except LexicastError:  # a Python client's entry that is none: the coordinator refuses it
                 continue
         return found
 
-    def _of_entry(self, wire: WireEntry) -> Part | None:
+    def _of_entry(self, wire: WireEntry) -> list[Part]:
         group, meta, lengths, body = wire
         count = len(lengths) // U32
         if not 0 < count <= RECORDS_MAX:
-            return None
+            return []
         parsed = unpack_meta(meta)
         of_topics = [self._names_of(topic) for topic in parsed.topics]
         if not any(of_topics):
-            return None
+            return []
         names = tuple(sorted(frozenset[str]().union(*of_topics))[:NAMES_MAX])
         block = Block(group, 0, 0, count - 1, 0, PUBLICATIONS, meta, lengths, body, parsed)
         raw: Any = self._stored_compression.raw_kept(block) if parsed.dictionaries else None
         choice = BlockChoice(BlockView(block, 0, raw), self._encoder)
-        records = choice.records(reader_of(frozenset(map(parse_name, names))))
-        numbers = [number for number, run in enumerate(choice.runs) if of_topics[run.topic]]
-        self.told_records += len(numbers)
+        # Also the cells' dimensions, whoever asks for them: where a condition lies nobody else needs to know of it.
+        records = choice.records(reader_of(frozenset([*map(parse_name, names), *self._dimensions])))
         payloads = choice.payloads
-        unreadable = [at for at, number in enumerate(numbers) if payloads[number] is None]
-        rows = pack_rows([records[number] for number in numbers], names, unreadable)
-        return 0, tuple(self._matchers), array("I", numbers).tobytes(), rows
+        # Of what cannot be read here nothing is told: whoever is to have it by its topic gets it.
+        numbers = [n for n, run in enumerate(choice.runs) if of_topics[run.topic] and payloads[n] is not None]
+        if not numbers:
+            return []
+        self.told_records += len(numbers)
+        self._see(records[numbers[0]], names)
+        return [
+            (
+                self.map.version,
+                candidates,
+                array("I", some).tobytes(),
+                pack_rows([records[number] for number in some], names),
+            )
+            for candidates, some in self._by_candidates(records, numbers).items()
+        ]
+
+    def _by_candidates(
+        self, records: Sequence[ContentRecord], numbers: Sequence[int]
+    ) -> dict[tuple[str, ...], list[int]]:
+        """The records by who may be asked about them."""
+        if self.map.cells is None:
+            return {tuple(self._matchers): [*numbers]}
+        found: dict[tuple[str, ...], list[int]] = {}
+        points = columns_of([records[number] for number in numbers], self.map.columns).tolist()
+        for number, point in zip(numbers, points, strict=True):
+            cells, candidates = self.map.candidates(point)
+            self.asked_cells.update(cells)
+            found.setdefault(candidates, []).append(number)
+        return found
+
+    def _see(self, record: ContentRecord, names: Iterable[str]) -> None:
+        """One of an entry's records is kept for a while, as a point."""
+        fields, point = record.fields(), dict[str, float]()
+        for name in names:
+            value = _getter(name)(fields, record)
+            for kind in ColumnKind:
+                if (at := column_value(value, kind)) == at:  # no NaN
+                    point[name + kind.value] = at
+        self.seen.append(point)
+
+
+@lru_cache(4_096)
+def _getter(name: str) -> Getter:
+    return getter(parse_name(name))

@@ -79,8 +79,6 @@ class Choosing:
     samples: bool = False
     sampled_s: float = 0.0
     queues: dict[int, deque[WithheldBlock]] = field(default_factory=dict)
-    withheld_records: int = 0
-    given_records: int = 0
 
 
 class Choosers(Generic[P]):
@@ -96,6 +94,9 @@ class Choosers(Generic[P]):
         self._of_topic: dict[bytes, frozenset[P]] = {}
         self._asked: dict[tuple[int, int], AskedBlock] = {}
         self._waiting = 0
+        # Also of brokers that have gone: what is counted never goes back.
+        self._withheld_records = 0
+        self._given_records = 0
 
     def __bool__(self) -> bool:
         return bool(self._choosing)
@@ -245,8 +246,8 @@ class Choosers(Generic[P]):
         chosen = [of_topics[run.topic] for run in block.meta.runs for _ in range(run.count)]
         keep = asked.wanted(peer.name, peer.incarnation, choosing.number, chosen)
         given = sum(keep)
-        choosing.given_records += given
-        choosing.withheld_records += block.count - given
+        self._given_records += given
+        self._withheld_records += block.count - given
         part = select(block, keep) if given else None
         if part is not None:
             peer.offer(part)
@@ -267,11 +268,10 @@ class Choosers(Generic[P]):
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
-        every = self._choosing.values()
         return {
-            "filters": sum([len(choosing.filters) for choosing in every]),
-            "given_records": sum([choosing.given_records for choosing in every]),
-            "withheld_records": sum([choosing.withheld_records for choosing in every]),
+            "filters": sum([len(choosing.filters) for choosing in self._choosing.values()]),
+            "given_records": self._given_records,
+            "withheld_records": self._withheld_records,
             "waiting_blocks": self._waiting,
             **self.matchers.status(),
         }

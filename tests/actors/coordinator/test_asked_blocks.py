@@ -103,7 +103,8 @@ def test_another_candidate_is_asked_and_then_nobody(matchers: Matchers, dies: bo
     first, second = sorted(links.values(), key=lambda link: not link.asked)
     assert not second.asked
     for link in (first, second):
-        assert block.open and len(link.asked) == 1
+        assert block.open
+        assert len(link.asked) == 1
         if dies:
             matchers.on_close(link, None)
         else:

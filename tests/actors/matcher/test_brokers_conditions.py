@@ -97,7 +97,8 @@ async def test_who_asks_for_more_than_was_told_is_not_vouched_for() -> None:
     assert vouched == {}
     (vouched,) = conditions.wanted([(0, EventRows(pack_rows([record], ("delay", "tail")), 0))])
     assert vouched == {"x": (1, 1, b"\0"), "y": (1, 1, b"\1")}
-    (vouched,) = conditions.wanted([(0, EventRows(pack_rows([record], ("delay", "tail"), [0]), 0))])
+    longer = ContentRecord(b"f/a", b'{"delay": 1, "tail": "%s"}' % (b"N" * 2_000), FieldReader(None))
+    (vouched,) = conditions.wanted([(0, EventRows(pack_rows([longer], ("delay", "tail")), 0))])
     assert vouched == {"x": (1, 1, b"\1"), "y": (1, 1, b"\1")}
     assert conditions.names([b"f/#", b"g"]) == {b"f/#": ["delay", "tail"], b"g": []}
     conditions.table.close()

@@ -1,0 +1,176 @@
+"""Which cells there are and where they lie, decided from what brokers tell, a step at a time. Pure.
+
+Cells begin where that pays (CONDITIONS_MIN, two matchers) and something has been seen. The columns that most conditions
+bound are the dimensions, in one group, each cut by what has been seen; a cell has two copies where there are matchers
+enough, so that one may die. A cell that is hot (`heat`) gets more copies, or is split; that is a handover of three maps
+(`cell_map`), and the next one is made when all brokers that live know the one before it. Nothing depends on that: a
+matcher that was told by another map is not believed (`live_map`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from ..errors import UsageError
+from .cell_map import CellMap, HandoverPhase
+from .cell_report import CellReport
+from .heat import CellLoad, hot_cells, relieving_changes
+from .live_map import MATCHERS_MAX, SHAPE, LiveMap, clusters_of
+from .partition import CellId, partitioned
+from .placing import CellPlaces
+from .segments import Floats
+from .splits import Split, least_duplicating_split, part_bounds
+
+CONDITIONS_MIN: Final = 1_000
+COPIES_EACH: Final = 2
+DIMENSIONS_MAX: Final = 4
+# A column that fewer of the conditions bound cuts nothing apart.
+BOUND_SHARE_MIN: Final = 0.2
+# More cells are smaller, and a condition lies in more of them.
+CELLS_A_MATCHER: Final = 32
+EVENTS_MIN: Final = 64
+# Handovers that run at the same time: each moves a cell's conditions.
+HANDOVERS_AT_ONCE: Final = 4
+
+
+class CellPlanner:
+    """See the module's docstring. `map`: the one that all are to follow."""
+
+    def __init__(self, version: int) -> None:
+        """`version`: beyond any that was given before."""
+        self.map = LiveMap(version)
+        self._reports: dict[str, CellReport] = {}
+        self._asked: Counter[CellId] = Counter()
+
+    def told(self, broker: str, report: CellReport) -> None:
+        """A broker reports."""
+        self._reports[broker] = report
+        self._asked.update(report.asked)
+
+    def turn(self, brokers: Iterable[str], matchers: Iterable[str]) -> LiveMap | None:
+        """The next map, where there is to be one; `brokers`: that live, `matchers`: that serve."""
+        living = set(brokers)
+        self._reports = {name: report for name, report in self._reports.items() if name in living}
+        names = tuple(sorted(matchers))[:MATCHERS_MAX]
+        made = self._other_matchers(names) or self._begun(names) or self._stepped()
+        if made is not None:
+            self.map = made
+        return made
+
+    # -- all of it
+
+    def _other_matchers(self, names: tuple[str, ...]) -> LiveMap | None:
+        """Matchers have come or gone: the cells lie elsewhere."""
+        now = self.map
+        if names == now.matchers:
+            return None
+        cells = None
+        if now.cells is not None and len(names) > 1:
+            cells = replace(now.cells, places=CellPlaces(SHAPE, clusters_of(names)), handovers={})
+        return LiveMap(now.version + 2, names, now.columns if cells is not None else (), cells)
+
+    def _begun(self, names: tuple[str, ...]) -> LiveMap | None:
+        """Cells, where there are none."""
+        reports = list(self._reports.values())
+        conditions = sum([report.conditions for report in reports])
+        if self.map.cells is not None or len(names) < 2 or conditions < CONDITIONS_MIN:
+            return None
+        columns = self._columns(reports)
+        seen = self._seen(reports, columns)
+        if not columns or len(seen) < EVENTS_MIN:
+            return None
+        segments = max(2, int((CELLS_A_MATCHER * len(names)) ** (1 / len(columns))))
+        partition = partitioned(seen, [range(len(columns))], segments)
+        if partition.cells < 2:
+            return None
+        cells = CellMap(partition, CellPlaces(SHAPE, clusters_of(names)), copies_each=COPIES_EACH)
+        self._asked.clear()
+        return LiveMap(self.map.version + 2, names, columns, cells)
+
+    @staticmethod
+    def _columns(reports: Iterable[CellReport]) -> tuple[str, ...]:
+        """The columns that most conditions bound, the most frequent first."""
+        shares: dict[str, float] = {}
+        total = 0
+        for report in reports:
+            total += report.conditions
+            for box in report.boxes:
+                for column in box:
+                    shares[column] = shares.get(column, 0.0) + report.conditions / len(report.boxes)
+        often = sorted([(-share, column) for column, share in shares.items() if share >= BOUND_SHARE_MIN * total])
+        return tuple([column for _, column in often[:DIMENSIONS_MAX]])
+
+    @staticmethod
+    def _seen(reports: Iterable[CellReport], columns: tuple[str, ...]) -> Floats:
+        """What has been seen [events x columns], of events that have a value in some column."""
+        rows = [
+            [event.get(column, inf) for column in columns]
+            for report in reports
+            for event in report.events
+            if not event.keys().isdisjoint(columns)
+        ]
+        return np.array(rows, np.float64).reshape(len(rows), len(columns))
+
+    # -- a step
+
+    def _stepped(self) -> LiveMap | None:
+        """The handovers go on, or some begin."""
+        now = self.map
+        if now.cells is None or any([report.version != now.version for report in self._reports.values()]):
+            return None
+        cells = self._handed_over(now.cells) if now.cells.handovers else self._relieved(now)
+        return None if cells is None else replace(now, version=now.version + 1, cells=cells)
+
+    @staticmethod
+    def _handed_over(cells: CellMap) -> CellMap:
+        for cell, handover in list(cells.handovers.items()):
+            cells = cells.filled(cell) if handover.phase is HandoverPhase.FILLING else cells.drained(cell)
+        return cells
+
+    def _relieved(self, now: LiveMap) -> CellMap | None:
+        cells = now.cells
+        assert cells is not None
+        asked, self._asked = self._asked, Counter()
+        held: Counter[CellId] = Counter()
+        for report in self._reports.values():
+            held.update(report.held)
+        loads = {cell: CellLoad(count, held[cell]) for cell, count in asked.items()}
+        copies = {cell: cells.copies.get(cell, cells.copies_each) for cell in loads}
+        changes = relieving_changes(hot_cells(loads, len(now.matchers), copies), copies, self._splitter(now))
+        for cell, change in list(changes.items())[:HANDOVERS_AT_ONCE]:
+            try:
+                cells = cells.begun(cell, change)
+            except UsageError:  # of a map before this one
+                continue
+        return cells if cells.handovers else None
+
+    def _splitter(self, now: LiveMap) -> _Splitter:
+        boxes = [box for report in self._reports.values() for box in report.boxes]
+        return _Splitter(now, boxes)
+
+
+class _Splitter:
+    """Where to cut a cell, by a sample of all conditions."""
+
+    def __init__(self, now: LiveMap, boxes: list[Mapping[str, tuple[float, float]]]) -> None:
+        self._cells = now.cells
+        bounds = [[box.get(column, (-inf, inf)) for column in now.columns] for box in boxes]
+        sides = np.array(bounds, np.float64).reshape(len(boxes), len(now.columns), 2)
+        self._low, self._high = sides[:, :, 0], sides[:, :, 1]
+
+    def __call__(self, cell: CellId) -> Split | None:
+        cells = self._cells
+        if cells is None or cell.group >= len(cells.partition.groups):
+            return None
+        least, beyond = part_bounds(cells.partition, cells.splits, cell)
+        inside = ((self._low < beyond) & (self._high >= least)).all(axis=1)
+        if not inside.any():
+            return None
+        dimensions = cells.partition.groups[cell.group].dimensions
+        return least_duplicating_split(self._low[inside], self._high[inside], dimensions, (least, beyond))
