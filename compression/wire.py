@@ -152,27 +152,33 @@ class Introductions:
     Costs memory only for the aliases that the connection is sent. Forget it with the connection.
     """
 
-    __slots__ = ("_dictionaries", "_versions")
+    __slots__ = ("_dictionaries", "_last", "_versions")
 
     DICTIONARIES_MAX: Final = 256
 
     def __init__(self) -> None:
+        # What was told last, and the table's version then: mostly the same comes again.
+        self._last: tuple[int, frozenset[int]] = (-1, frozenset())
         self._versions: dict[int, int] = {}
         self._dictionaries: OrderedDict[int, None] = OrderedDict()
 
-    def lacking(self, table: AliasTable, aliases: Iterable[int]) -> list[Binding]:
-        """The bindings to send before payloads tagged with `aliases`; marks them as sent.
+    def lacking(self, table: AliasTable, aliases: frozenset[int]) -> list[Binding]:
+        """The bindings to send before payloads tagged with `aliases`, in their order; marks them as sent.
 
         Tags below FIRST_ALIAS need none. Raises DictionaryError when an alias is not bound.
         """
-        lacking = []
-        for alias in aliases:
+        lacking: list[Binding] = []
+        last = table.version, aliases
+        if last == self._last:
+            return lacking
+        for alias in sorted(aliases):
             if alias < FIRST_ALIAS:
                 continue
             binding = table.binding(alias)
             if self._versions.get(alias) != binding.version:
                 self._versions[alias] = binding.version
                 lacking.append(binding)
+        self._last = last
         return lacking
 
     def knows(self, dictionary: int) -> bool:

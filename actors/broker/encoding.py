@@ -80,6 +80,7 @@ class Grant(NamedTuple):
 
 
 _STREAM = bytes((STREAM_TAG,))
+_NO_ALIASES: frozenset[int] = frozenset()
 
 # One entry a topic of the block: the grant, or None when the subscriber does not want the topic.
 Grants = tuple[Grant | None, ...]
@@ -336,7 +337,7 @@ class Encoder:
         # Of most blocks every payload can be decoded, and most clients take packets of any length.
         all_fit = not kind.packet_bytes_max and None not in payloads
         used: set[int] = set()
-        sent = SentRuns()
+        sent = None if form is None else SentRuns()
         for index, run in enumerate(block.meta.runs):
             _, topic_index, flags, _, expiry_ms, _, _, count = run
             grant = grants[topic_index]
@@ -348,14 +349,14 @@ class Encoder:
                 retain = grant.retain_as_published and bool(flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
                 parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
                 records += len(fit)
-                if form is not None:
+                if form is not None and sent is not None:
                     used.update(tags[at : at + count])
                     if topic_index not in streamed:
                         sent.add_of(form, index)
             at += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if form is None:
-            return EncodedBlock(data, frozenset(), records)
+        if sent is None:
+            return EncodedBlock(data, _NO_ALIASES, records)
         account = sent.sent(self.savings)
         other = OtherForms(self, kind, view, grants, streamed) if account.named else None
         return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed), account, other)

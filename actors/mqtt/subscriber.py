@@ -93,7 +93,7 @@ class MqttSubscriber(PacedSubscriber):
         if own is not None and (encoded.aliases or encoded.dictionaries):
             for dictionary in encoded.dictionaries:
                 self.introduce(dictionary)
-            lacking = own.introductions.lacking(self._engine.aliases, sorted(encoded.aliases))
+            lacking = own.introductions.lacking(self._engine.aliases, encoded.aliases)
             for binding in lacking:
                 bound = self._engine.recoder.get(binding.dictionary)
                 if bound is not None:

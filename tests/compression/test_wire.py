@@ -45,9 +45,9 @@ def test_a_receiver_resolves_to_the_id_the_sender_meant(turns: list[list[int]], 
         for at, (introductions, bindings) in enumerate(connections):
             if (at == 1 and turn < late) or (at == 2 and turn % 3):
                 continue
-            for binding in introductions.lacking(table, [alias for alias, _ in tagged]):
+            for binding in introductions.lacking(table, frozenset(alias for alias, _ in tagged)):
                 bindings.bind(binding.pack())
-            assert introductions.lacking(table, [alias for alias, _ in tagged]) == []
+            assert introductions.lacking(table, frozenset(alias for alias, _ in tagged)) == []
             for alias, id in tagged:
                 assert alias == RAW or bindings.dictionary_id(alias) == log_reader.dictionary_id(alias) == id
 
@@ -88,11 +88,11 @@ def test_since_gives_only_what_is_newer_and_current() -> None:
 def test_a_connection_hears_only_of_what_it_is_sent() -> None:
     table, introductions = AliasTable(), Introductions()
     aliases = [table.alias_for(id) for id in range(10, 60)]
-    assert [b.dictionary for b in introductions.lacking(table, [RAW, DEFLATE, aliases[3]])] == [13]
+    assert [b.dictionary for b in introductions.lacking(table, frozenset((RAW, DEFLATE, aliases[3])))] == [13]
     assert introductions.needs_dictionary(13)
     assert not introductions.needs_dictionary(13)
     with pytest.raises(DictionaryError, match="alias 200 is not bound"):
-        introductions.lacking(table, [200])
+        introductions.lacking(table, frozenset((200,)))
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,11 @@ class DictionaryLinks:
 class ConnectionDictionaries:
     """One connection's: what it has (`introductions`), what it earned (`link`), and which form of a block it takes.
 
-    `reads_history`: what it publishes may be compressed against its own past.
+    `reads_history`: what it publishes may be compressed against its own past. `complete`: a set of dictionaries as the
+    last block named it, of which none was lacking; blocks name the same again and again.
     """
 
-    __slots__ = ("_client_id", "_links", "_send", "introductions", "link", "reads_history")
+    __slots__ = ("_client_id", "_links", "_send", "complete", "introductions", "link", "reads_history")
 
     def __init__(self, links: DictionaryLinks, client_id: str, send: Callable[[Dictionary], None]) -> None:
         self._links = links
@@ -76,6 +77,7 @@ class ConnectionDictionaries:
         self.link = LinkDictionaries(threshold_of(client_id))
         self.introductions = Introductions()
         self.reads_history = False
+        self.complete: tuple[int, ...] = ()
 
     # -- towards the client
 
@@ -85,11 +87,14 @@ class ConnectionDictionaries:
         if sent is None:
             return first
         taken = first
-        if other is not None and (lacking := self.lacking(sent.named)):
-            instead = self.instead(lacking, other.measure)
+        if other is not None and sent.named != self.complete:
+            lacking = self.lacking(sent.named)
+            instead = self.instead(lacking, other.measure) if lacking else ()
             if instead:
                 taken = other.form(instead)
                 sent = taken.sent or sent
+            else:
+                self.complete = sent.named
         self.account(sent)
         return taken
 
@@ -125,10 +130,13 @@ class ConnectionDictionaries:
 
     def account(self, sent: SentBytes) -> None:
         """It was sent."""
+        _, plain_bytes, saved_bytes, outdated = sent
         link = self.link
-        link.unclaimed_bytes += sent.plain_bytes
-        link.saved_bytes += sent.saved_bytes
-        for family, size in sent.outdated:
+        if plain_bytes:
+            link.unclaimed_bytes += plain_bytes
+        if saved_bytes:
+            link.saved_bytes += saved_bytes
+        for family, size in outdated:
             link.carried_outdated(family, size)
 
     # -- from the client
