@@ -23,8 +23,8 @@ from typing import Final, TypeAlias
 
 from lexicast.cluster.errors import DictionaryError
 
-Step: TypeAlias = tuple[int, int, int]
-"""(start, count, total)"""
+Step: TypeAlias = tuple[int, ...]
+"""(start, count, total). Of no fixed length to mypyc, which would take each apart and put it together again."""
 
 TOTAL_MAX: Final = 1 << 24
 """Counts of a table together."""

@@ -118,7 +118,7 @@ def _beyond(numbers: Sequence[int]) -> int:
 
 def number_bits(histogram: Histogram, number: int) -> float:
     """What a number costs."""
-    steps: list[tuple[int, int, int]] = []
+    steps: list[tuple[int, ...]] = []
     if abs(number) > NUMBER_MAX:
         return 128.0
     histogram.put(number, steps)

@@ -132,7 +132,7 @@ def _format_of(counted: Counter[bytes], padded_too: bool) -> tuple[int, int] | N
     formats += [(FIXED, places) for places, _ in decimals.most_common(1)]
     if decimals:
         formats += [(form, max(decimals)) for form in (SHORTEST, POINTED)]
-    best, most = None, total / 2
+    best, most = None, total // 2
     for form, places in formats:
         fitting = sum([count for value, count in counted.items() if parse_number(value, form, places) is not None])
         if fitting > most:

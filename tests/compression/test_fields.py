@@ -244,7 +244,7 @@ def test_a_number_is_written_as_it_was(text: bytes, form: int, places: int) -> N
 )
 def test_a_histogram_says_every_number(number: int, edges: set[int]) -> None:
     histogram = Histogram(sorted(edges), [1 + at for at in range(len(edges) + 1)])
-    steps: list[tuple[int, int, int]] = []
+    steps: list[tuple[int, ...]] = []
     histogram.put(number, steps)
     unfolding = Unfolding(fold(steps), 0)
     assert (histogram.take(unfolding), unfolding.state) == (number, 0)
