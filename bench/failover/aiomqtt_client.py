@@ -9,12 +9,10 @@ from contextlib import suppress
 from typing import Final
 
 import aiomqtt
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from .brokers import AGAIN_S, FILTER, KEEP_ALIVE_S, TURN_S, DrillPace, TaskClient
+from .mqtt5_properties import session_stays, with_condition
 
-SESSION_S: Final = 3_600
 # Connections are lost on purpose here.
 QUIET: Final = logging.getLogger(f"{__name__}.aiomqtt")
 QUIET.addHandler(logging.NullHandler())
@@ -46,15 +44,13 @@ class AiomqttClient(TaskClient):
                 timeout=2 * KEEP_ALIVE_S,
                 logger=QUIET,
             )
-        stays = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho leaves it out
-        stays.SessionExpiryInterval = SESSION_S
         return aiomqtt.Client(
             self._brokers.host,
             self._brokers.port,
             identifier=name,
             protocol=aiomqtt.ProtocolVersion.V5,
             clean_start=False,
-            properties=stays,
+            properties=session_stays(),
             keepalive=KEEP_ALIVE_S,
             timeout=2 * KEEP_ALIVE_S,
             queue_type=Heard,
@@ -79,7 +75,7 @@ class AiomqttClient(TaskClient):
         ended = asyncio.ensure_future(anext(aiter(client.messages)))
         try:
             if self._pace is None:
-                await client.subscribe(FILTER, self.party.qos)
+                await client.subscribe(FILTER, self.party.qos, properties=with_condition(self.party.where))
             else:
                 self._audit.resent(self.party.name, [number for number, *_ in unanswered])
             self._ready.set()

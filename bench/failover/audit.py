@@ -1,7 +1,7 @@
 """What was published, acknowledged and received, and what of it must not be. Pure: no I/O, no clock.
 
-Each publisher counts its publications, which it spreads over topics of its own; a payload names both. For every
-subscriber and every publisher:
+Each publisher counts its publications, which it spreads over topics of its own; a payload names both. A subscriber is
+owed those for which its condition is true, where it has one. For every subscriber and every publisher:
 
     lost            acknowledged with QoS 1 or 2, and never delivered
     disorder        delivered for the first time after a later one of the same topic was
@@ -11,6 +11,8 @@ subscriber and every publisher:
     repeated_qos2   QoS 2 on its whole way, after the subscriber's session has gone on at another broker: where its own
                     is lost, it goes on from where that told its home that it was (ARCHITECTURE.md, "Sessions")
     unexplained     delivered again without any of that
+    unwanted        delivered, and its condition is not true
+    unreadable      delivered, and nothing that a publisher has said
 
     sent_anew       (publications) QoS 2 that its client has published once more after its PUBREL, against the protocol:
                     paho 2.2.0 does so when its first try to connect again has failed. That is `repeated`.
@@ -26,18 +28,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from .messages import DrillMessages, PlainMessages
+
 TOPICS_A_PUBLISHER: Final = 5
 ROOT: Final = "drill"
 PYTHON: Final = "python"
+NOTE_BYTES: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A publisher or subscriber. `make`: which client; `qos` of its publications, or of its subscription."""
+    """A publisher or subscriber. `make`: which client; `qos` of its publications, or of its subscription; `where`: its
+    subscription's condition."""
 
     name: str
     make: str
     qos: int
+    where: str = ""
 
 
 @dataclass(slots=True)
@@ -75,7 +82,11 @@ class Delay(NamedTuple):
 class Audit:
     """See the module's docstring. Each publisher and subscriber is told of by one thread alone."""
 
-    def __init__(self, publishers: Iterable[Party], subscribers: Iterable[Party]) -> None:
+    def __init__(
+        self, publishers: Iterable[Party], subscribers: Iterable[Party], messages: DrillMessages | None = None
+    ) -> None:
+        """`messages`: what is said; default: a name and a number."""
+        self.messages = PlainMessages() if messages is None else messages
         self._published = {party.name: _Published(party) for party in publishers}
         self._received = {party.name: _Received(party) for party in subscribers}
         self.counts: Counter[str] = Counter()
@@ -88,7 +99,7 @@ class Audit:
         sent = self._published[publisher].sent_s
         number = len(sent)
         sent.append(now_s)
-        return number, topic(publisher, number), b"%s %d" % (publisher.encode(), number)
+        return number, topic(publisher, number), self.messages.payload(publisher, number)
 
     def refused(self, publisher: str, number: int) -> None:
         """It was refused."""
@@ -123,18 +134,25 @@ class Audit:
 
     def arrived(self, subscriber: str, payload: bytes, now_s: float, *, dup: bool = False) -> None:
         """One delivery."""
-        name, _, text = payload.decode().partition(" ")
-        key, got = (name, int(text)), self._received[subscriber]
+        key, got = self.messages.read(payload), self._received[subscriber]
+        if key is None or key[0] not in self._published or not self._owed(got, key):
+            what = "unreadable" if key is None or key[0] not in self._published else "unwanted"
+            self.counts[what] += 1
+            self.notes.append(f"{what}: {subscriber} got {payload[:NOTE_BYTES]!r}")
+            return
         if key in got.first_s:
             self._again(got, key, dup)
             return
         got.first_s[key], got.under[key] = now_s, got.connections
-        line = name, key[1] % TOPICS_A_PUBLISHER
+        line = key[0], key[1] % TOPICS_A_PUBLISHER
         before = got.last.get(line, -1)
         if key[1] < before:
             self.counts["disorder"] += 1
-            self.notes.append(f"disorder: {subscriber} got {payload.decode()} after {before}")
+            self.notes.append(f"disorder: {subscriber} got {key[0]} {key[1]} after {before}")
         got.last[line] = max(before, key[1])
+
+    def _owed(self, got: _Received, key: tuple[str, int]) -> bool:
+        return self.messages.wanted(got.party.where, *key)
 
     def _again(self, got: _Received, key: tuple[str, int], dup: bool) -> None:
         told, moved = self._published[key[0]], got.connections > got.under[key]
@@ -166,7 +184,10 @@ class Audit:
             for number in list(told.acknowledged)  # others go on adding
             if number >= since[name]
         ]
-        found = {name: [key for key in due if key not in got.first_s] for name, got in self._received.items()}
+        found = {
+            name: [key for key in due if key not in got.first_s and self._owed(got, key)]
+            for name, got in self._received.items()
+        }
         return {name: keys for name, keys in found.items() if keys}
 
     def lost(self) -> int:
@@ -181,7 +202,8 @@ class Audit:
             if told.party.qos == 0
             for number in range(len(told.sent_s))
         ]
-        return sum([key not in got.first_s for got in self._received.values() for key in sent])
+        every = self._received.values()
+        return sum([key not in got.first_s and self._owed(got, key) for got in every for key in sent])
 
     def delays(
         self, since: dict[str, int], until: dict[str, int], publishers: Iterable[str], subscribers: Iterable[str]

@@ -5,7 +5,8 @@
     aiomqtt     a new client a connection, as its documentation says; the subscriber speaks MQTT 5
     mosquitto   `mosquitto_pub` and `mosquitto_sub`: a process a broker that was found; MQTT 3.1.1, a session that stays
 
-All keep what is not acknowledged and send it again after they have connected again.
+All keep what is not acknowledged and send it again after they have connected again. Subscribers with a condition speak
+MQTT 5, whatever their make.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ TURN_S: Final = 0.02
 END_S: Final = 20.0
 HOME_S: Final = 60.0
 FILTER: Final = f"{ROOT}/#"
+WHERE: Final = "where"
+"""The user property of SUBSCRIBE that is a condition."""
+SESSION_S: Final = 3_600
+"""How long MQTT 5 sessions stay without a connection."""
 
 
 @dataclass(slots=True)

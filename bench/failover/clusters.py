@@ -2,7 +2,8 @@
 
 The first machine is the head: Ray's control process and the coordination server are there, and `lexicast up`. Every
 machine has a broker and a coordinator, and each topic group two copies. Files that last lie below one folder: what is a
-machine's disk, and what is Ray's. Nodes are labelled with their locations, where they have any.
+machine's disk, and what is Ray's. Nodes are labelled with their locations, where they have any. Each has so many
+matchers as are asked for.
 """
 
 from __future__ import annotations
@@ -14,26 +15,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from lexicast.actors.client.address import read_run
 from lexicast.actors.client.known_brokers import Endpoint
-from lexicast.actors.ray.handles import COORDINATION
 from lexicast.actors.status.over_link import ask_any_broker
 from lexicast.cluster.errors import LexicastError, UnavailableError
 
 from ..stage.servers import log_tail
 from .disks import OwnDisk
 from .machines import TEMPORARY, Machine
+from .overview import Overview
 
 START_S: Final = 120.0
 HEAL_S: Final = 150.0
-ROLES: Final = ("coordinators", "brokers", "sampling")
 LOCATION_LABEL: Final = "lexicast-location"
 RAY_LOG: Final = "ray.log"
 RAY_PORT: Final = 6379
@@ -55,23 +53,18 @@ CONFIG: Final = """
 copies = 2
 [mqtt]
 allow_anonymous = "always"
+[node]
+matchers = {matchers}
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ActorPlace:
-    """Where a process of the cluster is: its machine, and its number as the driver sees it."""
-
-    machine: Machine
-    pid: int
 
 
 class DrilledCluster:
     """See the module's docstring."""
 
-    def __init__(self, folder: Path, nodes: int, locations: Sequence[str] = ()) -> None:
-        """`locations`: of each node; where they are given no machine has a disk of its own."""
+    def __init__(self, folder: Path, nodes: int, locations: Sequence[str] = (), matchers: int = 0) -> None:
+        """`locations`: of each node; where they are given no machine has a disk of its own. `matchers`: a node."""
         self.folder = folder
+        self._matchers = matchers
         self._locations = locations
         self.own_disk: OwnDisk | None = None
         self.machines = [Machine(number, folder / f"m{number}") for number in range(nodes)]
@@ -130,7 +123,7 @@ class DrilledCluster:
         temporary, log = self.head.folder / "tmp", self.folder / "up.log"
         ready = temporary / "ready.json"
         ready.unlink(missing_ok=True)
-        (temporary / "lexicast.toml").write_text(CONFIG)
+        (temporary / "lexicast.toml").write_text(CONFIG.format(matchers=self._matchers))
         where = ["--address", f"{self.head.host}:{RAY_PORT}", "--nodes", str(len(self.machines))]
         files = ["--config", str(TEMPORARY / "lexicast.toml"), "--data-dir", str(DATA)]
         more = ["--mqtt-port", str(MQTT_PORT), "--ready-file", str(TEMPORARY / ready.name)]
@@ -196,11 +189,12 @@ class DrilledCluster:
         return Overview(await self.overview(), self.machines)
 
     async def healed(self, within_s: float = HEAL_S) -> Overview:
-        """Returns when all actors serve and every group has two copies. Raises UnavailableError."""
+        """Returns when all actors serve, matchers are linked, and every group has two copies. Raises
+        UnavailableError."""
         until, lacks, seen = time.monotonic() + within_s, "", Overview({}, ())
         while time.monotonic() < until:
             seen = await self.look()
-            lacks = seen.lacks(len(self.machines))
+            lacks = seen.lacks(len(self.machines), self._matchers * len(self.machines))
             if not lacks:
                 return seen
             if seen.needs_operator():
@@ -225,64 +219,3 @@ class DrilledCluster:
             await self.healed()
             return str(error)
         return ""
-
-
-class Overview:
-    """One look at the cluster."""
-
-    def __init__(self, status: dict[str, Any], machines: Sequence[Machine]) -> None:
-        self._status = status
-        self._machines = {machine.host: machine for machine in machines}
-        self._coordination = status.get("coordination", {})
-
-    def lacks(self, nodes: int) -> str:
-        """What is missing, in words; "" when it is whole."""
-        if "error" in self._coordination or not self._status:
-            return "the coordination server"
-        for role, count in (("coordinators", nodes), ("brokers", nodes), ("sampling", 1)):
-            told = self._status[role]
-            away = [name for name, said in told.items() if "error" in said]
-            if away or len(told) < count:
-                return ", ".join(away) or role
-        copies = [len(members) for _, _, members in self._coordination["group_states"].values()]
-        single = sum([count < 2 for count in copies])
-        return f"{single} groups' second copy" if single or not copies else ""
-
-    def needs_operator(self) -> bool:
-        """Whether the status says that something will not come back by itself."""
-        fates = [said.get("fate", "") for role in ROLES for said in self._status.get(role, {}).values()]
-        return any("lexicast down" in fate for fate in fates)
-
-    def warnings(self) -> str:
-        """What the status warns of, on one line."""
-        return "; ".join(map(str, self._status.get("warnings", ()))) or "its status warns of nothing"
-
-    def leading(self) -> Counter[str]:
-        """How many groups each coordinator leads."""
-        return Counter(leader for _, leader, _ in self._coordination.get("group_states", {}).values())
-
-    def place(self, name: str) -> ActorPlace:
-        """Where an actor is. Raises UnavailableError."""
-        if name == COORDINATION:
-            return self._place(next(iter(self._machines.values())), self._coordination.get("pid", 0), name)
-        kind = {"broker": "broker", "coordinator": "coordinator", "sampling": "sampler"}[name.partition("-")[0]]
-        member = self._coordination.get("members", {}).get(kind, {}).get(name, {})
-        return self._place(self._machine(member), member.get("pid", 0), name)
-
-    def on(self, kind: str, machine: Machine) -> list[str]:
-        """The members of a kind ("broker", "coordinator") on a machine."""
-        members = self._coordination.get("members", {}).get(kind, {})
-        return [name for name, member in members.items() if self._machine(member) is machine]
-
-    def _machine(self, member: dict[str, Any]) -> Machine:
-        found = [
-            m for host, m in self._machines.items() if any(f"tcp:{host}:" in a for a in member.get("addresses", ()))
-        ]
-        return found[0] if found else next(iter(self._machines.values()))
-
-    @staticmethod
-    def _place(machine: Machine, inner: int, name: str) -> ActorPlace:
-        pid = machine.processes().get(inner)
-        if pid is None:
-            raise UnavailableError(f"{name} is not on {machine.name}")
-        return ActorPlace(machine, pid)

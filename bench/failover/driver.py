@@ -19,8 +19,9 @@ needed) the next one follows. All is on one machine, so this measures detection 
 
 At the end one of the three nodes is killed in the middle of a longer spell (`--stop-s`): MigratoryData's table 2.
 
-`--scenario` plays no drills: on four machines in two locations, each with two copies of the groups it takes part in,
-brokers die that have a thousand MQTT sessions (REAPS, figure 3), or ten thousand that all come back at once:
+Most scenarios (`--scenario`) play no drills: on four machines in two locations, each with two copies of the groups it
+takes part in, brokers die that have a thousand MQTT sessions (REAPS, figure 3), or ten thousand that all come back at
+once:
 
     broker      one is killed; its sessions' lists go on with its location's other one, or with the other location
     brokers     two, of different locations; location: both machines of one lose power
@@ -36,137 +37,51 @@ brokers die that have a thousand MQTT sessions (REAPS, figure 3), or ten thousan
     storm_others_p99_ms       meanwhile, from publishing to arrival, between clients of other brokers
     storm_refused, storm_refused_max_s
                               clients that were not served at their first try, and for how long
+
+`--scenario content` plays drills again, on three machines with a matcher each, where all subscribers but one have a
+condition (`where`) of their own, most of which are true of a tenth of the messages. Matchers are killed and stopped:
+
+    content_lost, content_disorder, content_doubled, content_unwanted
+                              as above, of what each subscriber's condition is true of; unwanted: what it is not true of
+    matcher_death_ms, matchers_death_ms, matcher_pause_ms (_p50_ms: the median drill's)
+                              the longest delay to a subscriber with a condition, of messages that were under way or
+                              sent after a matcher was killed, two were, or one stopped; _at_once_ms: of what was sent
+                              within half a second (later Ray starts another one, on the same cores)
+    content_quiet_ms          the same of the second before each fault
+    withheld_share            of the records of which matchers were asked, those that brokers were spared
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from lexicast.cluster.errors import UnavailableError
-
 from .. import report as reports
 from ..report import DriverReport
 from . import machines
-from .audit import Delay
 from .clusters import MQTT_PORT, DrilledCluster
-from .figures import Drilled, Spell, percentile
-from .kinds import KINDS, Fault, Struck
+from .content.driver import perform_content
+from .content.kinds import CONTENT_KINDS, CONTENT_QUICK
+from .content.telling import CONTENT_FIGURES
+from .drills import Drills, drill_each, planned
+from .kinds import KINDS
 from .load import DrillLoad, lacking_makes
-from .picture import draw
+from .scenarios.cases import CONTENT
 from .scenarios.driver import perform_scenarios
 from .scenarios.options import add_options, settle_options
 from .scenarios.pictures import draw_scenarios
 from .scenarios.telling import figure_keys, tell_figures, tell_tables
+from .telling import FIGURES, tell
 
 MODULE: Final = "lexicast.bench.failover"
 NODES: Final = 3
-BEFORE_S: Final = 1.0
-AFTER_S: Final = 2.0
-UNDER_WAY_S: Final = 10.0
 QUICK: Final = ("coordinator_kill", "broker_kill", "node_pause", "cut_both")
-BARS_S: Final = {"a crash: 250 ms": 0.25, "a node: 1.25 s": 1.25}
-CRASHES: Final = ("broker_kill", "coordinator_kill")
-NODES_LOST: Final = ("raylet_kill", "node_kill", "node_off", "node_pause", "cut_both")
-FIGURES: Final = ("lost", "disorder", "doubled", "recover_crash_p95_ms", "recover_node_p95_ms")
-ONE_WAY: Final = ("cut_in", "cut_out")
-NOTES_MAX: Final = 5
-LATE_S: Final = 2.0
-
-
-class Drills:
-    """All drills over one cluster."""
-
-    def __init__(self, report: DriverReport, cluster: DrilledCluster, load: DrillLoad) -> None:
-        self._report = report
-        self._cluster = cluster
-        self._load = load
-        self._noted = 0
-        self.drilled: list[Drilled] = []
-        self.spells: list[Spell] = []
-        self.stopped: list[tuple[float, float]] = []
-
-    async def drill(self, kind: Fault, turn: int) -> Struck:
-        """One."""
-        load, audit = self._load, self._load.audit
-        seen = await self._cluster.healed()
-        await load.go_home()
-        since, at = audit.marks(), load.at()
-        load.pace.on = True
-        await asyncio.sleep(BEFORE_S)
-        hit_s = time.monotonic()
-        struck = await asyncio.to_thread(kind.strike, self._cluster, seen, turn)
-        try:
-            await asyncio.sleep(kind.lasts_s)
-        finally:
-            if struck.end is not None:
-                await asyncio.to_thread(struck.end)
-        await asyncio.sleep(AFTER_S if struck.end is not None else 0.0)
-        load.pace.on = False
-        if lacks := await load.settled(since):
-            self._report.problem(f"{kind.name}: {lacks}")
-        self._count(kind, struck, since, at, hit_s)
-        return struck
-
-    def _count(self, kind: Fault, struck: Struck, since: dict[str, int], at: dict[str, str], hit_s: float) -> None:
-        audit = self._load.audit
-        elsewhere = [name for name, host in at.items() if struck.everywhere or host != struck.machine.host]
-        publishers = [name for name in self._load.publishers if name in elsewhere]
-        subscribers = [name for name in self._load.subscribers if name in elsewhere]
-        delays = audit.delays(since, audit.marks(), publishers, subscribers)
-        felt = [each for each in delays if each.sent_s + each.took_s > hit_s]
-        lost = [name for name in self._load.subscribers if name not in subscribers]
-        back = [audit.first_after(name, hit_s) for name in lost]
-        returned = tuple(first_s - hit_s for first_s in back if first_s is not None)
-        worst = max(felt, key=lambda each: each.took_s, default=Delay(hit_s, 0.0, "", ""))
-        whose = f"{worst.publisher} to {worst.subscriber}, sent {worst.sent_s - hit_s:+.2f} s"
-        self.drilled.append(Drilled(kind.name, worst.took_s, returned, whose))
-        for note in audit.notes[self._noted :][:NOTES_MAX]:
-            self._report.console.print(f"  {note}", highlight=False)
-        self._noted = len(audit.notes)
-        late = Counter([side for each in felt if each.took_s > LATE_S for side in (each.publisher, each.subscriber)])
-        if late:
-            told = ", ".join([f"{name} {count}" for name, count in late.most_common()])
-            self._report.console.print(f"  later than {LATE_S} s: {told}", highlight=False)
-        counts = {name: count for name, count in audit.counts.items() if count}
-        self._report.console.print(f"  {1e3 * worst.took_s:.0f} ms ({whose}); so far {counts}", highlight=False)
-
-    async def stop_in_the_middle(self, spell_s: float) -> None:
-        """Kill one of the three nodes between two spells: MigratoryData, section 6.2."""
-        load, audit = self._load, self._load.audit
-        seen = await self._cluster.healed()
-        await load.go_home()
-        since = audit.marks()
-        load.pace.on = True
-        await asyncio.sleep(spell_s)
-        before = tuple(load.spread()[machine.host] for machine in self._cluster.machines)
-        hit_s = time.monotonic()
-        struck = await asyncio.to_thread(KINDS["node_off"].strike, self._cluster, seen, 0)
-        await asyncio.sleep(spell_s)
-        load.pace.on = False
-        if lacks := await load.settled(since):
-            self._report.problem(f"a node stopped in the middle: {lacks}")
-        after = tuple(load.spread()[machine.host] for machine in self._cluster.machines)
-        delays = audit.delays(since, audit.marks(), self._load.publishers, self._load.subscribers)
-        self.stopped = [(each.sent_s - hit_s, each.took_s) for each in delays]
-        whole = [delay for at_s, delay in self.stopped if at_s + delay < 0]
-        felt = [delay for at_s, delay in self.stopped if at_s + delay >= 0 and at_s < UNDER_WAY_S]
-        then = [delay for at_s, delay in self.stopped if at_s >= UNDER_WAY_S]
-        self.spells = [
-            Spell("before", whole, before),
-            Spell(f"the {UNDER_WAY_S:.0f} s after", felt, ()),
-            Spell("later", then, after),
-        ]
-        assert not struck.machine.runs
 
 
 async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> None:
@@ -182,7 +97,10 @@ async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> No
         try:
             await cluster.healed()
             await load.start()
-            await drill_all(report, progress, cluster, drills)
+            faults = [KINDS[name] for name in planned(options)]
+            if await drill_each(report, progress, cluster, drills, faults) and options.stop_s:
+                progress.step("one of three nodes is stopped in the middle")
+                await drills.stop_in_the_middle(options.stop_s)
         finally:
             await load.stop()
             tell(report, cluster, load, drills)
@@ -190,106 +108,11 @@ async def run(report: DriverReport, progress: reports.Steps, folder: Path) -> No
         cluster.close()
 
 
-async def drill_all(report: DriverReport, progress: reports.Steps, cluster: DrilledCluster, drills: Drills) -> None:
-    """One after the other, and the cluster whole again between them."""
-    options = report.options
-    for turn, name in enumerate(planned(options)):
-        progress.step(name)
-        try:
-            await drills.drill(KINDS[name], turn)
-            if lacked := await cluster.restore():
-                report.console.print(f"  lexicast up was started again: {lacked}", highlight=False)
-        except UnavailableError as error:
-            report.problem(f"drill {turn + 1} ({name}): {error}")
-            return
-    if options.stop_s:
-        progress.step("one of three nodes is stopped in the middle")
-        await drills.stop_in_the_middle(options.stop_s)
-
-
-def planned(options: argparse.Namespace) -> list[str]:
-    """The kinds of the drills, in order: each kind once before any comes again."""
-    chance, found = random.Random(options.seed), list[str]()
-    while len(found) < options.drills:
-        found += chance.sample(options.kinds, len(options.kinds))
-    return found[: options.drills]
-
-
-def tell(report: DriverReport, cluster: DrilledCluster, load: DrillLoad, drills: Drills) -> None:
-    """Figures, tables and picture."""
-    audit, drilled = load.audit, drills.drilled
-    counts = {"lost": audit.lost(), "disorder": audit.counts["disorder"], "doubled": audit.counts["doubled"]}
-    for name, count in counts.items():
-        if count:
-            report.problem(f"{count} {name}")
-    report.samples["notes"] = audit.notes
-    report.samples["missing"] = audit.missing(dict.fromkeys(load.publishers, 0))
-    more = {name: audit.counts[name] for name in ("repeated", "repeated_qos2", "unexplained", "sent_anew", "refused")}
-    more["restarts"] = cluster.restarts
-    told = {"drills": len(drilled), "published": audit.published, "delivered": audit.delivered, **counts, **more}
-    for name, count in told.items():
-        report.figure(name, count)
-    report.figure("lost_qos0", audit.fleeting_lost())
-    for name, some in (("crash", CRASHES), ("node", NODES_LOST), ("one_way", ONE_WAY)):
-        values = [each.elsewhere_s for each in drilled if each.kind in some]
-        report.figure(f"recover_{name}_p95_ms", in_ms(percentile(values, 95)))
-    drains = [each.elsewhere_s for each in drilled if each.kind == "node_drain"]
-    report.figure("drain_max_ms", in_ms(max(drains, default=None)))
-    returned = [back_s for each in drilled for back_s in each.returned_s]
-    for percent in (50, 95, 100):
-        report.figure(f"returned_p{percent}_ms", in_ms(percentile(returned, percent)))
-    rows = []
-    for kind in [name for name in KINDS if any(each.kind == name for each in drilled)]:
-        values = [each.elsewhere_s for each in drilled if each.kind == kind]
-        back = [back_s for each in drilled if each.kind == kind for back_s in each.returned_s]
-        report.samples[kind] = {"elsewhere_s": values, "returned_s": back}
-        row = [in_ms(percentile(values, percent)) for percent in (50, 95, 100)]
-        for name, value in zip(("p50", "p95", "max"), row, strict=True):
-            report.figure(f"recover_{kind}_{name}_ms", value)
-        row += [in_ms(percentile(back, percent)) for percent in (50, 95)]
-        rows.append([kind, str(len(values)), *(reports.format_number(each, 0) for each in row)])
-    columns = ["fault", "drills", "p50", "p95", "max", "returned p50", "p95"]
-    report.table("a drill's longest delay elsewhere, and when clients of what was lost are back, ms", columns, rows)
-    tell_stopped(report, drills)
-    if report.options.picture is not None and drilled:
-        draw(drilled, drills.stopped, BARS_S, report.options.picture)
-
-
-def tell_stopped(report: DriverReport, drills: Drills) -> None:
-    """MigratoryData's table 2, ours beside theirs."""
-    if not drills.spells:
-        return
-    names = ("median", "mean", "deviation", "p90", "p95", "p99", "max")
-    rows = []
-    for spell in drills.spells:
-        row = spell.row()
-        rows.append([spell.name, *(reports.format_number(value, 1) for value in row), "/".join(map(str, spell.spread))])
-        for name, value in zip(names, row, strict=True):
-            report.figure(f"stopped_{spell.name.split()[0]}_{name}_ms", value)
-    report.table("one of three nodes without power in the middle, ms", ["spell", *names, "clients"], rows)
-    report.table(
-        "MigratoryData's table 2 (300,000 subscribers, one of three servers stopped), ms",
-        ["spell", "median", "mean", "deviation", "p90", "p95", "p99"],
-        MIGRATORY,
-    )
-
-
-MIGRATORY: Final = (
-    ["before", "11", "10.7", "6.04", "15", "16", "21"],
-    ["after", "11", "11.39", "12.06", "15", "17", "56"],
-)
-
-
-def in_ms(seconds: float | None) -> float | None:
-    """The same in ms."""
-    return None if seconds is None else 1e3 * seconds
-
-
 def measure(report: DriverReport) -> None:
     """See the module's docstring."""
     if reason := machines.lacking():
         report.missing("a cluster", f"no machines can be made here: {reason}")
-        for key in FIGURES if report.options.scenario is None else figure_keys(report.options.scenario):
+        for key in wanted_figures(report.options):
             report.figure(key, None)
         return
     with ExitStack() as stack:
@@ -305,6 +128,13 @@ def measure(report: DriverReport) -> None:
             play(report, folder.resolve())
 
 
+def wanted_figures(options: argparse.Namespace) -> list[str]:
+    """The figures that say whether it is as it must be."""
+    if options.scenario is None:
+        return list(FIGURES)
+    return [*figure_keys(options.scenario), *(CONTENT_FIGURES if CONTENT in options.scenario else ())]
+
+
 def drill(report: DriverReport, folder: Path) -> None:
     """The drills."""
     for name, what_to_do in lacking_makes().items():
@@ -315,26 +145,44 @@ def drill(report: DriverReport, folder: Path) -> None:
 
 def play(report: DriverReport, folder: Path) -> None:
     """The scenarios. Raises UnavailableError."""
-    found = perform_scenarios(report, folder)
-    tell_figures(report, found)
-    tell_tables(report, found)
-    if report.options.picture is not None:
-        draw_scenarios(found, report.options.picture)
+    if report.options.scenario != [CONTENT]:
+        found = perform_scenarios(report, folder)
+        tell_figures(report, found)
+        tell_tables(report, found)
+        if report.options.picture is not None:
+            draw_scenarios(found, report.options.picture)
+    if CONTENT in report.options.scenario:
+        perform_content(report, folder / CONTENT)
 
 
 def kinds(text: str) -> list[str]:
-    """The option's value `--kinds`: names of KINDS, or the beginnings of names."""
-    found = [name for part in text.split(",") for name in KINDS if name.startswith(part)]
+    """The option's value `--kinds`: names of kinds, or the beginnings of names."""
+    every = KINDS | CONTENT_KINDS
+    found = [name for part in text.split(",") for name in every if name.startswith(part)]
     if not found:
-        raise ValueError(f"{text}: no such kind; there are {', '.join(KINDS)}")
+        raise ValueError(f"{text}: no such kind; there are {', '.join(every)}")
     return found
+
+
+def settle_kinds(options: argparse.Namespace) -> None:
+    """Which are drilled, and how often. Raises ValueError: none of those that were named is one of the scenario's."""
+    content = options.scenario is not None and CONTENT in options.scenario
+    every, quick = (CONTENT_KINDS, CONTENT_QUICK) if content else (KINDS, QUICK)
+    if options.kinds is None:
+        options.kinds = list(quick if options.quick else every)
+    else:
+        options.kinds = [name for name in options.kinds if name in every]
+    if not options.kinds:
+        raise ValueError(f"--kinds: none that is drilled here; there are {', '.join(every)}")
+    options.drills = options.drills or len(options.kinds) * (1 if options.quick else 3)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options."""
     parser = reports.parser("failover", __doc__, default_targets="lexicast")
-    parser.add_argument("--drills", type=reports.positive, help="default: 3 of each kind; quick: 1 of four kinds")
-    parser.add_argument("--kinds", type=kinds, help=f"comma-separated, or how they begin: {', '.join(KINDS)}")
+    parser.add_argument("--drills", type=reports.positive, help="default: 3 of each kind; quick: 1 of a few kinds")
+    names = f"{', '.join(KINDS)}; of scenario {CONTENT}: {', '.join(CONTENT_KINDS)}"
+    parser.add_argument("--kinds", type=kinds, help=f"comma-separated, or how they begin: {names}")
     parser.add_argument("--rate", type=float, default=15.0, help="publications a second of each publisher (default 15)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the drills (default 1)")
     parser.add_argument("--stop-s", type=float, help="spells before and after the last loss (default 40; quick none)")
@@ -343,8 +191,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add_options(parser)
     options = parser.parse_args(argv)
     settle_options(options)
-    options.kinds = options.kinds or list(QUICK if options.quick else KINDS)
-    options.drills = options.drills or len(options.kinds) * (1 if options.quick else 3)
+    try:
+        settle_kinds(options)
+    except ValueError as error:
+        parser.error(str(error))
     if options.stop_s is None:
         options.stop_s = 0.0 if options.quick else 40.0
     return options

@@ -5,12 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+AT_ONCE_S: Final = 0.5
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
     """The least value that is at least as large as `percent` of them; None of none."""
     ordered = sorted(values)
     return ordered[max(0, -(-percent * len(ordered) // 100) - 1)] if ordered else None
+
+
+def in_ms(seconds: float | None) -> float | None:
+    """The same in ms."""
+    return None if seconds is None else 1e3 * seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,8 @@ class Drilled:
     elsewhere_s: float
     returned_s: tuple[float, ...] = ()
     longest: str = ""  # whose the longest delay was
+    quiet_s: float = 0.0  # the longest one before the fault
+    at_once_s: float = 0.0  # of what was under way when it struck, or sent AT_ONCE_S later at most
 
 
 @dataclass(slots=True)

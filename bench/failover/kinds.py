@@ -12,8 +12,9 @@ from typing import Final
 
 from lexicast.cluster.errors import UnavailableError
 
-from .clusters import DrilledCluster, Overview
+from .clusters import DrilledCluster
 from .machines import Machine
+from .overview import Overview
 
 PAUSE_S: Final = 3.0
 CUT_S: Final = 5.0

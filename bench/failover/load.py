@@ -6,8 +6,9 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from lexicast.cluster.errors import UnavailableError
 
 from .audit import PYTHON, Audit, Party
 from .brokers import END_S, HOME_S, Brokers, DrillClient, DrillPace
+from .messages import DrillMessages, PlainMessages
 from .paho_client import PahoDrillClient
 from .python_client import PythonClient
 
@@ -25,16 +27,38 @@ PAHO: Final = "paho"
 SETTLE_S: Final = 45.0
 HOME_TURN_S: Final = 0.3
 
-PYTHONS: Final = tuple(Party(f"python-{qos}", PYTHON, qos) for qos in (0, 1, 2))
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who publishes and subscribes, and what is said. `pythons` do both."""
+
+    pythons: tuple[Party, ...]
+    publishers: tuple[Party, ...]
+    subscribers: tuple[Party, ...]
+    messages: DrillMessages = field(default_factory=PlainMessages)
+
+    def without(self, makes: Collection[str]) -> Cast:
+        """Those of other makes."""
+        return replace(
+            self,
+            publishers=tuple(party for party in self.publishers if party.make not in makes),
+            subscribers=tuple(party for party in self.subscribers if party.make not in makes),
+        )
+
+
 PUBLISHERS: Final = (
     *(Party(f"paho-pub-{qos}", PAHO, qos) for qos in (0, 1, 2)),
     *(Party(f"aiomqtt-pub-{qos}", AIOMQTT, qos) for qos in (0, 1)),
     Party("mosquitto-pub-1", MOSQUITTO, 1),
 )
-SUBSCRIBERS: Final = (
-    *(Party(f"paho-sub-{qos}", PAHO, qos) for qos in (1, 2)),
-    Party("aiomqtt-sub-1", AIOMQTT, 1),
-    Party("mosquitto-sub-1", MOSQUITTO, 1),
+PLAIN_CAST: Final = Cast(
+    pythons=tuple(Party(f"python-{qos}", PYTHON, qos) for qos in (0, 1, 2)),
+    publishers=PUBLISHERS,
+    subscribers=(
+        *(Party(f"paho-sub-{qos}", PAHO, qos) for qos in (1, 2)),
+        Party("aiomqtt-sub-1", AIOMQTT, 1),
+        Party("mosquitto-sub-1", MOSQUITTO, 1),
+    ),
 )
 
 
@@ -55,19 +79,21 @@ def lacking_makes() -> dict[str, str]:
 class DrillLoad:
     """All clients. They are spread over the hosts, each with all of them on its list."""
 
-    def __init__(self, hosts: Sequence[str], port: int, run_folder: Path, rate: float) -> None:
+    def __init__(self, hosts: Sequence[str], port: int, run_folder: Path, rate: float, cast: Cast = PLAIN_CAST) -> None:
         """`run_folder`: where `lexicast up` keeps `run.json` and `cluster.key`; `rate`: of each publisher, a second."""
-        lacking = lacking_makes()
-        publishers = [party for party in PUBLISHERS if party.make not in lacking]
-        subscribers = [party for party in SUBSCRIBERS if party.make not in lacking]
-        self.audit = Audit([*PYTHONS, *publishers], [*PYTHONS, *subscribers])
+        cast = cast.without(lacking_makes())
+        publishers, subscribers = (*cast.pythons, *cast.publishers), (*cast.pythons, *cast.subscribers)
+        self.audit = Audit(publishers, subscribers, cast.messages)
         self.pace = DrillPace(rate)
-        self.clients: list[DrillClient] = [PythonClient(party, self.audit, self.pace, run_folder) for party in PYTHONS]
-        for number, party in enumerate([*publishers, *subscribers]):
+        self._pythons = [PythonClient(party, self.audit, self.pace, run_folder) for party in cast.pythons]
+        self.clients: list[DrillClient] = [*self._pythons]
+        for number, party in enumerate([*cast.publishers, *cast.subscribers]):
             brokers = Brokers(hosts, number, port)
-            self.clients.append(self._made(party, self.pace if party in publishers else None, brokers))
-        self.publishers = [party.name for party in (*PYTHONS, *publishers)]
-        self.subscribers = [party.name for party in (*PYTHONS, *subscribers)]
+            self.clients.append(self._made(party, self.pace if party in cast.publishers else None, brokers))
+        self.publishers = [party.name for party in publishers]
+        self.subscribers = [party.name for party in subscribers]
+        # Where some have conditions, it is their deliveries that are measured.
+        self.measured = [party.name for party in subscribers if party.where] or self.subscribers
 
     def _made(self, party: Party, pace: DrillPace | None, brokers: Brokers) -> DrillClient:
         if party.make == PAHO:
@@ -103,8 +129,8 @@ class DrillLoad:
 
     async def go_home(self) -> None:
         """All are where they began; the Python clients anywhere. Raises UnavailableError."""
-        for client in self.clients[: len(PYTHONS)]:
-            await client.go_home()
+        for python in self._pythons:
+            await python.go_home()
         until = time.monotonic() + HOME_S
         while away := [client for client in self.clients if not client.at_home]:
             if time.monotonic() > until:

@@ -16,14 +16,13 @@ from contextlib import suppress
 from typing import Final
 
 from .audit import Audit, Party, topic
-from .brokers import AGAIN_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace, TaskClient
+from .brokers import AGAIN_S, FILTER, KEEP_ALIVE_S, SESSION_S, TURN_S, WHERE, Brokers, DrillPace, TaskClient
 
 PROGRAMS: Final = ("mosquitto_pub", "mosquitto_sub", "stdbuf")
 # A publisher that has no answer for so long goes to another broker.
 ANSWER_S: Final = 4.0
 # The least that mosquitto_sub takes is 5 s: a connection whose other end is silent is noticed after that.
 LEAST_KEEP_ALIVE_S: Final = 5
-_PAYLOAD: Final = re.compile(r"[a-z0-9-]+ \d+")
 _RECEIVED: Final = re.compile(r"received PUBLISH \(d(\d), q\d, r\d, m\d+, '")
 _SENT: Final = re.compile(r"sending PUBLISH \(d\d, q\d, r\d, m(\d+),")
 _ANSWERED: Final = re.compile(r"received (?:PUBACK|PUBCOMP) \(Mid: (\d+)")
@@ -43,18 +42,21 @@ class MosquittoClient(TaskClient):
         self._fed: list[int] = []
         self._numbers: dict[int, int] = {}
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """The program that serves the next broker of the list, and its arguments."""
         name, qos = self.party.name, str(self.party.qos)
         where = ["-h", self._brokers.host, "-p", str(self._brokers.port), "-i", name, "-q", qos, "-d"]
         where += ["-k", str(LEAST_KEEP_ALIVE_S)]
         if self._pace is None:
+            if self.party.where:
+                where += ["-V", "5", "-x", str(SESSION_S), "-D", "subscribe", "user-property", WHERE, self.party.where]
             return ["stdbuf", "-oL", "mosquitto_sub", *where, "-c", "-t", FILTER]
         return ["stdbuf", "-oL", "mosquitto_pub", *where, "-c", "-l", "-t", topic(name, 0)]
 
     async def _run(self) -> None:
         while True:
             process = await asyncio.create_subprocess_exec(
-                *self._command(),
+                *self.command(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -104,7 +106,7 @@ class MosquittoClient(TaskClient):
         self._open += 1
         self._fed.append(number)
         with suppress(ConnectionError):
-            process.stdin.write(f"{self.party.name} {number}\n".encode())
+            process.stdin.write(self._audit.messages.payload(self.party.name, number) + b"\n")
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -115,8 +117,9 @@ class MosquittoClient(TaskClient):
     def said(self, line: str) -> None:
         """One line of what the program says."""
         if not line.startswith("Client "):
-            if self._pace is None and _PAYLOAD.fullmatch(line):
-                self._audit.arrived(self.party.name, line.encode(), time.monotonic(), dup=self._dup)
+            payload = line.encode()  # or something else that the program says
+            if self._pace is None and self._audit.messages.read(payload) is not None:
+                self._audit.arrived(self.party.name, payload, time.monotonic(), dup=self._dup)
         elif "sending CONNECT" in line or "sending PINGREQ" in line:
             self._asked_s = time.monotonic()
             if "CONNECT" in line:

@@ -7,13 +7,16 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from .audit import Audit, Party
 from .brokers import AGAIN_S, DIAL_S, END_S, FILTER, KEEP_ALIVE_S, TURN_S, Brokers, DrillPace, ListedClient
+from .mqtt5_properties import session_stays, with_condition
 
 _RELEASED: Final = re.compile(r"Sending PUBREL \(Mid: (\d+)\)")
 _PUBLISHED: Final = re.compile(r"Sending PUBLISH \(d\d, q2, r\d, m(\d+)\)")
@@ -29,31 +32,52 @@ class PahoDrillClient(ListedClient):
         self._ending = False
         self._subscribed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=party.name, daemon=True)
+        version = MQTTProtocolVersion.MQTTv5 if party.where else MQTTProtocolVersion.MQTTv311
+        # MQTT 5 says so when it connects.
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=party.name,
-            clean_session=False,
-            protocol=MQTTProtocolVersion.MQTTv311,
+            clean_session=None if party.where else False,
+            protocol=version,
         )
+        self._connecting: dict[str, Any] = {}
+        if party.where:
+            self._connecting = {"clean_start": False, "properties": session_stays()}
         client.connect_timeout = DIAL_S
         client.on_connect = self._on_connect
         client.on_message = self._on_message
         client.on_publish = self._on_publish
         client.on_log = lambda _client, _userdata, _level, text: self.logged(text)
-        client.on_subscribe = lambda *_: self._subscribed.set()
+        client.on_subscribe = lambda _client, _userdata, _packet_id, reasons, _properties: self.subscribed(reasons)
         self._client = client
 
     async def start(self) -> None:
         self._thread.start()
-        if self._pace is None:
-            await asyncio.to_thread(self._subscribed.wait, END_S)
+        if self._pace is None and not await asyncio.to_thread(self._subscribed.wait, END_S):
+            raise TimeoutError
 
     def _on_connect(self, client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             return
         self._brokers.at = self._brokers.host
         if self._pace is None:
-            client.subscribe(FILTER, self.party.qos)
+            if self.party.where:
+                options = SubscribeOptions(qos=self.party.qos)
+                client.subscribe(FILTER, options=options, properties=with_condition(self.party.where))
+            else:
+                client.subscribe(FILTER, self.party.qos)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has subscribed."""
+        return self._subscribed.is_set()
+
+    def subscribed(self, reasons: Sequence[Any]) -> None:
+        """SUBACK has come."""
+        if any([reason.is_failure for reason in reasons]):
+            self._audit.notes.append(f"{self.party.name} may not subscribe: {reasons[0]}")
+        else:
+            self._subscribed.set()
 
     def _on_message(self, client: Any, userdata: Any, message: Any) -> None:
         self._audit.arrived(self.party.name, message.payload, time.monotonic(), dup=message.dup)
@@ -83,7 +107,8 @@ class PahoDrillClient(ListedClient):
                 socket.create_connection((self._brokers.host, self._brokers.port), DIAL_S).close()
                 if self._pace is None:
                     self._audit.connected(self.party.name)
-                self._client.connect(self._brokers.host, self._brokers.port, keepalive=KEEP_ALIVE_S)
+                where = self._brokers.host, self._brokers.port
+                self._client.connect(*where, keepalive=KEEP_ALIVE_S, **self._connecting)
             except OSError:
                 self._brokers.failed()
                 time.sleep(AGAIN_S)

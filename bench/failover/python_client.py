@@ -56,7 +56,7 @@ class PythonClient:
         task.add_done_callback(self._tasks.discard)
 
     async def _read(self) -> None:
-        async with self._bus.subscribe(FILTER) as stream:
+        async with self._bus.subscribe(FILTER, where=self.party.where or None) as stream:
             self._subscribed.set()
             async for message in stream:
                 self._audit.arrived(self.party.name, message.payload, time.monotonic())

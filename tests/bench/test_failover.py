@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lexicast.bench.failover.audit import TOPICS_A_PUBLISHER, Audit, Party, topic
 from lexicast.bench.failover.brokers import Brokers, DrillPace
-from lexicast.bench.failover.driver import main, parse, planned
+from lexicast.bench.failover.drills import planned
+from lexicast.bench.failover.driver import main, parse
 from lexicast.bench.failover.figures import Spell, percentile
 from lexicast.bench.failover.kinds import KINDS
 from lexicast.bench.failover.mosquitto_client import MosquittoClient

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 BROKER, BROKERS, LOCATION, STORM = "broker", "brokers", "location", "storm"
-SCENARIOS: Final = (BROKER, BROKERS, STORM, LOCATION)
+CONTENT: Final = "content"
+"""Drills on a cluster of their own (`content.driver`)."""
+SCENARIOS: Final = (BROKER, BROKERS, STORM, LOCATION, CONTENT)
 """In this order: what takes longest to become whole again comes last."""
 LOCATIONS: Final = ("east", "east", "west", "west")
 """Of each machine; the first one, Ray's head, never dies."""

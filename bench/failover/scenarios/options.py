@@ -37,7 +37,7 @@ def rates(text: str) -> list[float]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Those of scenarios alone."""
-    group = parser.add_argument_group("scenarios (instead of drills)")
+    group = parser.add_argument_group("scenarios (instead of these drills)")
     names = ", ".join(SCENARIOS)
     group.add_argument("--scenario", type=scenario_names, help=f"comma-separated: {names}")
     group.add_argument("--sessions", type=reports.positive, help=f"default {SESSIONS}; quick {QUICK_SESSIONS}")

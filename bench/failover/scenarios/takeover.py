@@ -16,7 +16,8 @@ from lexicast.cluster.errors import PeerError, UnavailableError
 
 from ...stage.parts import Part, Stage
 from ...stage.servers import cpu_s
-from ..clusters import DrilledCluster, Overview
+from ..clusters import DrilledCluster
+from ..overview import Overview
 from .cases import LOCATIONS, Case, broker_list, far_from
 from .curves import TakeOver
 from .plans import CrowdPlan, CrowdTold, Expected, Fate, PublishingPlan

@@ -1,0 +1,1 @@
+"""The failover driver's drills of content subscriptions, whose matchers die: `--scenario content`."""

@@ -1,0 +1,150 @@
+"""One fault after the other over one cluster under load, and what each of them cost."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from lexicast.cluster.errors import UnavailableError
+
+from .. import report as reports
+from ..report import DriverReport
+from .audit import Delay
+from .clusters import DrilledCluster
+from .figures import AT_ONCE_S, Drilled, Spell
+from .kinds import KINDS, Fault, Struck
+from .load import DrillLoad
+from .overview import Overview
+
+BEFORE_S: Final = 1.0
+AFTER_S: Final = 2.0
+UNDER_WAY_S: Final = 10.0
+NOTES_MAX: Final = 5
+LATE_S: Final = 2.0
+
+
+class Drills:
+    """All drills over one cluster."""
+
+    def __init__(
+        self,
+        report: DriverReport,
+        cluster: DrilledCluster,
+        load: DrillLoad,
+        looked: Callable[[Overview], None] = lambda seen: None,
+    ) -> None:
+        """`looked`: is told how the cluster looks before each drill."""
+        self._report = report
+        self._cluster = cluster
+        self._load = load
+        self._looked = looked
+        self._noted = 0
+        self.drilled: list[Drilled] = []
+        self.spells: list[Spell] = []
+        self.stopped: list[tuple[float, float]] = []
+
+    async def drill(self, kind: Fault, turn: int) -> Struck:
+        """One."""
+        load, audit = self._load, self._load.audit
+        seen = await self._cluster.healed()
+        self._looked(seen)
+        await load.go_home()
+        since, at = audit.marks(), load.at()
+        load.pace.on = True
+        await asyncio.sleep(BEFORE_S)
+        hit_s = time.monotonic()
+        struck = await asyncio.to_thread(kind.strike, self._cluster, seen, turn)
+        try:
+            await asyncio.sleep(kind.lasts_s)
+        finally:
+            if struck.end is not None:
+                await asyncio.to_thread(struck.end)
+        await asyncio.sleep(AFTER_S if struck.end is not None else 0.0)
+        load.pace.on = False
+        if lacks := await load.settled(since):
+            self._report.problem(f"{kind.name}: {lacks}")
+        self._count(kind, struck, since, at, hit_s)
+        return struck
+
+    def _count(self, kind: Fault, struck: Struck, since: dict[str, int], at: dict[str, str], hit_s: float) -> None:
+        audit = self._load.audit
+        elsewhere = [name for name, host in at.items() if struck.everywhere or host != struck.machine.host]
+        publishers = [name for name in self._load.publishers if name in elsewhere]
+        subscribers = [name for name in self._load.measured if name in elsewhere]
+        delays = audit.delays(since, audit.marks(), publishers, subscribers)
+        felt = [each for each in delays if each.sent_s + each.took_s > hit_s]
+        lost = [name for name in self._load.measured if name not in elsewhere]
+        back = [audit.first_after(name, hit_s) for name in lost]
+        returned = tuple(first_s - hit_s for first_s in back if first_s is not None)
+        before = [each.took_s for each in delays if each.sent_s + each.took_s <= hit_s]
+        worst = max(felt, key=lambda each: each.took_s, default=Delay(hit_s, 0.0, "", ""))
+        whose = f"{worst.publisher} to {worst.subscriber}, sent {worst.sent_s - hit_s:+.2f} s"
+        at_once = [each.took_s for each in felt if each.sent_s < hit_s + AT_ONCE_S]
+        quiet_s, at_once_s = max(before, default=0.0), max(at_once, default=0.0)
+        self.drilled.append(Drilled(kind.name, worst.took_s, returned, whose, quiet_s, at_once_s))
+        for note in audit.notes[self._noted :][:NOTES_MAX]:
+            self._report.console.print(f"  {note}", highlight=False)
+        self._noted = len(audit.notes)
+        late = Counter([side for each in felt if each.took_s > LATE_S for side in (each.publisher, each.subscriber)])
+        if late:
+            told = ", ".join([f"{name} {count}" for name, count in late.most_common()])
+            self._report.console.print(f"  later than {LATE_S} s: {told}", highlight=False)
+        counts = {name: count for name, count in audit.counts.items() if count}
+        self._report.console.print(f"  {1e3 * worst.took_s:.0f} ms ({whose}); so far {counts}", highlight=False)
+
+    async def stop_in_the_middle(self, spell_s: float) -> None:
+        """Kill one of the three nodes between two spells: MigratoryData, section 6.2."""
+        load, audit = self._load, self._load.audit
+        seen = await self._cluster.healed()
+        await load.go_home()
+        since = audit.marks()
+        load.pace.on = True
+        await asyncio.sleep(spell_s)
+        before = tuple(load.spread()[machine.host] for machine in self._cluster.machines)
+        hit_s = time.monotonic()
+        struck = await asyncio.to_thread(KINDS["node_off"].strike, self._cluster, seen, 0)
+        await asyncio.sleep(spell_s)
+        load.pace.on = False
+        if lacks := await load.settled(since):
+            self._report.problem(f"a node stopped in the middle: {lacks}")
+        after = tuple(load.spread()[machine.host] for machine in self._cluster.machines)
+        delays = audit.delays(since, audit.marks(), self._load.publishers, self._load.subscribers)
+        self.stopped = [(each.sent_s - hit_s, each.took_s) for each in delays]
+        whole = [delay for at_s, delay in self.stopped if at_s + delay < 0]
+        felt = [delay for at_s, delay in self.stopped if at_s + delay >= 0 and at_s < UNDER_WAY_S]
+        then = [delay for at_s, delay in self.stopped if at_s >= UNDER_WAY_S]
+        self.spells = [
+            Spell("before", whole, before),
+            Spell(f"the {UNDER_WAY_S:.0f} s after", felt, ()),
+            Spell("later", then, after),
+        ]
+        assert not struck.machine.runs
+
+
+async def drill_each(
+    report: DriverReport, progress: reports.Steps, cluster: DrilledCluster, drills: Drills, faults: Iterable[Fault]
+) -> bool:
+    """One after the other, and the cluster whole again between them; whether it was each time."""
+    for turn, fault in enumerate(faults):
+        progress.step(fault.name)
+        try:
+            await drills.drill(fault, turn)
+            if lacked := await cluster.restore():
+                report.console.print(f"  lexicast up was started again: {lacked}", highlight=False)
+        except UnavailableError as error:
+            report.problem(f"drill {turn + 1} ({fault.name}): {error}")
+            return False
+    return True
+
+
+def planned(options: argparse.Namespace) -> list[str]:
+    """The kinds of the drills, in order: each kind once before any comes again."""
+    chance, found = random.Random(options.seed), list[str]()
+    while len(found) < options.drills:
+        found += chance.sample(options.kinds, len(options.kinds))
+    return found[: options.drills]
