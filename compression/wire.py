@@ -34,6 +34,10 @@
    in the order in which they were written to it, whatever their topics; sent again on a later connection they are
    encoded anew. Frames that do not follow are malformed: DISCONNECT 0x99.
 
+11. *Field models.* A client that can read dictionaries of the codec `fields-1`, and topic streams that begin with one,
+   adds the user property `sdc-fields` = `1` (FIELDS_PROPERTY) to CONNECT. Without it the broker sends it neither, but
+   an older dictionary's form of the payload, or one without.
+
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
 keep (encoding, dictionary id, data) and tag again. `AliasTable.alias_for` never takes an alias that was used in the
@@ -68,6 +72,8 @@ HISTORY_TAG: Final = STREAM_TAG
 """Client to broker: a frame of the link's own past."""
 
 HISTORY_PROPERTY: Final = ("sdc-history", "1")
+
+FIELDS_PROPERTY: Final = ("sdc-fields", "1")
 
 _BINDING: Final = struct.Struct(">BQ")
 

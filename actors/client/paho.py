@@ -32,7 +32,7 @@ from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, STREAMS_PROPERTY, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY, USER_PROPERTY
 
 HELD_MAX: Final = 1_000
 
@@ -97,7 +97,8 @@ class PahoClient(paho.Client):
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
     ) -> None:
         self._sdc_asks = sdc and protocol == MQTTProtocolVersion.MQTTv5
-        self._sdc_questions = [USER_PROPERTY, HISTORY_PROPERTY, *([STREAMS_PROPERTY] if sdc_streams else [])]
+        self._sdc_questions = [USER_PROPERTY, HISTORY_PROPERTY, FIELDS_PROPERTY]
+        self._sdc_questions += [STREAMS_PROPERTY] if sdc_streams else []
         self._sdc_user_on_connect: Callable[..., None] | None = None
         super().__init__(
             callback_api_version,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lexicast.cluster.errors import StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
-from lexicast.compression.wire import HISTORY_PROPERTY, STREAMS_PROPERTY
+from lexicast.compression.wire import FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Grant, Kind
@@ -256,6 +256,7 @@ class Connecting:
         subscriber = MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
         if subscriber.dictionaries is not None:
             subscriber.dictionaries.reads_history = self._history
+            subscriber.dictionaries.reads_fields = self._asks(FIELDS_PROPERTY)
         return subscriber
 
     async def _restore(self, session: Session, subscriber: MqttSubscriber) -> int:

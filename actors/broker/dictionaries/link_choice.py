@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lexicast.compression.codecs import FIELDS
 from lexicast.compression.link_dictionaries import NONE, FamilySavings, LinkDictionaries, LinkTotals, threshold_of
 from lexicast.compression.wire import Introductions
 
@@ -64,11 +65,12 @@ class DictionaryLinks:
 class ConnectionDictionaries:
     """One connection's: what it has (`introductions`), what it earned (`link`), and which form of a block it takes.
 
-    `reads_history`: what it publishes may be compressed against its own past. `complete`: a set of dictionaries as the
-    last block named it, of which none was lacking; blocks name the same again and again.
+    `reads_history`: what it publishes may be compressed against its own past. `reads_fields`: it knows field models, as
+    Python clients that ask for their link's dictionaries do; who does not is never sent one. `complete`: a set of
+    dictionaries as the last block named it, of which none was lacking; blocks name the same again and again.
     """
 
-    __slots__ = ("_client_id", "_links", "_send", "complete", "introductions", "link", "reads_history")
+    __slots__ = ("_client_id", "_links", "_send", "complete", "introductions", "link", "reads_fields", "reads_history")
 
     def __init__(self, links: DictionaryLinks, client_id: str, send: Callable[[Dictionary], None]) -> None:
         self._links = links
@@ -77,6 +79,7 @@ class ConnectionDictionaries:
         self.link = LinkDictionaries(threshold_of(client_id))
         self.introductions = Introductions()
         self.reads_history = False
+        self.reads_fields = True
         self.complete: tuple[int, ...] = ()
 
     # -- towards the client
@@ -176,6 +179,8 @@ class ConnectionDictionaries:
     def _offer(self, newest: Dictionary, share: float) -> None:
         """Send a family's newest dictionary if that is due."""
         link, links = self.link, self._links
+        if newest.codec == FIELDS and not self.reads_fields:
+            return
         cost = len(newest.pack()) + BINDING_BYTES
         if self.introductions.knows(newest.id):
             link.found(newest.family, newest.id)

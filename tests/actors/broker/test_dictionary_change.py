@@ -26,16 +26,16 @@ from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Disconnect, Publish
 from lexicast.cluster.topics.names import dictionary_topic
-from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD, ZSTD_DENSE
+from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, ZSTD, ZSTD_DENSE, Deflate
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.link_dictionaries import LinkDictionaries
-from lexicast.compression.wire import ALIAS_TOPIC, USER_PROPERTY, Binding, Bindings, Recoder
+from lexicast.compression.training import train
+from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, USER_PROPERTY, Binding, Bindings, Recoder
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
 
 FAMILY = b"line/+"
 NOT_AUTHORIZED, PAYLOAD_FORMAT_INVALID = 0x87, 0x99
-SDC: dict[str, Any] = {"_38": [USER_PROPERTY]}
 
 
 def text(who: str, number: int) -> bytes:
@@ -88,10 +88,12 @@ def python_client(there: Served, name: str, compress: bool) -> Client:
 
 def announce(there: Served, version: int) -> None:
     """Publish a dictionary as sampling brokers do."""
-    made = dictionary(version)
+    announce_made(there, dictionary(version))
 
+
+def announce_made(there: Served, made: Dictionary) -> None:
     async def work() -> None:
-        async with python_client(there, f"sampling-{version}", False) as client:
+        async with python_client(there, f"sampling-{made.created_us}", False) as client:
             await client.publish(dictionary_topic(FAMILY).decode(), made.pack(), retain=True)
 
     there.run(work())
@@ -327,8 +329,8 @@ async def test_a_restarted_broker_fetches_an_old_dictionary_that_a_client_still_
 # -- what is wrong on the wire
 
 
-async def aware_raw(broker: Served) -> Raw:
-    client = await Raw.connect(broker.port, **SDC)
+async def aware_raw(broker: Served, *questions: tuple[str, str]) -> Raw:
+    client = await Raw.connect(broker.port, _38=[USER_PROPERTY, *questions])
     assert client.connack.properties is not None
     assert USER_PROPERTY in [tuple(pair) for pair in client.connack.properties[38]]
     return client
@@ -409,3 +411,25 @@ async def test_a_late_joiner_is_given_the_dictionary_before_what_needs_it(broker
     assert bound.topic == ALIAS_TOPIC.decode()
     assert bindings.bind(bound.payload) == [made.id]
     assert (bindings.dictionary_id(message.payload[0]), message.payload[1:]) == (made.id, data)
+
+
+async def test_a_client_that_does_not_know_field_models_is_never_sent_one(broker: Served) -> None:
+    texts = [text("aware", number) for number in range(60)]
+    made = train(texts, 65_536, FIELDS, family=FAMILY, created_us=2_000_000)
+    await asyncio.to_thread(announce_made, broker, made)
+    knowing, other = await aware_raw(broker, FIELDS_PROPERTY), await aware_raw(broker)
+    for client in (knowing, other):
+        await client.subscribe("line/fields")
+    publisher = await aware_raw(broker, FIELDS_PROPERTY)
+    await publisher.publish(ALIAS_TOPIC.decode(), Binding(1, 60, made.id).pack())
+    data = Recoder().encode(texts[7], made).data
+    await publisher.publish("line/fields", bytes([60]) + data, qos=1)
+    announced, _, message = await knowing.messages(3)
+    assert unpack_dictionary(announced.payload) == made
+    assert message.payload[1:] == data
+    (message,) = await other.messages(1)
+    tag, payload = message.payload[0], message.payload[1:]
+    assert (Deflate().decompress(payload) if tag else payload) == texts[7]
+    await other.publish("line/fields", b"\x00" + texts[8], qos=1)
+    (message,) = await other.messages(1)
+    assert message.topic == "line/fields"
