@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
-from .encoding import BlockView, Encoder, Grant, Grants, Kind
+from .encoding import LINK, BlockView, Encoder, Grant, Grants, Kind
 from .granted_filters import join_grants
 from .streaming import Streamer, deliver_streams
 from .subscriber import Subscriber, needs_ids
@@ -112,7 +112,7 @@ class Fanout:
         plan = self.plan(view.block.meta.topics, view.highest_qos)
         sent = 0
         if plan.streamed and self._streamer is not None and any(s.ready for s in plan.streamers):
-            self._streamer.stream(view, encoder, plan.streamed, any(s.kind.aware for s in plan.streamers))
+            self._streamer.stream(view, encoder, plan.streamed, any(_is_tagged(s.kind) for s in plan.streamers))
         for kind, grants, subscribers in plan.shared:
             if kind.streams and view.batches:
                 sent += deliver_streams(view, encoder, kind, grants, subscribers)
@@ -141,6 +141,10 @@ class Fanout:
             if not subscriber.samples:
                 sent += view.block.count
         return sent
+
+
+def _is_tagged(kind: Kind) -> bool:
+    return kind.aware and kind.version != LINK
 
 
 def make_plan(fans: list[Fan], highest_qos: int) -> Plan:

@@ -301,6 +301,7 @@ class BrokerServer:
             "leaving": self._leaving,
             "clients": len(self.clients.sessions),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
+            "links": engine.dictionary_links.totals([*self.mqtt.links(), *self.clients.links()])._asdict(),
             "content": engine.content.status(),
             "mqtt": self.mqtt.status(),
         }

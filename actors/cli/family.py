@@ -31,7 +31,7 @@ def show(
     from ..client.connect import connect  # loads the client and its codecs: only here
 
     async def work() -> None:
-        async with connect(**find_cluster(address, data_dir)) as bus:
+        async with connect(**find_cluster(address, data_dir), compress=False) as bus:  # told of all, wherever it is
             await bus.status()  # the broker has announced the dictionaries that there are when it answers
             known = {dictionary.family.decode(): dictionary for dictionary in bus.dictionaries()}
         if name is None:

@@ -156,6 +156,8 @@ def render(now: dict[str, Any]) -> Group:
         brokers = now["brokers"].values()
         aware = sum([actor.get("mqtt", {}).get("aware", 0) + actor.get("clients", 0) for actor in brokers])
         parts.append(_families(families, aware))
+    if (links := _links(now)) is not None:
+        parts.append(links)
     return Group(*parts)
 
 
@@ -272,6 +274,19 @@ def _refusals(now: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _counted(counts: dict[str, int]) -> str:
     return ", ".join([f"{count:,} {reason}" for reason, count in sorted(counts.items())])
+
+
+def _links(now: dict[str, Any]) -> Table | None:
+    """What the links of clients that know dictionaries got, paid for them and saved by them; None: there are none."""
+    columns = ("links", "with one", "got", "paid", "saved", "worst link")
+    table = _table("links of clients that know dictionaries, since the start", "broker", *columns)
+    for name, actor in now["brokers"].items():
+        links = actor.get("links")
+        if links and links["links"]:
+            counts = [f"{links[key]:,}" for key in ("links", "with_dictionary", "dictionaries")]
+            sizes = [size(links[key]) for key in ("paid_bytes", "saved_bytes", "worst_bytes")]
+            table.add_row(name, *counts, *sizes)
+    return table if table.row_count else None
 
 
 def _families(families: list[tuple[str, dict[str, Any]]], aware: int) -> Table:

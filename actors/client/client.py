@@ -154,7 +154,8 @@ class Client:
         return make_kind(qos, retain, expiry_s, pack_properties(properties))
 
     def dictionaries(self) -> tuple[Dictionary, ...]:
-        """The newest dictionary of each family, as the broker has announced them."""
+        """The newest dictionary of each family, as the broker has announced them: with `compress` and over TCP those
+        that pay on this client's link, else all."""
         return self.internals.dictionaries.announced()
 
     # -- subscribing and the past

@@ -12,9 +12,10 @@ from typing import Final
 
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.codecs import Codec, payload_bytes_max
+from lexicast.compression.codecs import Codec, Deflate, payload_bytes_max
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.families import FamilyMap
+from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.wire import Recoder
 
@@ -36,6 +37,9 @@ class Dictionaries:
         self._announced = False
         self._opted_out = OptedOut()
         self.bytes_saved = 0
+        # On links where bytes count payloads without a dictionary are deflated.
+        self.deflates = False
+        self._deflate = Deflate()
 
     def __contains__(self, dictionary: int) -> bool:
         return dictionary in self._recoder
@@ -77,21 +81,33 @@ class Dictionaries:
         """What compresses the payloads of one message; None while no dictionary has been announced.
 
         It takes a run of payloads of one topic and returns (dictionary id, compressed), with the newest unexpired
-        dictionary of the topic's family, if together they become shorter, else (None, the payloads).
+        dictionary of the topic's family, if together they become shorter, else (None, the payloads). Where there is no
+        dictionary the id may be NONE: deflated.
         """
-        if not self._announced:
+        if not (self._announced or self.deflates):
             return None
         now_us = self._clock.time_us()
         chosen: dict[bytes, Dictionary | None] = {}
+        deflates = self.deflates
 
         def compress(topic: bytes, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
             if topic not in chosen:
                 opted_out = self._opted_out(topic)
                 chosen[topic] = None if opted_out else self._families.dictionary_for(topic, now_us)
             dictionary = chosen[topic]
-            return (None, payloads) if dictionary is None else self._compress(dictionary, payloads)
+            if dictionary is not None:
+                return self._compress(dictionary, payloads)
+            return self._deflated(payloads) if deflates and not self._opted_out(topic) else (None, payloads)
 
         return compress
+
+    def _deflated(self, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
+        shorter = [self._deflate.compress(payload) for payload in payloads]
+        saved = sum(map(len, payloads)) - sum(map(len, shorter))
+        if saved <= 0 or not all(payloads):  # an empty one clears what is retained
+            return None, payloads
+        self.bytes_saved += saved
+        return NONE, shorter
 
     def _compress(self, dictionary: Dictionary, payloads: list[bytes]) -> tuple[int | None, list[bytes]]:
         try:

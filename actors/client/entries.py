@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.errors import UsageError
+from lexicast.compression.link_dictionaries import NONE
 
 from .awaited_positions import AwaitedPositions
 
@@ -25,7 +26,7 @@ Kind: TypeAlias = tuple[int, int, dict[int, Any] | None]
 Queued: TypeAlias = tuple[int, bytes, bytes, Kind, AwaitedPositions, int]
 # (group, meta, lengths, body): see cluster.protocol.messages
 Entry: TypeAlias = tuple[int, bytes, bytes, bytes]
-# topic, payloads -> (dictionary id or None for raw, payloads)
+# topic, payloads -> (dictionary id, NONE for DEFLATE without one, or None for raw, payloads)
 Compress: TypeAlias = Callable[[bytes, list[bytes]], tuple[int | None, list[bytes]]]
 # The compressor for the message that is being made; None when there is nothing to compress with.
 Compressor: TypeAlias = Callable[[], Compress | None]
@@ -62,6 +63,9 @@ class EntryBuilder:
                 dictionary, shorter = compress(topic, payloads[start:stop])
                 if dictionary is not None:
                     payloads[start:stop] = shorter
+                if dictionary == NONE:
+                    encoding = DEFLATE
+                elif dictionary is not None:
                     encoding = FIRST_DICTIONARY + dictionaries.setdefault(dictionary, len(dictionaries))
             index = topics.setdefault(topic, len(topics))
             # tuple.__new__ is what Run(...) does, without its 0.3 us of checking names

@@ -25,6 +25,7 @@ from lexicast.cluster.errors import (
 )
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY
+from lexicast.cluster.protocol.requests import LINK_DICTIONARIES
 from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
 
 from ..link.link import REQUEST_TIMEOUT_S, Link
@@ -60,6 +61,7 @@ class ClientInternals:
         if give_up_s is not None and not give_up_s > 0:
             raise UsageError(f"give_up_s={give_up_s!r}: give seconds above 0, or None to wait for ever")
         self._give_up_s = give_up_s
+        self._compresses = compress
         compressor = self.dictionaries.compressor if compress else None
         self.publisher = Publisher(self.client_id, compressor, self._send, give_up_s)
         self.connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
@@ -239,7 +241,20 @@ class ClientInternals:
         if self._groups and (groups, cluster_id) != (self._groups, self._cluster_id):
             raise PeerError("another cluster answers at this cluster's address: connect anew")
         self._groups, self._cluster_id = groups, cluster_id
+        self.dictionaries.deflates = False
+        if self._compresses and self.takes_streams:
+            self._ask_for_dictionaries(link)
         self.publisher.connected(groups, payload_bytes_max)
+
+    def _ask_for_dictionaries(self, link: Link) -> None:
+        """Where bytes count a dictionary is to come when it pays on this link. A broker of an older release refuses,
+        and tells of all that there are."""
+
+        def answered(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self.dictionaries.deflates = True
+
+        link.request(LINK_DICTIONARIES).add_done_callback(answered)
 
     def on_message(self, message: tuple[Any, ...]) -> None:
         """See ConnectionUser."""

@@ -246,6 +246,7 @@ class Publishing:
                 used,
                 payloads,
                 mean_bytes * len(payloads),
+                len(payloads),
                 lambda payload: engine.recoder.to_raw(min(encoding, FIRST_DICTIONARY), dictionary, payload),
             )
 

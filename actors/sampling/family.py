@@ -34,10 +34,22 @@ class AnnouncedDictionary(NamedTuple):
 class SampledFamily:
     """One family as its sampling broker knows it."""
 
-    __slots__ = ("announced", "announcing", "current", "maintenance", "model", "pending", "queued", "topics")
+    __slots__ = (
+        "announced",
+        "announcing",
+        "audience",
+        "current",
+        "maintenance",
+        "model",
+        "pending",
+        "queued",
+        "topics",
+    )
 
     def __init__(self, maintenance: Maintenance) -> None:
         self.maintenance = maintenance
+        # Publishers and subscribers that may get its dictionaries, when one was made last.
+        self.audience = (0, 0)
         self.current: Dictionary | None = None
         self.announcing = 0  # the id of the one that is being published now
         self.announced: AnnouncedDictionary | None = None  # somebody else's, to be taken over

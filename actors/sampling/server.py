@@ -247,11 +247,12 @@ class SamplingServer:
         await self._states.save(name, kept.maintenance, kept.current)
 
     async def _renew(self, name: bytes, kept: SampledFamily) -> None:
-        publishers, subscribers = await self._audience(name, tuple(kept.topics))
-        kept.maintenance.audience(max(1, publishers), max(1, subscribers))
+        # For people: each link gets a dictionary when it pays there, so the algorithm reckons with one publisher and
+        # one subscriber, however many there are (thesis section 6.3).
+        kept.audience = await self._audience(name, tuple(kept.topics))
         due = kept.maintenance.due()
         if due is None:
-            return  # with so many links to cross it can wait
+            return
         kept.hold()
         made: Dictionary | None = None
         try:
@@ -319,9 +320,9 @@ class SamplingServer:
                 "reduction_percent": round(traffic.reduction_percent(), 2),
                 "codec": current.codec if current else None,
                 "dictionary": f"{current.id:016x}" if current else None,
-                # whom its dictionaries go to: plain MQTT clients are not among them
-                "aware_publishers": kept.maintenance.publishers if kept else None,
-                "aware_subscribers": kept.maintenance.subscribers if kept else None,
+                # whom its dictionaries may go to: plain MQTT clients are not among them
+                "aware_publishers": kept.audience[0] if kept else None,
+                "aware_subscribers": kept.audience[1] if kept else None,
             }
         return {
             "observed": self.observed,

@@ -145,10 +145,16 @@ class ConnectionDictionaries:
     # -- from the client
 
     def published(
-        self, topic: bytes, used: int, payloads: Sequence[bytes], sizes: int, raw: Callable[[bytes], bytes]
+        self,
+        topic: bytes,
+        used: int,
+        payloads: Sequence[bytes],
+        sizes: int,
+        count: int,
+        raw: Callable[[bytes], bytes],
     ) -> None:
-        """Payloads of a topic have come, `sizes` bytes of them on the link with the dictionary `used` (NONE: without
-        one). `raw` decompresses one. The client may be sent a dictionary."""
+        """`count` payloads of a topic have come, `payloads` being some of them: `sizes` bytes on the link with the
+        dictionary `used` (NONE: without one). `raw` decompresses one. The client may be sent a dictionary."""
         links, link = self._links, self.link
         if used != NONE:
             link.saved_bytes += links.published.saved_bytes(used, sizes)
@@ -166,8 +172,13 @@ class ConnectionDictionaries:
             link.carried_outdated(newest.family, sizes)
         if links.published.wants(newest.id, used):
             with_newest = len(links.recoder.encode(raw(payloads[0]), newest).data)
-            links.published.note(newest.id, used, 1, sizes // len(payloads), 1 + with_newest)
+            links.published.note(newest.id, used, 1, sizes // count, 1 + with_newest)
         self._offer(newest, links.published.share(newest.id, used))
+
+    def fetched(self, dictionary: Dictionary) -> None:
+        """The client has asked for a dictionary that it needs, and is sent it."""
+        if self.introductions.needs_dictionary(dictionary.id):
+            self.link.take(dictionary.family, dictionary.id, len(dictionary.pack()), 0.0)
 
     def named(self, id: int) -> None:
         """The client uses a dictionary: it has it, from an earlier connection perhaps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexicast.cluster.blocks import U32, unpack_meta
+from lexicast.cluster.blocks import U32, Meta, unpack_meta
 from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import check_entry_columns
@@ -23,8 +23,8 @@ class EntryChecks:
         self._payload_bytes_max = payload_bytes_max
         self._checked: dict[bytes, int] = {}
 
-    def entry(self, wire: Any) -> tuple[SealedEntry, int]:
-        """The entry, and how many records it has.
+    def entry(self, wire: Any) -> tuple[SealedEntry, int, Meta]:
+        """The entry, how many records it has, and its meta.
 
         Raises PeerError for one that breaks the rules: the client library would not have sent it.
         """
@@ -37,7 +37,7 @@ class EntryChecks:
         if largest > self._payload_bytes_max:
             raise PeerError(f"a payload of {largest} bytes: at most {self._payload_bytes_max} are allowed")
         size = len(meta) + len(lengths) + len(body)
-        return SealedEntry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // U32
+        return SealedEntry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // U32, parsed
 
     def _check_topic(self, topic: bytes, group: int) -> None:
         """Raises PeerError unless `topic` is one and belongs to `group`."""

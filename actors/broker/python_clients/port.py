@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Any
 
+from lexicast.compression.link_dictionaries import LinkDictionaries
+
 from ...link.link import Link
 from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
@@ -54,7 +56,6 @@ class ClientPort:
         session = PythonClientSession(self._engine, link, self._checks, self._answers, self.sessions.discard)
         if link.role == "client":  # else it is gone in a moment, and no client of anything
             self.sessions.add(session)
-            session.start()
         return session
 
     def admit(self) -> None:
@@ -77,6 +78,10 @@ class ClientPort:
         subscribers = set().union(*reached)
         silent = [s for s in self.sessions if not s.streams.samples and not s.streams.some_of(subscribers)]
         return self._mqtt_publishers(family) + len(silent), len(subscribers)
+
+    def links(self) -> list[LinkDictionaries]:
+        """Those of clients that get dictionaries as they pay."""
+        return [own.link for session in self.sessions if (own := session.streams.dictionaries) is not None]
 
     def lagging(self) -> list[object]:
         """The streams of all clients that have something to catch up with."""

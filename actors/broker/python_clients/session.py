@@ -2,21 +2,29 @@
 
 A client's entries go to the coordinators unchanged (it is its own producer). What is spoken is in
 `cluster.protocol.messages`; how a client behaves, in `client.client`.
+
+Dictionaries: a client whose first message asks for it (`link_dictionaries`) gets each when it pays on its link
+(`dictionaries.link_choice`). Every other one, also one of an older release, is told of all that there are, before its
+first message is answered, and of new ones as they come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from lexicast.cluster.errors import LexicastError, PeerError, UsageError
+from lexicast.cluster.blocks import FIRST_DICTIONARY, Meta
+from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError, UsageError
 from lexicast.cluster.protocol.messages import ACK, DICTIONARY, PUBLISH, REQUEST
-from lexicast.cluster.protocol.requests import CLIENT
+from lexicast.cluster.protocol.requests import CLIENT, LINK_DICTIONARIES
 from lexicast.cluster.protocol.shapes import check_request
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.link_dictionaries import NONE
 
 from ...link.link import Link
+from ..dictionaries.link_choice import ConnectionDictionaries
 from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
 from .past_requests import PastRequests
@@ -46,6 +54,8 @@ class PythonClientSession:
         self._since_us = engine.clock.time_us()
         self.streams = streams = ClientStreams(engine, link)
         self.published_records = 0
+        self._engine = engine
+        self._begun = False
         past = PastRequests(engine)
         self.requests: Answers = {
             "subscribe": streams.subscribe,
@@ -58,19 +68,33 @@ class PythonClientSession:
             **answers,
         }
 
-    def start(self) -> None:
-        """Tell the client of the dictionaries that there are, and of new ones from now on."""
-        self._dictionaries.listeners.add(self._tell)
-        for dictionary in self._dictionaries.families.dictionaries():
-            self._tell(dictionary)
+    def _begin(self, link: Link, message: tuple[Any, ...]) -> bool:
+        """The client's first message; whether that was all it said."""
+        self._begun = True
+        if message[0] == REQUEST and message[2] == LINK_DICTIONARIES:
+            self.streams.dictionaries = self._engine.dictionary_links.connection(link.name, self._introduce)
+            link.reply(message[1], None)
+            return True
+        if link.role == "client":
+            self._dictionaries.listeners.add(self._tell)
+            for dictionary in self._dictionaries.families.dictionaries():
+                self._tell(dictionary)
+        return False
 
     def _tell(self, dictionary: Dictionary) -> None:
         self._link.send((DICTIONARY, dictionary.pack()))
+
+    def _introduce(self, dictionary: Dictionary) -> None:
+        own = self.streams.dictionaries
+        if own is not None and own.introductions.needs_dictionary(dictionary.id):
+            self._tell(dictionary)
 
     # -- LinkUser
 
     def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
         """One message of the client."""
+        if not self._begun and self._begin(link, message):
+            return
         if message[0] == PUBLISH:
             self._publish(message[1], message[2])
         elif message[0] == REQUEST:
@@ -118,10 +142,12 @@ class PythonClientSession:
             self._link.send((ACK, tag, ()))
         for index, wire in enumerate(wires):
             try:
-                entry, count = self._checks.entry(wire)
+                entry, count, meta = self._checks.entry(wire)
                 entry.done.append(partial(done, index))
                 pipeline = self._coordinators.forward(entry, count)
                 self.published_records += count
+                if self.streams.dictionaries is not None:
+                    self._account(self.streams.dictionaries, meta, wire)
             except LexicastError as error:
                 # Also what breaks the rules: its client would send it again on the next link, for ever.
                 done(index, str(error))
@@ -129,10 +155,28 @@ class PythonClientSession:
             if pipeline.full:
                 self._link.pause_reading()
 
+    def _account(self, own: ConnectionDictionaries, meta: Meta, wire: Any) -> None:
+        """What this link carries earns it dictionaries."""
+        lengths, body = memoryview(wire[2]).cast("I"), wire[3]
+        place = at = 0
+        for run in meta.runs:
+            size = sum(lengths[at : at + run.count])
+            topic = meta.topics[run.topic]
+            if size and not self._dictionaries.opted_out(topic):
+                used = meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else NONE
+                to_raw = partial(self._engine.recoder.to_raw, min(run.encoding, FIRST_DICTIONARY), used or None)
+                with suppress(DictionaryError):  # one that cannot be decompressed is its subscribers' affair
+                    own.published(topic, used, (bytes(body[place : place + lengths[at]]),), size, run.count, to_raw)
+            place += size
+            at += run.count
+
     # -- requests
 
     async def _dictionary(self, dictionary: int) -> bytes:
-        return (await self._fetching.fetch(dictionary)).pack()
+        found = await self._fetching.fetch(dictionary)
+        if self.streams.dictionaries is not None:
+            self.streams.dictionaries.fetched(found)
+        return found.pack()
 
     def described(self) -> dict[str, Any]:
         """For the list of clients."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 
@@ -19,7 +19,8 @@ from lexicast.storage.log.block_cuts import only_topic
 
 from ...link.link import Link
 from ..content.choosing import chosen
-from ..encoding import LINK, Grant, Kind
+from ..dictionaries.link_choice import ConnectionDictionaries
+from ..encoding import LINK, EncodedBlock, Grant, Kind
 from ..engine import BrokerEngine
 from ..feeds.retained_feed import RetainedFeed
 from ..subscriber import Subscriber, SubscriberBroker
@@ -27,20 +28,33 @@ from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
 from .sample_stream import PackedSink, SampleStream
 
+if TYPE_CHECKING:
+    from lexicast.compression.dictionary import Dictionary
+
 STREAMS_MAX = 10_000
-LINK_KIND = Kind(LINK)
-STREAMS_KIND = Kind(LINK, streams=True)
+# By whether topic streams are taken; those in whose connections dictionaries come as they pay are aware.
+KINDS = {False: Kind(LINK), True: Kind(LINK, streams=True)}
+AWARE_KINDS = {False: Kind(LINK, aware=True), True: Kind(LINK, aware=True, streams=True)}
 PACK = msgpack.Packer(autoreset=True).pack
 
 
 class LinkStream(Subscriber):
-    """One subscription of a Python client."""
+    """One subscription of a Python client. `dictionaries`: those of its link, where they come as they pay."""
 
-    __slots__ = ("_client", "_prefix", "number")
+    __slots__ = ("_client", "_dictionaries", "_prefix", "number")
 
-    def __init__(self, broker: SubscriberBroker, client: PackedSink, number: int, drops: bool, streams: bool) -> None:
-        super().__init__(broker, STREAMS_KIND if streams else LINK_KIND, drops)
+    def __init__(
+        self,
+        broker: SubscriberBroker,
+        client: PackedSink,
+        number: int,
+        drops: bool,
+        streams: bool,
+        dictionaries: ConnectionDictionaries | None = None,
+    ) -> None:
+        super().__init__(broker, (KINDS if dictionaries is None else AWARE_KINDS)[streams], drops)
         self._client = client
+        self._dictionaries = dictionaries
         self.number = number
         # (DELIVER, number, [block]): everything but the block, which is packed once for all.
         self._prefix = b"\x93" + PACK(DELIVER) + PACK(number) + b"\x91"
@@ -48,6 +62,15 @@ class LinkStream(Subscriber):
     def write(self, data: bytes) -> None:
         """Send one packed block."""
         self._client.send_packed(self._prefix + data)
+
+    def write_tagged(self, encoded: EncodedBlock) -> None:
+        """The form for the dictionaries that the client has."""
+        if self._dictionaries is not None:
+            encoded = self._dictionaries.form(encoded)
+        self.write(encoded.data)
+
+    def gets_dictionary(self, dictionary: Dictionary) -> bool:
+        return self._dictionaries is None or self._dictionaries.gets(dictionary)
 
 
 class ClientStreams:
@@ -59,6 +82,8 @@ class ClientStreams:
         self._link = link
         self._streams: dict[int, LinkStream | SampleStream] = {}
         self._feeds: dict[int, RetainedFeed] = {}
+        # None: the client is told of all that there are.
+        self.dictionaries: ConnectionDictionaries | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -86,6 +111,8 @@ class ClientStreams:
         """The client has gone; its cursors are its own."""
         for stream in self._streams.values():
             self._subscriptions.leave(stream)
+        if self.dictionaries is not None:
+            self._engine.dictionary_links.ended(self.dictionaries.link)
 
     # -- what they are
 
@@ -143,7 +170,8 @@ class ClientStreams:
         records_per_s = options.get("sample_records_per_s")
         if records_per_s is None:
             streams = options.get("streams") is True and self._engine.streamer is not None
-            return LinkStream(self._subscriptions, self, number, options.get("slow") == "drop", streams)
+            drops = options.get("slow") == "drop"
+            return LinkStream(self._subscriptions, self, number, drops, streams, self.dictionaries)
         if not isinstance(records_per_s, int) or records_per_s < 1:
             raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
         return SampleStream(self._subscriptions, self, number, records_per_s, self._engine.dictionaries.opted_out)

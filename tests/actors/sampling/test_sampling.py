@@ -29,7 +29,6 @@ from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.selection import offsets_of, select
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
-from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Predict
 from lexicast.compression.training import fulfil
 
@@ -358,15 +357,15 @@ async def test_audience_counts_those_who_are_sent_dictionaries(tmp_path: Path) -
             sent = publisher.publish("devices/1000001/telemetry", reading(1, 1), qos=1)
             await eventually(sent.is_published)
             await publish(bus, "devices/{}/telemetry", 60)
-            maintenance: list[Maintenance | None] = []
 
-            def counted() -> bool:
-                maintenance[:] = [sampler.maintenance_of(b"devices/+/telemetry")]
-                return maintenance[0] is not None and maintenance[0].publishers == 2
+            def audience() -> tuple[int, int] | None:
+                family = sampler.status()["families"].get("devices/+/telemetry")
+                return family and (family["aware_publishers"], family["aware_subscribers"])
 
-            await eventually(counted, "one MQTT publisher and one Python client")
-            assert maintenance[0] is not None
-            assert maintenance[0].subscribers == 1
+            await eventually(lambda: audience() == (2, 1), "one MQTT publisher and one Python client; a subscriber")
+            maintenance = sampler.maintenance_of(b"devices/+/telemetry")
+            assert maintenance is not None
+            assert (maintenance.publishers, maintenance.subscribers) == (1, 1), "each link decides for itself"
 
 
 async def test_a_family_that_cannot_be_trained_does_not_end_the_others(tmp_path: Path) -> None:
