@@ -1,0 +1,414 @@
+"""TAPD against a real broker: who gets a dictionary and when, what goes over the wire until then, old clients and new.
+
+Each test has topics and a dictionary of its own, published as sampling brokers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lexicast.actors.client.client import Client
+from lexicast.actors.client.internals import ClientInternals
+from lexicast.actors.client.known_brokers import Endpoint
+from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec
+from lexicast.cluster.blocks import PUBLICATIONS, Run
+from lexicast.cluster.protocol.messages import DICTIONARY
+from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic
+from lexicast.compression.codecs import ZSTD_DENSE
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.link_history import HistoryWriter
+from lexicast.compression.session import ClientSession, Deliver
+from lexicast.compression.training import train
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, HISTORY_TAG, USER_PROPERTY
+
+from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served, unique
+
+USER = 38
+PAYLOAD_FORMAT_INVALID = 0x99
+
+
+def reading(seed: int) -> bytes:
+    draw = random.Random(seed)
+    fields = {"device": f"d-{draw.randrange(10_000)}", "temperature": round(draw.gauss(20, 5), 2), "unit": "celsius"}
+    return json.dumps(fields | {"firmware": "4.17.2", "state": draw.choice(["running", "idle", "failed"])}).encode()
+
+
+def report(seed: int) -> bytes:
+    """Of sixty kinds: more than a link's past holds."""
+    kind = random.Random(seed).randrange(60)
+    words = " ".join(random.Random(1_000_000 + kind * 20 + n).randbytes(6).hex() for n in range(12))
+    return f"report {kind}: {words} {seed}".encode()
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[Served]:
+    with served(compression__stream_records_per_s=0) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+async def no_clients_left() -> AsyncIterator[None]:
+    yield
+    await close_clients()
+
+
+class Device:
+    """A dictionary-aware MQTT client on a raw connection: `wire` keeps payloads as they crossed it."""
+
+    def __init__(self, client: Raw) -> None:
+        self.client = client
+        self.session: ClientSession[None] = ClientSession()
+        told = [tuple(pair) for pair in (client.connack.properties or {}).get(USER, ())]
+        self.session.connected(USER_PROPERTY in told, history=HISTORY_PROPERTY in told)
+        self.wire: list[bytes] = []
+        self.dictionaries: list[bytes] = []
+
+    async def publish(self, topic: str, *payloads: bytes) -> None:
+        for payload in payloads:
+            bindings, sent = self.session.outgoing(topic.encode(), payload, 0)
+            for binding in bindings:
+                await self.client.publish(ALIAS_TOPIC.decode(), binding)
+            self.wire.append(sent)
+            await self.client.publish(topic, sent, qos=1)
+            await self.look()
+
+    async def look(self) -> None:
+        """Take what has come: dictionaries."""
+        for packet in await self.client.ping():
+            assert isinstance(packet, Message)
+            assert self.read(packet) == []
+
+    async def take(self, count: int) -> list[bytes]:
+        got: list[bytes] = []
+        while len(got) < count:
+            got += self.read(await self.client.expect(Message))
+        return got
+
+    def read(self, message: Message) -> list[bytes]:
+        if not message.topic.startswith(DICTIONARY_PREFIX.decode()):
+            self.wire.append(message.payload)
+        elif message.topic != ALIAS_TOPIC.decode():
+            self.dictionaries.append(message.payload)
+        steps = self.session.incoming(None, message.topic.encode(), message.payload, 0.0)
+        got = [step.payload for step in steps if isinstance(step, Deliver)]
+        assert len(got) == len(steps), steps
+        return got
+
+    @property
+    def tags(self) -> list[int]:
+        return [payload[0] for payload in self.wire]
+
+
+async def device(there: Served, *properties: tuple[str, str]) -> Device:
+    return Device(await Raw.connect(there.port, _38=[USER_PROPERTY, *(properties or (HISTORY_PROPERTY,))]))
+
+
+async def old_device(there: Served) -> Device:
+    """Of a release before links' pasts."""
+    return Device(await Raw.connect(there.port, _38=[USER_PROPERTY]))
+
+
+def python_client(there: Served, name: str, compress: bool = True) -> Client:
+    """One that reaches the broker by TCP alone, as from another machine."""
+    coordination = there.cluster.coordination
+
+    async def resolve() -> list[Endpoint]:
+        members, info = await coordination.members(-1, 0), await coordination.cluster()
+        return [
+            Endpoint(m.name, tuple([a for a in m.addresses if a.startswith("tcp:")]), info.cluster_id, info.key)
+            for m in members.brokers.values()
+        ]
+
+    return Client(resolve, client_id=name, compress=compress)
+
+
+def useless(seed: int) -> bytes:
+    return random.Random(seed).randbytes(100)
+
+
+async def learn(
+    there: Served, family: str, created_us: int = 1, of: Callable[[int], bytes] = reading, size: int = 1_000
+) -> Dictionary:
+    samples = [of(-n) for n in range(1, 300)]
+    made = train(samples, size, ZSTD_DENSE, family=family.encode(), created_us=created_us)
+
+    async def announce() -> None:
+        async with python_client(there, unique("sampling"), compress=False) as client:
+            await client.publish(dictionary_topic(made.family).decode(), made.pack(), retain=True)
+        until = time.monotonic() + WAIT_S
+        while there.broker().engine.dictionaries.families.newest(made.family) != made:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.002)
+
+    await asyncio.to_thread(lambda: there.run(announce()))
+    return made
+
+
+class TestPublishers:
+    async def test_a_publisher_begins_with_its_own_past_and_gets_the_dictionary_when_it_pays(
+        self, there: Served
+    ) -> None:
+        topic = unique("own/")
+        made = await learn(there, topic, of=report, size=16_000)
+        onlooker = await Raw.connect(there.port)
+        await onlooker.subscribe(topic, qos=1)
+        publisher = await device(there)
+        messages = [report(n) for n in range(400)]
+        await publisher.publish(topic, *messages)
+        assert publisher.dictionaries == [made.pack()], "once"
+        first = next(at for at, tag in enumerate(publisher.tags) if tag not in (0, HISTORY_TAG))
+        assert HISTORY_TAG not in publisher.tags[first:]
+        # what had been carried would have saved what it costs, and hardly more than twice as much
+        alone = [len(made.build().compress(message)) for message in messages]
+        spared = [len(wire) - 1 - size for wire, size in zip(publisher.wire[:first], alone, strict=False)]
+        assert 0.8 * len(made.pack()) <= sum(spared) <= 2.5 * len(made.pack())
+        assert [message.payload for message in await onlooker.messages(400)] == messages
+
+    async def test_one_that_sends_little_pays_for_nothing(self, there: Served) -> None:
+        topic = unique("little/")
+        await learn(there, topic)
+        publisher = await device(there)
+        await publisher.publish(topic, *[reading(n) for n in range(5)])
+        assert publisher.dictionaries == []
+        assert set(publisher.tags) == {HISTORY_TAG}
+        assert len(publisher.wire[4]) < len(publisher.wire[0]) / 2, "its own past serves it"
+
+    async def test_a_dictionary_that_saves_nothing_goes_nowhere(self, there: Served) -> None:
+        topic = unique("useless/")
+        await learn(there, topic, of=useless)
+        publisher = await device(there)
+        await publisher.publish(topic, *[reading(n) for n in range(150)])
+        assert publisher.dictionaries == []
+
+    async def test_a_client_of_an_older_release_deflates_until_it_pays(self, there: Served) -> None:
+        topic = unique("older/")
+        made = await learn(there, topic)
+        publisher = await old_device(there)
+        messages = [reading(n) for n in range(60)]
+        await publisher.publish(topic, *messages)
+        assert publisher.dictionaries == [made.pack()]
+        assert publisher.tags[0] in (0, 1)
+        assert publisher.tags[-1] >= 2
+        assert HISTORY_TAG not in publisher.tags
+
+    async def test_an_old_dictionary_is_prolonged(self, there: Served) -> None:
+        topic = unique("prolonged/")
+        made = await learn(there, topic)
+        publisher = await old_device(there)
+        await publisher.publish(topic, *[reading(n) for n in range(60)])
+        await learn(there, topic, created_us=2, of=useless)
+        await publisher.publish(topic, *[reading(n) for n in range(60)])
+        assert publisher.dictionaries == [made.pack()], "the newer one saves nothing"
+        assert publisher.tags[-1] >= 2
+
+    async def test_what_a_client_still_has_is_not_sent_again(self, there: Served) -> None:
+        topic = unique("again/")
+        await learn(there, topic)
+        first = await old_device(there)
+        await first.publish(topic, *[reading(n) for n in range(60)])
+        assert len(first.dictionaries) == 1
+        again = await device(there)
+        again.session = first.session
+        again.session.connected(True, history=True)
+        await again.publish(topic, *[reading(n) for n in range(60)])
+        assert again.dictionaries == []
+        assert all(tag >= 2 and tag != HISTORY_TAG for tag in again.tags)
+
+    async def test_frames_of_repeats_are_part_of_the_past(self, there: Served) -> None:
+        """A QoS 2 publication that is sent again is left out, and what follows it can be read."""
+        topic = unique("repeat/")
+        onlooker = await Raw.connect(there.port)
+        await onlooker.subscribe(topic)
+        client = (await device(there)).client
+        client.answers = False
+        past = HistoryWriter()
+        for dup in (False, True):
+            frame = past.frame(reading(1))
+            assert frame is not None
+            client.send(Publish(topic.encode(), bytes((HISTORY_TAG,)) + frame, 2, False, dup, 7, None))
+            await client.expect(PubRec)
+        frame = past.frame(reading(2))
+        assert frame is not None
+        await client.publish(topic, bytes((HISTORY_TAG,)) + frame, qos=1)
+        assert [message.payload for message in await onlooker.messages(2)] == [reading(1), reading(2)]
+
+    @pytest.mark.parametrize("asked", [True, False])
+    async def test_frames_that_do_not_follow_end_the_connection(self, there: Served, asked: bool) -> None:
+        past = HistoryWriter()
+        past.frame(reading(1))
+        frame = past.frame(reading(2))
+        assert frame is not None
+        client = (await device(there) if asked else await old_device(there)).client
+        await client.publish("x/y", bytes((HISTORY_TAG,)) + frame)
+        (farewell,) = [packet for packet in await client.closed() if isinstance(packet, Disconnect)]
+        assert farewell.reason_code == PAYLOAD_FORMAT_INVALID
+
+
+class TestSubscribers:
+    @pytest.mark.parametrize("qos", [0, 1])
+    async def test_a_subscriber_gets_deflate_until_the_dictionary_pays(self, there: Served, qos: int) -> None:
+        topic = unique("down/")
+        made = await learn(there, topic)
+        subscriber = await device(there)
+        await subscriber.client.subscribe(topic, qos=qos)
+        plain = await Raw.connect(there.port)
+        messages = [reading(n) for n in range(100)]
+        for message in messages:
+            await plain.publish(topic, message, qos=qos)
+        assert await subscriber.take(100) == messages
+        assert subscriber.dictionaries == [made.pack()]
+        assert subscriber.tags[0] in (0, 1)
+        first = next(at for at, tag in enumerate(subscriber.tags) if tag >= 2)
+        assert all(tag >= 2 for tag in subscriber.tags[first:])
+        assert sum(map(len, subscriber.wire)) + len(made.pack()) < sum(map(len, messages)) / 2
+
+    async def test_links_with_and_without_it_read_the_same(self, there: Served) -> None:
+        topic = unique("both/")
+        made = await learn(there, topic)
+        publisher, old = await device(there), await old_device(there)
+        await old.client.subscribe(topic)
+        await publisher.publish(topic, *[reading(n) for n in range(100)])
+        await old.take(100)
+        late, plain = await old_device(there), await Raw.connect(there.port)
+        for each in (late.client, plain):
+            await each.subscribe(topic)
+        messages = [reading(n) for n in range(3)]
+        await publisher.publish(topic, *messages)
+        assert publisher.tags[-1] >= 2, "the publisher uses it"
+        assert await old.take(3) == messages
+        assert await late.take(3) == messages
+        assert [message.payload for message in await plain.messages(3)] == messages
+        assert old.dictionaries == [made.pack()]
+        assert late.dictionaries == []
+        assert set(late.tags) <= {0, 1}, "recoded at the edge"
+        assert old.tags[-1] >= 2
+
+    async def test_a_subscriber_with_the_newest_needs_no_older_one(self, there: Served) -> None:
+        """A publisher that is prolonged does not make others pay for its dictionary."""
+        topic = unique("edge/")
+        await learn(there, topic)
+        publisher = await device(there)
+        await publisher.publish(topic, *[reading(n) for n in range(100)])
+        made = await learn(there, topic, created_us=2)
+        newest = Dictionary(made.family, made.codec, made.content[1:], created_us=3)
+
+        async def announce() -> None:
+            async with python_client(there, unique("sampling"), compress=False) as client:
+                await client.publish(dictionary_topic(made.family).decode(), newest.pack(), retain=True)
+
+        await asyncio.to_thread(lambda: there.run(announce()))
+        subscriber = await old_device(there)
+        await subscriber.client.subscribe(topic)
+        messages = [reading(n) for n in range(100)]
+        await publisher.publish(topic, *messages)
+        assert await subscriber.take(100) == messages
+        assert subscriber.dictionaries == [newest.pack()]
+
+    async def test_nobody_gets_what_its_link_may_not_have(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        topic = unique("secret/")
+        await learn(there, topic)
+        links = there.broker().engine.dictionary_links
+        monkeypatch.setattr(type(links), "allows", lambda links, client_id, family: family != topic.encode())
+        publisher, subscriber = await device(there), await old_device(there)
+        await subscriber.client.subscribe(topic)
+        messages = [reading(n) for n in range(100)]
+        await publisher.publish(topic, *messages)
+        assert await subscriber.take(100) == messages
+        assert publisher.dictionaries == subscriber.dictionaries == []
+
+
+class TestPythonClients:
+    async def test_over_tcp_dictionaries_come_as_they_pay(self, there: Served) -> None:
+        topic = unique("python/")
+        made = await learn(there, topic)
+        messages = [reading(n) for n in range(100)]
+
+        async def work() -> tuple[list[bytes], list[int], list[int], dict[str, int]]:
+            async with (
+                python_client(there, unique("w")) as writer,
+                python_client(there, unique("r")) as reader,
+                reader.subscribe(topic) as subscription,
+            ):
+                await writer.status()
+                before = len([d for d in writer.dictionaries() if d.family == topic.encode()])
+                for message in messages:
+                    await writer.publish(topic, message)
+                got = [(await anext(subscription)).payload for _ in messages]
+                held = [d.id for c in (writer, reader) for d in c.dictionaries() if d.family == topic.encode()]
+                return got, [before], held, writer.internals.publisher.counts()
+
+        got, before, held, _ = await asyncio.to_thread(lambda: there.run(work()))
+        assert got == messages
+        assert before == [0]
+        assert held == [made.id, made.id]
+
+    async def test_what_does_not_ask_is_told_of_all(self, there: Served) -> None:
+        """Clients of an older release, sampling brokers."""
+        topic = unique("told/")
+        made = await learn(there, topic)
+
+        async def work() -> list[int]:
+            async with python_client(there, unique("c"), compress=False) as client:
+                await client.status()
+                return [d.id for d in client.dictionaries() if d.family == topic.encode()]
+
+        assert await asyncio.to_thread(lambda: there.run(work())) == [made.id]
+
+    async def test_one_that_publishes_little_deflates(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        topic = unique("few/")
+        await learn(there, topic)
+        pushed: list[object] = []
+        taken = ClientInternals.on_message
+
+        def seen(client: ClientInternals, message: tuple[Any, ...]) -> None:
+            pushed.append(message[0])
+            taken(client, message)
+
+        monkeypatch.setattr(ClientInternals, "on_message", seen)
+
+        async def work() -> list[int]:
+            async with python_client(there, unique("c")) as client:
+                await client.status()
+                await client.publish_many([(topic, reading(n) * 3) for n in range(3)])
+                return [run.encoding for run in stored_runs(there, topic)]
+
+        assert await asyncio.to_thread(lambda: there.run(work())) == [1]
+        assert DICTIONARY not in pushed
+
+
+def stored_runs(there: Served, topic: str) -> list[Run]:
+    runs: list[Run] = []
+    for coordinator in there.cluster.coordinators.values():
+        for group in range(there.broker().engine.groups):
+            for block in coordinator.server.store.read(group, 0).blocks:
+                if block.kind != PUBLICATIONS:
+                    continue
+                runs += [run for run in block.meta.runs if block.meta.topics[run.topic] == topic.encode()]
+    return runs
+
+
+class TestStatus:
+    async def test_sums_and_the_worst(self) -> None:
+        with served(compression__stream_records_per_s=0) as there:
+            made = await learn(there, "sums")
+            publisher = await old_device(there)
+            await publisher.publish("sums", *[reading(n) for n in range(60)])
+            links = there.broker().status()["links"]
+            paid = len(made.pack()) + 9
+            assert (links["links"], links["with_dictionary"], links["dictionaries"]) == (1, 1, 1)
+            assert links["paid_bytes"] == paid
+            assert links["saved_bytes"] > 0
+            assert links["worst_bytes"] == min(0, links["saved_bytes"] - paid)
+            await publisher.publish("sums", *[reading(n) for n in range(600)])
+            await publisher.client.disconnect()
+            later = there.broker().status()["links"]
+            assert (later["links"], later["paid_bytes"]) == (1, paid), "counted on when the client has gone"
+            assert later["saved_bytes"] > links["saved_bytes"]
+            await close_clients()
