@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
+from zlib import compress
 
 from lexicast.cluster.errors import DictionaryError
 
@@ -18,7 +19,9 @@ from .structure import MessageStructure
 RICH: Final = 1.5
 LEAN: Final = 0.25
 """How many messages a sample stands for when it is decided what pays in a model."""
-_SMALLER: Final = (1.0, 0.1, 0.01)
+_SMALLER: Final = (1.0, 0.5, 0.25, 0.02)
+PACKED_BYTES_MAX: Final = 6_400
+"""What dictionaries of bytes take: a model that takes more has mostly learned texts by heart."""
 
 _HEAD_BYTES: Final = 4
 _JUDGES: Final = 60
@@ -40,13 +43,14 @@ class FieldsTraining:
     def content(self, size: int, preset: bytes, lean: bool = False) -> bytes:
         """The model, and of `preset` the last bytes that there is room for in `size` bytes.
 
-        A model that is too large is made again, of what pays in fewer messages; the smallest one may be larger still.
+        A model that is too large, or packed larger than PACKED_BYTES_MAX, is made again, of what pays in fewer
+        messages; the smallest one may be larger still.
         Raises DictionaryError when it is larger than MODEL_BYTES_MAX.
         """
         for smaller in _SMALLER:
             model, dumped = self._model((LEAN if lean else RICH) * smaller)
             room = size - len(dumped) - _HEAD_BYTES
-            if room >= 0:
+            if room >= 0 and len(compress(dumped)) <= PACKED_BYTES_MAX:
                 break
         if len(dumped) + _HEAD_BYTES > MODEL_BYTES_MAX:
             raise DictionaryError(f"a field model of {len(dumped)} bytes: the messages have too many fields")
