@@ -30,8 +30,8 @@ from ..mqtt.codec.encode import encode_qos0_run, publish_size
 from ..mqtt.codec.packets import V5
 from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
-from .link_blocks import recoded, sent_on_link, with_frames
-from .tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
+from .dictionaries.link_blocks import recoded, sent_on_link, with_frames
+from .dictionaries.tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
 
 if TYPE_CHECKING:
     from lexicast.cluster.content.predicate import Predicate
@@ -378,7 +378,7 @@ class Encoder:
         if instead:
             view = view.as_sent(recoded(view, instead, self._tagging))
         if streamed:
-            view = view.as_sent(with_frames(view, streamed))
+            view = view.as_sent(with_frames(view, streamed, [each.id for each in view.dictionaries(streamed)]))
         block = view.block
         runs = block.meta.runs
         if None in grants or any([run.expiry_ms for run in runs]):

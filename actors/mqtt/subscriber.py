@@ -14,9 +14,9 @@ from lexicast.compression.wire import ALIAS_TOPIC
 
 from ..broker.content.choosing import chosen
 from ..broker.dictionaries.link_choice import ConnectionDictionaries
+from ..broker.dictionaries.tagging import SentRuns, TaggedBlock
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.streaming import in_step, took
-from ..broker.tagging import SentRuns, TaggedBlock
 from .codec.encode import encode_qos0_run, encode_qos_run, split_qos_packet
 from .codec.wire import pack_u16
 from .paced_subscriber import PacedSubscriber
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 WRITE_BYTES = 64 * 1024
 
 
+# More than 25 methods: what a connection was introduced to decides the form of whatever is written.
 class MqttSubscriber(PacedSubscriber):
     """One session's live connection, as a subscriber. `send`: the transport's own; `dictionaries`: those of a
     dictionary-aware connection."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lexicast.compression.wire import Recoder
 
     from ..encoding import EncodedBlock
-    from ..tagging import Instead, SentBytes
     from .keeper import DictionaryKeeper
+    from .tagging import Instead, SentBytes
 
 # A binding that the client or the broker sends once for each dictionary of a connection.
 BINDING_BYTES: Final = 9

@@ -22,12 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lexicast.actors.broker import streaming
 from lexicast.actors.broker.dictionaries.link_choice import ConnectionDictionaries, DictionaryLinks
+from lexicast.actors.broker.dictionaries.tagging import Instead
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.live_delivery import LiveWrites
 from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
 from lexicast.actors.broker.subscriber import Subscriber
-from lexicast.actors.broker.tagging import Instead
 from lexicast.actors.client.decoder import Decoder, Frames
 from lexicast.actors.client.dictionaries import Dictionaries
 from lexicast.actors.mqtt.codec import PacketReader

@@ -4,23 +4,19 @@ dictionaries than the publisher's, or none."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, STREAMED, Block, pack_meta
 from lexicast.compression.link_dictionaries import NONE
 
-from .tagging import Instead, SentBytes, SentRuns, Tagging, instead_of
-
-if TYPE_CHECKING:
-    from .encoding import BlockView
+from .tagging import Instead, SentBytes, SentRuns, Tagging, ViewedBlock, instead_of
 
 
-def with_frames(view: BlockView, streamed: Collection[int]) -> Block:
+def with_frames(view: ViewedBlock, streamed: Collection[int], key_dictionaries: Iterable[int]) -> Block:
     """The block for a Python client's link with frames of the topics `streamed` (STREAMED, see `cluster.blocks`)."""
     block, meta = view.block, view.block.meta
     # What the runs that stay need, and what key frames do; each id is 9 bytes on the link.
-    named = dict.fromkeys([STREAMED, *[dictionary.id for dictionary in view.dictionaries(streamed)]])
+    named = dict.fromkeys([STREAMED, *key_dictionaries])
     runs, payloads, at = [], list(view.stored()), 0
     for index, run in enumerate(meta.runs):
         end = at + run.count
@@ -38,7 +34,7 @@ def with_frames(view: BlockView, streamed: Collection[int]) -> Block:
     return Block(*fields, lengths, b"".join(payloads), made)
 
 
-def recoded(view: BlockView, instead: Instead, tagging: Tagging) -> Block:
+def recoded(view: ViewedBlock, instead: Instead, tagging: Tagging) -> Block:
     """The block for a Python client's link that lacks dictionaries: their runs use others, or DEFLATE, or are raw."""
     block, meta = view.block, view.block.meta
     named: dict[int, None] = {}

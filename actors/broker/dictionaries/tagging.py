@@ -6,25 +6,44 @@ replaced (`Instead`), for links that do not have them; so brokers recode at the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, Run
+from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, Block, Run
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 from lexicast.compression.link_dictionaries import NONE, FamilySavings
 from lexicast.compression.wire import AliasTable, Encoded, Recoder
 
-from .dictionaries.keeper import IsOptedOut, NewestDictionary
+from .keeper import IsOptedOut, NewestDictionary
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
 
-    from .encoding import BlockView
-
 # Dictionary ids, and what is used instead of each: another one's id, or NONE.
 Instead = tuple[tuple[int, int], ...]
 NOTHING_INSTEAD: Final[Instead] = ()
+
+
+class ViewedBlock(Protocol):
+    """A block as a broker works on it (`encoding.BlockView`): what is needed of it here."""
+
+    @property
+    def block(self) -> Block:
+        """The block."""
+
+    @property
+    def frames(self) -> Mapping[int, list[bytes]]:
+        """Frames of topic streams, by run."""
+
+    def stored(self) -> list[bytes]:
+        """The payloads as stored."""
+
+    def raw_runs(self, recoder: Recoder, runs: Iterable[int]) -> list[bytes | None]:
+        """The payloads of these runs, decompressed."""
+
+    def tagged(self, tagging: Tagging) -> TaggedBlock:
+        """The payloads in their first form."""
 
 
 class TaggedRun(NamedTuple):
@@ -113,7 +132,7 @@ class Tagging(NamedTuple):
     opted_out: IsOptedOut
     savings: FamilySavings
 
-    def block(self, view: BlockView, instead: Instead) -> TaggedBlock:
+    def block(self, view: ViewedBlock, instead: Instead) -> TaggedBlock:
         """A block's payloads in one form."""
         meta, stored = view.block.meta, view.stored()
         made = TaggedBlock([], [], [], [], [], [])
@@ -177,14 +196,14 @@ class Tagging(NamedTuple):
             return RAW, None
         return tag, bytes((tag,)) + data
 
-    def measure(self, view: BlockView, made: TaggedBlock) -> None:
+    def measure(self, view: ViewedBlock, made: TaggedBlock) -> None:
         """A form was made for links that lack dictionaries: what would the newest ones save on it?"""
         first = view.tagged(self)
         for index, held in enumerate(made.used):
             if first.used[index] != held:
                 self.note(view, index, held, made.with_bytes[index] + made.plain_bytes[index])
 
-    def note(self, view: BlockView, index: int, held: int, sent_bytes: int) -> None:
+    def note(self, view: ViewedBlock, index: int, held: int, sent_bytes: int) -> None:
         """A run's payloads took so many bytes with the dictionary `held`: would they take fewer with the newest?"""
         meta = view.block.meta
         run = meta.runs[index]
