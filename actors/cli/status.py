@@ -145,7 +145,7 @@ def render(now: dict[str, Any]) -> Group:
     )
     warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
     parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
-    parts += [table for table in (_content(now), _backups(now)) if table is not None]
+    parts += [table for table in (_content(now), _matching(now), _backups(now)) if table is not None]
     if refusals := _refusals(now):
         table = _table("refused since the start", "name", "by reason")
         for name, refused in refusals:
@@ -175,8 +175,8 @@ def _actors(now: dict[str, Any]) -> Table:
     state = Text("does not answer", style="red") if away else Text("serves", style="green")
     table.add_row("coordination", state, str(said.get("pid", "")), "", "")
     for role, kind in ROLES.items():
-        for name, actor in now[role].items():
-            member = said["members"][kind].get(name, {})
+        for name, actor in now.get(role, {}).items():
+            member = said["members"].get(kind, {}).get(name, {})
             wrong = "does not answer" if "error" in actor else "gave up" if actor.get("failure") else ""
             state = Text(wrong, style="red") if wrong else Text("serves", style="green")
             start = str(member["incarnation"]) if "incarnation" in member else ""
@@ -232,6 +232,34 @@ def _brokers(now: dict[str, Any]) -> Table:
     return table
 
 
+def _matching(now: dict[str, Any]) -> Table | None:
+    """What matchers hold and what brokers were spared, where there are matchers."""
+    if not now.get("matchers"):
+        return None
+    cells = now["coordination"].get("cells", {})
+    title = "matchers"
+    if cells.get("cells"):
+        changed = [f"{cells[key]:,} {what}" for key, what in _CELLS_CHANGED if cells[key]]
+        what = [f"{cells['cells']:,} cells by {' and '.join(cells['columns'])}", *changed]
+        title += f": {', '.join(what)}"
+    table = _table(title, "name", "brokers", "conditions", "filters", "asked about", "given", "spared", "unanswered")
+    for name, actor in now["matchers"].items():
+        row = [f"{actor.get(key, 0):,}" for key in ("brokers", "conditions", "filters", "asked_records")]
+        table.add_row(name, *row, "", "", "")
+    for name, actor in now["coordinators"].items():
+        said = actor.get("matching", {})
+        row = [f"{said.get(key, 0):,}" for key in ("asked_records", "given_records", "withheld_records")]
+        table.add_row(name, "", "", f"{said.get('filters', 0):,}", *row, f"{said.get('unanswered_parts', 0):,}")
+    return table
+
+
+_CELLS_CHANGED: Final = (
+    ("split", "split"),
+    ("with_more_copies", "with more copies"),
+    ("handed_over", "being handed over"),
+)
+
+
 def _backups(now: dict[str, Any]) -> Table | None:
     """Who stands in for each broker, where there are several."""
     backups = now["coordination"].get("backups", {})
@@ -263,7 +291,7 @@ def _refusals(now: dict[str, Any]) -> list[tuple[str, str]]:
     """(actor, what it has refused, by reason), of those that have refused something."""
     found = []
     for role in ("brokers", "coordinators"):
-        for name, actor in now[role].items():
+        for name, actor in now.get(role, {}).items():
             connections, entries = actor.get("mqtt", {}).get("refused", {}), actor.get("refused", {})
             words = [f"connections: {_counted(connections)}" if connections else ""]
             words.append(f"publications: {_counted(entries)}" if entries else "")

@@ -154,7 +154,7 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
 def _away(now: dict[str, Any]) -> dict[str, list[str]]:
     """Nodes of which nothing answers, where others do; what was on them."""
     found, nodes = {}, now["coordination"].get("nodes", {})
-    actors = {name: actor for role in ROLES for name, actor in now[role].items()}
+    actors = {name: actor for role in ROLES for name, actor in now.get(role, {}).items()}
     for name, node in nodes.items():
         members = [each for each in (*node["coordinators"], *node["brokers"]) if each in actors]
         if members and all("error" in actors[each] for each in members):

@@ -1,5 +1,5 @@
 """Content subscriptions: what SREM's matching takes, on the cores that are in cluster/, and a broker's delivery, on its
-engine. No cluster is started.
+engine. Only `live` starts clusters.
 
 `--only` runs some of the parts, `--out` draws their pictures. Figures:
 
@@ -9,6 +9,7 @@ engine. No cluster is started.
     plain_...             what those pay who have no condition (`plain_cost`)
     history_where_...     conditions on the stored past (`past_rates`)
     disagreements         of all ways to ask a condition with a naive evaluator (`truth`)
+    live_...              what matchers spare brokers of a running cluster (`spared_work`)
     hpartition_...        subscriptions shared out among matchers, simulated (`sharing_rates`); matchers_scaling
     hops_excess           SkipCloud's hops, and its messages beside Chord's, simulated (`overlay_messages`);
                           chord_saving_...
@@ -26,6 +27,7 @@ from .. import report as reports
 from ..report import DriverReport, Steps
 from . import index_churn, index_rates, mass_failure, overlay_messages, sharing_rates
 from .edge import delivery_rates, past_rates, plain_cost, truth
+from .live import spared_work
 
 
 class SremPart(NamedTuple):
@@ -42,6 +44,7 @@ PARTS: Final = {
     "plain": SremPart(plain_cost.measure, plain_cost.steps),
     "past": SremPart(past_rates.measure, past_rates.steps),
     "truth": SremPart(truth.measure, truth.steps),
+    "live": SremPart(spared_work.measure, spared_work.steps),
     "hpartition": SremPart(sharing_rates.measure, sharing_rates.steps),
     "skipcloud": SremPart(overlay_messages.measure, overlay_messages.steps),
     "loss": SremPart(mass_failure.measure, mass_failure.steps),

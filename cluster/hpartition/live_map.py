@@ -110,9 +110,19 @@ class LiveMap:
         if self.cells is None:
             return [], self.matchers
         values = [inf if isnan(value) else value for value in point]
-        cells = [self.cells.part(grid.of_point(values), values) for grid in self._grids]
-        names = [self._name_of[place.cluster] for cell in cells for place in self.cells.candidates_in(cell)]
-        return cells, tuple(dict.fromkeys(names))
+        cells = [grid.of_point(values) for grid in self._grids]
+        if self.cells.splits or self.cells.handovers:
+            cells = [self.cells.part(cell, values) for cell in cells]
+        key = tuple(cells)
+        names = self._candidates.get(key)
+        if names is None:
+            found = [self._name_of[place.cluster] for cell in cells for place in self.cells.candidates_in(cell)]
+            names = self._candidates[key] = tuple(dict.fromkeys(found))
+        return cells, names
+
+    @cached_property
+    def _candidates(self) -> dict[tuple[CellId, ...], tuple[str, ...]]:
+        return {}
 
     # -- as plain values
 
@@ -190,4 +200,3 @@ def _cells(matchers: Sequence[str], plain: Any) -> CellMap:
         },
         int(copies_each),
     )
-

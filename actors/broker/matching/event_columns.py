@@ -10,15 +10,15 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from lexicast.cluster.blocks import PUBLICATIONS, U32, Block, unpack_meta
+from lexicast.cluster.blocks import PUBLICATIONS, QOS_MASK, RETAIN, U32, Block, Meta, unpack_meta
 from lexicast.cluster.content.boxes import ColumnKind, column_value
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.evaluation import Getter, getter
 from lexicast.cluster.content.event_rows import NAMES_MAX, pack_rows
 from lexicast.cluster.content.extraction import column_parts, columns_of
-from lexicast.cluster.content.nodes import Name
+from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.parser import parse_name
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.hpartition.cell_report import SAMPLE_MAX
@@ -27,13 +27,17 @@ from lexicast.cluster.hpartition.partition import CellId
 from lexicast.cluster.protocol.messages import WireEntry
 from lexicast.cluster.topics.names import TopicTrie
 
-from ..content.choosing import BlockChoice, reader_of
+from ..content.choosing import PLAIN, reader_of
 from ..encoding import BlockView, Encoder
 from ..pipelines.stored_compression import StoredCompression
 
 # Of longer entries nothing is told: whoever wants them looks at them.
 RECORDS_MAX: Final = 4_096
 TOPICS_KEPT_MAX: Final = 200_000
+# One of so many records is kept as a point.
+SEEN_EACH: Final = 16
+# So many points are looked up at once; of fewer the calls cost more than the values.
+NUMPY_FROM: Final = 32
 
 # (version of the cells' map, candidates, the records' numbers, rows)
 Part = tuple[int, tuple[str, ...], bytes, bytes]
@@ -59,8 +63,11 @@ class EventColumns:
         self._trie: TopicTrie[_Names, None] = TopicTrie()
         self._of_topic: dict[bytes, frozenset[str]] = {}
         self.map = LiveMap()
-        self._dimensions: tuple[Name, ...] = ()
+        # Of each of its columns what finds the value.
+        self._dimensions: list[tuple[Getter, ColumnKind]] = []
+        self._plans: dict[tuple[bytes, ...], _Plan | None] = {}
         self.told_records = 0
+        self._see_next = 0
         # Of what has been told: some, and how many lay in each cell; until somebody takes them.
         self.seen: deque[dict[str, float]] = deque(maxlen=SAMPLE_MAX)
         self.asked_cells: Counter[CellId] = Counter()
@@ -78,14 +85,18 @@ class EventColumns:
             for name in some:
                 parse_name(name)
             self._set(topic_filter, matcher, tuple(some))
-        self._of_topic.clear()
+        self._forget()
 
     def gone(self, matcher: str) -> None:
         """A matcher's link has ended."""
         self._matchers.pop(matcher, None)
         for topic_filter in list(self._filters):
             self._set(topic_filter, matcher, ())
+        self._forget()
+
+    def _forget(self) -> None:
         self._of_topic.clear()
+        self._plans.clear()
 
     def _set(self, topic_filter: bytes, matcher: str, names: tuple[str, ...]) -> None:
         of_filter = self._filters.get(topic_filter)
@@ -112,7 +123,9 @@ class EventColumns:
     def follow(self, cells: LiveMap) -> None:
         """Publications lie in these cells from now on."""
         self.map = cells
-        self._dimensions = tuple([column_parts(column)[0] for column in cells.columns])
+        parts = map(column_parts, cells.columns)
+        self._dimensions = [(getter(name), kind) for name, kind in parts]
+        self._plans.clear()
 
     # -- entries go
 
@@ -135,55 +148,100 @@ class EventColumns:
         if not 0 < count <= RECORDS_MAX:
             return []
         parsed = unpack_meta(meta)
-        of_topics = [self._names_of(topic) for topic in parsed.topics]
-        if not any(of_topics):
+        plan = self._plan(parsed.topics)
+        if plan is None:
             return []
-        names = tuple(sorted(frozenset[str]().union(*of_topics))[:NAMES_MAX])
         block = Block(group, 0, 0, count - 1, 0, PUBLICATIONS, meta, lengths, body, parsed)
-        raw: Any = self._stored_compression.raw_kept(block) if parsed.dictionaries else None
-        choice = BlockChoice(BlockView(block, 0, raw), self._encoder)
-        # Also the cells' dimensions, whoever asks for them: where a condition lies nobody else needs to know of it.
-        records = choice.records(reader_of(frozenset([*map(parse_name, names), *self._dimensions])))
-        payloads = choice.payloads
-        # Of what cannot be read here nothing is told: whoever is to have it by its topic gets it.
-        numbers = [n for n, run in enumerate(choice.runs) if of_topics[run.topic] and payloads[n] is not None]
+        raw = self._stored_compression.raw_kept(block) if parsed.dictionaries else None
+        payloads = self._encoder.payloads(PLAIN, BlockView(block, 0, raw))[0]
+        numbers, records = plan.records(parsed, payloads)
         if not numbers:
             return []
         self.told_records += len(numbers)
-        self._see(records[numbers[0]], names)
+        if self.told_records >= self._see_next:
+            self._see_next = self.told_records + SEEN_EACH
+            self.seen.append(plan.point(records[0]))
+        version, names = self.map.version, plan.names
+        if self.map.cells is None:
+            return [(version, tuple(self._matchers), array("I", numbers).tobytes(), pack_rows(records, names))]
         return [
-            (
-                self.map.version,
-                candidates,
-                array("I", some).tobytes(),
-                pack_rows([records[number] for number in some], names),
-            )
-            for candidates, some in self._by_candidates(records, numbers).items()
+            (version, candidates, array("I", [numbers[i] for i in some]).tobytes(), pack_rows(chosen, names))
+            for candidates, some in self._by_candidates(records).items()
+            for chosen in ([records[i] for i in some],)
         ]
 
-    def _by_candidates(
-        self, records: Sequence[ContentRecord], numbers: Sequence[int]
-    ) -> dict[tuple[str, ...], list[int]]:
-        """The records by who may be asked about them."""
-        if self.map.cells is None:
-            return {tuple(self._matchers): [*numbers]}
+    def _by_candidates(self, records: Sequence[ContentRecord]) -> dict[tuple[str, ...], list[int]]:
+        """The records, by number, by who may be asked about them."""
         found: dict[tuple[str, ...], list[int]] = {}
-        points = columns_of([records[number] for number in numbers], self.map.columns).tolist()
-        for number, point in zip(numbers, points, strict=True):
+        for number, point in enumerate(self._points(records)):
             cells, candidates = self.map.candidates(point)
             self.asked_cells.update(cells)
             found.setdefault(candidates, []).append(number)
         return found
 
-    def _see(self, record: ContentRecord, names: Iterable[str]) -> None:
-        """One of an entry's records is kept for a while, as a point."""
-        fields, point = record.fields(), dict[str, float]()
-        for name in names:
-            value = _getter(name)(fields, record)
+    def _points(self, records: Sequence[ContentRecord]) -> list[list[float]]:
+        if len(records) >= NUMPY_FROM:
+            points: list[list[float]] = columns_of(records, self.map.columns).tolist()
+            return points
+        return [
+            [column_value(get(record.fields(), record), kind) for get, kind in self._dimensions] for record in records
+        ]
+
+    def _plan(self, topics: tuple[bytes, ...]) -> _Plan | None:
+        """What is told of entries of these topics; None: nothing."""
+        try:
+            return self._plans[topics]
+        except KeyError:
+            of_topics = [self._names_of(topic) for topic in topics]
+            plan = None
+            if any(of_topics):
+                names = tuple(sorted(frozenset[str]().union(*of_topics))[:NAMES_MAX])
+                # Also the cells' dimensions, whoever asks for them: where a condition lies nobody else need know it.
+                read = frozenset([*map(parse_name, names), *[column_parts(each)[0] for each in self.map.columns]])
+                plan = _Plan(names, reader_of(read), list(map(bool, of_topics)))
+            if len(self._plans) >= TOPICS_KEPT_MAX:
+                self._plans.clear()
+            self._plans[topics] = plan
+            return plan
+
+
+class _Plan:
+    """What is told of entries with the same topics. `names`: of values, as texts; `reader`: reads them and more."""
+
+    __slots__ = ("_getters", "_reader", "_wanted", "names")
+
+    def __init__(self, names: tuple[str, ...], reader: FieldReader, wanted: list[bool]) -> None:
+        self.names = names
+        self._reader = reader
+        self._wanted = wanted
+        self._getters = [(name, _getter(name)) for name in names]
+
+    def records(self, meta: Meta, payloads: Sequence[bytes | None]) -> tuple[list[int], list[ContentRecord]]:
+        """The records of wanted topics and their numbers. Of what cannot be read here nothing is told: whoever is to
+        have it by its topic gets it."""
+        numbers, records, end = list[int](), list[ContentRecord](), 0
+        reader, topics = self._reader, meta.topics
+        for run in meta.runs:
+            at, end = end, end + run.count
+            if not self._wanted[run.topic]:
+                continue
+            topic, qos, retain, properties = topics[run.topic], run.flags & QOS_MASK, run.flags & RETAIN > 0, run[5]
+            for number in range(at, end):
+                payload = payloads[number]
+                if payload is not None:
+                    numbers.append(number)
+                    records.append(ContentRecord(topic, payload, reader, 0, qos, retain, properties))
+        return numbers, records
+
+    def point(self, record: ContentRecord) -> dict[str, float]:
+        """Its values in all columns that it has any in."""
+        fields, found = record.fields(), dict[str, float]()
+        for name, get in self._getters:
+            value = get(fields, record)
             for kind in ColumnKind:
                 if (at := column_value(value, kind)) == at:  # no NaN
-                    point[name + kind.value] = at
-        self.seen.append(point)
+                    found[name + kind.value] = at
+        return found
 
 
 @lru_cache(4_096)

@@ -74,6 +74,18 @@ class AskedBlock:
             for each in waiting:
                 each()
 
+    def unwanted(self, broker: str, incarnation: int, number: int) -> bool:
+        """Whether matchers vouch for it that the broker wants nothing of the block."""
+        told = 0
+        for part in self.parts:
+            verdict = None if part.verdicts is None else part.verdicts.get(broker)
+            if verdict is None or verdict.incarnation != incarnation or verdict.number < number:
+                return False
+            told += len(part.numbers)
+            if len(verdict.records) * 8 < len(part.numbers) or any(verdict.records):
+                return False
+        return told == self.block.count
+
     def wanted(self, broker: str, incarnation: int, number: int, chosen: Sequence[bool]) -> list[bool]:
         """The records that the broker is to get, a flag each. `number`: up to which its conditions have to be known;
         `chosen`: whether a record concerns it, by what chooses; of those it gets what nobody vouches for."""

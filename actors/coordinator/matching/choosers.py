@@ -243,6 +243,9 @@ class Choosers(Generic[P]):
                 choosing.sampled_s = now_s
                 peer.offer(block)
                 return
+        if asked.unwanted(peer.name, peer.incarnation, choosing.number):
+            self._withheld_records += block.count
+            return
         chosen = [of_topics[run.topic] for run in block.meta.runs for _ in range(run.count)]
         keep = asked.wanted(peer.name, peer.incarnation, choosing.number, chosen)
         given = sum(keep)

@@ -509,3 +509,18 @@ def test_status_shows_what_conditions_cost() -> None:
     now["brokers"]["broker-0"]["content"] |= {"predicates": 7, "residual": 1}
     rows = [line.split() for line in shown(now).splitlines()]
     assert ["broker-0", "2", "7", "1", "2,000", "10", "3.2", "us", "4"] in rows
+
+
+def test_status_shows_what_matchers_spare() -> None:
+    now = told(0, 0)
+    assert "matchers" not in shown(now)
+    cells = {"cells": 96, "columns": ["delay", "carrier:text"], "split": 2, "with_more_copies": 0, "handed_over": 1}
+    now["coordination"]["cells"] = cells
+    now["matchers"] = {"matcher-0": {"brokers": 2, "conditions": 5_000, "filters": 3, "asked_records": 700}}
+    matching = {"filters": 4, "asked_records": 700, "given_records": 30, "withheld_records": 1_370, "unanswered_parts": 1}
+    now["coordinators"] = {"coordinator-0": {"matching": matching}}
+    text = shown(now)
+    assert "matchers: 96 cells by delay and carrier:text, 2 split, 1 being handed over" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["matcher-0", "2", "5,000", "3", "700"] in rows
+    assert ["coordinator-0", "4", "700", "30", "1,370", "1"] in rows

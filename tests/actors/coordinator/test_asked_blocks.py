@@ -87,6 +87,19 @@ def test_a_verdict_tells_what_a_broker_wants(matchers: Matchers) -> None:
     assert block.wanted("y", 1, 5, every) == every, "nothing is said of it"
 
 
+def test_what_nobody_vouches_for_is_not_unwanted(matchers: Matchers) -> None:
+    link = opened(matchers, "a")
+    for numbers, records, unwanted in (((0, 1), b"\0", True), ((0, 1), b"\2", False), ((1,), b"\0", False)):
+        block = asked(2, *numbers)
+        assert not block.unwanted("x", 1, 5)
+        matchers.ask(block)
+        matchers.on_message(link, (VERDICT, link.asked[-1], {"x": (1, 5, records)}))
+        assert block.unwanted("x", 1, 5) is unwanted
+        assert block.unwanted("x", 1, 5) == (not any(block.wanted("x", 1, 5, [True] * 2)))
+        assert not block.unwanted("x", 1, 6)
+        assert not block.unwanted("y", 1, 5)
+
+
 def test_a_verdict_that_is_too_short_counts_for_nothing(matchers: Matchers) -> None:
     link, block = opened(matchers, "a"), asked(9, *range(9))
     matchers.ask(block)
