@@ -136,7 +136,9 @@ class Predict(Maintenance):
         first: int = _FIRST,
         margin_percent: float = 1.0,
         life_us: int = NEVER_US,
+        fields: bool = True,
     ) -> None:
+        """`fields`: whether field models are tried beside dictionaries of bytes, which are all that the thesis has."""
         if not 4 <= first <= HISTORY[-1]:
             raise ValueError(f"the first dictionary takes 4 to {HISTORY[-1]} messages, not {first}")
         if margin_percent < 0 or life_us < 1:
@@ -146,6 +148,7 @@ class Predict(Maintenance):
         self._polynomial = sizing == "polynomial"
         self._margin_percent = margin_percent
         self._life_us = life_us
+        self._fields = fields and sizing == "cost"
         self._samples = FamilySamples(HISTORY[-1])
         self._repository = SubstringRepository()
         self._model = MessageCountModel()
@@ -356,7 +359,7 @@ class Predict(Maintenance):
         elif self._frugal:
             steps, sources = _SMALL_MULTIPLIERS, (RECENT, COVERING, SUBSTRINGS)
         mean = self._samples.mean_bytes
-        fields = () if self._polynomial else self._field_candidates()
+        fields = self._field_candidates() if self._fields else ()
         sizes = sorted({max(1, int(min(step * mean, training_bytes, _SIZE_MAX))) for step in steps})
         return fields + tuple(
             Candidate(codec, size, source)

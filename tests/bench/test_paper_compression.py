@@ -201,7 +201,7 @@ class TestPredictSection53:
         assert crowd.current is None
 
     def test_many_publishers_get_small_dictionaries(self) -> None:
-        alone, many = Predict(), Predict()
+        alone, many = Predict(fields=False), Predict(fields=False)
         many.audience(1_000, 1)
         run(alone, readings(1, 300))
         run(many, readings(1, 300))
