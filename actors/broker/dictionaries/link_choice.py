@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from lexicast.compression.codecs import FIELDS
 from lexicast.compression.link_dictionaries import NONE, FamilySavings, LinkDictionaries, LinkTotals, threshold_of
 from lexicast.compression.wire import Introductions
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 BINDING_BYTES: Final = 9
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class DictionaryLinks:
     """All links of a broker. `delivered`, `published`: what dictionaries save to subscribers, from publishers."""
 
@@ -62,6 +65,7 @@ class DictionaryLinks:
         return totals
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class ConnectionDictionaries:
     """One connection's: what it has (`introductions`), what it earned (`link`), and which form of a block it takes.
 
