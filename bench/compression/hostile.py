@@ -6,12 +6,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import FIELDS, PAYLOAD_BYTES_MAX
 from lexicast.compression.dictionary_content import FIELDS_ALONE, FIELDS_AND_RECENT
-from lexicast.compression.fields.codec import FieldsCodec
+from lexicast.compression.fields.codec import FieldsCodec, FieldsStream
 from lexicast.compression.training import train
 
 from ..data.corpora import Corpus
@@ -93,12 +94,7 @@ class Attempts:
     def _through(self, codec: FieldsCodec, messages: Sequence[bytes], count: int, kind: str) -> None:
         sender, receiver = codec.stream(), codec.stream()
         for number in range(count):
-            payload = self._payload(messages)
-            self._try(
-                kind,
-                payload,
-                lambda payload, at=number: _same(receiver.decompress(sender.compress(payload, at), at), payload),
-            )
+            self._try(kind, self._payload(messages), partial(_comes_through, sender, receiver, number))
 
     def _frames(self) -> None:
         """What comes out of them has a bound, and so has the time."""
@@ -150,6 +146,10 @@ class Attempts:
         self.wrong += 1
         if len(self.problems) < _PROBLEMS_MAX:
             self.problems.append(f"{kind} {data[:200].hex()}: {what}")
+
+
+def _comes_through(sender: FieldsStream, receiver: FieldsStream, number: int, payload: bytes) -> bool:
+    return _same(receiver.decompress(sender.compress(payload, number), number), payload)
 
 
 def _same(back: bytes, payload: bytes) -> bool:
