@@ -4,7 +4,8 @@ A channel is defined by a retained publication on `$channel/NAME`: its SQL with 
 and the tables that the SQL names:
 
     history    what was published to a filter within a window: one row a publication
-    state      the latest publication of each topic of a filter within a window: where everybody is now
+    state      the latest publication of each topic of a filter within a window: where everybody is now; with a
+               condition (`where`) the latest of which it is true
     tables     fixed ones, as CSV
 
 Rows of history and state have the columns topic, time, publisher, and the fields of the JSON payload that `columns`
@@ -24,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
 
+from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.points_in_time import parse_duration
 from lexicast.cluster.topics.names import check_filter
@@ -44,11 +46,13 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class PublicationTable:
-    """A table made of publications: those to `filter` in the last `window_s`; `columns` types the JSON's fields."""
+    """A table made of publications: those to `filter` in the last `window_s`, of which the condition `where` is true
+    where there is one; `columns` types the JSON's fields."""
 
     filter: str
     window_s: float
     columns: str
+    where: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class Channel:
             check_filter(source.filter.encode())
             if source.window_s <= 0:
                 raise UsageError(f"channel {self.name}: a window of {source.window_s:g} s of {source.filter}")
+            if source.where is not None:
+                predicate(source.where)
         if not self.sql.strip():
             raise UsageError(f"channel {self.name}: the SQL is empty")
 
@@ -166,10 +172,14 @@ def inlined(sql: str, table: str) -> str:
     return _MARKERS.sub(lambda found: f"{table}.`{found[1]}`" if found[1] else found[0], sql)
 
 
-def parse_table(text: str, columns: Mapping[str, str]) -> tuple[str, PublicationTable]:
-    """`NAME=FILTER@WINDOW` of the command line, such as "emergencies=emergencies/#@10m". Raises UsageError."""
+def parse_table(
+    text: str, columns: Mapping[str, str], wheres: Mapping[str, str] | None = None
+) -> tuple[str, PublicationTable]:
+    """`NAME=FILTER@WINDOW` of the command line, such as "emergencies=emergencies/#@10m"; `columns`, `wheres` by name.
+    Raises UsageError."""
     name, equals, rest = text.partition("=")
     filter, at, window = rest.rpartition("@")
     if not equals or not at:
         raise UsageError(f"{text!r}: write NAME=FILTER@WINDOW, such as emergencies=emergencies/#@10m")
-    return name, PublicationTable(filter, parse_duration(window).total_seconds(), columns.get(name, ""))
+    window_s = parse_duration(window).total_seconds()
+    return name, PublicationTable(filter, window_s, columns.get(name, ""), (wheres or {}).get(name))

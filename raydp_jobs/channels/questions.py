@@ -107,6 +107,7 @@ class SparkQuestions:
             since=timedelta(seconds=source.window_s),
             columns=[*_COLUMNS, "offset"],
             schema=source.columns or None,
+            where=source.where,
         )
 
 

@@ -39,6 +39,9 @@ def create(
     columns: Annotated[
         list[str] | None, typer.Option(metavar="NAME=FIELD TYPE, ...", help="Fields of a table's JSON payloads.")
     ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=CONDITION", help="Only a table's messages of which it is true.")
+    ] = None,
     table: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE.csv", help="A fixed table.")] = None,
     dry_run: DryRunOption = False,
     data_dir: DataDirOption = None,
@@ -49,18 +52,18 @@ def create(
     lexicast channel create Near --period 10s --sql near.sql --history 'emergencies=emergencies/+@10m'
     --columns 'emergencies=id STRING, lat DOUBLE, lon DOUBLE' --table shelters=shelters.csv
     """
-    typed = dict(_pair(text) for text in columns or [])
+    typed, wheres = (dict(_pair(text) for text in some or []) for some in (columns, where))
     channel = Channel(
         name,
         _read(sql),
         parse_duration(period).total_seconds(),
-        dict(parse_table(text, typed) for text in history or []),
-        dict(parse_table(text, typed) for text in state or []),
+        dict(parse_table(text, typed, wheres) for text in history or []),
+        dict(parse_table(text, typed, wheres) for text in state or []),
         {key: _read(Path(file)) for key, file in map(_pair, table or [])},
     )
-    unknown = typed.keys() - {*channel.history, *channel.state}
-    if unknown:
-        raise UsageError(f"--columns names {', '.join(sorted(unknown))}, which no --history or --state does")
+    for option, named in (("--columns", typed), ("--where", wheres)):
+        if unknown := named.keys() - {*channel.history, *channel.state}:
+            raise UsageError(f"{option} names {', '.join(sorted(unknown))}, which no --history or --state does")
     packed = channel.pack()
     with suppress(UnavailableError):  # without Spark here, `channel run` is who says it
         needs_spark()

@@ -16,6 +16,9 @@ from lexicast.actors.launch.spark_environment import prepare_spark
 from lexicast.cluster.errors import UnavailableError, UsageError
 
 FilterOption: TypeAlias = Annotated[str, typer.Option("--filter", "-f", help="Topics: + one level, # all below.")]
+WhereOption: TypeAlias = Annotated[
+    str | None, typer.Option(help='A condition on the content, such as "delay > 30".', show_default=False)
+]
 SinceOption: TypeAlias = Annotated[str, typer.Option(help="A duration (1h), a time, or 'beginning'.")]
 UntilOption: TypeAlias = Annotated[str | None, typer.Option(help="Up to this time.", show_default=False)]
 ExecutorsOption: TypeAlias = Annotated[int, typer.Option(min=1, help="Spark executors, one CPU and 1 GB each.")]

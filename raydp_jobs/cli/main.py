@@ -28,6 +28,7 @@ from .common import (
     PictureOption,
     SinceOption,
     UntilOption,
+    WhereOption,
     check_picture,
     cluster,
     console,
@@ -119,6 +120,7 @@ def sql(
         str | None,
         typer.Option(help="Payloads as columns: 'json', or such as 'carrier STRING, delay INT'.", show_default=False),
     ] = None,
+    where: WhereOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
     dry_run: DryRunOption = False,
@@ -137,10 +139,10 @@ def sql(
     from ..jobs.sql import TABLE, answer_question
     from ..spark.sql_check import check_sql
 
-    check_question(filter, since, until)
+    check_question(filter, since, until, where=where)
     found = cluster(address, data_dir)
     check_sql(query, [TABLE])
-    answer_question(console(), found, query, filter, since, until, schema, limit, as_json, executors, dry_run)
+    answer_question(console(), found, query, filter, since, until, schema, where, limit, as_json, executors, dry_run)
 
 
 @app.command()
@@ -153,6 +155,7 @@ def export(
     columns: Annotated[
         str | None, typer.Option(help="Comma-separated; all by default: topic,time,payload,...", show_default=False)
     ] = None,
+    where: WhereOption = None,
     expired: Annotated[bool, typer.Option(help="Also publications whose expiry has passed.")] = False,
     data_dir: DataDirOption = None,
     address: AddressOption = None,
@@ -166,8 +169,8 @@ def export(
     from ..jobs.export import export_history
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    check_question(filter, since, until, names)
-    export_history(console(), cluster(address, data_dir), folder, filter, since, until, names, expired)
+    check_question(filter, since, until, names, where)
+    export_history(console(), cluster(address, data_dir), folder, filter, since, until, names, where, expired)
 
 
 def main() -> None:

@@ -34,6 +34,9 @@ import pyarrow as pa
 import pyarrow.compute
 
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, RUN_FIELDS, Block, origins_of
+from lexicast.cluster.content.content_record import ContentRecord
+from lexicast.cluster.content.fields import FieldReader
+from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import DictionaryError, UsageError
 from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.compression.wire import Recoder
@@ -71,12 +74,14 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Wanted(NamedTuple):
-    """Which publications: topics, times (from `since_us` to before `until_us`), not expired at `now_us` (0: all)."""
+    """Which publications: topics, times (from `since_us` to before `until_us`), not expired at `now_us` (0: all), of
+    which a condition is true (None: all)."""
 
     topic: Callable[[bytes], bool]
     since_us: int
     until_us: int
     now_us: int
+    where: Predicate | None = None
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -121,6 +126,8 @@ class BlocksToArrow:
         if self._collected.records:
             collected, self._collected = self._collected, _Collected()
             batch = _Batch(collected, self._wanted.now_us, self._recoder)
+            if self._wanted.where is not None:
+                batch.choose(self._wanted.where)
             if batch.rows:
                 yield pa.RecordBatch.from_arrays([batch.column(name) for name in self._columns], schema=self.schema)
                 self.undecodable += batch.undecodable
@@ -206,6 +213,26 @@ class _Batch:
         self._expires = expires_us
         self.rows = len(self._kept)
         self.undecodable = 0
+
+    def choose(self, where: Predicate) -> None:
+        """Keep the records of which a condition is true. One whose payload cannot be decompressed has no fields."""
+        reader, times_us, flags = FieldReader(where.names), self._of_block(4).tolist(), self._of_run(_FLAGS).tolist()
+        topics, properties = self._collected.topics.values, self._collected.properties
+        runs = zip(self._run_of.tolist(), self._of_run(_TOPIC).tolist(), strict=True)
+        holds = [
+            where.matches(
+                ContentRecord(
+                    topics[topic], payload or b"", reader, time_us, flag & QOS_MASK, flag & RETAIN > 0, properties[run]
+                )
+            )
+            for (run, topic), payload, time_us, flag in zip(
+                runs, self._payloads.to_pylist(), times_us, flags, strict=True
+            )
+        ]
+        chosen = np.flatnonzero(holds)
+        self._payloads = self._payloads.take(pa.array(chosen))
+        self._kept, self._run_of, self._offset_of = self._kept[chosen], self._run_of[chosen], self._offset_of[chosen]
+        self.rows = len(chosen)
 
     def _offsets(self, counts: Ints) -> Ints:
         """The offset of every record: the block's first, what runs skipped, and the records before it in the block."""

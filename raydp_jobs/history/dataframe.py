@@ -46,6 +46,7 @@ def history(
     until: Until = None,
     columns: Sequence[str] | None = None,
     schema: str | StructType | None = None,
+    where: str | None = None,
     expired: bool = False,
     progress: Progress | None = None,
 ) -> DataFrame:
@@ -57,7 +58,8 @@ def history(
     for names and types, else a StructType or text such as "carrier STRING, delay INT"; a field that is called as a
     column is already, but for upper and lower case, gets the prefix `payload_`. A payload that is no such object has
     nulls (see `lexicast.raydp_jobs.history.json_fields` for those that "json" leaves out). One that cannot be
-    decompressed is null itself; a warning in the log (`lexicast.history`) says how many are. `expired`: also those
+    decompressed is null itself; a warning in the log (`lexicast.history`) says how many are. `where`: a condition on
+    their content (docs/content.md), asked where they are read: only those of which it is true. `expired`: also those
     whose expiry has passed. `progress` is called with slices read, slices in all, and rows.
 
     The rows stay in Ray's object store until `release(df)` (of `lexicast.raydp_jobs.history.dataframe`) or the process
@@ -69,7 +71,7 @@ def history(
     """
     if schema is not None and columns is not None and "payload" not in columns:
         raise UsageError("schema= reads the payload: put 'payload' among the columns")
-    blocks = _told(read(filter, since, until, columns, expired=expired, progress=progress))
+    blocks = _told(read(filter, since, until, columns, where=where, expired=expired, progress=progress))
     df = _to_spark(spark, blocks)
     return df if schema is None else with_payload_columns(df, schema)
 
@@ -126,11 +128,12 @@ def history_dataset(
     since: Since = "beginning",
     until: Until = None,
     columns: Sequence[str] | None = None,
+    where: str | None = None,
     expired: bool = False,
     progress: Progress | None = None,
 ) -> Any:
     """The same as a Ray Dataset, without Spark or Java; arguments and errors as `history`."""
-    blocks = _told(read(filter, since, until, columns, expired=expired, progress=progress))
+    blocks = _told(read(filter, since, until, columns, where=where, expired=expired, progress=progress))
     if not blocks.refs:
         return ray.data.from_arrow(blocks.schema.empty_table())
     remote: Any = ray.remote(num_cpus=0)(as_table)
@@ -149,6 +152,7 @@ def export_parquet(
     since: Since = "beginning",
     until: Until = None,
     columns: Sequence[str] | None = None,
+    where: str | None = None,
     expired: bool = False,
     progress: Progress | None = None,
 ) -> int:
@@ -160,7 +164,7 @@ def export_parquet(
         make_folder(folder)
         if any(folder.iterdir()):
             raise UsageError(f"{folder} holds files already: give a new or an empty folder")
-        blocks = _told(read(filter, since, until, columns, expired=expired, progress=progress))
+        blocks = _told(read(filter, since, until, columns, where=where, expired=expired, progress=progress))
         for at, ref in enumerate(blocks.refs):
             # One at a time: this process holds one slice, whatever the history's size.
             with create_file(folder / f"part-{at:05d}.parquet") as file:

@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from lexicast.actors.ray.errors import ray_errors
 from lexicast.actors.ray.handles import COORDINATION, find_actor
 from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.errors import DictionaryError
 from lexicast.cluster.points_in_time import FOREVER_US, Since, Until, parse_since, parse_time
 from lexicast.cluster.positions import topic_group
@@ -63,7 +64,8 @@ class Place(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What is asked for, as tasks get it. `start`: group -> first offset, None: from the beginning of each."""
+    """What is asked for, as tasks get it. `start`: group -> first offset, None: from the beginning of each; `where`: a
+    condition, as the user wrote it."""
 
     filter: bytes
     start: dict[int, int] | None
@@ -71,10 +73,12 @@ class Query(NamedTuple):
     until_us: int
     now_us: int
     columns: tuple[str, ...]
+    where: str | None = None
 
     def wanted(self) -> Wanted:
         """The filters, with matching remembered by topic."""
-        return Wanted(topic_matcher(self.filter), self.since_us, self.until_us, self.now_us)
+        condition = None if self.where is None else predicate(self.where)
+        return Wanted(topic_matcher(self.filter), self.since_us, self.until_us, self.now_us, condition)
 
 
 class Slice(NamedTuple):
@@ -139,6 +143,7 @@ def make_query(
     columns: Sequence[str] | None,
     expired: bool,
     groups: int,
+    where: str | None = None,
 ) -> Query:
     """Checks what the user gave. Raises TopicError, UsageError."""
     name = filter.encode()
@@ -151,12 +156,16 @@ def make_query(
     until_us = FOREVER_US if until is None else parse_time(until, now_us)
     if exact is not None:
         start = {exact: (start or {}).get(exact, 0)}
-    return Query(name, start, since_us, until_us, 0 if expired else now_us, check_columns(columns))
+    if where is not None:
+        predicate(where)
+    return Query(name, start, since_us, until_us, 0 if expired else now_us, check_columns(columns), where)
 
 
-def check_question(filter: str, since: Since, until: Until, columns: Sequence[str] | None = None) -> None:
+def check_question(
+    filter: str, since: Since, until: Until, columns: Sequence[str] | None = None, where: str | None = None
+) -> None:
     """What `read` would say of its arguments before it reads anything. Raises TopicError, UsageError."""
-    make_query(filter, since, until, columns, expired=False, groups=1)
+    make_query(filter, since, until, columns, expired=False, groups=1, where=where)
 
 
 def read(
@@ -165,11 +174,12 @@ def read(
     until: Until = None,
     columns: Sequence[str] | None = None,
     *,
+    where: str | None = None,
     expired: bool = False,
     progress: Progress | None = None,
 ) -> Blocks:
     """Read the history into Ray's object store; see `history` for the arguments and what is raised."""
-    query, slices = _plan(filter, since, until, columns, expired)
+    query, slices = _plan(filter, since, until, columns, expired, where)
     return _read_all(slices, query, progress or _silent)
 
 
@@ -181,10 +191,11 @@ def planned(filter: str, since: Since, until: Until) -> tuple[int, int]:
 
 
 def _plan(
-    filter: str, since: Since, until: Until, columns: Sequence[str] | None, expired: bool
+    filter: str, since: Since, until: Until, columns: Sequence[str] | None, expired: bool, where: str | None = None
 ) -> tuple[Query, list[Slice]]:
     found = places()
-    query = make_query(filter, since, until, columns, expired, groups=sum(len(place.committed) for place in found))
+    groups = sum(len(place.committed) for place in found)
+    query = make_query(filter, since, until, columns, expired, groups, where)
     return query, _planned(found, query)
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, ZSTD, ZSTD_DENSE, Deflate
+from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, FIELDS, ZSTD, ZSTD_DENSE, Deflate
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.dictionary_content import COVERING, RECENT, TRAINED
+from lexicast.compression.dictionary_content import COVERING, FIELDS_ALONE, FIELDS_AND_RECENT, RECENT, TRAINED
 from lexicast.compression.training import TAG_BYTES, mean_bytes, train
 
 MESSAGES_MIN: Final = 50
@@ -29,6 +29,9 @@ HELD_OUT_SHARE: Final = 0.3
 WINDOWS: Final = (200, 1_000, 5_000)
 MULTIPLIERS: Final = (1, 3, 8, 21, 55, 91)
 SIZE_MAX: Final = 64 * 1024
+FIELDS_WINDOW_MAX: Final = 1_000
+"""A field model of more messages takes seconds to learn, and is no better."""
+FIELDS_AND_RECENT_BYTES: Final = 32 * 1024
 MARGIN_PERCENT: Final = 0.5
 """Points of the raw bytes by which a new dictionary has to be better, beside what it costs."""
 
@@ -115,6 +118,10 @@ def candidates(training: Sequence[bytes], size_max: int) -> Iterator[HistoryCand
         # of recent messages the last ones are taken, whatever the window
         for window in windows[-1:] if source == RECENT else sorted(set(windows)):
             yield from (HistoryCandidate(codec, size, source, window) for size in sizes)
+    if size_max >= CODECS[FIELDS].content_bytes_max:
+        for window in sorted({min(window, FIELDS_WINDOW_MAX) for window in windows}):
+            yield HistoryCandidate(FIELDS, size_max, FIELDS_ALONE, window)
+            yield HistoryCandidate(FIELDS, FIELDS_AND_RECENT_BYTES, FIELDS_AND_RECENT, window)
 
 
 def _trial(

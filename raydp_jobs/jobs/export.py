@@ -24,6 +24,7 @@ def export_history(
     since: str,
     until: str | None,
     columns: Sequence[str] | None,
+    where: str | None,
     expired: bool,
 ) -> None:
     """Write them. Raises LexicastError."""
@@ -31,7 +32,14 @@ def export_history(
     try:
         with JobProgress(console) as progress, job_errors():
             rows = export_parquet(
-                folder, filter, since=since, until=until, columns=columns, expired=expired, progress=progress.read
+                folder,
+                filter,
+                since=since,
+                until=until,
+                columns=columns,
+                where=where,
+                expired=expired,
+                progress=progress.read,
             )
     finally:
         disconnect_ray()

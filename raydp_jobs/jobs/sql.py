@@ -28,6 +28,7 @@ def answer_question(
     since: str,
     until: str | None,
     schema: str | None,
+    where: str | None,
     limit: int,
     as_json: bool,
     executors: int,
@@ -46,6 +47,7 @@ def answer_question(
                 # of nothing at all, in a dry run: the query is looked at by Spark, and no message is read
                 until="beginning" if dry_run else until,
                 schema=None if dry_run and schema == "json" else schema,
+                where=where,
                 progress=progress.read,
             )
             frame.createOrReplaceTempView(TABLE)

@@ -106,8 +106,20 @@ def test_sources_are_read_from_the_command_line() -> None:
         "e",
         PublicationTable("emergencies/+", 90.0, "id STRING"),
     )
+    assert parse_table("e=f/#@1m", {}, {"e": "delay > 3"})[1].where == "delay > 3"
     with pytest.raises(UsageError, match="NAME=FILTER@WINDOW"):
         parse_table("emergencies/+", {})
+
+
+def test_a_table_may_have_a_condition_and_one_of_before_has_none() -> None:
+    late = PublicationTable("f/#", 60.0, "", "delay > 3")
+    channel = Channel("c", "SELECT 1", 5.0, history={"late": late})
+    assert unpack_channel(channel.pack()).history == {"late": late}
+    without = json.loads(channel.pack())
+    del without["history"]["late"]["where"]
+    assert unpack_channel(json.dumps(without).encode()).history == {"late": PublicationTable("f/#", 60.0, "")}
+    with pytest.raises(UsageError, match="column"):
+        Channel("c", "SELECT 1", 5.0, history={"late": PublicationTable("f/#", 60.0, "", "delay >")})
 
 
 def test_parameters_of_all_subscriptions_have_one_type() -> None:

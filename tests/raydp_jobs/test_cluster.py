@@ -102,6 +102,8 @@ def test_the_history_as_a_dataset_and_as_parquet(stored: int, tmp_path: Path) ->
     rows = export_parquet(tmp_path / "out", "flights/JFK", columns=["offset", "payload"])
     table = pyarrow.parquet.read_table(tmp_path / "out")
     assert table.num_rows == rows == stored // 3
+    with pytest.raises(UsageError, match="column"):
+        history(spark, where="delay >")
     with pytest.raises(UsageError, match="holds files already"):
         export_parquet(tmp_path / "out", "flights/JFK")
     assert history_dataset("flights/JFK", columns=["offset"]).count() == rows
@@ -185,6 +187,8 @@ def test_payloads_become_typed_columns(spark: Any, data_dir: Path) -> None:
     assert given.columns == ["offset", "payload", "delay", "nothing"]
     assert {type(row.delay) for row in given.take(10)} == {int}
     assert history(spark, "nowhere/#").count() == 0
+    late = history(spark, "flights/JFK", schema="delay INT", where="delay > 10")
+    assert late.count() == given.where("delay > 10").count()
     for frame in (inferred, given):
         release(frame)
 

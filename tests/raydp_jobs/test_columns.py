@@ -26,6 +26,9 @@ from lexicast.cluster.blocks import (
     pack_meta,
 )
 from lexicast.cluster.clock import ManualClock
+from lexicast.cluster.content.content_record import ContentRecord
+from lexicast.cluster.content.fields import FieldReader
+from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.properties import CONTENT_TYPE, USER_PROPERTY
 from lexicast.cluster.records import DictionaryStored, EpochStart, pack_record
@@ -131,6 +134,46 @@ def test_rows_are_the_records_one_by_one(
     batches = [*decoder.batches([block for block, _ in made], first, end), *decoder.rest()]
     table = pa.Table.from_batches(batches, schema=decoder.schema)
     assert rows_of(table) == list(expected(made, first, end, now_us))
+
+
+@given(
+    blocks(),
+    st.sampled_from(
+        ["qos >= 1", "retain = TRUE OR topic LIKE 'a%'", "level(1) = 'b'", "time > 0 AND properties.a IS NULL"]
+    ),
+)
+def test_a_condition_keeps_the_records_of_which_it_is_true(made: list[tuple[Block, list[bytes]]], where: str) -> None:
+    condition = Predicate.parse(where)
+    wanted = Wanted(everything, 0, FOREVER, 0)
+    found = []
+    for some in (wanted, wanted._replace(where=condition)):
+        decoder = BlocksToArrow(COLUMNS, some, held())
+        batches = [*decoder.batches([block for block, _ in made], 0, FOREVER), *decoder.rest()]
+        found.append(rows_of(pa.Table.from_batches(batches, schema=decoder.schema)))
+    every, chosen = found
+    assert chosen == [row for row in every if condition.matches(record_of(row))]
+
+
+def record_of(row: dict[str, Any]) -> ContentRecord:
+    """A row as a condition sees it."""
+    user = [(pair["name"], pair["value"]) for pair in row["properties"] or ()]
+    properties = {USER_PROPERTY: user}
+    topic, reader = row["topic"].encode(), FieldReader(None)
+    return ContentRecord(topic, row["payload"], reader, row["time"], row["qos"], row["retained"], properties)
+
+
+def test_a_condition_on_payloads_reads_them_whatever_columns_are_wanted() -> None:
+    payloads = [b'{"delay": %d}' % delay for delay in range(8)]
+    for columns in (["offset"], ["offset", "stored_bytes", "payload"]):
+        wanted = Wanted(everything, 0, FOREVER, 0, Predicate.parse("delay BETWEEN 3 AND 5"))
+        decoder = BlocksToArrow(columns, wanted, held())
+        rows = [
+            row
+            for batch in [*decoder.batches([block_of(0, b"t", payloads)], 0, 99), *decoder.rest()]
+            for row in batch.to_pylist()
+        ]
+        assert [row["offset"] for row in rows] == [3, 4, 5]
+        assert [row["payload"] for row in rows if "payload" in row] in ([], payloads[3:6])
 
 
 @given(blocks(), st.sampled_from(COLUMNS))
