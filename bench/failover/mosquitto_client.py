@@ -23,6 +23,8 @@ PROGRAMS: Final = ("mosquitto_pub", "mosquitto_sub", "stdbuf")
 ANSWER_S: Final = 4.0
 # The least that mosquitto_sub takes is 5 s: a connection whose other end is silent is noticed after that.
 LEAST_KEEP_ALIVE_S: Final = 5
+# One that says nothing itself for so long connects again to a machine that is not there, which it does not tell.
+SILENCE_S: Final = LEAST_KEEP_ALIVE_S + ANSWER_S
 _RECEIVED: Final = re.compile(r"received PUBLISH \(d(\d), q\d, r\d, m\d+, '")
 _SENT: Final = re.compile(r"sending PUBLISH \(d\d, q\d, r\d, m(\d+),")
 _ANSWERED: Final = re.compile(r"received (?:PUBACK|PUBCOMP) \(Mid: (\d+)")
@@ -35,6 +37,7 @@ class MosquittoClient(TaskClient):
         super().__init__(party, audit, pace, brokers)
         # A process's: when it said something that wants an answer; and a publisher's packets.
         self._asked_s = 0.0
+        self._said_s = 0.0
         self._lost = False
         self._open = 0  # publications that are not answered
         self._answered_s = 0.0
@@ -80,11 +83,12 @@ class MosquittoClient(TaskClient):
         """One process; returns when it has ended, or is to."""
         unanswered = self._audit.unanswered(self.party.name) if self._pace is not None else []
         self._fed, self._numbers, self._asked_s, self._lost = [], {}, time.monotonic(), False
+        self._said_s = time.monotonic()
         self._open, self._answered_s = 0, 0.0
         if self._pace is not None:
             self._audit.resent(self.party.name, unanswered)
         while not (reading.done() or self._going_home):
-            if self._lost or self._is_silent(time.monotonic()):
+            if self._lost or self.is_silent(time.monotonic()):
                 return
             if self._pace is not None and self._brokers.at:
                 for number in unanswered:
@@ -94,10 +98,10 @@ class MosquittoClient(TaskClient):
                     self._feed(process, self._audit.publish(self.party.name, time.monotonic())[0])
             await asyncio.sleep(TURN_S)
 
-    def _is_silent(self, now_s: float) -> bool:
-        """Whether the broker owes an answer for too long."""
+    def is_silent(self, now_s: float) -> bool:
+        """Whether the broker owes an answer for too long, or the program says nothing."""
         asked = bool(self._asked_s) and now_s > self._asked_s + KEEP_ALIVE_S
-        return asked or (self._open > 0 and now_s > self._answered_s + ANSWER_S)
+        return asked or now_s > self._said_s + SILENCE_S or (self._open > 0 and now_s > self._answered_s + ANSWER_S)
 
     def _feed(self, process: asyncio.subprocess.Process, number: int) -> None:
         assert process.stdin is not None
@@ -116,6 +120,7 @@ class MosquittoClient(TaskClient):
 
     def said(self, line: str) -> None:
         """One line of what the program says."""
+        self._said_s = time.monotonic()
         if not line.startswith("Client "):
             payload = line.encode()  # or something else that the program says
             if self._pace is None and self._audit.messages.read(payload) is not None:

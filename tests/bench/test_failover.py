@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from lexicast.bench.failover.drills import planned
 from lexicast.bench.failover.driver import main, parse
 from lexicast.bench.failover.figures import Spell, percentile
 from lexicast.bench.failover.kinds import KINDS
-from lexicast.bench.failover.mosquitto_client import MosquittoClient
+from lexicast.bench.failover.mosquitto_client import SILENCE_S, MosquittoClient
 from lexicast.bench.failover.paho_client import PahoDrillClient
 
 PYTHON, PAHO_1, PAHO_2 = Party("python-1", "python", 1), Party("paho-pub-1", "paho", 1), Party("paho-pub-2", "paho", 2)
@@ -176,6 +178,8 @@ def test_mosquitto_is_understood_by_what_it_says() -> None:
         client.said(line)
     assert client.at == "a"
     assert audit.counts == {"repeated": 1}
+    assert not client.is_silent(time.monotonic() + SILENCE_S - 1)
+    assert client.is_silent(time.monotonic() + SILENCE_S)
 
 
 def test_quick_is_fewer_drills_and_every_kind_comes_before_any_comes_again() -> None:
