@@ -30,7 +30,7 @@ WINDOWS: Final = (200, 1_000, 5_000)
 MULTIPLIERS: Final = (1, 3, 8, 21, 55, 91)
 SIZE_MAX: Final = 64 * 1024
 FIELDS_WINDOW_MAX: Final = 1_000
-"""A field model of more messages takes seconds to learn, and is no better."""
+"""A field model of more messages takes seconds to learn, and saves little more."""
 FIELDS_AND_RECENT_BYTES: Final = 32 * 1024
 MARGIN_PERCENT: Final = 0.5
 """Points of the raw bytes by which a new dictionary has to be better, beside what it costs."""

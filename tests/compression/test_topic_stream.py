@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.codecs import DEFLATE_PRESET, Deflate
+from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, Deflate
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.topic_stream import (
     FRAMES_MAX,
@@ -26,6 +26,7 @@ from lexicast.compression.topic_stream import (
     TopicStreams,
     key_frame_dictionary,
 )
+from lexicast.compression.training import train
 
 ALWAYS = 1 << 30
 """What a standalone payload costs where the stream is always to win."""
@@ -43,6 +44,10 @@ def readings(seed: int, count: int) -> list[bytes]:
 
 def dictionary(seed: int) -> Dictionary:
     return Dictionary(b"devices/+", DEFLATE_PRESET, b"".join(readings(seed, 20)))
+
+
+def field_model(seed: int) -> Dictionary:
+    return train(readings(seed, 60), 64 * 1024, FIELDS, family=b"devices/+")
 
 
 def nothing_held(_id: int) -> Dictionary | None:
@@ -97,6 +102,43 @@ def test_a_damaged_frame_is_an_error_or_another_payload_but_never_a_crash(at: in
         return
     with pytest.raises(DictionaryError, match=r"family .*, dictionary .*, topic stream of"):
         reader.decode(sent[2])
+
+
+@given(st.lists(st.one_of(st.sampled_from(readings(3, 30)), st.binary(max_size=60)), max_size=30), st.integers(1, 8))
+def test_frames_of_fields_come_back_equal(messages: list[bytes], interval: int) -> None:
+    held = field_model(4)
+    reader = TopicStreamReader()
+    sent = frames(TopicStream(Primed(held), key_interval=interval), messages)
+    assert [reader.decode(frame, held) for frame in sent] == messages
+    assert all([(frame[0] == 0) == (at % interval == 0) for at, frame in enumerate(sent)])
+
+
+@given(st.integers(0, 29), st.integers(1, 6))
+def test_a_frame_of_fields_after_a_hole_is_refused(lost: int, length: int) -> None:
+    held = field_model(4)
+    reader = TopicStreamReader(b"devices/1")
+    sent = frames(TopicStream(Primed(held)), readings(3, 40))
+    for frame in sent[: lost + 1]:
+        reader.decode(frame, held)
+    with pytest.raises(DictionaryError, match=r"dictionary .*, topic stream of 'devices/1'.* is expected"):
+        reader.decode(sent[lost + 1 + length])
+    with pytest.raises(DictionaryError, match="does not follow"):
+        reader.decode(sent[lost + 2 + length])
+
+
+def test_the_stream_goes_over_from_bytes_to_fields_and_back() -> None:
+    streams, reader, messages = (
+        TopicStreams(),
+        StreamReaders({d.id: d for d in (dictionary(2), field_model(4))}.get),
+        [],
+    )
+    for at, newest in enumerate((dictionary(2), field_model(4), dictionary(2))):
+        for message in readings(at, ADMITTED + 3):
+            if streams.takes(b"devices/1", 1, newest, 0):
+                messages.append(message)
+                (frame,) = streams.encode(b"devices/1", [message], ALWAYS, 0).frames
+                assert reader.decode(b"devices/1", frame) == message
+    assert len(messages) > 3 * ADMITTED - 10
 
 
 def test_a_cut_frame_and_one_before_any_key_frame_are_refused() -> None:
