@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 import msgpack
 
@@ -98,7 +98,7 @@ class EncodedBlock(NamedTuple):
     records: int = 0
     dictionaries: tuple[Dictionary, ...] = ()
     sent: SentBytes | None = None
-    other: OtherForms | None = None
+    other: Forms | None = None
 
 
 class BlockView:
@@ -241,6 +241,16 @@ def run_properties(kind: Kind, run: Run, grant: Grant, time_us: int, now_us: int
     if grant.ids:
         properties[SUBSCRIPTION_ID] = list(grant.ids)  # [MQTT-3.3.4-3]
     return write_properties(properties)
+
+
+class Forms(Protocol):
+    """The forms of what is sent for links that lack dictionaries of the first one."""
+
+    def form(self, instead: Instead) -> EncodedBlock:
+        """The form in which other dictionaries, or none, take the place of some."""
+
+    def measure(self, instead: Instead) -> None:
+        """Make a form, and so find out what dictionaries save on it."""
 
 
 class OtherForms:

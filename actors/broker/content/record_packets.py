@@ -10,10 +10,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from lexicast.cluster.blocks import RETAIN
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RETAIN
 
 from ...mqtt.codec.encode import encode_qos0_run
 from ...mqtt.codec.packets import V5
+from ..dictionaries.tagging import Instead, SentBytes, SentRuns
 from ..encoding import LINK, EncodedBlock, Encoder, Grant, Kind, run_properties
 from .choosing import BlockChoice
 
@@ -37,10 +38,36 @@ def alike_of(kind: Kind, grant: Grant) -> Alike:
     return Alike(kind, grant)
 
 
+# The dictionary that a payload is compressed with, its bytes with it and without one, and the family that has a newer.
+RecordSizes = tuple[int, int, int, bytes | None]
+
+
+class PartForms:
+    """`encoding.Forms` of some records."""
+
+    __slots__ = ("_made", "_packets", "_records")
+
+    def __init__(self, packets: RecordPackets, records: tuple[int, ...]) -> None:
+        self._packets = packets
+        self._records = records
+        self._made: dict[Instead, EncodedBlock] = {}
+
+    def form(self, instead: Instead) -> EncodedBlock:
+        """The form in which other dictionaries, or none, take the place of some."""
+        made = self._made.get(instead)
+        if made is None:
+            made = self._made[instead] = self._packets.in_form(self._records, instead)
+        return made
+
+    def measure(self, instead: Instead) -> None:
+        """Make a form, and so find out what dictionaries save on it."""
+        self.form(instead)
+
+
 class RecordPackets:
     """See the module's docstring."""
 
-    __slots__ = ("_choice", "_encoder", "_grant", "_kind", "_packets", "_parts", "_tags")
+    __slots__ = ("_choice", "_encoder", "_grant", "_kind", "_packets", "_parts", "_sizes", "_tags")
 
     def __init__(self, choice: BlockChoice, encoder: Encoder, alike: Alike) -> None:
         self._choice = choice
@@ -51,6 +78,8 @@ class RecordPackets:
         self._packets: list[bytes | None] = [None] * len(choice.runs)
         self._parts: dict[tuple[int, ...], EncodedBlock] = {}
         self._tags: list[int] = []
+        # By record, for dictionary-aware sessions: what of it they have to account.
+        self._sizes: list[RecordSizes] = []
 
     def encoded(self, records: list[int]) -> EncodedBlock:
         """These records, by number in ascending order, one or more."""
@@ -60,8 +89,33 @@ class RecordPackets:
         parts = [self._packet(record) if (made := packets[record]) is None else made for record in records]
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         sent = len(parts) if all(parts) else len([part for part in parts if part])
-        aliases = frozenset([self._tags[record] for record in records]) if self._tags else _NO_ALIASES
-        return EncodedBlock(data, aliases, sent)
+        if not (self._kind.aware and data):
+            return EncodedBlock(data, _NO_ALIASES, sent)
+        account = self._account(records)
+        other = PartForms(self, tuple(records)) if account.named else None
+        aliases = frozenset([self._tags[record] for record in records])
+        return EncodedBlock(data, aliases, sent, (), account, other)
+
+    def _account(self, records: list[int]) -> SentBytes:
+        if not self._sizes:
+            form, at = self._encoder.form(self._choice.view), 0
+            for index, run in enumerate(self._choice.view.block.meta.runs):
+                end = at + run.count
+                used, outdated = form.used[index], form.outdated[index]
+                for payload, tag in zip(form.payloads[at:end], form.tags[at:end], strict=True):
+                    size = len(payload or b"")
+                    with_bytes = size if tag >= FIRST_DICTIONARY else 0
+                    self._sizes.append((used, with_bytes, size - with_bytes, outdated))
+                at = end
+        runs = SentRuns()
+        for record in records:
+            runs.add(*self._sizes[record])
+        return runs.sent(self._encoder.savings)
+
+    def in_form(self, records: tuple[int, ...], instead: Instead) -> EncodedBlock:
+        """These records for links that lack dictionaries of the first form."""
+        view, grants = self._choice.of_picks([(record, (self._grant,)) for record in records])
+        return self._encoder.shared(self._kind, view, grants, (), instead)
 
     def _block(self, records: tuple[int, ...]) -> EncodedBlock:
         encoded = self._parts.get(records)
