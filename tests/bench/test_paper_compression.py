@@ -209,6 +209,13 @@ class TestPredictSection53:
         assert many.current is not None
         assert len(many.current.pack()) < len(alone.current.pack())
 
+    def test_a_dictionary_for_a_short_stream_is_looked_for_anew_when_the_stream_is_long(self) -> None:
+        looks = run(Predict(fields=False), readings(1, 5_000))
+        after = [(seen, due.horizon) for seen, due, _ in looks if seen > 500]
+        assert after
+        assert after[0][0] <= 4_000
+        assert after[0][1] >= 3 * 500
+
     def test_a_changed_language_is_noticed_by_a_probe(self) -> None:
         algorithm = Predict()
         looks = run(algorithm, readings(1, 1_000) + readings(2, 4_000, "windspeed-and-direction"))
