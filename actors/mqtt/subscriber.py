@@ -14,7 +14,7 @@ from lexicast.compression.wire import ALIAS_TOPIC
 
 from ..broker.content.choosing import chosen
 from ..broker.dictionaries.link_choice import ConnectionDictionaries
-from ..broker.dictionaries.tagging import SentRuns, TaggedBlock
+from ..broker.dictionaries.tagging import Instead, SentRuns, TaggedBlock
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.streaming import in_step, took
 from .codec.encode import encode_qos0_run, encode_qos_run, split_qos_packet
@@ -225,17 +225,20 @@ class MqttSubscriber(PacedSubscriber):
         if own is None:
             return None
         form = encoder.form(view)
-        wanted = dict.fromkeys(
-            [
-                form.used[index]
-                for index, run in enumerate(view.block.meta.runs)
-                if form.with_bytes[index] and grants[run.topic] is not None and run.topic not in streamed
-            ]
-        )
-        lacking = own.lacking(wanted)
+        runs = [
+            index
+            for index, run in enumerate(view.block.meta.runs)
+            if grants[run.topic] is not None and run.topic not in streamed
+        ]
+        lacking = own.lacking(dict.fromkeys([form.used[index] for index in runs if form.with_bytes[index]]))
         if not lacking:
             return form
-        return encoder.form(view, own.instead(lacking, lambda instead: encoder.form(view, instead)))
+
+        def measure(instead: Instead) -> int:
+            other = encoder.form(view, instead)
+            return sum([other.plain_bytes[index] for index in runs])
+
+        return encoder.form(view, own.instead(lacking, measure))
 
     def _payloads(self, view: BlockView, form: TaggedBlock | None) -> tuple[list[bytes | None], list[int]]:
         if form is None:

@@ -110,14 +110,17 @@ class ConnectionDictionaries:
         knows = self.introductions.knows
         return [id for id in named if not knows(id)]
 
-    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], object]) -> Instead:
+    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], int]) -> Instead:
         """What is used in the place of dictionaries that it lacks, once those that are due have been sent. `measure`
-        makes a form, from which follows what dictionaries save."""
+        makes a form, from which follows what dictionaries save; it says how many bytes of it need none. They count: who
+        would carry a whole batch without a dictionary gets it before."""
         dictionaries = [found for id in lacking if (found := self._links.recoder.get(id)) is not None]
         instead = tuple([(each.id, held) for each in dictionaries if (held := self._held(each)) != each.id])
-        if instead:
-            measure(instead)
-        return tuple([(each.id, used) for each in dictionaries if (used := self._used(each)) != each.id])
+        about_to_be = measure(instead) if instead else 0
+        self.link.unclaimed_bytes += about_to_be
+        used = tuple([(each.id, used) for each in dictionaries if (used := self._used(each)) != each.id])
+        self.link.unclaimed_bytes = max(0, self.link.unclaimed_bytes - about_to_be)
+        return used
 
     def _held(self, dictionary: Dictionary) -> int:
         return self.link.held(dictionary.family)

@@ -17,7 +17,7 @@ import pytest
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.internals import ClientInternals
 from lexicast.actors.client.known_brokers import Endpoint
-from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec
+from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.cluster.blocks import PUBLICATIONS, Run
 from lexicast.cluster.protocol.messages import DICTIONARY
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic
@@ -310,6 +310,24 @@ class TestSubscribers:
         await publisher.publish(topic, *messages)
         assert await subscriber.take(100) == messages
         assert subscriber.dictionaries == [newest.pack()]
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    async def test_what_a_condition_chooses_comes_in_the_form_for_the_link(self, there: Served, qos: int) -> None:
+        topic = unique("chosen/")
+        made = await learn(there, topic)
+        subscriber = await old_device(there)
+        wanted = [(topic.encode(), SubscriptionOptions(qos))]
+        subscriber.client.send(Subscribe(9, wanted, None, {USER: [("where", "temperature >= 20")]}))
+        await subscriber.client.expect(SubAck)
+        plain = await Raw.connect(there.port)
+        messages = [reading(n) for n in range(150)]
+        for message in messages:
+            await plain.publish(topic, message, qos=1)
+        chosen = [message for message in messages if json.loads(message)["temperature"] >= 20]
+        assert await subscriber.take(len(chosen)) == chosen
+        assert subscriber.tags[0] in (0, 1)
+        assert subscriber.tags[-1] >= 2
+        assert subscriber.dictionaries == [made.pack()]
 
     async def test_nobody_gets_what_its_link_may_not_have(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         topic = unique("secret/")

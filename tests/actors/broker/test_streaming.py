@@ -76,7 +76,7 @@ class EveryDictionary(ConnectionDictionaries):
     def form(self, first: EncodedBlock) -> EncodedBlock:
         return first
 
-    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], object]) -> Instead:
+    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], int]) -> Instead:
         return ()
 
     def gets(self, dictionary: Dictionary) -> bool:
