@@ -121,8 +121,12 @@ class _Subscriber:
         if newest not in (NONE, held):
             without = corpus.deflated[at] if held == NONE else corpus.with_dictionary(at, held)
             savings.note(newest, held, 1, without, corpus.with_dictionary(at, newest))
+            # what is about to be sent counts
+            about_to_be = without if held == NONE else 0
+            link.unclaimed_bytes += about_to_be
             if not _give(link, newest, corpus.packed_bytes[newest], savings.share(newest, held)):
                 link.carried_outdated(FAMILY, without)
+            link.unclaimed_bytes = max(0, link.unclaimed_bytes - about_to_be)
         held = link.held(FAMILY)
         if held == NONE:
             sent = corpus.deflated[at]
