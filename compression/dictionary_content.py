@@ -62,11 +62,19 @@ _RANKED_MAX: Final = 2_000
 class Material:
     """Samples, and what is found out about them once for all sizes."""
 
-    def __init__(self, samples: Sequence[bytes], *, substrings_of_bytes_max: int = SAMPLE_BYTES_MAX) -> None:
-        """Raises DictionaryError when the samples are empty. Substrings are ranked in the newest so many bytes."""
+    def __init__(
+        self,
+        samples: Sequence[bytes],
+        *,
+        topics: Sequence[bytes] = (),
+        substrings_of_bytes_max: int = SAMPLE_BYTES_MAX,
+    ) -> None:
+        """Raises DictionaryError when the samples are empty. `topics`: theirs, none where they are not known.
+        Substrings are ranked in the newest so many bytes."""
         if not any(samples):
             raise DictionaryError("there is nothing to train a dictionary on: the samples are empty")
         self._samples = samples
+        self._topics = topics
         self._substrings_of_bytes_max = substrings_of_bytes_max
 
     def content(self, size: int, codec: str, source: str) -> bytes:
@@ -107,7 +115,7 @@ class Material:
 
     @cached_property
     def _fields(self) -> FieldsTraining:
-        return FieldsTraining(self._samples)
+        return FieldsTraining(self._samples, self._topics)
 
     @cached_property
     def _covering(self) -> list[bytes]:

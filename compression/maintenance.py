@@ -2,7 +2,7 @@
 
 Every algorithm has one interface and is pure (no clock, no I/O, no randomness, no training of its own):
 
-    observe(message, time_us)    one message of the family, uncompressed
+    observe(message, time_us)    one message of the family, uncompressed (and, where it is known, its topic)
     due()                        None, or what a new dictionary is to be made of; the same until `adopt`
     adopt(dictionary)            the answer: the dictionary now announced, or None when none was worth it
 
@@ -41,6 +41,8 @@ class Due(NamedTuple):
     `hope`: of the candidates that pay within `horizon`, take the one that is best should the dictionary serve `hope`
     times as long.
 
+    `topics`: of `training`, then of `held_out`; none where they are not known.
+
     `unconditional`: announce the best candidate whether it pays or not (the thesis' algorithms). `polynomial`: choose
     the size where the fitted curve flattens (`dictionary_size`), whatever the dictionary costs.
     """
@@ -53,6 +55,7 @@ class Due(NamedTuple):
     current: Dictionary | None
     life_us: int
     hope: float = 1.0
+    topics: tuple[bytes, ...] = ()
     unconditional: bool = False
     polynomial: bool = False
 
@@ -67,6 +70,7 @@ class FamilySamples:
         self.seen = 0
         self._count = count
         self._kept: deque[bytes] = deque()
+        self._topics: deque[bytes] = deque()
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -87,22 +91,27 @@ class FamilySamples:
         self._count = count
         self._trim()
 
-    def add(self, message: bytes) -> None:
+    def add(self, message: bytes, topic: bytes = b"") -> None:
         """The next message of the family."""
         self.seen += 1
         if 0 < len(message) <= SAMPLE_BYTES_MAX:
             self._kept.append(message)
+            self._topics.append(topic)
             self._kept_bytes += len(message)
             self._trim()
 
     def last(self, count: int) -> tuple[bytes, ...]:
         """The newest `count` messages (or as many as there are), oldest first."""
-        skipped = max(0, len(self._kept) - count)
-        return tuple(islice(self._kept, skipped, None))
+        return tuple(islice(self._kept, max(0, len(self._kept) - count), None))
+
+    def last_topics(self, count: int) -> tuple[bytes, ...]:
+        """Their topics."""
+        return tuple(islice(self._topics, max(0, len(self._topics) - count), None))
 
     def _trim(self) -> None:
         while len(self._kept) > self._count or self._kept_bytes > SAMPLES_BYTES_MAX:
             self._kept_bytes -= len(self._kept.popleft())
+            self._topics.popleft()
 
 
 def split_by_time(messages: tuple[bytes, ...], held_out_max: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
@@ -134,8 +143,8 @@ class Maintenance(ABC):
         self.publishers, self.subscribers = publishers, subscribers
 
     @abstractmethod
-    def observe(self, message: bytes, time_us: int) -> None:
-        """One message of the family, in order."""
+    def observe(self, message: bytes, time_us: int, topic: bytes = b"") -> None:
+        """One message of the family, in order; `topic`: what came before on it is what streams can build on."""
 
     @abstractmethod
     def due(self) -> Due | None:

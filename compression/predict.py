@@ -176,8 +176,8 @@ class Predict(Maintenance):
         """How many more messages until the next look; 0: now."""
         return max(0, self._look_at - self._samples.seen)
 
-    def observe(self, message: bytes, time_us: int) -> None:
-        self._samples.add(message)
+    def observe(self, message: bytes, time_us: int, topic: bytes = b"") -> None:
+        self._samples.add(message, topic)
         if self._promised is None and self._current is not None and self._samples.seen >= self._promise_at:
             self._promised = self._probe()
 
@@ -324,13 +324,8 @@ class Predict(Maintenance):
         return 100 - 100 * sent / sum(map(len, messages))
 
     def _due(self) -> Due:
-        history = self._samples.last(HISTORY[-1])
-        if len(history) < _FIRST_FRUGAL:
-            training, held_out = split_by_thirds(history)
-        else:
-            training, held_out = split_by_time(
-                history, _HELD_OUT_MAX if self._samples.seen <= HISTORY[-1] else _HELD_OUT_LATE_MAX
-            )
+        training, held_out = self._split(self._samples.last(HISTORY[-1]))
+        topics, held_out_topics = self._split(self._samples.last_topics(HISTORY[-1]))
         return Due(
             training,
             held_out,
@@ -340,8 +335,15 @@ class Predict(Maintenance):
             self._current,
             self._life_us,
             hope=_HOPE if self._frugal else 1.0,
+            topics=topics + held_out_topics,
             polynomial=self._polynomial,
         )
+
+    def _split(self, history: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """(training, held out) of the newest messages, or of their topics."""
+        if len(history) < _FIRST_FRUGAL:
+            return split_by_thirds(history)
+        return split_by_time(history, _HELD_OUT_MAX if self._samples.seen <= HISTORY[-1] else _HELD_OUT_LATE_MAX)
 
     def _horizon(self) -> float:
         """For how many messages on one link a dictionary is expected to serve; a link's share with many publishers."""

@@ -42,14 +42,18 @@ def train(
     family: bytes,
     created_us: int = 0,
     expires_us: int = NEVER_US,
+    topics: Sequence[bytes] = (),
 ) -> Dictionary:
     """A dictionary of about `size` bytes of content (the codec may allow less) for messages like `samples`.
 
     `source` is one of `dictionary_content`; None: `trained` for zstd-3, `fields` for fields-1, else `recent`.
-    Raises DictionaryError when the samples are empty or the codec or source is unknown.
+    `topics`: of the samples, as far as they are known. Raises DictionaryError when the samples are empty or the codec
+    or source is unknown.
     """
     candidate = Candidate(codec, size, source)
-    return Dictionary(family, codec, _content(Material(samples), candidate), created_us, expires_us, len(samples))
+    return Dictionary(
+        family, codec, _content(Material(samples, topics=topics), candidate), created_us, expires_us, len(samples)
+    )
 
 
 def _content(material: Material, candidate: Candidate) -> bytes:
@@ -90,7 +94,7 @@ def fulfil(due: Due, *, family: bytes, now_us: int) -> Dictionary | None:
         return replace(best.dictionary, created_us=now_us, expires_us=life, samples=len(due.training))
     codec, size, source = best.candidate
     samples = (*due.training, *due.held_out)
-    return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life)
+    return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life, topics=due.topics)
 
 
 class _Trials:
@@ -99,7 +103,7 @@ class _Trials:
     def __init__(self, due: Due, family: bytes) -> None:
         self._due = due
         self._family = family
-        self._material = Material(due.training)
+        self._material = Material(due.training, topics=due.topics[: len(due.training)])
         self._raw = _raw_bytes(due)
 
     def best(self, bar: float) -> _Trial | None:

@@ -56,7 +56,7 @@ class SampledFamily:
         self.model: PublishedModel | None = None  # one that came while a thread worked on the algorithm
         self.queued = False
         # While a thread works on the algorithm, what is observed waits here.
-        self.pending: deque[tuple[bytes, int]] | None = None
+        self.pending: deque[tuple[bytes, int, bytes]] | None = None
         self.topics: OrderedDict[bytes, None] = OrderedDict()
 
     def observe(self, topic: bytes, message: bytes, time_us: int) -> None:
@@ -66,9 +66,9 @@ class SampledFamily:
             if len(self.topics) > TOPICS_KEPT:
                 self.topics.popitem(last=False)
         if self.pending is None:
-            self.maintenance.observe(message, time_us)
+            self.maintenance.observe(message, time_us, topic)
         else:
-            self.pending.append((message, time_us))
+            self.pending.append((message, time_us, topic))
 
     def hold(self) -> None:
         """A thread is about to work on the algorithm."""
@@ -77,8 +77,8 @@ class SampledFamily:
     def let_go(self) -> None:
         """The thread is done: the algorithm gets what has come meanwhile."""
         pending, self.pending = self.pending or (), None
-        for message, time_us in pending:
-            self.maintenance.observe(message, time_us)
+        for message, time_us, topic in pending:
+            self.maintenance.observe(message, time_us, topic)
         if self.model is not None:
             self.warm(self.model)
 

@@ -55,7 +55,7 @@ class _Baseline(Maintenance):
         """The dictionary last adopted."""
         return self._current
 
-    def observe(self, message: bytes, time_us: int) -> None:
+    def observe(self, message: bytes, time_us: int, topic: bytes = b"") -> None:
         self._samples.add(message)
 
     def adopt(self, dictionary: Dictionary | None) -> None:
@@ -148,7 +148,7 @@ class Adaptive(_Baseline):
         self._payoff_us: float = 0.0
         self._bytes = 0
 
-    def observe(self, message: bytes, time_us: int) -> None:
+    def observe(self, message: bytes, time_us: int, topic: bytes = b"") -> None:
         super().observe(message, time_us)
         self._now_us = time_us
         self._bytes += len(message)

@@ -49,7 +49,7 @@ class Building:
             self._tables(plan, list(range(len(plan.node.values))))
         for plan in self._plans:
             self._foretell(plan)
-        recurrences = learn_recurrence(self._plans, self._weight)
+        recurrences = learn_recurrence(self._plans, self._learned.topics, self._weight)
         vocabulary = self._vocabulary()
         fields: dict[int, Field] = {}
         rates = [1] * len(self._plans)

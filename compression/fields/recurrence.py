@@ -1,12 +1,11 @@
 """What streams gain, learned from consecutive samples: what comes again, what is near what was before, by which key.
 
-A model is learned from samples of a family in the order in which they came, perhaps of many topics: how often a field
-repeats on one topic may be another number. Rates follow the stream from where the model begins (`model.FieldState`).
+A stream is one topic's, so what was before is the sample before of the same topic, where topics are known. Topics
+differ: rates follow the stream from where the model begins (`model.FieldState`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from math import log2
 from typing import Final, NamedTuple
@@ -36,20 +35,20 @@ class _Option(NamedTuple):
     recurrence: Recurrence
 
 
-def learn_recurrence(plans: Sequence[FieldPlan], weight: float) -> list[Recurrence]:
-    """One a plan."""
+def learn_recurrence(plans: Sequence[FieldPlan], topics: Sequence[bytes], weight: float) -> list[Recurrence]:
+    """One a plan. `topics`: of the messages."""
     keys: dict[int, int] = {}
     for _, fields in plans[0].node.patterns:
         inside = _within(plans, [field.id for field in fields])
-        key = _key(plans, inside)
+        key = _key(plans, topics, inside)
         keys |= {id: key for id in inside if key >= 0}
     found: list[Recurrence] = []
     for plan in plans:
         id = plan.node.id
-        options = _options(plan, _before(plan), False, weight)
+        options = _options(plan, _before(plan, topics), False, weight)
         key = keys.get(id, -1)
         if 0 <= key < id:
-            options += _options(plan, _before_by_key(plan, plans[key]), True, weight)
+            options += _options(plan, _before_by_key(plan, topics, plans[key]), True, weight)
         best = min(options, key=lambda option: option.cost).recurrence
         found.append(best._replace(is_key=key == id))
     return found
@@ -65,24 +64,29 @@ def _within(plans: Sequence[FieldPlan], ids: list[int]) -> list[int]:
     return inside
 
 
-def _before(plan: FieldPlan) -> list[int]:
-    """For each value the index of the one before; -1: none."""
-    return list(range(-1, len(plan.node.values) - 1))
-
-
-def _before_by_key(plan: FieldPlan, key: FieldPlan) -> list[int]:
-    """The index of the value in the last message with the same key, else of the one before."""
-    keys = dict(zip(key.node.messages, key.node.values, strict=True))
-    last: dict[bytes | None, int] = {}
+def _before(plan: FieldPlan, topics: Sequence[bytes]) -> list[int]:
+    """For each value the index of the one before on its topic; -1: none."""
+    last: dict[bytes, int] = {}
     before: list[int] = []
     for at, message in enumerate(plan.node.messages):
-        known = keys.get(message)
-        before.append(last.get(known, at - 1))
+        before.append(last.get(topics[message], -1))
+        last[topics[message]] = at
+    return before
+
+
+def _before_by_key(plan: FieldPlan, topics: Sequence[bytes], key: FieldPlan) -> list[int]:
+    """The index of the value in the topic's last message with the same key, else of the one before."""
+    keys = dict(zip(key.node.messages, key.node.values, strict=True))
+    last: dict[tuple[bytes, bytes | None], int] = {}
+    before = _before(plan, topics)
+    for at, message in enumerate(plan.node.messages):
+        known = (topics[message], keys.get(message))
+        before[at] = last.get(known, before[at])
         last[known] = at
     return before
 
 
-def _key(plans: Sequence[FieldPlan], inside: Sequence[int]) -> int:
+def _key(plans: Sequence[FieldPlan], topics: Sequence[bytes], inside: Sequence[int]) -> int:
     """The field by which remembering saves most; -1: none."""
     best, most = -1, 0.0
     whole = sum([sum(plans[id].bits) for id in inside])
@@ -90,20 +94,23 @@ def _key(plans: Sequence[FieldPlan], inside: Sequence[int]) -> int:
         distinct = len(plans[id].node.counted)
         if distinct < _KEY_VALUES_MIN or len(plans[id].node.values) < _KEY_COMES_AGAIN * distinct:
             continue
-        saved = sum([_saved_by_key(plans[other], plans[id]) for other in inside if other > id])
+        saved = sum([_saved_by_key(plans[other], topics, plans[id]) for other in inside if other > id])
         if saved > most:
             best, most = id, saved
     return best if most > _KEY_SAVES_MIN * whole else -1
 
 
-def _saved_by_key(plan: FieldPlan, key: FieldPlan) -> float:
+def _saved_by_key(plan: FieldPlan, topics: Sequence[bytes], key: FieldPlan) -> float:
     bits = mean_bits(plan)
     if bits < 0.5:
         return 0.0
-    values = plan.node.values
-    by_key = sum([at >= 0 and values[at] == value for at, value in zip(_before_by_key(plan, key), values, strict=True)])
-    alone = sum([one == other for one, other in itertools.pairwise(values)])
+    by_key, alone = _repeats(plan, _before_by_key(plan, topics, key)), _repeats(plan, _before(plan, topics))
     return max(0.0, bits * (by_key - alone))
+
+
+def _repeats(plan: FieldPlan, before: Sequence[int]) -> int:
+    values = plan.node.values
+    return sum([at >= 0 and values[at] == value for at, value in zip(before, values, strict=True)])
 
 
 def _options(plan: FieldPlan, before: Sequence[int], by_key: bool, weight: float) -> list[_Option]:
@@ -132,11 +139,11 @@ def _changes(plan: FieldPlan, before: Sequence[int], weight: float) -> tuple[His
     if plan.histogram is None or plan.context >= 0:
         return None
     numbers = [node.numbers.get(value) for value in node.values]
-    known = [0 if at < 0 else numbers[at] for at in before]
+    known = [None if at < 0 else numbers[at] for at in before]
     changes = [
         None if number is None or base is None else number - base for number, base in zip(numbers, known, strict=True)
     ]
-    seen = [change for change in changes[1:] if change is not None]
+    seen = [change for change in changes if change is not None]
     if len(seen) < len(numbers) // 2 or not seen:
         return None
     histogram = learn_histogram(seen, weight)

@@ -52,9 +52,10 @@ class Node:
 class MessageStructure:
     """The structure of a family's messages."""
 
-    def __init__(self, samples: Sequence[bytes]) -> None:
-        """Of `samples`, at least one, none longer than a message of fields may be."""
+    def __init__(self, samples: Sequence[bytes], topics: Sequence[bytes] = ()) -> None:
+        """Of `samples`, none longer than a message of fields may be, and the topic of each, where they are known."""
         self.samples = list(samples)
+        self.topics = list(topics) or [b""] * len(samples)
         self.nodes: list[Node] = []
         self.root = self._node(self.samples, list(range(len(samples))), 0)
 

@@ -32,13 +32,16 @@ _SHARE_WITHOUT: Final = 128
 class FieldsTraining:
     """Samples, and what was learned from them once for all contents."""
 
-    def __init__(self, samples: Sequence[bytes]) -> None:
-        self._samples = [sample for sample in samples if 0 < len(sample) <= MESSAGE_BYTES_MAX]
+    def __init__(self, samples: Sequence[bytes], topics: Sequence[bytes] = ()) -> None:
+        """`topics`: of each sample, or none."""
+        kept = [at for at, sample in enumerate(samples) if 0 < len(sample) <= MESSAGE_BYTES_MAX]
+        self._samples = [samples[at] for at in kept]
+        self._topics = [topics[at] for at in kept] if len(topics) == len(samples) else []
         self._models: dict[float, tuple[FieldsModel, bytes]] = {}
 
     @cached_property
     def _learned(self) -> MessageStructure:
-        return MessageStructure(self._samples)
+        return MessageStructure(self._samples, self._topics)
 
     def content(self, size: int, preset: bytes, lean: bool = False) -> bytes:
         """The model, and of `preset` the last bytes that there is room for in `size` bytes.

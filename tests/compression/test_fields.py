@@ -96,6 +96,20 @@ def test_a_stream_remembers_by_the_key_of_its_messages() -> None:
     assert sum(map(len, frames)) < 3 * len(frames)
 
 
+def test_what_repeats_is_learned_topic_by_topic() -> None:
+    """Devices that do not say who they are take turns: what stays on each topic is never what came just before."""
+    rng = random.Random(5)
+    places = [b"%.5f" % rng.uniform(0, 90) for _ in range(40)]
+    messages = [b'{"lat":%s,"on":%d}' % (places[at % 40], rng.randrange(2)) for at in range(800)]
+    topics = [b"devices/%d" % (at % 40) for at in range(400)]
+    sizes = []
+    for known in ((), topics):
+        learned = train(messages[:400], SIZE, FIELDS, family=FAMILY, topics=known)
+        sender = FieldsCodec("a test", learned.content).stream()
+        sizes.append(sum([len(sender.compress(message, 0)) for message in messages[400::40]]))
+    assert sizes[1] < 0.7 * sizes[0]
+
+
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
     """A message of the family in which something else stands somewhere."""

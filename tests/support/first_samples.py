@@ -62,7 +62,7 @@ class FirstSamples(Maintenance):
         """The dictionary last adopted."""
         return self._current
 
-    def observe(self, message: bytes, time_us: int) -> None:
+    def observe(self, message: bytes, time_us: int, topic: bytes = b"") -> None:
         self._samples.add(message)
 
     def due(self) -> Due | None:
