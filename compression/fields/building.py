@@ -25,6 +25,7 @@ from .vocabulary import SPECIALS, WORD_BYTES_MAX, Vocabulary, text_tokens
 
 _TEXT_BITS: Final = 6.0
 _CHARACTER_BITS: Final = 5.0
+_FIRST_MESSAGES: Final = 20
 
 
 class _Foretold(NamedTuple):
@@ -155,7 +156,8 @@ class Building:
             return
         best = _Foretold(0.0, -1, {})
         for source in range(max(1, node.id - EARLIER_MAX), node.id):
-            if source not in self._relations.ancestors[node.id] and len(self._learned.nodes[source].counted) > 1:
+            varies = len(self._learned.nodes[source].counted) > 1 and self._together(node, source)
+            if varies and source not in self._relations.ancestors[node.id]:
                 found = self._foretold(plan, source)
                 if found.saved > best.saved:
                     best = found
@@ -174,6 +176,11 @@ class Building:
                 total = there.others + sum(there.values.values())
                 seen = there.values.get(value)
                 plan.bits[at] = plan.bits[at] + log2(total / there.others) if seen is None else log2(total / seen)
+
+    def _together(self, node: Node, source: int) -> bool:
+        """Whether they stand in the same messages, by the first ones: fields of other patterns do not."""
+        known = self._by_message[source]
+        return any([message in known for message in node.messages[:_FIRST_MESSAGES]])
 
     def _foretold(self, plan: FieldPlan, source: int) -> _Foretold:
         node, known = plan.node, self._by_message[source]

@@ -90,6 +90,7 @@ class Relations:
     def _pairs(
         self, node: Node, one: tuple[Reference, ...], earlier: Sequence[int], at: Sequence[int]
     ) -> list[tuple[Reference, ...]]:
+        at = at[: _PAIRS + 1]
         left = self.differences(node, one, at)
         pairs: list[tuple[Reference, ...]] = []
         rest: tuple[Reference, ...]
@@ -106,7 +107,7 @@ class Relations:
     def _slope(self, left: Sequence[int], other: Sequence[int]) -> int:
         """The whole number that most changes of `left` are of those of `other`; 0: none."""
         slopes: Counter[int] = Counter()
-        for (one, x), (two, y) in list(pairwise(zip(left, other, strict=True)))[:_PAIRS]:
+        for (one, x), (two, y) in pairwise(zip(left, other, strict=True)):
             if x != y and (two - one) % (y - x) == 0:
                 slopes[(two - one) // (y - x)] += 1
         if not slopes:
