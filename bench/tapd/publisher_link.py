@@ -14,7 +14,7 @@ A link that stops after its first dictionary and before that has paid is above D
 6.2.3). `PublisherLink.amortized` tells such links apart. A message that DEFLATE makes shorter than the old dictionary
 is sent with DEFLATE, so a link that has amortized never falls behind again.
 
-This is the link of the thesis, of mean sizes and DEFLATE. Brokers decide by `compression.link_dictionaries`: by bytes and
+This is the link of the thesis, of mean sizes and DEFLATE. Brokers decide by `compression.link_dictionaries`: by bytes,
 not by messages, with a threshold of each link's own and its own past in the place of DEFLATE (`bench.compression`).
 """
 
