@@ -85,8 +85,14 @@ class Drills:
         worst = max(felt, key=lambda each: each.took_s, default=Delay(hit_s, 0.0, "", ""))
         whose = f"{worst.publisher} to {worst.subscriber}, sent {worst.sent_s - hit_s:+.2f} s"
         at_once = [each.took_s for each in felt if each.sent_s < hit_s + AT_ONCE_S]
-        quiet_s, at_once_s = max(before, default=0.0), max(at_once, default=0.0)
-        self.drilled.append(Drilled(kind.name, worst.took_s, returned, whose, quiet_s, at_once_s))
+        others = [name for name in self._load.subscribers if name in elsewhere and name not in self._load.measured]
+        control = [
+            each.took_s
+            for each in audit.delays(since, audit.marks(), publishers, others)
+            if each.sent_s + each.took_s > hit_s
+        ]
+        most = (max(some, default=0.0) for some in (before, at_once, control))
+        self.drilled.append(Drilled(kind.name, worst.took_s, returned, whose, *most))
         for note in audit.notes[self._noted :][:NOTES_MAX]:
             self._report.console.print(f"  {note}", highlight=False)
         self._noted = len(audit.notes)

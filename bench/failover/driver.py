@@ -47,6 +47,7 @@ condition (`where`) of their own, most of which are true of a tenth of the messa
                               the longest delay to a subscriber with a condition, of messages that were under way or
                               sent after a matcher was killed, two were, or one stopped; _at_once_ms: of what was sent
                               within half a second (later Ray starts another one, on the same cores)
+    matcher_death_control_ms  (and so on) the same of the subscriber without a condition, whom no matcher concerns
     content_quiet_ms          the same of the second before each fault
     withheld_share            of the records of which matchers were asked, those that brokers were spared
 """

@@ -33,6 +33,7 @@ class Drilled:
     longest: str = ""  # whose the longest delay was
     quiet_s: float = 0.0  # the longest one before the fault
     at_once_s: float = 0.0  # of what was under way when it struck, or sent AT_ONCE_S later at most
+    control_s: float = 0.0  # the longest one to subscribers that are not measured
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ OF_MATCHERS: Final = {"matcher_death": MATCHER_KILL, "matchers_death": TWO_KILLE
 CONTENT_FIGURES: Final = (
     "content_lost",
     *(f"content_{what}" for what in WRONG),
-    *(f"{name}_{each}" for name in OF_MATCHERS for each in ("ms", "p50_ms", "at_once_ms")),
+    *(f"{name}_{each}" for name in OF_MATCHERS for each in ("ms", "p50_ms", "at_once_ms", "control_ms")),
     "content_quiet_ms",
     "content_quiet_p50_ms",
     "withheld_share",
@@ -40,6 +40,7 @@ def tell_content(report: DriverReport, audit: Audit, drilled: Sequence[Drilled],
         figures[f"{name}_ms"] = in_ms(max(values, default=None))
         figures[f"{name}_p50_ms"] = in_ms(percentile(values, 50))
         figures[f"{name}_at_once_ms"] = in_ms(max(at_once, default=None))
+        figures[f"{name}_control_ms"] = in_ms(max([each.control_s for each in of_kind], default=None))
     quiet = [each.quiet_s for each in drilled]
     figures["content_quiet_ms"] = in_ms(max(quiet, default=None))
     figures["content_quiet_p50_ms"] = in_ms(percentile(quiet, 50))
@@ -61,17 +62,19 @@ def _tell_more(report: DriverReport, audit: Audit, drilled: Sequence[Drilled], s
     rows = []
     for kind in [kind for kind in CONTENT_KINDS if any(each.kind == kind for each in drilled)]:
         values = [each.elsewhere_s for each in drilled if each.kind == kind]
+        control = [each.control_s for each in drilled if each.kind == kind]
         back = [back_s for each in drilled if each.kind == kind for back_s in each.returned_s]
-        report.samples[kind] = {"elsewhere_s": values, "returned_s": back}
+        report.samples[kind] = {"elsewhere_s": values, "control_s": control, "returned_s": back}
         row = [in_ms(percentile(values, percent)) for percent in (0, 50, 100)]
+        row += [in_ms(percentile(control, percent)) for percent in (50, 100)]
         row += [in_ms(percentile(back, percent)) for percent in (50, 100)]
         report.figure(f"content_{kind}_ms", row[2])
         rows.append([kind, str(len(values)), *(reports.format_number(each, 0) for each in row)])
     report.samples["notes"], report.samples["missing"] = audit.notes, audit.missing(dict.fromkeys(audit.marks(), 0))
     report.samples["quiet_s"] = [each.quiet_s for each in drilled]
-    columns = ["fault", "drills", "least", "median", "most", "returned: median", "most"]
+    columns = ["fault", "drills", "least", "median", "most", "control: median", "most", "returned: median", "most"]
     report.table(
-        "a drill's longest delay to subscribers with conditions, and when those of what is lost are back, ms",
+        "a drill's longest delay with conditions, without one, and when those of what is lost are back, ms",
         columns,
         rows,
     )
