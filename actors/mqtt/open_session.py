@@ -245,6 +245,8 @@ class OpenSession:
         will, self.session.will = self.session.will, None
         taken_back = self._line.leave()
         self.subscriber.leave()
+        if self.subscriber.dictionaries is not None:
+            self._services.engine.dictionary_links.ended(self.subscriber.dictionaries.link)
         self.subscriber.send = _unheard  # what is being fetched for it goes nowhere
         self._services.sessions.leave(self)
         return None if taken_back else will

@@ -68,11 +68,6 @@ class MqttSubscriber(PacedSubscriber):
             return None
         return self._engine.dictionary_links.connection(self.session.client_id, self.introduce)
 
-    def leave(self) -> None:
-        super().leave()
-        if self.dictionaries is not None:
-            self._engine.dictionary_links.ended(self.dictionaries.link)
-
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
         missed = first - self.lagging.get(group, first)
