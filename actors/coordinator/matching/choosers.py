@@ -25,8 +25,10 @@ from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from .asked_blocks import AskedBlock, Matchers, WirePart
 
-# Blocks that were asked about and may not be delivered yet, and those that wait: beyond it nothing is asked.
-BLOCKS_MAX: Final = 4_096
+# Blocks that were asked about and may not be delivered yet, and those that wait: beyond it nothing is asked, nor about
+# a longer one. So at most 256 MiB wait.
+BLOCKS_MAX: Final = 1_024
+BLOCK_BYTES_MAX: Final = 256 * 1024
 TOPICS_KEPT_MAX: Final = 200_000
 # A broker with samples gets a whole block as often as this, whatever is chosen of it.
 SAMPLED_S: Final = 0.05
@@ -150,7 +152,9 @@ class Choosers(Generic[P]):
 
     def ask(self, block: Block, parts: Iterable[WirePart]) -> None:
         """A block has been sequenced; `parts`: what its broker has told of it. Raises PeerError."""
-        if not len(self.matchers) or len(self._asked) + self._waiting >= BLOCKS_MAX or not self._only(block):
+        if not len(self.matchers) or len(self._asked) + self._waiting >= BLOCKS_MAX:
+            return
+        if block.size_bytes > BLOCK_BYTES_MAX or not self._only(block):
             return
         asked = AskedBlock(block, parts)
         self._asked[block.group, block.first] = asked
