@@ -94,6 +94,8 @@ class Served:
         await self.cluster.start_coordinator()
         for name in self._names:
             await self.cluster.start_broker(name)
+        for number in range(self._config.node.matchers):
+            await self.cluster.start_matcher(f"matcher-{number}")
 
     def run(self, work: Coroutine[Any, Any, T], wait_s: float = WAIT_S * 2) -> T:
         """Run something in the cluster's loop."""

@@ -19,9 +19,10 @@ SUBSCRIPTION_ID = 11
 QOS = pytest.mark.parametrize("qos", [0, 1, 2])
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Served]:
-    with served(brokers=2, mqtt__inflight_max=10) as running:
+@pytest.fixture(scope="module", params=[0, 2], ids=["alone", "matchers"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """What subscribers see is the same with matchers and without."""
+    with served(brokers=2, mqtt__inflight_max=10, node__matchers=request.param) as running:
         yield running
 
 
