@@ -262,14 +262,8 @@ class _Batch:
         values: Ints = self._blocks[self._block_of_run[self._run_of], field]
         return values
 
-    @staticmethod
-    def _chosen(numbers: Ints, values: list[Any], kind: pa.DataType) -> pa.Array:
-        return pa.array(values, type=kind).take(pa.array(numbers))
-
     def _column_topic(self) -> pa.Array:
-        return self._chosen(
-            self._of_run(_TOPIC), [topic.decode() for topic in self._collected.topics.values], pa.string()
-        )
+        return _chosen(self._of_run(_TOPIC), [topic.decode() for topic in self._collected.topics.values], pa.string())
 
     def _column_group(self) -> pa.Array:
         return pa.array(self._of_block(1).astype(np.int32))
@@ -288,7 +282,7 @@ class _Batch:
         return pa.array(expires_us, mask=expires_us == 0).cast(_TIME)
 
     def _column_publisher(self) -> pa.Array:
-        return self._chosen(self._of_run(_ORIGIN), self._collected.origins.values, pa.string())
+        return _chosen(self._of_run(_ORIGIN), self._collected.origins.values, pa.string())
 
     def _column_qos(self) -> pa.Array:
         return pa.array((self._of_run(_FLAGS) & QOS_MASK).astype(np.int32))
@@ -308,11 +302,11 @@ class _Batch:
     def _column_encoding(self) -> pa.Array:
         names = {RAW: "raw", DEFLATE: "deflate", FIRST_DICTIONARY: "dictionary"}
         values = [names[encoding] for encoding, _ in self._collected.dictionaries.values]
-        return self._chosen(self._of_run(_ENCODING), values, pa.string())
+        return _chosen(self._of_run(_ENCODING), values, pa.string())
 
     def _column_dictionary(self) -> pa.Array:
         values = [None if id is None else f"{id:016x}" for _, id in self._collected.dictionaries.values]
-        return self._chosen(self._of_run(_ENCODING), values, pa.string())
+        return _chosen(self._of_run(_ENCODING), values, pa.string())
 
     def _column_properties(self) -> pa.Array:
         known, numbers = _Numbers(), []
@@ -320,7 +314,7 @@ class _Batch:
             user = properties.get(USER_PROPERTY) if properties else None
             numbers.append(int(known.of([tuple((name, value) for name, value in user) if user else None])[0]))
         values = [pairs and [{"name": name, "value": value} for name, value in pairs] for pairs in known.values]
-        return self._chosen(np.array(numbers, dtype=np.int64)[self._run_of], values, _PROPERTIES)
+        return _chosen(np.array(numbers, dtype=np.int64)[self._run_of], values, _PROPERTIES)
 
     @cached_property
     def _lengths(self) -> Ints:
@@ -356,3 +350,8 @@ class _Batch:
         raw = [None if isinstance(payload, DictionaryError) else payload for payload in found]
         self.undecodable += raw.count(None)
         return raw
+
+
+def _chosen(numbers: Ints, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Of each number its value."""
+    return pa.array(values, type=kind).take(pa.array(numbers))

@@ -10,6 +10,7 @@ RAY_FILES: Final = (
     "tests/actors/cli/test_cli.py",
     "tests/actors/client/test_ray.py",
     "tests/actors/launch/test_cluster.py",
+    "tests/actors/matcher/test_ray.py",
     "tests/actors/sampling/test_ray.py",
     "tests/bench/test_demo.py",
     "tests/bench/test_demo_where.py",
