@@ -1,1 +1,1 @@
-"""The dictionaries that a broker holds, and blocks that wait for one."""
+"""Dictionaries at a broker: those it holds, which of them each link has, and blocks in the forms that links take."""

@@ -62,6 +62,7 @@ class PythonClientSession:
             "unsubscribe": streams.unsubscribe,
             "retained": streams.retained,
             "dictionary": self._dictionary,
+            LINK_DICTIONARIES: self._too_late,
             "history": past.history,
             "last": past.last,
             "count": past.count,
@@ -72,6 +73,7 @@ class PythonClientSession:
         """The client's first message; whether that was all it said."""
         self._begun = True
         if message[0] == REQUEST and message[2] == LINK_DICTIONARIES:
+            check_request(CLIENT, message[2], message[3])
             self.streams.dictionaries = self._engine.dictionary_links.connection(link.name, self._introduce)
             link.reply(message[1], None)
             return True
@@ -171,6 +173,9 @@ class PythonClientSession:
             at += run.count
 
     # -- requests
+
+    async def _too_late(self) -> None:
+        raise UsageError("dictionaries link by link are asked for first of all")
 
     async def _dictionary(self, dictionary: int) -> bytes:
         found = await self._fetching.fetch(dictionary)
