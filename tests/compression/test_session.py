@@ -13,9 +13,10 @@ from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.link_history import HistoryReader
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Release, Step
 from lexicast.compression.topic_stream import Primed, TopicStream
-from lexicast.compression.wire import ALIAS_TOPIC, STREAM_TAG, AliasTable, Bindings, Recoder
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, STREAM_TAG, AliasTable, Bindings, Recoder
 
 FAMILY = b"cars/+/speed"
 TOPIC = b"cars/1234/speed"
@@ -326,3 +327,43 @@ def test_damaged_frames_name_family_and_id_and_a_bomb_is_stopped() -> None:
     (failed,) = session.incoming(2, TOPIC, bytes((STREAM_TAG,)) + bomb, 0.0)
     assert isinstance(failed, Fail)
     assert "more than 1000 bytes" in str(failed.error)
+
+
+class TestOwnPast:
+    def test_only_with_a_broker_that_reads_it(self) -> None:
+        session: ClientSession[int] = ClientSession()
+        for reads, tags in ((True, {HISTORY_TAG}), (False, {0, 1})):
+            session.connected(True, history=reads)
+            sent = [session.outgoing(TOPIC, message(n) * 3, 0).payload for n in range(5)]
+            assert {payload[0] for payload in sent} <= tags
+
+    def test_each_connection_has_a_past_of_its_own(self) -> None:
+        session: ClientSession[int] = ClientSession()
+        for _ in range(2):
+            session.connected(True, history=True)
+            reader = HistoryReader()
+            for n in range(20):
+                sent = session.outgoing(TOPIC, message(n) * 3, 0).payload
+                assert reader.payload(sent[1:]) == message(n) * 3
+
+    def test_a_dictionary_takes_its_place_where_there_is_one(self) -> None:
+        session: ClientSession[int] = ClientSession()
+        session.connected(True, history=True)
+        broker = Broker()
+        reader = HistoryReader()
+        assert reader.payload(session.outgoing(TOPIC, message(1) * 3, 0).payload[1:]) == message(1) * 3
+        broker.announce(session, SHARED)
+        bindings, payload = session.outgoing(TOPIC, message(2), 0)
+        broker.bindings.bind(b"".join(bindings))
+        assert broker.receive(payload) == message(2)
+        # another family's payloads go on where the past was
+        other = session.outgoing(b"other/topic", message(3) * 3, 0).payload
+        assert other[0] == HISTORY_TAG
+        assert reader.payload(other[1:]) == message(3) * 3
+
+    def test_what_is_opted_out_or_not_shorter_goes_raw(self) -> None:
+        session: ClientSession[int] = ClientSession()
+        session.connected(True, [b"secret/#"], history=True)
+        assert session.outgoing(b"secret/x", b"a" * 100, 0).payload == b"\0" + b"a" * 100
+        assert session.outgoing(TOPIC, bytes(range(200)), 0).payload == b"\0" + bytes(range(200))
+        assert session.outgoing(TOPIC, b"", 0).payload == b"\0"

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from lexicast.actors.broker.python_clients.session import PythonClientSession
 from lexicast.actors.client.client import Client
 from lexicast.actors.client.internals import ClientInternals
 from lexicast.actors.client.known_brokers import Endpoint
+from lexicast.actors.link.link import Link
 from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.cluster.blocks import PUBLICATIONS, Run
 from lexicast.cluster.protocol.messages import DICTIONARY
@@ -378,6 +380,29 @@ class TestPythonClients:
                 return [d.id for d in client.dictionaries() if d.family == topic.encode()]
 
         assert await asyncio.to_thread(lambda: there.run(work())) == [made.id]
+
+    async def test_a_broker_of_an_older_release_refuses_and_tells_of_all(
+        self, there: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        topic = unique("older/")
+        made = await learn(there, topic)
+
+        def begin(session: PythonClientSession, link: Link, message: tuple[Any, ...]) -> bool:
+            session._begun = True
+            for dictionary in there.broker().engine.dictionaries.families.dictionaries():
+                session._tell(dictionary)
+            return False
+
+        monkeypatch.setattr(PythonClientSession, "_begin", begin)
+
+        async def work() -> tuple[bool, list[int]]:
+            async with python_client(there, unique("c")) as client:
+                await client.status()
+                await client.publish(topic, reading(1))
+                dictionaries = client.internals.dictionaries
+                return dictionaries.deflates, [d.id for d in dictionaries.announced() if d.family == topic.encode()]
+
+        assert await asyncio.to_thread(lambda: there.run(work())) == (False, [made.id])
 
     async def test_one_that_publishes_little_deflates(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         topic = unique("few/")
