@@ -511,13 +511,30 @@ def test_status_shows_what_conditions_cost() -> None:
     assert ["broker-0", "2", "7", "1", "2,000", "10", "3.2", "us", "4"] in rows
 
 
+def test_status_shows_what_links_got_paid_and_saved() -> None:
+    now = told(0, 0)
+    links = {"links": 0, "with_dictionary": 0, "dictionaries": 0, "paid_bytes": 0, "saved_bytes": 0, "worst_bytes": 0}
+    now["brokers"]["broker-0"] = {"links": links}
+    assert "clients that know dictionaries" not in shown(now)
+    links |= {"links": 1_200, "with_dictionary": 7, "dictionaries": 9, "paid_bytes": 9_216, "saved_bytes": 3 << 20}
+    links["worst_bytes"] = -512
+    rows = [line.split() for line in shown(now).splitlines()]
+    assert ["broker-0", "1,200", "7", "9", "9.0", "KiB", "3.0", "MiB", "-512", "B"] in rows
+
+
 def test_status_shows_what_matchers_spare() -> None:
     now = told(0, 0)
     assert "matchers" not in shown(now)
     cells = {"cells": 96, "columns": ["delay", "carrier:text"], "split": 2, "with_more_copies": 0, "handed_over": 1}
     now["coordination"]["cells"] = cells
     now["matchers"] = {"matcher-0": {"brokers": 2, "conditions": 5_000, "filters": 3, "asked_records": 700}}
-    matching = {"filters": 4, "asked_records": 700, "given_records": 30, "withheld_records": 1_370, "unanswered_parts": 1}
+    matching = {
+        "filters": 4,
+        "asked_records": 700,
+        "given_records": 30,
+        "withheld_records": 1_370,
+        "unanswered_parts": 1,
+    }
     now["coordinators"] = {"coordinator-0": {"matching": matching}}
     text = shown(now)
     assert "matchers: 96 cells by delay and carrier:text, 2 split, 1 being handed over" in text
