@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import Block
@@ -55,6 +56,9 @@ CLOSE_TIMEOUT_S = 5.0
 # How long a home that asks for a session waits until it is saved and its will is stored: less than it waits for the
 # answer.
 LETTING_GO_S = 1.0
+# So long after a session was handed over its home may not have written that: as long as it waits for the answer and for
+# a will, and whoever leads its group next asks again.
+YIELDED_S = 15.0
 # What a session has that begins.
 NO_FILTERS = filters_of(Session("", b"", 0))
 NO_PLACE = place_of(Session("", b"", 0))
@@ -91,6 +95,8 @@ class OwnedSessions:
         self._opening: dict[str, set[int]] = {}
         self._forgone = ForgoneSessions(self._ask_home)
         self._handed_over = HandedOverStates()
+        # The numbers of connections whose session was handed over a moment ago: to its home it may be theirs still.
+        self._yielded: set[int] = set()
         self._passed_on: dict[str, int] = {}
         self._connections = 0
         self._unsettled = Unsettled()
@@ -217,6 +223,8 @@ class OwnedSessions:
             owner.taken_over(clean)
             state = filters_of(owner.session), place_of(owner.session, handed_over=True)
             self._handed_over.keep(client_id, generation, state)
+            self._yielded.add(owner.session.connection)
+            asyncio.get_running_loop().call_later(YIELDED_S, self._yielded.discard, owner.session.connection)
         under_way = [task for each in (self.letting_go, self._last_words) if (task := each.get(client_id)) is not None]
         if under_way:
             await asyncio.wait(under_way, timeout=LETTING_GO_S)
@@ -322,8 +330,9 @@ class OwnedSessions:
         A home that does not answer holds up its own sessions and nobody else's: their saves go on beside later rounds.
         """
         below = min([min(numbers) for numbers in self._opening.values()], default=self._connections + 1)
-        # To its home a session that was let go, or never taken, is served here until that is written.
-        await self._telling.tell(below, lambda: (*self._going.values(), *self._forgone.connections))
+        # To its home a session that was let go, handed over or never taken is served here until that is written.
+        unknown = self._going.values(), self._forgone.connections, self._yielded
+        await self._telling.tell(below, lambda: [*chain(*unknown)])
         self._order.sent_to(self._unsettled.sent_to)
         self._unsettled.sent_to.clear()
         # Who always has something in flight enters `sent_to` only once.

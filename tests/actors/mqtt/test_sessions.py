@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.mqtt.codec.packets import (
+    SESSION_TAKEN_OVER,
     V5,
     V311,
     ConnAck,
@@ -281,6 +282,27 @@ async def test_an_owner_that_the_home_has_forgotten_lets_go(two: Two) -> None:
 
 
 # -- crashes
+
+
+async def test_of_a_session_that_was_handed_over_nothing_is_said_while_its_home_may_not_have_written_it(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await Raw.connect(two.port(), unique("yield"), clean=False, **WAIT)
+    sessions = two.broker(0).mqtt.sessions
+    ((client_id, owner),) = sessions.owners.items()
+    told: list[int] = []
+
+    async def tell(below: int, unknown: Callable[[], Iterable[int]]) -> None:
+        told.extend(unknown())
+
+    monkeypatch.setattr(sessions._telling, "tell", tell)
+    await sessions.round()
+    assert told == []
+    assert await sessions.requests["session_yield"](client_id, owner.session.generation, False)
+    await sessions.round()
+    assert told == [owner.session.connection]
+    assert (await client.closed())[-1].reason_code == SESSION_TAKEN_OVER
+    await close_clients()
 
 
 async def test_a_broker_dies_and_its_sessions_go_on_elsewhere(two: Two) -> None:
