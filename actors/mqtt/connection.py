@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
@@ -132,10 +133,12 @@ class MqttConnection(ClientSocket):
     def _begin(self, connect: Connect) -> None:
         self.state = OPENING
         self._stalled = True
-        self.pause(HELD)
-        self._services.spawn(self._open(connect))
+        # Read on until something else comes: who has left by the time that it is its turn is not opened.
+        self._services.openings.enter(partial(self._open, connect))
 
     async def _open(self, connect: Connect) -> None:
+        if self.state != OPENING:
+            return  # the client has left while it waited for its turn
         try:
             accepted = await Connecting(self._services, self, self.transport, connect).run()
             if accepted is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lexicast.cluster.config.tables import MqttConfig
 
 from .client_line import NO_ROOM, ClientLine
+from .opening_line import OpeningLine
 from .owning.owned_sessions import OwnedSessions
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class MqttServices:
         # Those that are not read because the pipelines are full.
         self.waiting: set[ClientLine] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.openings = OpeningLine(self.spawn)
         # Who sends acknowledgements at the end of this turn.
         self._acknowledging: list[Callable[[], None]] = []
 
@@ -76,5 +78,6 @@ class MqttServices:
 
     def cancel(self) -> None:
         """End what is still being done for connections."""
+        self.openings.close()
         for task in list(self._tasks):
             task.cancel()
