@@ -1,6 +1,7 @@
 """The client's side of a dictionary-aware connection, as a pure state machine (the rules: `compression.wire`).
 
     connected(aware, opted_out, streams, history)  a connection was accepted; `aware`: its CONNACK echoed `sdc`
+    held()                                -> bindings to send first on that connection
     outgoing(topic, payload, now)         -> bindings to send first, and the payload to send
     incoming(item, ...)                   -> steps
     tick(now)                             -> steps; call it once a second or so
@@ -39,6 +40,8 @@ Item = TypeVar("Item")
 WAITING_MAX: Final = 1_000
 WAITING_BYTES_MAX: Final = 16 << 20
 FETCH_S: Final = 10.0
+# Dictionaries that a client says it has when it connects again: those announced last. A broker fetches as many at once.
+SAID_MAX: Final = 8
 
 _RAW_TAG: Final = bytes((RAW,))
 _STREAM: Final = bytes((STREAM_TAG,))
@@ -144,6 +147,19 @@ class ClientSession(Generic[Item]):
             return [*self._give_up("the broker no longer speaks sdc")]
         self._fetched = dict.fromkeys(fetched)
         return [Fetch(topic) for topic in fetched]
+
+    def held(self) -> tuple[bytes, ...]:
+        """Bindings of the dictionaries that it has from earlier connections, to be sent first on a new one: so they are
+        not sent again, and both directions go on with them at once."""
+        if not self.aware:
+            return ()
+        self._aliases.next_turn()
+        bindings = []
+        for dictionary in self._map.dictionaries()[-SAID_MAX:]:
+            bindings.append(self._aliases.binding(self._aliases.alias_for(dictionary.id)).pack())
+            self.sent.add_dictionary(dictionary.family, len(bindings[-1]))
+        self._introduced = self._aliases.version
+        return tuple(bindings)
 
     def outgoing(self, topic: bytes, payload: bytes, now_us: int) -> Outgoing:
         """How to send `payload` (to be written at once, in order); untouched on a plain connection and below `$sdc/`.

@@ -19,7 +19,8 @@
    `Introductions` says what a connection still lacks.
 6. *Client to broker.* The broker pushes the newest dictionary of a family (form of rule 5, no binding) when what
    the connection has carried says that it pays (`link_dictionaries`). To use it the client binds an alias of its
-   own. A broker that is bound an id it does not know (it was restarted) fetches it before it takes anything further
+   own; one that it has from an earlier connection it may bind at once, and is not sent it again in either direction. A
+   broker that is bound an id it does not know (it was restarted) fetches it before it takes anything further
    from that connection; a payload that needs one that nobody has is malformed: DISCONNECT 0x99.
 7. *Opted-out topics* (`opted_out_topics`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
 8. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.

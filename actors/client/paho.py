@@ -173,6 +173,8 @@ class PahoClient(paho.Client):
                     USER_PROPERTY in told, opted_out, STREAMS_PROPERTY in told, HISTORY_PROPERTY in told
                 )
                 self._sdc_accepted = True
+                for binding in self._sdc.held():
+                    self._packet_queue(_PUBLISH, _binding_packet(binding), 0, _SILENT)
                 held, self._sdc_held = self._sdc_held, deque()
                 for one in held:
                     self._send_publish(*one)

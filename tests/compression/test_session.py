@@ -329,6 +329,21 @@ def test_damaged_frames_name_family_and_id_and_a_bomb_is_stopped() -> None:
     assert "more than 1000 bytes" in str(failed.error)
 
 
+class TestHeld:
+    def test_what_it_has_from_before_is_said_first(self) -> None:
+        session, broker = aware()
+        assert session.held() == ()
+        broker.announce(session, SHARED)
+        session.connected(True)
+        again = Broker()
+        again.bindings.bind(b"".join(session.held()))
+        bindings, payload = session.outgoing(TOPIC, message(7), 0)
+        assert bindings == (), "said already"
+        assert again.receive(payload) == message(7)
+        session.connected(False)
+        assert session.held() == ()
+
+
 class TestOwnPast:
     def test_only_with_a_broker_that_reads_it(self) -> None:
         session: ClientSession[int] = ClientSession()

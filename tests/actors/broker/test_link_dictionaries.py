@@ -331,6 +331,26 @@ class TestSubscribers:
         assert subscriber.tags[-1] >= 2
         assert subscriber.dictionaries == [made.pack()]
 
+    async def test_a_subscriber_that_returns_is_not_sent_again_what_it_says_that_it_has(self, there: Served) -> None:
+        topic = unique("returns/")
+        await learn(there, topic)
+        first = await old_device(there)
+        await first.client.subscribe(topic)
+        plain = await Raw.connect(there.port)
+        for n in range(60):
+            await plain.publish(topic, reading(n), qos=1)
+        await first.take(60)
+        again = await old_device(there)
+        again.session = first.session
+        again.session.connected(True)
+        for binding in again.session.held():
+            await again.client.publish(ALIAS_TOPIC.decode(), binding)
+        await again.client.subscribe(topic)
+        await plain.publish(topic, reading(61), qos=1)
+        assert await again.take(1) == [reading(61)]
+        assert again.dictionaries == []
+        assert again.tags[0] >= 2
+
     async def test_nobody_gets_what_its_link_may_not_have(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         topic = unique("secret/")
         await learn(there, topic)
