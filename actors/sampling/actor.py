@@ -10,18 +10,18 @@ from typing import Any
 
 from lexicast.cluster.clock import SystemClock
 from lexicast.cluster.errors import LexicastError, UnavailableError
-from lexicast.cluster.membership import SAMPLER, Member
+from lexicast.cluster.membership import SAMPLER, Member, Members
 
 from ..client.address import resolver
 from ..client.client import Client
 from ..loop.background import keep_going, stop_loops
+from ..ray.following import follow_members
 from ..ray.handles import RayCoordination, find_actor
 from ..ray.serving import ServingActor
 from .server import SamplingServer
 
 log = logging.getLogger(__name__)
 
-MEMBERS_WAIT_S = 5.0
 # Brokers start at the same time.
 BROKER_TIMEOUT_S = 60.0
 RETRY_S = 0.2
@@ -44,7 +44,10 @@ class SamplingActor(ServingActor):
             await self._client.close()
             raise
         self._server = SamplingServer(self._client, self.config.compression, SystemClock(), audience=self._audience)
-        self._tasks = [keep_going(self._follow_members(), "following the membership")]
+        following = follow_members(
+            self._coordination, lambda members: self.name in members.samplers, self._register, self._follow
+        )
+        self._tasks = [keep_going(following, "following the membership")]
         if self.config.compression.enabled:
             self._tasks.append(keep_going(self._sample(), "sampling"))
 
@@ -60,21 +63,10 @@ class SamplingActor(ServingActor):
                 log.warning("%s: sampling begins again: %s", self.name, errors.exceptions[0])
             await asyncio.sleep(RETRY_S)
 
-    async def _follow_members(self) -> None:
+    def _follow(self, members: Members) -> None:
         """Who shares the families, and which brokers' audiences count."""
-        version = -1
-        while True:
-            try:
-                members = await self._coordination.members(version, MEMBERS_WAIT_S)
-                if self.name not in members.samplers:  # the coordination server has lost its registry
-                    await self._register()
-            except LexicastError as error:
-                log.debug("membership: %s", error)
-                await asyncio.sleep(RETRY_S)
-                continue
-            version = members.version
-            self._brokers = frozenset(members.brokers)
-            self._server.set_members(set(members.samplers))
+        self._brokers = frozenset(members.brokers)
+        self._server.set_members(set(members.samplers))
 
     async def _audience(self, family: bytes, topics: tuple[bytes, ...]) -> tuple[int, int]:
         """Over all brokers; one that does not answer has no audience now."""
