@@ -42,6 +42,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 INDEX_RETRY_S: Final = 0.5
 CLIENT_ID_BYTES_MAX: Final = 65_535
 INCARNATION_BITS: Final = 48
+# Dictionaries that it says it has from earlier links, those announced last.
+HELD_TOLD_MAX: Final = 256
 
 log = logging.getLogger("lexicast.client")
 
@@ -254,7 +256,8 @@ class ClientInternals:
             if not future.cancelled() and future.exception() is None:
                 self.dictionaries.deflates = True
 
-        link.request(LINK_DICTIONARIES).add_done_callback(answered)
+        held = tuple([dictionary.id for dictionary in self.dictionaries.announced()])
+        link.request(LINK_DICTIONARIES, held[-HELD_TOLD_MAX:]).add_done_callback(answered)
 
     def on_message(self, message: tuple[Any, ...]) -> None:
         """See ConnectionUser."""

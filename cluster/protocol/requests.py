@@ -120,11 +120,12 @@ LEADER: Final[dict[str, Fields]] = {
 }
 
 # Python clients ask brokers.
-# A client's first request, if it is one: it wants a dictionary when that pays on its link, not all that there are.
+# A client's first request, if it is one: it wants a dictionary when that pays on its link, not all that there are, and
+# has these already.
 LINK_DICTIONARIES: Final = "link_dictionaries"
 
 CLIENT: Final[dict[str, Fields]] = {
-    LINK_DICTIONARIES: (),
+    LINK_DICTIONARIES: (each(DICTIONARY_ID),),
     "subscribe": (WHOLE, FILTERS, _since, _options),
     "unsubscribe": (WHOLE,),
     "retained": (WHOLE,),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, Meta
 from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError, UsageError
@@ -29,6 +29,9 @@ from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
 from .past_requests import PastRequests
 from .streams import ClientStreams
+
+# Dictionaries that a client may say it has already.
+HELD_MAX: Final = 256
 
 Answers = Mapping[str, Callable[..., Awaitable[Any]]]
 
@@ -74,7 +77,10 @@ class PythonClientSession:
         self._begun = True
         if message[0] == REQUEST and message[2] == LINK_DICTIONARIES:
             check_request(CLIENT, message[2], message[3])
-            self.streams.dictionaries = self._engine.dictionary_links.connection(link.name, self._introduce)
+            own = self.streams.dictionaries = self._engine.dictionary_links.connection(link.name, self._introduce)
+            for dictionary in message[3][0][:HELD_MAX]:
+                if self._dictionaries.held(dictionary) is not None:
+                    own.named(dictionary)
             link.reply(message[1], None)
             return True
         if link.role == "client":
@@ -174,7 +180,7 @@ class PythonClientSession:
 
     # -- requests
 
-    async def _too_late(self) -> None:
+    async def _too_late(self, held: tuple[int, ...]) -> None:
         raise UsageError("dictionaries link by link are asked for first of all")
 
     async def _dictionary(self, dictionary: int) -> bytes:

@@ -389,6 +389,23 @@ class TestPythonClients:
         assert before == [0]
         assert held == [made.id, made.id]
 
+    async def test_one_whose_link_is_new_is_not_told_again(self, there: Served) -> None:
+        topic = unique("relinked/")
+        made = await learn(there, topic)
+
+        async def work() -> list[tuple[int, int]]:
+            async with python_client(there, unique("w")) as writer:
+                for n in range(100):
+                    await writer.publish(topic, reading(n))
+                link = writer.internals.connection.link
+                assert link is not None
+                link.close()
+                await writer.publish(topic, reading(100))
+                links = there.broker().clients.links()
+                return [(link.taken, link.held(topic.encode())) for link in links]
+
+        assert await asyncio.to_thread(lambda: there.run(work())) == [(0, made.id)]
+
     async def test_what_does_not_ask_is_told_of_all(self, there: Served) -> None:
         """Clients of an older release, sampling brokers."""
         topic = unique("told/")
