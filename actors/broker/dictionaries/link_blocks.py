@@ -4,9 +4,9 @@ dictionaries than the publisher's, or none."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, STREAMED, Block, pack_meta
+from lexicast.cluster.blocks import FIRST_DICTIONARY, STREAMED, Block, Run, pack_meta
 from lexicast.compression.link_dictionaries import NONE
 
 from .tagging import Instead, SentBytes, SentRuns, Tagging, ViewedBlock, instead_of
@@ -28,10 +28,7 @@ def with_frames(view: ViewedBlock, streamed: Collection[int], key_dictionaries: 
             run = run._replace(encoding=FIRST_DICTIONARY + list(named).index(id))
         runs.append(run)
         at = end
-    made = meta._replace(runs=tuple(runs), dictionaries=tuple(named))
-    fields = (block.group, block.epoch, block.first, block.last, block.time_us, block.kind, pack_meta(made))
-    lengths = array("I", map(len, payloads)).tobytes()
-    return Block(*fields, lengths, b"".join(payloads), made)
+    return _encoded(block, runs, list(named), payloads)
 
 
 def recoded(view: ViewedBlock, instead: Instead, tagging: Tagging) -> Block:
@@ -52,7 +49,12 @@ def recoded(view: ViewedBlock, instead: Instead, tagging: Tagging) -> Block:
             run = run._replace(encoding=FIRST_DICTIONARY + list(named).index(other))
         runs.append(run)
         at = end
-    made = meta._replace(runs=tuple(runs), dictionaries=tuple(named))
+    return _encoded(block, runs, list(named), payloads)
+
+
+def _encoded(block: Block, runs: Sequence[Run], dictionaries: Sequence[int], payloads: Sequence[bytes]) -> Block:
+    """The block with these runs, dictionaries and payloads in place of its own."""
+    made = block.meta._replace(runs=tuple(runs), dictionaries=tuple(dictionaries))
     fields = (block.group, block.epoch, block.first, block.last, block.time_us, block.kind, pack_meta(made))
     lengths = array("I", map(len, payloads)).tobytes()
     return Block(*fields, lengths, b"".join(payloads), made)
