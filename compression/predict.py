@@ -20,7 +20,8 @@
 - A new dictionary that would not pay is not announced. With many publishers this is what keeps the result above
   DEFLATE: an announcement crosses P + S links, a message 1 + S. How long will it serve? A stream is expected to go on
   for half as long as it has lasted (2/3 for the first dictionary), and a family is presumed to carry 8 messages a
-  publisher (at least HORIZON_MIN, at most PRESUMED_MAX).
+  publisher (at least HORIZON_MIN, at most PRESUMED_MAX). Sampling brokers reckon with one publisher and one
+  subscriber: there each link decides for itself (`link_dictionaries`).
 - What a dictionary promises is measured on the first messages after it, not on those it was made of: the latter
   promise too much, and every probe would find it "worse".
 - MC never exceeds what was seen (looks at doubled counts at the latest): MC.base can be millions of messages.
