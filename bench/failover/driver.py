@@ -39,7 +39,9 @@ once:
                               clients that were not served at their first try, and for how long
 
 `--scenario content` plays drills again, on three machines with a matcher each, where all subscribers but one have a
-condition (`where`) of their own, most of which are true of a tenth of the messages. Matchers are killed and stopped:
+condition (`where`) of their own, most of which are true of a tenth of the messages, and a crowd beside them has more
+(`--conditions`), so that matchers share them out by cells. Matchers are killed and stopped, and the crowd's hot spot
+moves under load, so that cells are split:
 
     content_lost, content_disorder, content_doubled, content_unwanted
                               as above, of what each subscriber's condition is true of; unwanted: what it is not true of
@@ -49,6 +51,8 @@ condition (`where`) of their own, most of which are true of a tenth of the messa
                               within half a second (later Ray starts another one, on the same cores)
     matcher_death_control_ms  (and so on) the same of the subscriber without a condition, whom no matcher concerns
     content_quiet_ms          the same of the second before each fault
+    cells_most, cells_split, cells_copied
+                              the most cells between two drills, those that were split, and with more than two copies
     withheld_share            of the records of which matchers were asked, those that brokers were spared
 """
 
@@ -68,7 +72,7 @@ from ..report import DriverReport
 from . import machines
 from .clusters import MQTT_PORT, DrilledCluster
 from .content.driver import perform_content
-from .content.kinds import CONTENT_KINDS, CONTENT_QUICK
+from .content.kinds import CONTENT_NAMES, CONTENT_QUICK
 from .content.telling import CONTENT_FIGURES
 from .drills import Drills, drill_each, planned
 from .kinds import KINDS
@@ -158,7 +162,7 @@ def play(report: DriverReport, folder: Path) -> None:
 
 def kinds(text: str) -> list[str]:
     """The option's value `--kinds`: names of kinds, or the beginnings of names."""
-    every = KINDS | CONTENT_KINDS
+    every = dict.fromkeys((*KINDS, *CONTENT_NAMES))
     found = [name for part in text.split(",") for name in every if name.startswith(part)]
     if not found:
         raise ValueError(f"{text}: no such kind; there are {', '.join(every)}")
@@ -168,7 +172,7 @@ def kinds(text: str) -> list[str]:
 def settle_kinds(options: argparse.Namespace) -> None:
     """Which are drilled, and how often. Raises ValueError: none of those that were named is one of the scenario's."""
     content = options.scenario is not None and CONTENT in options.scenario
-    every, quick = (CONTENT_KINDS, CONTENT_QUICK) if content else (KINDS, QUICK)
+    every, quick = (CONTENT_NAMES, CONTENT_QUICK) if content else (tuple(KINDS), QUICK)
     if options.kinds is None:
         options.kinds = list(quick if options.quick else every)
     else:
@@ -182,7 +186,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options."""
     parser = reports.parser("failover", __doc__, default_targets="lexicast")
     parser.add_argument("--drills", type=reports.positive, help="default: 3 of each kind; quick: 1 of a few kinds")
-    names = f"{', '.join(KINDS)}; of scenario {CONTENT}: {', '.join(CONTENT_KINDS)}"
+    names = f"{', '.join(KINDS)}; of scenario {CONTENT}: {', '.join(CONTENT_NAMES)}"
     parser.add_argument("--kinds", type=kinds, help=f"comma-separated, or how they begin: {names}")
     parser.add_argument("--rate", type=float, default=15.0, help="publications a second of each publisher (default 15)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the drills (default 1)")

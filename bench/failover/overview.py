@@ -66,6 +66,10 @@ class Overview:
         """What the actors of one of ROLES say of themselves, by name."""
         return dict(self._status.get(role, {}))
 
+    def cells(self) -> dict[str, Any]:
+        """What the coordination server says of the cells of matchers' conditions."""
+        return dict(self._coordination.get("cells", {}))
+
     def warnings(self) -> str:
         """What the status warns of, on one line."""
         return "; ".join(map(str, self._status.get("warnings", ()))) or "its status warns of nothing"

@@ -16,8 +16,11 @@ from lexicast.bench.failover.audit import TOPICS_A_PUBLISHER, Audit, Party, topi
 from lexicast.bench.failover.brokers import Brokers
 from lexicast.bench.failover.clusters import DrilledCluster
 from lexicast.bench.failover.content.cast import CONTENT_CAST, CONTROL
-from lexicast.bench.failover.content.kinds import CONTENT_KINDS, MATCHER_PAUSE, TWO_KILLED
-from lexicast.bench.failover.content.messages import CONDITIONS, TENTHS, ContentMessages
+from lexicast.bench.failover.content.cells_seen import CellsSeen
+from lexicast.bench.failover.content.crowd import ConditionsCrowd, CrowdSession
+from lexicast.bench.failover.content.hot_spots import CrowdBox, boxes_around
+from lexicast.bench.failover.content.kinds import CONTENT_NAMES, MATCHER_PAUSE, TWO_KILLED
+from lexicast.bench.failover.content.messages import CONDITIONS, TENTHS, ContentMessages, fields
 from lexicast.bench.failover.content.spared import COUNTED, SparedRecords
 from lexicast.bench.failover.content.telling import CONTENT_FIGURES, tell_content
 from lexicast.bench.failover.driver import main, parse
@@ -56,6 +59,21 @@ def test_what_is_owed_is_what_the_condition_is_true_of(where: str) -> None:
             owed += wanted
     share = owed / (600 * len(publishers))
     assert 0.02 < share < 0.15 if where in TENTHS else share == 0.5
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_what_the_crowd_wants_is_what_its_conditions_are_true_of(turn: int) -> None:
+    boxes = boxes_around(turn, 3, seed=1)
+    assert boxes == boxes_around(turn, 3, seed=1)
+    assert boxes != boxes_around(turn + 1, 3, seed=1)
+    some = fields("a", 123)
+    near = CrowdBox(some["part"] - 0.5, some["reading"]["celsius"] - 0.5, some["reading"]["bar"] - 0.01)
+    assert near.holds(some)
+    for box in [*boxes, near]:
+        asked = predicate(box.where)
+        for number in range(100, 200):
+            record = ContentRecord(b"drill/a", MESSAGES.payload("a", number), FieldReader(asked.names))
+            assert asked.matches(record) is box.holds(fields("a", number))
 
 
 def test_each_subscriber_has_a_condition_of_its_own_and_one_has_none() -> None:
@@ -129,6 +147,25 @@ def test_paho_that_may_not_subscribe_is_not_there() -> None:
     assert client.ready
 
 
+def test_the_crowd_may_get_what_it_wanted_before_its_hot_spot_moved_and_nothing_else() -> None:
+    crowd = ConditionsCrowd(["a"], 1883, ["drill/a/0", "drill/a/1"], 5, seed=1)
+    session = CrowdSession("some", Brokers(["a"], 0, 1883))
+    some, other = fields("a", 123), fields("a", 7)
+    near = CrowdBox(some["part"] - 0.5, some["reading"]["celsius"] - 0.5, some["reading"]["bar"] - 0.01)
+    session.want({"drill/a/0": near})
+    session.arrived("drill/a/0", MESSAGES.payload("a", 123))
+    session.want({"drill/a/0": CrowdBox(50.0, 50.0, 50.0)})
+    session.arrived("drill/a/0", MESSAGES.payload("a", 123))
+    assert (session.delivered, session.unwanted) == (2, 0)
+    assert not near.holds(other)
+    session.arrived("drill/a/0", MESSAGES.payload("a", 7))
+    assert (session.delivered, session.unwanted) == (3, 1)
+    assert not session.has_all
+    assert crowd.conditions == 6
+    crowd.move(1)
+    assert crowd.conditions == 6
+
+
 # -- what is struck
 
 
@@ -193,8 +230,8 @@ def test_matchers_are_found_by_their_nodes_and_another_one_dies_each_time(monkey
 
 def test_the_scenario_has_kinds_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     content = parse(["--scenario", "content"])
-    assert content.kinds == list(CONTENT_KINDS)
-    assert content.drills == 21
+    assert content.kinds == list(CONTENT_NAMES)
+    assert content.drills == 24
     assert parse(["--scenario", "content", "--quick"]).drills < 5
     assert parse(["--scenario", "content", "--kinds", "matcher,node"]).kinds == [
         "matcher_kill",
@@ -228,12 +265,20 @@ def test_what_was_spared_is_summed_up_over_processes(processes: list[list[int]])
     assert (share is None) if not expected else share == pytest.approx(2 / 3)
 
 
+def test_of_cells_the_most_is_told() -> None:
+    seen = CellsSeen()
+    seen.looked({})
+    for version, cells, split in ((1, 0, 0), (3, 64, 0), (4, 65, 1), (900, 27, 0)):
+        seen.looked({"version": version, "cells": cells, "split": split, "with_more_copies": 2 * split})
+    assert (seen.cells, seen.split, seen.copied, seen.maps) == (65, 1, 2, 3)
+
+
 def told_report(spared: SparedRecords) -> tuple[DriverReport, int]:
     """A report of one drill, and its exit code."""
     options = argparse.Namespace(json=None, quick=True, require_peers=False, targets="lexicast")
     report = DriverReport("failover", options, Console(file=StringIO(), width=120))
     drilled = [Drilled("matcher_kill", took_s, (), "", 0.02, 0.05) for took_s in (0.1, 0.2, 0.15)]
-    tell_content(report, Audit([PUBLISHER], [Party("some", "paho", 1, WHERE)], MESSAGES), drilled, spared)
+    tell_content(report, Audit([PUBLISHER], [Party("some", "paho", 1, WHERE)], MESSAGES), drilled, spared, CellsSeen())
     return report, report.finish()
 
 

@@ -10,7 +10,8 @@ from ... import report as reports
 from ...report import DriverReport
 from ..audit import Audit
 from ..figures import Drilled, in_ms, percentile
-from .kinds import CONTENT_KINDS, MATCHER_KILL, MATCHER_PAUSE, TWO_KILLED
+from .cells_seen import CellsSeen
+from .kinds import CONTENT_NAMES, MATCHER_KILL, MATCHER_PAUSE, TWO_KILLED
 from .spared import SparedRecords
 
 WRONG: Final = ("disorder", "doubled", "unwanted", "unreadable")
@@ -23,11 +24,16 @@ CONTENT_FIGURES: Final = (
     "content_quiet_ms",
     "content_quiet_p50_ms",
     "withheld_share",
+    "cells_most",
+    "cells_split",
+    "cells_copied",
 )
 """Those that say whether it is as it must be."""
 
 
-def tell_content(report: DriverReport, audit: Audit, drilled: Sequence[Drilled], spared: SparedRecords) -> None:
+def tell_content(
+    report: DriverReport, audit: Audit, drilled: Sequence[Drilled], spared: SparedRecords, seen: CellsSeen
+) -> None:
     """All of it."""
     figures: dict[str, float | None] = {"content_lost": audit.lost()}
     figures |= {f"content_{what}": audit.counts[what] for what in WRONG}
@@ -47,6 +53,7 @@ def tell_content(report: DriverReport, audit: Audit, drilled: Sequence[Drilled],
     share = figures["withheld_share"] = spared.withheld_share()
     if drilled and not share:
         report.problem("matchers spared brokers nothing: these drills prove nothing of them")
+    figures |= {"cells_most": seen.cells, "cells_split": seen.split, "cells_copied": seen.copied}
     for key in CONTENT_FIGURES:
         report.figure(key, figures[key])
     _tell_more(report, audit, drilled, spared)
@@ -60,7 +67,7 @@ def _tell_more(report: DriverReport, audit: Audit, drilled: Sequence[Drilled], s
         report.figure(key, value)
     report.figure("load_1min", os.getloadavg()[0])
     rows = []
-    for kind in [kind for kind in CONTENT_KINDS if any(each.kind == kind for each in drilled)]:
+    for kind in [kind for kind in CONTENT_NAMES if any(each.kind == kind for each in drilled)]:
         values = [each.elsewhere_s for each in drilled if each.kind == kind]
         control = [each.control_s for each in drilled if each.kind == kind]
         back = [back_s for each in drilled if each.kind == kind for back_s in each.returned_s]

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from ... import report as reports
-from .cases import SCENARIOS
+from .cases import CONTENT, SCENARIOS
 
 COUNTS: Final = [23, 50, 74, 97, 250, 500]
 """The first four are the paper's."""
@@ -15,6 +15,8 @@ RATES: Final = [1.0, 2.0, 5.0, 10.0, 20.0]
 RATE: Final = 5.0
 OWN_RATE: Final = 50.0
 CLIENTS: Final = 10_000
+CONDITIONS: Final = 1_500
+"""Beyond the 1,000 from which on there are cells."""
 QUICK_SESSIONS: Final = 50
 QUICK_CLIENTS: Final = 500
 
@@ -46,6 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--clients", type=reports.positive, help=f"of the storm (default {CLIENTS})")
     opening = "how long a client of the storm waits for CONNACK (default 30, as MQTT.js and Paho's for Java and Go do)"
     group.add_argument("--open-s", type=float, default=30.0, help=opening)
+    conditions = f"of {CONTENT}'s crowd, 0: none (default {CONDITIONS})"
+    group.add_argument("--conditions", type=int, default=CONDITIONS, help=conditions)
     far = "how much longer the round trip of a client to the other location's brokers is (default 20)"
     group.add_argument("--far-ms", type=float, default=20.0, help=far)
 
