@@ -40,7 +40,7 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
 # whose question never came; a follower that came as its leader's disk refused a block; an epoch whose beginning a full
 # disk refused, begun again when it had room; QoS 2 that a broker which had been cut off brought when another one had
 # completed it; a session whose broker told how far it was, and died, when it had handed that one over and its home had
-# not written it.
+# not written it; a session that a full disk refused to save, and its will with it.
 @pytest.mark.parametrize(
     "seed",
     [
@@ -69,6 +69,7 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
         940009,
         940852,
         950191,
+        951219,
     ],
 )
 def test_stories_that_once_broke_a_guarantee_hold(seed: int) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import US_PER_S
-from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, UnavailableError
+from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, StoreFullError, UnavailableError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
@@ -59,6 +59,9 @@ LETTING_GO_S = 1.0
 # So long after a session was handed over its home may not have written that: as long as it waits for the answer and for
 # a will, and whoever leads its group next asks again.
 YIELDED_S = 15.0
+# A session that was let go and that its home has no room for is saved again after a while, which doubles.
+FULL_AGAIN_FIRST_S = 0.25
+FULL_AGAIN_MOST_S = 60.0
 # What a session has that begins.
 NO_FILTERS = filters_of(Session("", b"", 0))
 NO_PLACE = place_of(Session("", b"", 0))
@@ -301,6 +304,7 @@ class OwnedSessions:
         )
         # Its home may give it to another connection before it has this.
         self._handed_over.keep(session.client_id, session.generation, (filters_of(session), left.place))
+        again_s = 0.0
         while True:
             try:
                 if left.expiry_s or left.will_us:
@@ -309,7 +313,15 @@ class OwnedSessions:
                     await self._ask_home("session_end", session.client_id, session.generation)
                 return
             except StaleEpochError:
-                return  # taken over meanwhile: it belongs to another connection now
+                # Taken over meanwhile: it belongs to another connection now.
+                if will is not None and not published:
+                    self.will_of_taken(session, will, False)
+                return
+            except StoreFullError as error:
+                # Nobody else would do it, as below.
+                again_s = min(max(2 * again_s, FULL_AGAIN_FIRST_S), FULL_AGAIN_MOST_S)
+                log.warning("session %r cannot be saved now: %s", session.client_id, error)
+                await asyncio.sleep(again_s)
             except TimeoutError:
                 # Nobody else would do it: to its home this broker still serves the session.
                 log.warning("session %r cannot be saved now: its home does not answer", session.client_id)

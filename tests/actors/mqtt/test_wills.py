@@ -11,6 +11,8 @@ import pytest
 
 from lexicast.actors.coordinator.session_owners import ORPHANED_S
 from lexicast.actors.mqtt.codec.packets import V5, V311, PubAck, Publish, PubRec, Will
+from lexicast.actors.mqtt.owning import owned_sessions
+from lexicast.cluster.errors import StaleEpochError, StoreFullError
 
 from ...support.harness import Cluster, Shifted, eventually
 from ...support.mqtt_harness import Raw, close_clients, unique
@@ -86,6 +88,39 @@ async def test_who_takes_a_session_over_has_it_when_its_will_is_stored(
     stored.set_result(True)
     assert (await taking).connack.session_present
     assert asked == [name]
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_a_will_is_out_in_the_end_although_neither_it_nor_its_session_could_be_stored(
+    two: Two, monkeypatch: pytest.MonkeyPatch, taken_over: bool
+) -> None:
+    name, wills = unique(), unique()
+    watcher = await Raw.connect(two.port(1))
+    await watcher.subscribe(wills)
+    client = await Raw.connect(two.port(0), name, clean=False, will=Will(wills.encode(), b"late", 1), **WAIT)
+    sessions = two.broker(0).mqtt.sessions
+    publish, ask = sessions._wills.publish, sessions._ask_home
+    tries: list[str] = []
+
+    def refused(client_id: str, will: Will) -> asyncio.Future[bool]:
+        monkeypatch.setattr(sessions._wills, "publish", publish)
+        found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        found.set_result(False)
+        return found
+
+    async def full(method: str, client_id: str, *arguments: Any) -> Any:
+        tries.append(method)
+        if len(tries) > 1:
+            monkeypatch.setattr(sessions, "_ask_home", ask)
+        raise StaleEpochError("another has it") if taken_over else StoreFullError("full")
+
+    monkeypatch.setattr(owned_sessions, "FULL_AGAIN_FIRST_S", 0.01)
+    monkeypatch.setattr(sessions._wills, "publish", refused)
+    monkeypatch.setattr(sessions, "_ask_home", full)
+    client.abort()
+    assert (await watcher.messages(1))[0].payload == b"late"
+    assert tries == ["session_save"] * (1 if taken_over else 2)
+    await eventually(lambda: not sessions.letting_go)
 
 
 async def test_a_will_that_waits_survives_its_broker_and_the_coordinator(two: Two) -> None:
