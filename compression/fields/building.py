@@ -243,7 +243,10 @@ class Building:
 
     def _field(self, plan: FieldPlan, recurrence: Recurrence, fields: dict[int, Field]) -> Field:
         node = plan.node
-        patterns = [Pattern(pieces, [fields[inner.id] for inner in inners]) for pieces, inners in node.patterns]
+        patterns = [
+            Pattern(shape.pieces, [fields[inner.id] for inner in inners], shape.widths)
+            for shape, inners in node.patterns
+        ]
         number = None
         if plan.histogram is not None and node.format is not None:
             form, places = node.format

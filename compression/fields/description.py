@@ -13,7 +13,7 @@ from typing import Final
 from .entropy import SymbolTable
 from .histograms import Histogram
 from .model import Field, FieldsModel, NumberField, Pattern, Reference
-from .number_formats import FIXED, PADDED, PLAIN, render_number
+from .number_formats import FIXED, PADDED, PLAIN, decimals_of, render_number
 
 _ROWS_SHOWN: Final = 5
 _TEXT_SHOWN: Final = 40
@@ -37,6 +37,9 @@ def describe_model(model: FieldsModel) -> Iterator[str]:
 
 
 def _template(pattern: Pattern) -> str:
+    if pattern.widths:
+        fields = zip(pattern.fields, pattern.widths, strict=True)
+        return "".join([f"<{field.id}: {width} B>" for field, width in fields])
     parts = [_plain(pattern.pieces[0])]
     for field, piece in zip(pattern.fields, pattern.pieces[1:], strict=True):
         parts += [f"<{field.id}>", _plain(piece)]
@@ -81,7 +84,7 @@ def _most_frequent(field: Field) -> str:
 
 def _number(number: NumberField) -> str:
     edges = number.histogram.edges
-    decimals = number.places if number.form >= FIXED else 0
+    decimals = decimals_of(number.form, number.places)
     lower, upper = (_decimal(edge, decimals) for edge in (edges[0], edges[-1] - 1))
     if number.references:
         text = f"number, {' + '.join([_reference(each) for each in number.references])} + ({lower} to {upper})"

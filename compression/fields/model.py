@@ -124,26 +124,47 @@ def split_text(text: bytes, pieces: list[bytes]) -> list[bytes] | None:
     return parts
 
 
+def cut_text(text: bytes, widths: list[int]) -> list[bytes]:
+    """Its parts of these widths."""
+    parts: list[bytes] = []
+    at = 0
+    for width in widths:
+        parts.append(text[at : at + width])
+        at += width
+    return parts
+
+
 class Pattern:
-    """Pieces of text with a field between each two."""
+    """Pieces of text with a field between each two; or, without pieces, fields of so many bytes each (`widths`)."""
 
-    __slots__ = ("_pieces_bytes", "fields", "pieces")
+    __slots__ = ("_pieces_bytes", "_whole", "fields", "pieces", "widths")
 
-    def __init__(self, pieces: Sequence[bytes], fields: Sequence[Field]) -> None:
-        """Raises DictionaryError unless there is one field at least, and one piece more, the inner ones not empty."""
+    def __init__(self, pieces: Sequence[bytes], fields: Sequence[Field], widths: Sequence[int] = ()) -> None:
+        """Raises DictionaryError unless there is one field at least, and one piece more, the inner ones not empty, or
+        one width for each, of a byte or more."""
+        self.widths = list(widths)
+        self._whole = sum(widths)
         self.pieces = list(pieces)
         self._pieces_bytes = sum(map(len, self.pieces))
         self.fields = list(fields)
-        if not fields or len(pieces) != len(fields) + 1 or not all(pieces[1:-1]):
+        if widths:
+            wrong = len(pieces) > 0 or len(widths) != len(fields) or min(widths) < 1
+        else:
+            wrong = not fields or len(pieces) != len(fields) + 1 or not all(pieces[1:-1])
+        if wrong:
             raise DictionaryError("a pattern of a field model has pieces and fields that do not alternate")
 
     def split(self, text: bytes) -> list[bytes] | None:
-        """What stands where the fields are; None when the pieces do not follow each other in `text`."""
+        """What stands where the fields are; None when `text` is not of the pattern."""
+        if self.widths:
+            return cut_text(text, self.widths) if len(text) == self._whole else None
         return split_text(text, self.pieces)
 
     def take(self, unfolding: Unfolding, state: FieldState, vocabulary: Vocabulary) -> bytes:
         """A text of this pattern, as the next steps say."""
         pieces = self.pieces
+        if self.widths:
+            return b"".join([field.take(unfolding, state, vocabulary) for field in self.fields])
         unfolding.spend(self._pieces_bytes)
         out = [pieces[0]]
         at = 1
@@ -186,17 +207,20 @@ class NumberField:
         self.stream = stream
 
     def foretold(self, numbers: list[int]) -> int:
-        """By the references."""
+        """By the references; 0 where that would be no number that a field has."""
         told = 0
         for reference in self.references:
             told += numbers[reference.field] * reference.times // reference.over
-        return told
+        return told if -_NUMBER_END < told < _NUMBER_END else 0
 
     def text(self, number: int) -> bytes:
         """Raises DictionaryError for a number that `parse_number` never gives."""
         if not -_NUMBER_END < number < _NUMBER_END or (self.form == PADDED and number < 0):
             raise DictionaryError("a frame of fields has a number that is too long")
-        return render_number(number, self.form, self.places)
+        try:
+            return render_number(number, self.form, self.places)
+        except OverflowError:
+            raise DictionaryError("a frame of fields has a number that is too long") from None
 
 
 class RunField:
@@ -475,7 +499,7 @@ class FieldsModel:
     def fits(self, message: bytes) -> bool:
         """Whether a row or a pattern of the root fits."""
         root = self.root
-        if root.number is not None or message in root.rows:
+        if root.number is not None or message in root.rows or (root.run is not None and root.run.fits(message)):
             return True
         return any([pattern.split(message) is not None for pattern in root.patterns])
 

@@ -14,7 +14,7 @@ from math import log2
 from typing import Final, TypeAlias
 
 from .model import Reference
-from .number_formats import FIXED, PLACES_MAX
+from .number_formats import decimals_of
 from .ranges import RANGE_BITS
 from .structure import MessageStructure, Node
 
@@ -141,6 +141,4 @@ class Relations:
 
 
 def _decimals(node: Node) -> int:
-    if node.format is None or node.format[0] < FIXED:
-        return 0
-    return min(node.format[1], PLACES_MAX)
+    return 0 if node.format is None else decimals_of(*node.format)

@@ -3,7 +3,7 @@
     1 version; varint fields; field (the root); vocabulary: varint words, then its counts, then each word
     field      flags, varint rows, patterns; [number]; [run]; counts; rows; patterns; [rate]; [context]
     text       varint length, bytes
-    pattern    varint fields, its pieces, then its fields
+    pattern    varint fields, 0 and its pieces, or 1 and the widths; then its fields
     run        alphabet, varints least, most - least, positions; each: varint letters, each with its count; others: 1
     number     form, places, varint references (each: field, times (zigzag), over), histogram, [stream histogram]
     histogram  varint edges, first edge (zigzag), distances between edges, counts
@@ -29,7 +29,7 @@ from lexicast.cluster.errors import DictionaryError
 from .alphabets import ALPHABETS
 from .entropy import SymbolTable
 from .histograms import RANGES_MAX, Histogram
-from .model import RATE_ONE, Context, Field, FieldsModel, NumberField, Pattern, Reference, RunField
+from .model import MESSAGE_BYTES_MAX, RATE_ONE, Context, Field, FieldsModel, NumberField, Pattern, Reference, RunField
 from .number_formats import FORMS, PLACES_MAX
 from .vocabulary import SPECIALS, Vocabulary
 
@@ -106,6 +106,8 @@ def _put_field(field: Field, rates: Sequence[int], out: bytearray) -> None:
         _put_text(row, out)
     for pattern in field.patterns:
         _put_varint(len(pattern.fields), out)
+        out.append(1 if pattern.widths else 0)
+        _put_counts(pattern.widths, out)
         for piece in pattern.pieces:
             _put_text(piece, out)
         for inner in pattern.fields:
@@ -221,6 +223,9 @@ class _Loading:
 
     def _pattern(self, depth: int) -> Pattern:
         fields = self._size()
+        if self._byte():
+            widths = [self._varint(MESSAGE_BYTES_MAX) for _ in range(fields)]
+            return Pattern([], [self._field(depth + 1) for _ in range(fields)], widths)
         pieces = [self._text() for _ in range(fields + 1)]
         return Pattern(pieces, [self._field(depth + 1) for _ in range(fields)])
 

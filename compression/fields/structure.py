@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from .alphabets import ALPHABETS, BYTES
-from .model import RunField, split_text
+from .columns import RECORD_BYTES_MAX, find_columns, is_binary
+from .model import RunField, cut_text, split_text
 from .number_formats import FIXED, PADDED, PLACES_MAX, PLAIN, POINTED, SHORTEST, parse_number
 from .serialised import DEPTH_MAX, FIELDS_MAX
 from .shapes import find_patterns
@@ -21,8 +22,22 @@ from .vocabulary import RUN_BYTES_MAX
 
 _LEAST: Final = 4
 _SHARE: Final = 32
+_RECORDS_MAX: Final = 6
 _DATE_MARKS: Final = (b"-", b"/", b":", b"T")
 _NUMBERS: Final = re.compile(rb"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|\d+(?=[TZ])|(?<=T)\d+")
+
+
+class Shape(NamedTuple):
+    """A pattern without its fields: pieces, or widths."""
+
+    pieces: list[bytes]
+    widths: list[int]
+
+    def split(self, text: bytes) -> list[bytes] | None:
+        """As `model.Pattern.split`."""
+        if self.widths:
+            return cut_text(text, self.widths) if len(text) == sum(self.widths) else None
+        return split_text(text, self.pieces)
 
 
 class Node:
@@ -35,7 +50,7 @@ class Node:
         self.counted = Counter(values)
         self.format: tuple[int, int] | None = None
         self.repeated: list[tuple[bytes, int]] = []
-        self.patterns: list[tuple[list[bytes], list[Node]]] = []
+        self.patterns: list[tuple[Shape, list[Node]]] = []
         self.run: RunField | None = None
         self.runs: list[bytes] = []
         """What of the values is such a run, each once."""
@@ -43,8 +58,8 @@ class Node:
 
     def fitting(self, value: bytes) -> int:
         """The first pattern that `value` fits; -1: none."""
-        for at, (pieces, _) in enumerate(self.patterns):
-            if split_text(value, pieces) is not None:
+        for at, (shape, _) in enumerate(self.patterns):
+            if shape.split(value) is not None:
                 return at
         return -1
 
@@ -59,11 +74,18 @@ class MessageStructure:
         self.nodes: list[Node] = []
         self.root = self._node(self.samples, list(range(len(samples))), 0)
 
-    def _node(self, values: list[bytes], messages: list[int], depth: int, padded: bool = False) -> Node:
-        """`padded`: numbers of two digits are probably written with a zero before."""
+    def _node(
+        self,
+        values: list[bytes],
+        messages: list[int],
+        depth: int,
+        padded: bool = False,
+        format: tuple[int, int] | None = None,
+    ) -> Node:
+        """`padded`: numbers of two digits are probably written with a zero before; `format`: it is known."""
         node = Node(len(self.nodes), values, messages)
         self.nodes.append(node)
-        node.format = _format_of(node.counted, padded)
+        node.format = format or _format_of(node.counted, padded)
         if node.format is not None:
             form, places = node.format
             for value in node.counted:
@@ -78,6 +100,8 @@ class MessageStructure:
     def _texts(self, node: Node, others: list[bytes], depth: int) -> None:
         counted = Counter(others)
         node.repeated = [(value, count) for value, count in counted.most_common() if count > 1]
+        if not depth:
+            self._records(node, max(_LEAST, len(others) // _SHARE))
         if depth < DEPTH_MAX:
             self._patterns(node, counted, depth)
         rare = [value for value, count in counted.items() if count <= 2 and node.fitting(value) < 0]
@@ -88,6 +112,7 @@ class MessageStructure:
     def _patterns(self, node: Node, counted: Counter[bytes], depth: int) -> None:
         """Of values that came once, and of composed ones (times, addresses), whose numbers will be others."""
         texts = [value for value, count in counted.items() if count == 1 or len(_NUMBERS.findall(value)) > 1]
+        texts = [value for value in texts if node.fitting(value) < 0]
         least = max(min(_LEAST, len(texts)), len(texts) // _SHARE)
         composed = any([len(_NUMBERS.findall(value)) > 1 for value in texts[:_LEAST]])
         if not texts or (len(texts) < _LEAST and not composed):
@@ -97,19 +122,46 @@ class MessageStructure:
                 return
             if len(found.pieces) == 2 and not any(found.pieces):
                 continue
-            at = [index for index, value in enumerate(node.values) if self._first(node, value, found.pieces)]
-            parts = [split_text(node.values[index], found.pieces) or [] for index in at]
-            columns = [list(column) for column in zip(*parts, strict=True)]
-            messages = [node.messages[index] for index in at]
+            shape = Shape(found.pieces, [])
+            columns, messages = self._columns(node, shape)
+            if not messages:
+                continue
             fields = [
                 self._node(column, messages, depth + 1, _in_a_date(before, behind))
                 for column, (before, behind) in zip(columns, pairwise(found.pieces), strict=True)
             ]
-            node.patterns.append((found.pieces, fields))
+            node.patterns.append((shape, fields))
 
-    def _first(self, node: Node, value: bytes, pieces: list[bytes]) -> bool:
-        """Whether these are the first pieces that `value` fits."""
-        return value not in node.numbers and node.fitting(value) < 0 and split_text(value, pieces) is not None
+    def _records(self, node: Node, least: int) -> None:
+        """Patterns of what is no text: records of bytes, by their length."""
+        binary = [value for value in node.values if is_binary(value)]
+        for length, count in Counter(map(len, binary)).most_common(_RECORDS_MAX):
+            if count < least or length > RECORD_BYTES_MAX:
+                continue
+            found = find_columns([value for value in binary if len(value) == length])
+            if not found:
+                continue
+            shape = Shape([], [column.width for column in found])
+            columns, messages = self._columns(node, shape)
+            if not messages:
+                continue
+            fields = [
+                self._node(values, messages, 1, format=column.format)
+                for values, column in zip(columns, found, strict=True)
+            ]
+            node.patterns.append((shape, fields))
+
+    def _columns(self, node: Node, shape: Shape) -> tuple[list[list[bytes]], list[int]]:
+        """What stands in the fields of a shape that a node has next, and in which messages."""
+        parts: list[list[bytes]] = []
+        messages: list[int] = []
+        for value, message in zip(node.values, node.messages, strict=True):
+            if value not in node.numbers and node.fitting(value) < 0:
+                split = shape.split(value)
+                if split is not None:
+                    parts.append(split)
+                    messages.append(message)
+        return [list(column) for column in zip(*parts, strict=True)], messages
 
 
 def _in_a_date(before: bytes, behind: bytes) -> bool:
