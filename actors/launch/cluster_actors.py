@@ -176,6 +176,8 @@ class ClusterActors:
             for name, actor in self._started[role].items()
             if (nodes is None or self._places[name] in nodes) and (only is None or name in only)
         ]
+        if not asked:
+            return {role: {} for role in roles}
         async with _within(START_TIMEOUT_S, f"not all {' and '.join(roles)} serve"):
             answers = await _all_or_first_error([self._ready(actor) for _, actor in asked])
         ready: dict[str, dict[str, Any]] = {role: {} for role in roles}
