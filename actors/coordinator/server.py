@@ -223,7 +223,6 @@ class CoordinatorServer:
         while True:
             await asyncio.sleep(SWEEP_PERIOD_S)
             self.led.tick()
-            self.routing.choosers.matchers.tick()
             with suppress(LexicastError):
                 self.sessions.sweep(self.led.served)
 

@@ -219,8 +219,8 @@ class ClusterActors:
             await coordination.call_retried("drain_node", name, False)
         homes = {role: {n: at for n, at in said["homes"][kind].items() if at == name} for role, kind in _ROLES.items()}
         await asyncio.to_thread(_end, [n for of_role in homes.values() for n in of_role])
+        self._start_matchers([name], homes["matchers"])  # they wait for the others by themselves
         await self._start_members([name], homes["coordinators"], {**said["homes"][BROKER]})
-        self._start_matchers([name], homes["matchers"])
         await self._all_ready("matchers", nodes=[name])
         each = self._config.node.coordinators
         await self._start_more_coordinators(

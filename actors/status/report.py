@@ -156,7 +156,8 @@ def _away(now: dict[str, Any]) -> dict[str, list[str]]:
     found, nodes = {}, now["coordination"].get("nodes", {})
     actors = {name: actor for role in ROLES for name, actor in now.get(role, {}).items()}
     for name, node in nodes.items():
-        members = [each for each in (*node["coordinators"], *node["brokers"]) if each in actors]
+        of_node = (*node["coordinators"], *node["brokers"], *node.get("matchers", ()))
+        members = [each for each in of_node if each in actors]
         if members and all("error" in actors[each] for each in members):
             found[name] = members
     return found if len(found) < len(nodes) else {}

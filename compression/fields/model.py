@@ -28,6 +28,7 @@ from .alphabets import ALPHABETS, letter_values, run_number, run_of, run_slots
 from .entropy import Step, SymbolTable, Unfolding
 from .histograms import Histogram
 from .number_formats import DIGITS_MAX, PADDED, parse_number, render_number
+from .text_parts import cut_text, split_text
 from .vocabulary import RUN_BYTES_MAX, Vocabulary
 
 MESSAGE_BYTES_MAX: Final = 4_096
@@ -102,36 +103,6 @@ class Context:
         self.values = list(values)
         self.table = SymbolTable(counts)
         self.steps = dict(zip(values, self.table.steps[1:], strict=True))
-
-
-def split_text(text: bytes, pieces: list[bytes]) -> list[bytes] | None:
-    """What stands between the pieces of a pattern, each taken where it comes first; None where one does not come."""
-    first, last = pieces[0], pieces[-1]
-    if not text.startswith(first) or not text.endswith(last):
-        return None
-    at, end = len(first), len(text) - len(last)
-    parts: list[bytes] = []
-    for index in range(1, len(pieces) - 1):
-        piece = pieces[index]
-        found = text.find(piece, at, end)
-        if found < 0:
-            return None
-        parts.append(text[at:found])
-        at = found + len(piece)
-    if at > end:
-        return None
-    parts.append(text[at:end])
-    return parts
-
-
-def cut_text(text: bytes, widths: list[int]) -> list[bytes]:
-    """Its parts of these widths."""
-    parts: list[bytes] = []
-    at = 0
-    for width in widths:
-        parts.append(text[at : at + width])
-        at += width
-    return parts
 
 
 class Pattern:

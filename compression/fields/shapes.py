@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from .model import split_text
+from .text_parts import split_text
 
 PATTERNS_MAX: Final = 24
 _PUNCTUATION_MAX: Final = 400

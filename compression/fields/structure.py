@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 
 from .alphabets import ALPHABETS, BYTES
 from .columns import RECORD_BYTES_MAX, find_columns, is_binary
-from .model import RunField, cut_text, split_text
+from .model import RunField
 from .number_formats import FIXED, PADDED, PLACES_MAX, PLAIN, POINTED, SHORTEST, parse_number
 from .serialised import DEPTH_MAX, FIELDS_MAX
 from .shapes import find_patterns
+from .text_parts import cut_text, split_text
 from .vocabulary import RUN_BYTES_MAX
 
 _LEAST: Final = 4

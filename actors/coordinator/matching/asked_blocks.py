@@ -6,6 +6,7 @@ nothing else. One that has not answered within ANSWER_S is asked no more until i
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from lexicast.cluster.protocol.messages import ASK, VERDICT
 from ...link.link import Link
 
 ANSWER_S: Final = 0.05
+LOOK_S: Final = 0.01
 # Records under way to one matcher; what is more is not asked about.
 RECORDS_UNDER_WAY_MAX: Final = 65_536
 
@@ -124,6 +126,7 @@ class Matchers:
         self._links: dict[str, _Matcher] = {}
         self._next = 0
         self._gathered: dict[_Matcher, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self.asked_records = 0
         # Parts that nobody answered.
         self.unanswered = 0
@@ -197,6 +200,15 @@ class Matchers:
             gathered, self._gathered = self._gathered, {}
             for matcher in gathered:
                 matcher.link.flush()
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(ANSWER_S, self._look)
+
+    def _look(self) -> None:
+        """Answers are due."""
+        self._timer = None
+        self.tick()
+        if self._timer is None and any([matcher.under_way for matcher in self._links.values()]):
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _ask_others(self, matcher: _Matcher) -> None:
         parts, matcher.under_way = list(matcher.under_way.values()), {}
@@ -205,7 +217,7 @@ class Matchers:
             self._ask(part)
 
     def tick(self) -> None:
-        """Look whether somebody has been silent for too long; call it often."""
+        """Look whether somebody has been silent for too long."""
         late_s = self._clock.monotonic() - ANSWER_S
         for matcher in list(self._links.values()):
             first = next(iter(matcher.under_way.values()), None)
@@ -214,13 +226,10 @@ class Matchers:
                 self._ask_others(matcher)
         self.flush()
 
-    @property
-    def busy(self) -> bool:
-        """Whether answers are waited for."""
-        return any([matcher.under_way for matcher in self._links.values()])
-
     def close(self) -> None:
         """End all links."""
+        if self._timer is not None:
+            self._timer.cancel()
         for matcher in list(self._links.values()):
             matcher.link.close()
 

@@ -71,7 +71,7 @@ def opened(matchers: Matchers, name: str) -> Any:
     return link
 
 
-def test_a_verdict_tells_what_a_broker_wants(matchers: Matchers) -> None:
+async def test_a_verdict_tells_what_a_broker_wants(matchers: Matchers) -> None:
     link, block, settled = opened(matchers, "a"), asked(4, 0, 2, 3), list[int]()
     block.on_settled.append(lambda: settled.append(1))
     matchers.ask(block)
@@ -87,7 +87,7 @@ def test_a_verdict_tells_what_a_broker_wants(matchers: Matchers) -> None:
     assert block.wanted("y", 1, 5, every) == every, "nothing is said of it"
 
 
-def test_what_nobody_vouches_for_is_not_unwanted(matchers: Matchers) -> None:
+async def test_what_nobody_vouches_for_is_not_unwanted(matchers: Matchers) -> None:
     link = opened(matchers, "a")
     for numbers, records, unwanted in (((0, 1), b"\0", True), ((0, 1), b"\2", False), ((1,), b"\0", False)):
         block = asked(2, *numbers)
@@ -100,7 +100,7 @@ def test_what_nobody_vouches_for_is_not_unwanted(matchers: Matchers) -> None:
         assert not block.unwanted("y", 1, 5)
 
 
-def test_a_verdict_that_is_too_short_counts_for_nothing(matchers: Matchers) -> None:
+async def test_a_verdict_that_is_too_short_counts_for_nothing(matchers: Matchers) -> None:
     link, block = opened(matchers, "a"), asked(9, *range(9))
     matchers.ask(block)
     matchers.on_message(link, (VERDICT, link.asked[0], {"x": (1, 5, b"\0")}))
@@ -108,7 +108,7 @@ def test_a_verdict_that_is_too_short_counts_for_nothing(matchers: Matchers) -> N
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_another_candidate_is_asked_and_then_nobody(matchers: Matchers, dies: bool) -> None:
+async def test_another_candidate_is_asked_and_then_nobody(matchers: Matchers, dies: bool) -> None:
     clock: Any = matchers._clock
     links = {name: opened(matchers, name) for name in "ab"}
     block = asked(1, 0)
@@ -135,7 +135,7 @@ def test_another_candidate_is_asked_and_then_nobody(matchers: Matchers, dies: bo
         assert len(second.asked) == 1
 
 
-def test_nobody_is_asked_who_is_no_candidate(matchers: Matchers) -> None:
+async def test_nobody_is_asked_who_is_no_candidate(matchers: Matchers) -> None:
     link, block = opened(matchers, "c"), asked(1, 0)
     matchers.ask(block)
     assert not link.asked
