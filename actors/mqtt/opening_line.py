@@ -4,7 +4,7 @@ A broker that dies sends thousands of clients here at once. What one of them cos
 three or four steps, would be thousands of steps in one turn of the event loop, before anything else is looked at: a
 message took seconds then (docs/takeover.md). So PACE_LEAST to PACE_MOST are opened at a time, the others wait in the
 order in which they came: more while the loop is in time, fewer while it is late, by its own work or since the machine
-has too much to do. Fewer still would waste commits of the sessions' homes, which answer all that have gathered.
+has too much to do. Fewer still waste commits of the sessions' homes, which answer all that have gathered at once.
 
 Nobody holds a place for longer than PLACE_S: who waits for a home that does not answer, or for another broker that is
 to let go, costs the loop nothing, and does not hold up those whose homes are there.
@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
-PACE_LEAST: Final = 16
-PACE_MOST: Final = 64
+PACE_LEAST: Final = 32
+PACE_MOST: Final = 96
 PACE_STEP: Final = 4
 # The loop is late from here on: a message passes two brokers and a coordinator, and is to arrive within 100 ms.
-LATE_S: Final = 0.005
+LATE_S: Final = 0.02
 LOOK_S: Final = 0.01
 PLACE_S: Final = 0.25
 
