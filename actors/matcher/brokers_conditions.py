@@ -32,10 +32,11 @@ Key = tuple[bytes, str]
 Vouched = dict[str, tuple[int, int, bytes]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class KnownBroker:
-    """What one broker has told; `keys`: its filters with their conditions."""
+    """What one broker has told on one link; `keys`: its filters with their conditions."""
 
+    name: str
     incarnation: int
     version: int = 0
     number: int = -1
@@ -49,7 +50,7 @@ class _Filter:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        self.brokers: Counter[str] = Counter()
+        self.brokers: Counter[KnownBroker] = Counter()
         self.names: Counter[str] = Counter()
 
 
@@ -69,7 +70,9 @@ class _Look:
 
     __slots__ = ("_filters", "_rows", "bits")
 
-    def __init__(self, rows: EventRows, topics: Mapping[bytes, frozenset[_Filter]], vouched: Iterable[str]) -> None:
+    def __init__(
+        self, rows: EventRows, topics: Mapping[bytes, frozenset[_Filter]], vouched: Iterable[KnownBroker]
+    ) -> None:
         self._rows = rows
         self._filters = [topics[topic] for topic in rows.topics]
         self.bits = dict.fromkeys(vouched, 0)
@@ -87,17 +90,20 @@ class _Look:
         """The records of which something is known, with their numbers."""
         return [(number, record) for number, record in enumerate(self._rows.records) if record is not None]
 
-    def holds(self, number: int, wanting: Mapping[str, set[_Filter]]) -> None:
+    def holds(self, number: int, wanting: Mapping[KnownBroker, set[_Filter]]) -> None:
         """A condition holds of a record; `wanting`: who has it, for which filters."""
         bits, bit, filters = self.bits, 1 << number, self._filters[number]
         for broker, of in wanting.items():
             if broker in bits and not bits[broker] & bit and not filters.isdisjoint(of):
                 bits[broker] |= bit
 
-    def packed(self) -> dict[str, bytes]:
-        """`bits` as bytes."""
+    def packed(self) -> Vouched:
+        """`bits` as coordinators get them."""
         size = (len(self._rows.records) + 7) // 8
-        return {broker: found.to_bytes(size, "little") for broker, found in self.bits.items()}
+        return {
+            broker.name: (broker.incarnation, broker.number, found.to_bytes(size, "little"))
+            for broker, found in self.bits.items()
+        }
 
 
 class BrokersConditions:
@@ -112,7 +118,9 @@ class BrokersConditions:
         self._trie: TopicTrie[_Filter, None] = TopicTrie()
         self._of_topic: dict[bytes, frozenset[_Filter]] = {}
         # By a condition's number: who wants it, of which filters.
-        self._wanting: dict[int, dict[str, set[_Filter]]] = {}
+        self._wanting: dict[int, dict[KnownBroker, set[_Filter]]] = {}
+        # Those whose links have ended, as far as they are not forgotten.
+        self._leaving: list[KnownBroker] = []
         self._predicates: dict[str, Predicate] = {}
 
     # -- brokers tell
@@ -120,13 +128,24 @@ class BrokersConditions:
     def begin(self, broker: str, incarnation: int) -> None:
         """A broker's link begins."""
         self.forget(broker)
-        self.brokers[broker] = KnownBroker(incarnation)
+        self.brokers[broker] = KnownBroker(broker, incarnation)
 
     def forget(self, broker: str) -> None:
-        """A broker's link has ended."""
+        """A broker's link has ended: nobody vouches for it any more, and what it had told goes by `step`."""
         known = self.brokers.pop(broker, None)
-        for key in known.keys if known is not None else ():
-            self._end(broker, key)
+        if known is not None and known.keys:
+            self._leaving.append(known)
+
+    def step(self, most: int) -> bool:
+        """Forget at most so many conditions of brokers whose links have ended; whether there are more."""
+        while self._leaving and most > 0:
+            keys = self._leaving[-1].keys
+            while keys and most > 0:
+                self._end(self._leaving[-1], keys.pop())
+                most -= 1
+            if not keys:
+                self._leaving.pop()
+        return bool(self._leaving)
 
     def told(self, broker: str, version: int, number: int, changes: Iterable[tuple[bool, bytes, str]]) -> None:
         """What begins and ends at a broker. Raises PeerError: a condition that is none; something ends that has not
@@ -137,14 +156,14 @@ class BrokersConditions:
             if begins is (key in known.keys):
                 raise PeerError(f"{broker}: a condition that {'has begun already' if begins else 'has not begun'}")
             if begins:
-                self._begin(broker, key)
+                self._begin(known, key)
                 known.keys.add(key)
             else:
                 known.keys.remove(key)
-                self._end(broker, key)
+                self._end(known, key)
         known.version, known.number = version, number
 
-    def _begin(self, broker: str, key: Key) -> None:
+    def _begin(self, broker: KnownBroker, key: Key) -> None:
         name, where = key
         predicate = self._predicates.get(where)
         try:
@@ -153,7 +172,7 @@ class BrokersConditions:
                 self.table.check(predicate)
                 self._predicates[where] = predicate
         except LexicastError as error:
-            raise PeerError(f"a condition of {broker}: {error}") from None
+            raise PeerError(f"a condition of {broker.name}: {error}") from None
         self.table.hold(predicate)
         of_filter = self._filters.get(name)
         if of_filter is None:
@@ -165,7 +184,7 @@ class BrokersConditions:
             self._count_name(of_filter, str(asked), 1)
         self._wanting.setdefault(self.table.number(predicate), {}).setdefault(broker, set()).add(of_filter)
 
-    def _end(self, broker: str, key: Key) -> None:
+    def _end(self, broker: KnownBroker, key: Key) -> None:
         name, where = key
         predicate, of_filter = self._predicates[where], self._filters[name]
         number = self.table.number(predicate)
@@ -229,20 +248,16 @@ class BrokersConditions:
                 look, number, _ = told[at]
                 for condition in conditions:
                     look.holds(number, self._wanting[condition])
-        brokers = self.brokers
-        return [
-            {name: (brokers[name].incarnation, brokers[name].number, found) for name, found in look.packed().items()}
-            for look in looks
-        ]
+        return [look.packed() for look in looks]
 
     def _look(self, version: int, rows: EventRows) -> _Look:
         self.asked_records += len(rows.records)
         topics = {topic: self._of(topic) for topic in set(rows.topics)}
         doubtful = self._doubtful(rows.names, {each for some in topics.values() for each in some})
         vouched = [
-            name
-            for name, known in self.brokers.items()
-            if known.number >= 0 and name not in doubtful and abs(known.version - version) <= VERSIONS_APART_MAX
+            known
+            for known in self.brokers.values()
+            if known.number >= 0 and known not in doubtful and abs(known.version - version) <= VERSIONS_APART_MAX
         ]
         return _Look(rows, topics, vouched)
 
@@ -255,9 +270,9 @@ class BrokersConditions:
         return found
 
     @staticmethod
-    def _doubtful(names: frozenset[str], filters: Iterable[_Filter]) -> set[str]:
+    def _doubtful(names: frozenset[str], filters: Iterable[_Filter]) -> set[KnownBroker]:
         """Brokers whose conditions ask something of these publications that was not told."""
-        found: set[str] = set()
+        found: set[KnownBroker] = set()
         for of_filter in filters:
             if not of_filter.names.keys() <= names:
                 found.update(of_filter.brokers)

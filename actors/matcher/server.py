@@ -31,6 +31,9 @@ AGAIN_S: Final = 0.1
 AGAIN_MOST_S: Final = 1.0
 # What conditions ask of publications is told brokers so late at most: many begin at once.
 NAMES_TOLD_S: Final = 0.01
+# Of a broker whose link has ended so many conditions are forgotten at a time, and others are served in between.
+FORGOTTEN_AT_ONCE: Final = 100
+GIVES_WAY_S: Final = 0.001
 
 
 class _BrokerLink:
@@ -68,8 +71,14 @@ class _CoordinatorLink:
         """Who wants these publications?"""
         if message[0] != ASK:
             raise PeerError(f"{link.name} sent a message of kind {message[0]}")
-        _, number, version, time_us, rows = message
-        self._server.ask(link, number, version, EventRows(rows, time_us))
+        _, number, version, time_us, packed = message
+        try:
+            rows = EventRows(packed, time_us)
+        except PeerError as error:  # made by a broker, not by who asks: nobody is vouched for
+            log.warning("%s asks about %s", link.name, error)
+            link.send((VERDICT, number, {}))
+        else:
+            self._server.ask(link, number, version, rows)
 
     def on_close(self, link: Link, error: Exception | None) -> None:
         """The coordinator is dialled again."""
@@ -92,6 +101,7 @@ class MatcherServer:
         self._brokers: dict[str, Link] = {}
         self._asks: list[tuple[Link, int, int, EventRows]] = []
         self._telling: asyncio.TimerHandle | None = None
+        self._forgetting: asyncio.TimerHandle | None = None
         self._watch = LoopWatch()
         self._loops = [keep_going(self._watch.run(), "watching the event loop")]
 
@@ -139,6 +149,7 @@ class MatcherServer:
             return
         self._brokers[member.name] = link
         self.conditions.begin(member.name, member.incarnation)
+        self._forget_soon()
         # It tells its conditions when it has heard this.
         link.send((NAMES, self.conditions.all_names()))
 
@@ -147,7 +158,18 @@ class MatcherServer:
         if self._brokers.get(link.name) is link:
             del self._brokers[link.name]
             self.conditions.forget(link.name)
-            self.names_changed()
+            self._forget_soon()
+
+    def _forget_soon(self) -> None:
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_later(GIVES_WAY_S, self._forget)
+
+    def _forget(self) -> None:
+        """Some of what brokers had told whose links have ended."""
+        self._forgetting = None
+        if self.conditions.step(FORGOTTEN_AT_ONCE):
+            self._forget_soon()
+        self.names_changed()
 
     def names_changed(self) -> None:
         """Brokers are told soon what conditions ask by now."""
@@ -195,8 +217,9 @@ class MatcherServer:
 
     async def stop(self) -> None:
         """End all links."""
-        if self._telling is not None:
-            self._telling.cancel()
+        for timer in (self._telling, self._forgetting):
+            if timer is not None:
+                timer.cancel()
         tasks = [task for _, task in self._dialled.values()]
         await stop_loops(*self._loops, *tasks)
         self.conditions.table.close()

@@ -45,12 +45,15 @@ class ChoosingFilters:
         # Those whose conditions change, or go: what the new one is.
         self._changing: dict[tuple[Subscriber, bytes], Predicate | None] = {}
         self._leaving: Counter[bytes] = Counter()
-        # What coordinators know to choose, and what may have changed since.
+        # What coordinators know to choose; what they have been told chooses no more, and have not answered; what may
+        # have changed since.
         self._chosen: set[bytes] = set()
+        self._ending: Counter[bytes] = Counter()
         self._unsettled: set[bytes] = set()
         # Up to which number coordinators have been told, and have answered.
         self._answered = 0
         self._samples = 0
+        self._tellings: set[asyncio.Task[None]] = set()
         self._settling: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -80,13 +83,19 @@ class ChoosingFilters:
         for name, grant in wanted.items():
             if name in own and own[name] != grant.where:
                 self._change(subscriber, name, grant.where)
-        plain = [name for name in wanted if name in self._chosen and not self._all_choose(name)]
+        # Of what ends only now others may be told already; they have not answered, so who comes second waits too.
+        known = [name for name in wanted if name in self._chosen or name in self._ending]
+        plain = [name for name in known if name in self._ending or not self._all_choose(name)]
         number = self._told.number
-        if plain or (number > self._answered and not self._chosen.isdisjoint(wanted)):
-            self._told.tell()
-            self._chosen.difference_update(plain)
-            await self._choose(plain)
-            self._answered = max(self._answered, number)
+        if not plain and (not known or number <= self._answered):
+            return
+        self._told.tell()
+        self._chosen.difference_update(plain)
+        self._ending.update(plain)
+        telling = asyncio.get_running_loop().create_task(self._choose(plain, number))
+        self._tellings.add(telling)
+        telling.add_done_callback(self._tellings.discard)
+        await asyncio.shield(telling)  # who waits may give up; what is under way is under way
 
     def _change(self, subscriber: Subscriber, name: bytes, where: Predicate | None) -> None:
         key = subscriber, name
@@ -184,11 +193,14 @@ class ChoosingFilters:
         if self._chosen:
             self._tell(pipeline, self._chosen, ())
 
-    async def _choose(self, end: Collection[bytes]) -> None:
+    async def _choose(self, end: Collection[bytes], number: int) -> None:
         """Tell all coordinators whose links stand; return when they have answered, or their links have ended."""
         answers = [a for p in self._pipelines() if p.link is not None for a in self._tell(p, (), end)]
         if answers:
             await asyncio.wait(answers)
+        self._ending.subtract(end)
+        self._ending += Counter()  # without those that nobody waits for
+        self._answered = max(self._answered, number)
 
     def _tell(self, pipeline: Pipeline, begin: Collection[bytes], end: Collection[bytes]) -> list[asyncio.Future[None]]:
         answers = []
@@ -209,4 +221,6 @@ class ChoosingFilters:
         """Nothing is told any more."""
         if self._settling is not None:
             self._settling.cancel()
+        for telling in self._tellings:
+            telling.cancel()
         self._told.close()

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from lexicast.cluster.content.boxes import Boxes
 from lexicast.cluster.content.normal_form import boxes_of
-from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.hpartition.live_map import LiveMap
 from lexicast.cluster.hpartition.partition import CellId
@@ -27,34 +26,51 @@ from lexicast.cluster.protocol.messages import NAMES, WANTS
 from ...link.link import Link
 from ...loop.turns import Turns
 from .event_columns import EventColumns
+from .told_matcher import CHANGES_MAX, Change, FillingMatcher, Key, change_of
 
-# Of one message.
-CHANGES_MAX: Final = 2_000
+# The matchers that are told a condition; None: all that there are.
+Holders = frozenset[str] | None
+NOTHING_KNOWN: Final = 0
 
-# A topic filter, and a condition on it.
-Key = tuple[bytes, Predicate]
-Change = tuple[bool, bytes, str]
+
+class _Following:
+    """A map that is being followed. `told`: the conditions that its matchers have been told, and who these are."""
+
+    __slots__ = ("cells", "counts", "late", "told")
+
+    def __init__(self, cells: LiveMap) -> None:
+        self.cells = cells
+        self.told: dict[Key, Holders] = {}
+        self.counts: Counter[CellId] = Counter()
+        self.late: list[Key] = []
+
+    def end(self, key: Key) -> None:
+        """A condition has ended."""
+        if self.told.pop(key, _NOT_TOLD) is not _NOT_TOLD:
+            self.counts.subtract(_lies(key, self.cells)[1])
+
+
+_NOT_TOLD: Final[Any] = object()
 
 
 class ToldConditions:
     """See the module's docstring. `number`: of the last that has begun; `links`: to matchers that know everything that
-    they are to know; `map`: the one by whose version they do."""
+    they are to know; `map`: the one by whose version they do; `cells`: of each how many conditions lie in it."""
 
     def __init__(self, columns: EventColumns) -> None:
-        self.number = 0
+        self.number = NOTHING_KNOWN
         self.links: dict[str, Link] = {}
         self.map = LiveMap()
-        # Of each cell how many conditions lie in it.
         self.cells: Counter[CellId] = Counter()
         self._columns = columns
-        self._next: LiveMap | None = None
+        self._next: _Following | None = None
         self._following: asyncio.Task[None] | None = None
         self._counts: Counter[Key] = Counter()
-        # Who has been told it; None: everybody.
-        self._holders: dict[Key, frozenset[str] | None] = {}
+        self._holders: dict[Key, Holders] = {}
+        self._filling: dict[str, tuple[FillingMatcher, asyncio.Task[None]]] = {}
         self._changes: dict[str, list[Change]] = {}
         self._telling = False
-        self._told_number = 0
+        self._told_number = NOTHING_KNOWN
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -62,7 +78,7 @@ class ToldConditions:
     def sample(self, most: int) -> list[Boxes]:
         """The boxes of some conditions."""
         step = max(1, len(self._counts) // most)
-        return [boxes_(key) for key in islice(self._counts, 0, None, step)][:most]
+        return [_boxes(key) for key in islice(self._counts, 0, None, step)][:most]
 
     def begin(self, key: Key) -> None:
         """One subscription more with this filter and condition."""
@@ -70,10 +86,12 @@ class ToldConditions:
         if self._counts[key] > 1:
             return
         self.number += 1
-        holders = self._lies(key, self.map, 1)
-        if self._next is not None and holders is not None:
-            more = self._next.holders(boxes_(key))[0] if self._next.cells is not None else None
-            holders = None if more is None else holders | more
+        holders, cells = _lies(key, self.map)
+        self.cells.update(cells)
+        if self._next is not None:
+            more, _ = _lies(key, self._next.cells)
+            holders = None if holders is None or more is None else holders | more
+            self._next.late.append(key)
         self._holders[key] = holders
         self._change(key, True, holders)
 
@@ -82,22 +100,16 @@ class ToldConditions:
         self._counts[key] -= 1
         if not self._counts[key]:
             del self._counts[key]
-            self._lies(key, self.map, -1)
+            self.cells.subtract(_lies(key, self.map)[1])
+            if self._next is not None:
+                self._next.end(key)
             self._change(key, False, self._holders.pop(key))
 
-    def _lies(self, key: Key, cells: LiveMap, count: int) -> frozenset[str] | None:
-        """Who has to be told it by a map; the cells' counts follow."""
-        if cells.cells is None:
-            return None
-        names, found = cells.holders(boxes_(key))
-        for cell in found:
-            self.cells[cell] += count
-        return names
-
     def _change(self, key: Key, begins: bool, names: Iterable[str] | None) -> None:
-        change = (begins, key[0], key[1].text)
         for name in self.links if names is None else self.links.keys() & names:
-            self._changes.setdefault(name, []).append(change)
+            self._changes.setdefault(name, []).append(change_of(key, begins))
+        for name in self._filling if names is None else self._filling.keys() & names:
+            self._filling[name][0].change(key, begins)
         if not self._telling and self.links:  # also who is told nothing else hears of the number
             self._telling = True
             asyncio.get_running_loop().call_soon(self.tell)
@@ -123,45 +135,47 @@ class ToldConditions:
 
     def follow(self, cells: LiveMap) -> None:
         """The cells lie like this from now on."""
-        if cells.version == (self._next or self.map).version:
+        if cells.version == (self._next.cells if self._next is not None else self.map).version:
             return
         if self._following is not None:
             self._following.cancel()
-        self._next = cells
-        self._following = asyncio.get_running_loop().create_task(self._follow(cells))
+        self._next = _Following(cells)
+        self._following = asyncio.get_running_loop().create_task(self._follow(self._next))
 
-    async def _follow(self, cells: LiveMap) -> None:
-        """Tell what the map gives to matchers that had not been told it; then that it counts, and what it takes."""
-        turns, told = Turns(), dict[Key, frozenset[str] | None]()
-        counts: Counter[CellId] = Counter()
-        while fresh := [key for key in self._counts if key not in told]:
-            for key in fresh:
-                if key not in self._counts:
-                    continue
-                names, found = cells.holders(boxes_(key)) if cells.cells is not None else (None, ())
-                had = self._holders[key]
-                if had is not None:
-                    more = self.links.keys() - had if names is None else names - had
-                    self._change(key, True, more)
-                    self._holders[key] = None if names is None else had | names
-                told[key] = names
-                counts.update(found)
-                await turns.give_way()
-        self._counts_as(cells, told, counts)
-
-    def _counts_as(self, cells: LiveMap, told: dict[Key, frozenset[str] | None], counts: Counter[CellId]) -> None:
-        for key, names in told.items():
-            if key not in self._counts:  # it has ended meanwhile
-                for cell in cells.holders(boxes_(key))[1]:
-                    counts[cell] -= 1
-                continue
-            had = self._holders[key]
-            if names is not None:
-                self._change(key, False, self.links.keys() - names if had is None else had - names)
-            self._holders[key] = names
-        self.map, self._next, self._following, self.cells = cells, None, None, +counts
-        self._columns.follow(cells)
+    async def _follow(self, following: _Following) -> None:
+        """Tell what the map gives to matchers that had not been told it; then that it counts; then what it takes."""
+        turns, todo = Turns(), list(self._counts)
+        while todo:
+            for key in todo:
+                if key in self._counts and key not in following.told:
+                    self._give(key, following)
+                    await turns.give_way()
+            todo, following.late = following.late, []
+        self.map, self._next, self.cells = following.cells, None, following.counts
+        self._columns.follow(self.map)
         self.tell()
+        for key, names in following.told.items():
+            self._take(key, names)
+            await turns.give_way()
+
+    def _give(self, key: Key, following: _Following) -> None:
+        names, cells = _lies(key, following.cells)
+        had = self._holders[key]
+        if had is not None:
+            self._change(key, True, self._all - had if names is None else names - had)
+            self._holders[key] = None if names is None else had | names
+        following.told[key] = names
+        following.counts.update(cells)
+
+    def _take(self, key: Key, names: Holders) -> None:
+        if names is not None and key in self._holders:
+            had = self._holders[key]
+            self._change(key, False, self._all - names if had is None else had - names)
+            self._holders[key] = names
+
+    @property
+    def _all(self) -> frozenset[str]:
+        return frozenset([*self.links, *self._filling])
 
     # -- links of matchers
 
@@ -170,29 +184,59 @@ class ToldConditions:
         return MatcherLink(self, self._columns)
 
     def ready(self, link: Link) -> None:
-        """A matcher is told everything."""
-        self.tell()  # which it need not hear twice
-        self.links[link.name] = link
-        told = [key for key, names in self._holders.items() if names is None or link.name in names]
-        self._send(link, [(True, topic_filter, where.text) for topic_filter, where in told], 0)
+        """A matcher is told everything, a part at a time."""
+        self.gone_before(link.name)
+        filling = FillingMatcher()
+        task = asyncio.get_running_loop().create_task(self._fill(link, filling))
+        self._filling[link.name] = filling, task
+
+    async def _fill(self, link: Link, filling: FillingMatcher) -> None:
+        name = link.name
+
+        def holds(key: Key) -> bool:
+            names = self._holders.get(key, frozenset())
+            return names is None or name in names
+
+        def send(changes: Sequence[Change]) -> bool:
+            link.send((WANTS, self.map.version, NOTHING_KNOWN, changes))
+            return not link.closed
+
+        if await filling.fill(self._holders, holds, send):
+            self.tell()  # to the others, so that all have been told the same number
+            del self._filling[name]
+            self.links[name] = link
+            self._send(link, filling.changes, NOTHING_KNOWN)
 
     def gone(self, link: Link) -> None:
         """A matcher's link has ended."""
-        if self.links.get(link.name) is link:
-            del self.links[link.name]
-            self._changes.pop(link.name, None)
+        if self.links.get(link.name, link) is link:
+            self.gone_before(link.name)
+
+    def gone_before(self, name: str) -> None:
+        """What was told a matcher, or is being told, is of no use any more."""
+        self.links.pop(name, None)
+        self._changes.pop(name, None)
+        if (filling := self._filling.pop(name, None)) is not None:
+            filling[1].cancel()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Tell and follow no more."""
         if self._following is not None:
             self._following.cancel()
+        for name in list(self._filling):
+            self.gone_before(name)
 
 
-def boxes_(key: Key) -> Boxes:
+def _boxes(key: Key) -> Boxes:
     """The boxes of a condition that the index helps."""
     boxes = boxes_of(key[1].condition)
     assert boxes is not None, "others choose nothing"
     return boxes
+
+
+def _lies(key: Key, cells: LiveMap) -> tuple[Holders, Iterable[CellId]]:
+    """Who has to be told a condition by a map, and the cells that it lies in."""
+    return (None, ()) if cells.cells is None else cells.holders(_boxes(key))
 
 
 def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:

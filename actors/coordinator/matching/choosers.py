@@ -13,6 +13,7 @@ How far a broker is said to have been served never passes what waits.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -20,10 +21,13 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
+from lexicast.cluster.errors import PeerError
 from lexicast.cluster.selection import select
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from .asked_blocks import AskedBlock, Matchers, WirePart
+
+log = logging.getLogger(__name__)
 
 # Blocks that were asked about and may not be delivered yet, and those that wait: beyond it nothing is asked, nor about
 # a longer one. So at most 256 MiB wait.
@@ -139,6 +143,8 @@ class Choosers(Generic[P]):
             choosing.queues.clear()
             self.removed(peer, list(choosing.filters))
             del self._choosing[peer]
+        if not self._choosing:
+            self._asked.clear()  # nobody is offered anything here any more
 
     def forget(self, filters: Iterable[bytes]) -> None:
         """Filters have come or gone, whoever's."""
@@ -151,12 +157,16 @@ class Choosers(Generic[P]):
     # -- blocks are sequenced, and go
 
     def ask(self, block: Block, parts: Iterable[WirePart]) -> None:
-        """A block has been sequenced; `parts`: what its broker has told of it. Raises PeerError."""
+        """A block has been sequenced; `parts`: what its broker has told of it. What does not fit it is not asked."""
         if not len(self.matchers) or len(self._asked) + self._waiting >= BLOCKS_MAX:
             return
         if block.size_bytes > BLOCK_BYTES_MAX or not self._only(block):
             return
-        asked = AskedBlock(block, parts)
+        try:
+            asked = AskedBlock(block, parts)
+        except PeerError as error:  # it costs what it would have saved: the block is placed already
+            log.warning("group %d offset %d: %s", block.group, block.first, error)
+            return
         self._asked[block.group, block.first] = asked
         self.matchers.ask(asked)
 

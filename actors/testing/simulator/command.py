@@ -100,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Interrupts:
-    """Ctrl-C ends what runs, as always, and is remembered: Python drops the exception where it comes up in a weak
-    reference's callback, and stories make and leave many of these."""
+    """Ctrl-C is noted, and ends what runs between two stories, a fraction of a second each; who presses it once more
+    does not wait. Raised where it comes it would come up in weak references' callbacks, of which stories make many:
+    there Python prints it and drops it."""
 
     def __init__(self) -> None:
         self._came = False
@@ -115,8 +116,9 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._came:
+            raise KeyboardInterrupt
         self._came = True
-        raise KeyboardInterrupt
 
     def check(self) -> None:
         """Between stories. Raises KeyboardInterrupt."""

@@ -1,0 +1,177 @@
+"""What matchers are told of a broker's conditions: whenever one claims to know all up to a number, it does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lexicast.actors.broker.engine import BrokerEngine
+from lexicast.actors.broker.matching import told_conditions, told_matcher
+from lexicast.actors.broker.matching.told_conditions import ToldConditions
+from lexicast.actors.broker.matching.told_matcher import Key
+from lexicast.actors.matcher.brokers_conditions import BrokersConditions
+from lexicast.cluster.clock import SystemClock
+from lexicast.cluster.config.tables import Config
+from lexicast.cluster.content.normal_form import boxes_of
+from lexicast.cluster.content.predicate import Predicate
+from lexicast.cluster.hpartition.cell_map import CellMap
+from lexicast.cluster.hpartition.live_map import SHAPE, LiveMap, clusters_of
+from lexicast.cluster.hpartition.partition import partitioned
+from lexicast.cluster.hpartition.placing import CellPlaces
+from lexicast.cluster.protocol.messages import NAMES, WANTS
+
+NAMES_OF = tuple(f"matcher-{i}" for i in range(4))
+
+
+class FakeMatcher:
+    """A matcher at the other end of a link: it takes each message as the real one does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.closed = False
+        self.conditions = BrokersConditions()
+        self.conditions.begin("broker", 1)
+        self._gathered: list[tuple[Any, ...]] = []
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """One message."""
+        self.gather(message)
+        self.flush()
+
+    def gather(self, message: tuple[Any, ...]) -> None:
+        """One of several."""
+        assert message[0] == WANTS
+        self._gathered.append(message)
+
+    def flush(self) -> None:
+        """Take them."""
+        gathered, self._gathered = self._gathered, []
+        for _, version, number, changes in gathered:
+            self.conditions.told("broker", version, number, changes)
+
+
+def map_of(dice: random.Random, version: int) -> LiveMap:
+    """Some map: with cells, or without."""
+    names = tuple(sorted(dice.sample(NAMES_OF, dice.randrange(2, 5))))
+    if dice.random() < 0.3:
+        return LiveMap(version, names)
+    seen = np.arange(100, dtype=np.float64).reshape(100, 1)
+    cells = CellMap(
+        partitioned(seen, [[0]], 8), CellPlaces(SHAPE, clusters_of(names)), copies_each=dice.randrange(1, 3)
+    )
+    return LiveMap(version, names, ("delay",), cells)
+
+
+class Broker:
+    """A broker's conditions, and what its matchers have to know of them."""
+
+    def __init__(self, told: ToldConditions, dice: random.Random) -> None:
+        self.told, self.dice = told, dice
+        self.matchers: dict[str, FakeMatcher] = {}
+        # Those that there are, by the number under which they began.
+        self.began: dict[Key, int] = {}
+        self.maps = {told.map.version: told.map}
+
+    def act(self) -> None:
+        """Something happens."""
+        dice, roll = self.dice, self.dice.random()
+        if roll < 0.6:
+            low = dice.randrange(100)
+            key = b"f/#", Predicate.parse(f"delay BETWEEN {low} AND {low + dice.randrange(30)}")
+            if key in self.began:
+                del self.began[key]
+                self.told.end(key)
+            else:
+                self.told.begin(key)
+                self.began[key] = self.told.number
+        elif roll < 0.7:
+            made = map_of(dice, max(self.maps) + dice.choice([1, 2]))
+            self.maps[made.version] = made
+            self.told.follow(made)
+        elif roll < 0.9:
+            self.comes(dice.choice(NAMES_OF))
+        elif self.matchers:
+            self.goes(dice.choice(list(self.matchers)))
+
+    def comes(self, name: str) -> None:
+        """A matcher's link stands, perhaps in the place of another one."""
+        if name not in self.matchers or self.dice.random() < 0.1:
+            matcher: Any = FakeMatcher(name)
+            user = self.told.opened(matcher)
+            self.matchers[name] = matcher
+            user.on_message(matcher, (NAMES, {}))
+
+    def goes(self, name: str) -> None:
+        """Its link ends."""
+        matcher: Any = self.matchers.pop(name)
+        matcher.closed = True
+        self.told.gone(matcher)
+
+    def check(self) -> int:
+        """Whoever claims to know everything up to a number does, by the map that it names; how many claim all."""
+        complete = 0
+        for name, matcher in self.matchers.items():
+            known = matcher.conditions.brokers["broker"]
+            cells = self.maps[known.version]
+            for key, number in self.began.items():
+                boxes = boxes_of(key[1].condition)
+                assert boxes is not None
+                if number <= known.number and (cells.cells is None or name in cells.holders(boxes)[0]):
+                    assert (key[0], key[1].text) in known.keys
+            complete += known.number == self.told.number > 0
+        return complete
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_who_claims_to_know_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_conditions, "Turns", OneAtATime)
+    monkeypatch.setattr(told_matcher, "Turns", OneAtATime)
+    monkeypatch.setattr(told_matcher, "CHANGES_MAX", 3)
+    monkeypatch.setattr(told_conditions, "CHANGES_MAX", 3)
+    dice = random.Random(seed)
+    engine = BrokerEngine("broker", 1, 4, Config().replaced(node__matchers=1), SystemClock())
+    told = engine.subscriptions.told_conditions
+    assert told is not None
+    broker = Broker(told, dice)
+    complete = 0
+    for _ in range(400):
+        broker.act()
+        for _ in range(dice.choice([0, 0, 1, 5])):
+            await asyncio.sleep(0)
+            complete += broker.check()
+    assert complete > 100
+    # In the end each knows what it is to know, and nothing else.
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert broker.check() == len(broker.matchers)
+    for name, matcher in broker.matchers.items():
+        keys = {(key[0], key[1].text) for key in broker.began if held_by(name, told.map, key)}
+        assert matcher.conditions.brokers["broker"].keys == keys
+    cells = told.map.cells
+    if cells is not None:
+        assert sum(told.cells.values()) == sum(len(told.map.holders(boxes(key))[1]) for key in broker.began)
+    for each in broker.matchers.values():
+        each.conditions.table.close()
+    await engine.close()
+
+
+class OneAtATime:
+    """Gives way each time."""
+
+    async def give_way(self) -> None:
+        """Others go on."""
+        await asyncio.sleep(0)
+
+
+def boxes(key: Key) -> Any:
+    """A condition's."""
+    return boxes_of(key[1].condition)
+
+
+def held_by(name: str, cells: LiveMap, key: Key) -> bool:
+    """Whether a matcher holds a condition by a map."""
+    return cells.cells is None or name in cells.holders(boxes(key))[0]
