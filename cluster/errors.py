@@ -76,6 +76,10 @@ class StaleEpochError(LexicastError):
     """A request carries an epoch older than the group's: its sender was deposed."""
 
 
+class NotOwnerError(LexicastError):
+    """A session of this client id belongs to another user."""
+
+
 def remote_error(text: str) -> LexicastError:
     """A peer's error, told as "Class: message", as an exception of the same class where it is one of lexicast's own."""
     name, _, message = text.partition(": ")

@@ -50,6 +50,7 @@ class SessionSaved(NamedTuple):
     and `expires_us` and `will_us` are 0. Else `owner` is "", `expires_us` the time to forget it (NEVER_US: never) and
     `will_us` the time at which its will is due (0: it has none, or none any more). `expiry_s`: how long it outlives its
     connection. `filters`, `will` (b"": none) and `place` (cursor, in flight, packet ids) are the broker's msgpack.
+    `user` is whose it is ("": of somebody who has not logged in); left out on disk and on links where it is "".
     """
 
     client_id: str
@@ -64,6 +65,7 @@ class SessionSaved(NamedTuple):
     filters: bytes
     will: bytes
     place: bytes
+    user: str = ""
 
 
 class SessionMoved(NamedTuple):
@@ -151,7 +153,10 @@ _KINDS: dict[type[ControlRecord], tuple[Any, ...]] = {
 
 def pack_record(record: ControlRecord) -> bytes:
     """`record` as bytes."""
-    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *record))
+    fields: tuple[Any, ...] = record
+    if isinstance(record, SessionSaved) and not record.user:
+        fields = fields[:-1]  # as before there were users
+    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *fields))
     return packed
 
 

@@ -33,7 +33,7 @@ from ..loop.one_at_a_time import OneAtATime
 from .peers import BrokerPeer
 from .session_memory import SessionMemory
 from .session_owners import ANY_BROKER, SessionOwners
-from .session_transitions import continues, due_will, has_expired, moved_on, orphaned, record_of
+from .session_transitions import belongs_elsewhere, continues, due_will, has_expired, moved_on, orphaned, record_of
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,9 @@ class SessionHome:
     def open(self, peer: BrokerPeer, group: int, client_id: str, asked: SessionClaim) -> Awaitable[SessionGrant]:
         """Give the session to `peer`; the owner until now is told to let go and hands over its last state.
 
-        Asked again, because its answer was lost, it answers the same. Raises StaleEpochError when the broker has asked
-        for a later connection meanwhile, UnavailableError when a will that is due cannot be published.
+        Asked again, because its answer was lost, it answers the same. That of another user is neither given nor
+        disturbed: the grant names who that is. Raises StaleEpochError when the broker has asked for a later connection
+        meanwhile, UnavailableError when a will that is due cannot be published.
         """
         return self._open_at_once(peer, (group, client_id), asked) or self._open(peer, (group, client_id), asked)
 
@@ -116,8 +117,10 @@ class SessionHome:
         except LexicastError:
             return None  # it is told where it is tried again
         now_us = self._clock.time_us()
-        goes_on = continues(current, asked.clean, now_us)
+        goes_on = continues(current, asked.user, asked.clean, now_us)
         if current is not None and (current.owner or due_will(current, goes_on, now_us)):
+            return None
+        if belongs_elsewhere(current, asked.user, asked.over, now_us):
             return None
         saved = _taken_up(peer, key[1], asked, current, now_us)
         if current is not None and goes_on:
@@ -147,19 +150,22 @@ class SessionHome:
         client_id = key[1]
         async with self._turns.of(key):
             current = self.get(*key)
+            if current is not None and belongs_elsewhere(current, asked.user, asked.over, self._clock.time_us()):
+                return SessionGrant(b"", 0, False, b"", b"", current.user)
             if current is not None and (current.owner, current.incarnation) == (peer.name, peer.incarnation):
                 if current.connection == asked.connection:
                     return _grant(current, current.uid != asked.uid)
                 if current.connection > asked.connection:
                     raise StaleEpochError(f"session {client_id!r}: a later connection has it")
-            handed_over = await self._handed_over(current, asked.clean)
+            clean = asked.clean or (current is not None and current.user != asked.user)
+            handed_over = await self._handed_over(current, clean)
             current = self.get(*key)
             if current is not None and not current.owner:
                 handed_over = None  # it was let go meanwhile
             now_us = self._clock.time_us()
-            goes_on = continues(current, asked.clean, now_us)
+            goes_on = continues(current, asked.user, asked.clean, now_us)
             if current is not None and handed_over is None and (will := due_will(current, goes_on, now_us)):
-                await self._publish_will(peer, client_id, will)
+                await self._publish_will(peer, client_id, will, current.user)
             saved = _taken_up(peer, client_id, asked, current, now_us)
             if current is not None and goes_on:
                 filters, place = _state(current, handed_over, self._standings.of(current))
@@ -231,7 +237,7 @@ class SessionHome:
         """A broker's sessions, told again as its link comes back: those not written here are known again. Returns the
         (client id, generation) of those that it has lost meanwhile."""
         lost: list[tuple[str, int]] = []
-        for group, client_id, uid, generation, connection, lasting in held:
+        for group, client_id, uid, generation, connection, lasting, user in held:
             found = self.get(group, client_id)
             if found is not None and found.generation == generation:
                 continue
@@ -240,7 +246,9 @@ class SessionHome:
                 lost.append((client_id, generation))
                 continue
             owner = (peer.name, peer.incarnation, connection)
-            self._fleeting[group, client_id] = SessionSaved(client_id, uid, generation, *owner, 0, 0, 0, b"", b"", b"")
+            self._fleeting[group, client_id] = SessionSaved(
+                client_id, uid, generation, *owner, 0, 0, 0, b"", b"", b"", user
+            )
             if found is not None:
                 self._spawn(self._let_go(found))
         return lost
@@ -375,26 +383,26 @@ class SessionHome:
                 return
             over = has_expired(session, now_us)
             if session.will_us and (over or session.will_us <= now_us):
-                if not await self._published(client_id, session.will):
+                if not await self._published(client_id, session.will, session.user):
                     return  # it still is due: the next sweep tries again
                 session = session._replace(will_us=0)
             await self._write((group, client_id), None if over else session)
 
-    async def _published(self, client_id: str, will: bytes) -> bool:
+    async def _published(self, client_id: str, will: bytes, user: str) -> bool:
         """Have some broker publish a will; False when none can now."""
         for peer in [peer for peer in self._peers.values() if not peer.link.closed]:
             try:
-                await self._publish_will(peer, client_id, will)
+                await self._publish_will(peer, client_id, will, user)
                 return True
             except UnavailableError as error:
                 log.debug("%s", error)
         return False
 
-    async def _publish_will(self, peer: BrokerPeer, client_id: str, will: bytes) -> None:
+    async def _publish_will(self, peer: BrokerPeer, client_id: str, will: bytes, user: str) -> None:
         """Returns when it is stored, or is one that no broker can publish. Raises UnavailableError."""
         try:
             async with asyncio.timeout(WILL_TIMEOUT_S):
-                await peer.link.request("session_will", client_id, will)
+                await peer.link.request("session_will", client_id, will, user)
         except (UnavailableError, TimeoutError) as error:
             raise UnavailableError(f"{peer.name} has not published the will of {client_id!r}: {error}") from None
         except LexicastError as error:
@@ -439,6 +447,7 @@ def _taken_up(
         asked.filters,
         asked.will,
         asked.place,
+        asked.user,
     )
 
 
@@ -452,4 +461,4 @@ def _state(current: SessionSaved, handed_over: HandedOver, floor: Mapping[int, i
 
 
 def _grant(session: SessionSaved, present: bool) -> SessionGrant:
-    return SessionGrant(session.uid, session.generation, present, session.filters, session.place)
+    return SessionGrant(session.uid, session.generation, present, session.filters, session.place, session.user)

@@ -60,4 +60,4 @@ class SessionMemory:
 def _memory_bytes(session: SessionSaved | None) -> int:
     if session is None:
         return SESSION_MEMORY_BYTES
-    return SESSION_MEMORY_BYTES + len(session.filters) + len(session.will) + len(session.place)
+    return SESSION_MEMORY_BYTES + len(session.filters) + len(session.will) + len(session.place) + len(session.user)

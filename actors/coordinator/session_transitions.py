@@ -29,9 +29,21 @@ def has_expired(session: SessionSaved, now_us: int) -> bool:
     return 0 < session.expires_us <= now_us
 
 
-def continues(session: SessionSaved | None, clean: bool, now_us: int) -> bool:
-    """Whether a new connection goes on with the session."""
-    return session is not None and not clean and session.expiry_s > 0 and not has_expired(session, now_us)
+def belongs_elsewhere(session: SessionSaved | None, user: str, over: str, now_us: int) -> bool:
+    """Whether a new connection of `user` may not have the session, nor end it: it is another user's.
+
+    One of nobody's may be ended by a user, who has as much right to it; `over`: one whose session is nobody's by now.
+    """
+    if session is None or has_expired(session, now_us):
+        return False
+    return session.user not in ("", user, over)
+
+
+def continues(session: SessionSaved | None, user: str, clean: bool, now_us: int) -> bool:
+    """Whether a new connection of `user` goes on with the session: whoever left it has chosen what it subscribes to."""
+    if session is None or clean or session.user != user:
+        return False
+    return session.expiry_s > 0 and not has_expired(session, now_us)
 
 
 def delay_s(session: SessionSaved) -> int:
@@ -79,7 +91,7 @@ def record_of(before: SessionSaved | None, after: SessionSaved | None) -> Sessio
     if after is None:
         assert before is not None
         return SessionEnded(before.client_id, before.uid, before.generation)
-    if before is None or (before.uid, before.filters, before.will) != (after.uid, after.filters, after.will):
+    if before is None or _identity(before) != _identity(after):
         return after
     place = b"" if after.place == before.place else after.place
     return SessionMoved(
@@ -93,3 +105,8 @@ def record_of(before: SessionSaved | None, after: SessionSaved | None) -> Sessio
         after.will_us,
         place,
     )
+
+
+def _identity(session: SessionSaved) -> tuple[bytes, bytes, bytes, str]:
+    """What SessionMoved does not tell."""
+    return session.uid, session.filters, session.will, session.user

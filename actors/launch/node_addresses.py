@@ -23,7 +23,7 @@ class NodeAddresses:
         """`nodes`: {node id: the address by which Ray knows it}, this process's own first; empty: not known yet."""
         self._link = config.node.host
         self._mqtt = config.mqtt.host
-        self._anonymous = config.mqtt.allow_anonymous
+        self._anonymous = config.anonymous
         self._nodes = dict(nodes)
 
     def check(self) -> None:

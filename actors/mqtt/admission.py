@@ -1,6 +1,7 @@
-"""Who may open an MQTT connection, as long as nobody can prove who they are: the address decides.
+"""Who may open an MQTT connection without having proved who they are: the address decides.
 
     mqtt.allow_anonymous   "loopback"  the machine itself     "always"  everybody     "never"  nobody
+                           "auto"      "never" where there are users, else "loopback"
     mqtt.credentials       "refuse"    who sends a user name or password is told that they are not checked here
                            "ignore"    they are not looked at: what allow_anonymous says holds
 
@@ -14,7 +15,7 @@ import ipaddress
 from functools import lru_cache
 from typing import TypeAlias
 
-from lexicast.cluster.config.tables import MqttConfig
+from lexicast.cluster.config.tables import Config
 
 from .codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
 
@@ -24,17 +25,17 @@ ADDRESSES_REMEMBERED = 256
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def admission(config: MqttConfig, connect: Connect, peer: str, own: str) -> int:
+def admission(config: Config, connect: Connect, peer: str, own: str) -> int:
     """SUCCESS, or the reason code with which `connect` is refused (v5; 3.1.1's return codes 4 and 5 follow from it).
 
     `peer`, `own`: the IP addresses of the connection's two ends; "" where one is not known.
     """
     named = connect.user_name is not None or connect.password is not None
-    if named and config.credentials == "refuse":
+    if named and config.mqtt.credentials == "refuse":
         return BAD_USER_NAME_OR_PASSWORD  # [MQTT-3.1.4-2]
-    if config.allow_anonymous == "always":
+    if config.anonymous == "always":
         return SUCCESS
-    near = config.allow_anonymous == "loopback" and is_same_machine(peer, own)
+    near = config.anonymous == "loopback" and is_same_machine(peer, own)
     return SUCCESS if near else NOT_AUTHORIZED
 
 

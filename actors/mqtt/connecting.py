@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from lexicast.cluster.errors import StaleEpochError
+from lexicast.cluster.errors import NotOwnerError, StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.wire import FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
@@ -130,7 +130,7 @@ class Connecting:
 
     async def _run(self) -> Accepted | None:
         connect = self._connect
-        self._admit()
+        user = self._admit()
         client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
         if self._terms.packet_bytes_max and self._answer(client_id, False, 0) is None:
             raise Refused(PACKET_TOO_LARGE)
@@ -143,6 +143,7 @@ class Connecting:
             self._config.receive_max,
             self._config.subscriptions_per_session_max,
         )
+        session.user = user
         session.expiry_s = self._expiry_s()
         session.will = self._will()
         with self._services.sessions.opening(session):
@@ -154,6 +155,8 @@ class Connecting:
             present = await sessions.open(connect.clean_start, session)
         except StaleEpochError:  # another connection has taken the session over: CONNACK has no code of its own for it
             raise Refused(SERVER_BUSY) from None
+        except NotOwnerError:
+            raise Refused(CLIENT_ID_NOT_VALID) from None
         releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
         subscriber = self._subscriber(session)
         # Nothing is delivered before CONNACK; what comes meanwhile is caught up with.
@@ -187,11 +190,13 @@ class Connecting:
 
     # -- may it come in
 
-    def _admit(self) -> None:
+    def _admit(self) -> str:
+        """The user who has logged in; "": nobody has to. Raises Refused."""
         connect = self._connect
         if AUTHENTICATION_METHOD in self._properties:
             raise Refused(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]: none is offered
-        if (code := admission(self._config, connect, self._end("peername"), self._end("sockname"))) != SUCCESS:
+        ends = self._end("peername"), self._end("sockname")
+        if (code := admission(self._engine.config, connect, *ends)) != SUCCESS:
             raise Refused(code)
         if not connect.client_id and connect.version != V5 and not connect.clean_start:
             raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
@@ -200,6 +205,7 @@ class Connecting:
         will = connect.will
         if will is not None and will.topic.startswith(b"$") and not will.topic.startswith(SYS_PREFIX):
             raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
+        return ""
 
     def _will(self) -> Will | None:
         """The will that is kept. Not one on `$SYS/`: a Mosquitto bridge announces itself there, and is welcome."""

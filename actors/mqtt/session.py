@@ -147,6 +147,8 @@ class Session:
     subscriptions_max: int = DEFAULT_SUBSCRIPTIONS_MAX
     # Session Expiry Interval in seconds: how long the session outlives its connection (2**32 - 1: for ever).
     expiry_s: int = 0
+    # Who has logged in; "": nobody. A session is never given to another user.
+    user: str = ""
     will: Will | None = None
     subscriptions: dict[bytes, SessionSubscription] = field(default_factory=dict)
     # How often these have changed; and, where they are many, how they were written when they had changed so often.

@@ -33,8 +33,8 @@ class WillPublisher:
         self.waiting: set[asyncio.Future[bool]] = set()
         self._kept: set[asyncio.Task[None]] = set()
 
-    def publish(self, client_id: str, will: Will) -> asyncio.Future[bool]:
-        """Publish a will; whether it was taken."""
+    def publish(self, client_id: str, will: Will, user: str) -> asyncio.Future[bool]:
+        """Publish a will of `user`; whether it was taken."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def done(result: Any) -> None:
@@ -62,21 +62,21 @@ class WillPublisher:
         future.add_done_callback(self.waiting.discard)
         return future
 
-    def publish_kept(self, client_id: str, will: Will) -> asyncio.Task[None]:
+    def publish_kept(self, client_id: str, will: Will, user: str) -> asyncio.Task[None]:
         """Publish a will that nobody else has: again while it is refused. Done when it is stored, or given up."""
         tries = TRIES
         if len(self._kept) >= KEPT_MAX:
             log.error("the will of %r is lost where it is refused: %d wait already", client_id, KEPT_MAX)
             tries = 1
-        task = asyncio.get_running_loop().create_task(self._publish_kept(client_id, will, tries))
+        task = asyncio.get_running_loop().create_task(self._publish_kept(client_id, will, user, tries))
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
         return task
 
-    async def _publish_kept(self, client_id: str, will: Will, tries: int) -> None:
+    async def _publish_kept(self, client_id: str, will: Will, user: str, tries: int) -> None:
         wait_s = AGAIN_FIRST_S
         for _ in range(tries):
-            if await self.publish(client_id, will):
+            if await self.publish(client_id, will, user):
                 return
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, AGAIN_MOST_S)
@@ -87,8 +87,8 @@ class WillPublisher:
         for task in self._kept:
             task.cancel()
 
-    async def publish_for_home(self, client_id: str, data: bytes) -> None:
+    async def publish_for_home(self, client_id: str, data: bytes, user: str) -> None:
         """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""
         will = will_of(data)
-        if will is not None and not await self.publish(client_id, will):
+        if will is not None and not await self.publish(client_id, will, user):
             raise UnavailableError(f"the will of {client_id!r} was not taken")

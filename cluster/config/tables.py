@@ -92,7 +92,7 @@ class MqttConfig(_Table):
 
     port: int = knob(1883, 0, 65_535)
     host: str = knob("")
-    allow_anonymous: str = knob("loopback", choices=("loopback", "never", "always"))
+    allow_anonymous: str = knob("auto", choices=("auto", "loopback", "never", "always"))
     credentials: str = knob("refuse", choices=("refuse", "ignore"))
     packet_bytes_max: int = knob(MIB, KIB, 268_435_460)
     output_bytes_max: int = knob(4 * MIB, 64 * KIB, GIB)
@@ -105,6 +105,21 @@ class MqttConfig(_Table):
     receive_max: int = knob(1_000, 1, 65_535)
     topic_alias_max: int = knob(16, 0, 65_535)
     slow_qos0: str = knob("catch-up", choices=("catch-up", "drop"))
+
+
+@dataclass(frozen=True)
+class SecurityConfig(_Table):
+    """[security]: who may log in, and what they may do."""
+
+    password_file: str = knob("")
+    acl_file: str = knob("")
+    hashing_threads: int = knob(2, 1, 64)
+    hashing_waiting_max: int = knob(1_000, 1, 1_000_000)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether somebody can log in."""
+        return bool(self.password_file)
 
 
 @dataclass(frozen=True)
@@ -178,6 +193,7 @@ class Config:
     cluster: ClusterConfig = ClusterConfig()
     node: NodeConfig = NodeConfig()
     mqtt: MqttConfig = MqttConfig()
+    security: SecurityConfig = SecurityConfig()
     link: LinkConfig = LinkConfig()
     storage: StorageConfig = StorageConfig()
     broker: BrokerConfig = BrokerConfig()
@@ -203,6 +219,12 @@ class Config:
                 raise ConfigError(
                     f"{low} = {self[low]} is more than {high} = {self[high]}: lower it or raise the other"
                 )
+
+    @property
+    def anonymous(self) -> str:
+        """Who may connect without logging in: "loopback", "never" or "always" (`mqtt.allow_anonymous`)."""
+        said = self.mqtt.allow_anonymous
+        return said if said != "auto" else "never" if self.security.has_users else "loopback"
 
     def __getitem__(self, dotted: str) -> Any:
         """The value of `table.key`. Raises ConfigError for an unknown one."""

@@ -74,7 +74,7 @@ from .shapes import (
     whole_number,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 
 # An entry of a PUBLISH: group, meta, lengths, body.
 WireEntry: TypeAlias = tuple[int, bytes, bytes, bytes]

@@ -82,11 +82,11 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "offsets_at": (either(nothing, GROUPS), WHOLE),
     "records": (GROUP, OFFSETS),
     # `sessions`: SessionClaim, SessionLeft, SessionHeld; `session_floor.Standing`.
-    "session_open": (GROUP, name_text, row(truth, data, WHOLE, WHOLE, data, data, data)),
+    "session_open": (GROUP, name_text, row(truth, data, WHOLE, WHOLE, data, data, data, name_text, name_text)),
     "session_save": (GROUP, name_text, WHOLE, row(WHOLE, WHOLE, WHOLE, either(nothing, data), data)),
     "session_end": (GROUP, name_text, WHOLE),
     "session_forgo": (GROUP, name_text, WHOLE),
-    "sessions_hold": (each(row(GROUP, name_text, data, WHOLE, WHOLE, truth)),),
+    "sessions_hold": (each(row(GROUP, name_text, data, WHOLE, WHOLE, truth, name_text)),),
     "sessions_stand": (WHOLE, CURSOR, mapping(WHOLE, either(nothing, data))),
     "release": (GROUPS, data, WHOLE, PACKET_IDS),
     "dictionary": (DICTIONARY_ID,),
@@ -108,7 +108,10 @@ COORDINATOR: Final[dict[str, Fields]] = {
 }
 
 # Coordinators ask brokers.
-BROKER: Final[dict[str, Fields]] = {"session_yield": (name_text, WHOLE, truth), "session_will": (name_text, data)}
+BROKER: Final[dict[str, Fields]] = {
+    "session_yield": (name_text, WHOLE, truth),
+    "session_will": (name_text, data, name_text),
+}
 
 # Leaders ask followers.
 LEADER: Final[dict[str, Fields]] = {

@@ -16,7 +16,8 @@ EXPIRY_NEVER_S: Final = 2**32 - 1
 
 class SessionClaim(NamedTuple):
     """What a connection brings with it. `connection`: its number in its broker's incarnation, ascending; `uid`, `place`
-    and `filters` are the session's if it begins now."""
+    and `filters` are the session's if it begins now; `user`: who has logged in ("": nobody); `over`: a user who exists
+    no more, whose session of this client id is to end ("": nobody's)."""
 
     clean: bool
     uid: bytes
@@ -25,16 +26,20 @@ class SessionClaim(NamedTuple):
     will: bytes
     filters: bytes
     place: bytes
+    user: str = ""
+    over: str = ""
 
 
 class SessionGrant(NamedTuple):
-    """The answer to `session_open`."""
+    """The answer to `session_open`. `user`: whose it is; where that is not who asked, it is not given, and all else is
+    empty."""
 
     uid: bytes
     generation: int
     present: bool
     filters: bytes
     place: bytes
+    user: str = ""
 
 
 class SessionLeft(NamedTuple):
@@ -56,6 +61,7 @@ class SessionHeld(NamedTuple):
     generation: int
     connection: int
     lasting: bool
+    user: str = ""
 
 
 def session_expires_us(expiry_s: int, at_us: int) -> int:

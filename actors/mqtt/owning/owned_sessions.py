@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import US_PER_S
-from lexicast.cluster.errors import LexicastError, PeerError, StaleEpochError, StoreFullError, UnavailableError
+from lexicast.cluster.errors import (
+    LexicastError,
+    NotOwnerError,
+    PeerError,
+    StaleEpochError,
+    StoreFullError,
+    UnavailableError,
+)
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.sessions import SessionClaim, SessionGrant, SessionLeft, session_expires_us
 
@@ -85,6 +92,8 @@ class OwnedSessions:
 
     def __init__(self, engine: BrokerEngine) -> None:
         self._engine = engine
+        # Whether there still is a user of this name, as far as is known: sessions of those that were are nobody's.
+        self.knows_user: Callable[[str], bool] = lambda user: True
         self.owners: dict[str, Owner] = {}
         self._saving: set[str] = set()
         # Sessions whose connection has ended here, by client id, until they are saved and their wills are out.
@@ -155,12 +164,12 @@ class OwnedSessions:
     async def open(self, clean: bool, session: Session) -> bool:
         """Take the session over and fill `session` with its state; then `take` it, or `let_go`. Whether it was there.
 
-        `session` comes with the will and expiry of its new connection. Raises StaleEpochError when a later connection
-        has it, TimeoutError, LexicastError.
+        `session` comes with the user, will and expiry of its new connection. Raises StaleEpochError when a later
+        connection has it, NotOwnerError when it is another user's, TimeoutError, LexicastError.
         """
         try:
             return await self._open(clean, session)
-        except StaleEpochError:
+        except (StaleEpochError, NotOwnerError):
             raise
         except BaseException:  # its home may have given it; so where this is cancelled
             self._forgone.forgo(session.client_id, session.connection)
@@ -175,8 +184,14 @@ class OwnedSessions:
             will_bytes(session.will),
             NO_FILTERS,
             NO_PLACE,
+            session.user,
         )
         opened = SessionGrant(*await self._ask_home("session_open", session.client_id, tuple(asked)))
+        if opened.user not in ("", session.user) and not self.knows_user(opened.user):
+            asked = asked._replace(over=opened.user)
+            opened = SessionGrant(*await self._ask_home("session_open", session.client_id, tuple(asked)))
+        if opened.user != session.user:
+            raise NotOwnerError(f"session {session.client_id!r} belongs to another user")
         session.uid, session.generation = opened.uid, opened.generation
         present = opened.present
         if present:
@@ -259,6 +274,7 @@ class OwnedSessions:
                     session.generation,
                     session.connection,
                     bool(session.expiry_s) or session.will is not None,
+                    session.user,
                 )
                 for _, session in page
             ]
@@ -294,7 +310,7 @@ class OwnedSessions:
     async def _let_go(self, session: Session, will: Will | None) -> None:
         now_us = self._engine.clock.time_us()
         wait_s = min(will_delay_s(will), session.expiry_s)
-        published = will is None or (wait_s == 0 and await self._wills.publish(session.client_id, will))
+        published = will is None or (wait_s == 0 and await self._wills.publish(session.client_id, will, session.user))
         left = SessionLeft(
             session.expiry_s,
             session_expires_us(session.expiry_s, now_us),
@@ -427,7 +443,7 @@ class OwnedSessions:
         session, and so does its connection's end where it has no expiry."""
         ended = clean or session.expiry_s == 0
         if ended or not will_delay_s(will):
-            task = self._wills.publish_kept(session.client_id, will)
+            task = self._wills.publish_kept(session.client_id, will, session.user)
             self._last_words[session.client_id] = task
             task.add_done_callback(partial(self._said, session.client_id))
 

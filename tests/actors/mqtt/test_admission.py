@@ -6,14 +6,14 @@ import pytest
 
 from lexicast.actors.mqtt.admission import admission, is_same_machine
 from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
-from lexicast.cluster.config.tables import MqttConfig
+from lexicast.cluster.config.tables import Config
 
 LET_IN, BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED = 0x00, 0x86, 0x87
 HERE, ELSEWHERE = "192.0.2.10", "192.0.2.11"
 
 
 def code(
-    config: MqttConfig, peer: str, own: str = HERE, user_name: str | None = None, password: bytes | None = None
+    config: Config, peer: str, own: str = HERE, user_name: str | None = None, password: bytes | None = None
 ) -> int:
     version = V5 if user_name is None else V311
     return admission(config, Connect(version, "c", True, 0, None, user_name, password), peer, own)
@@ -25,23 +25,33 @@ def code(
         ("loopback", LET_IN, NOT_AUTHORIZED),
         ("always", LET_IN, LET_IN),
         ("never", NOT_AUTHORIZED, NOT_AUTHORIZED),
+        ("auto", LET_IN, NOT_AUTHORIZED),
     ],
 )
 def test_the_address_decides_about_who_shows_nothing(allowed: str, here: int, elsewhere: int) -> None:
-    config = MqttConfig(allow_anonymous=allowed)
+    config = Config().replaced(mqtt__allow_anonymous=allowed)
     assert code(config, "127.0.0.1") == code(config, HERE) == here
     assert code(config, ELSEWHERE) == elsewhere
+
+
+def test_who_shows_nothing_is_not_let_in_where_there_are_users() -> None:
+    config = Config().replaced(security__password_file="passwords")
+    assert code(config, "127.0.0.1") == NOT_AUTHORIZED
+    assert code(config.replaced(mqtt__allow_anonymous="loopback"), "127.0.0.1") == LET_IN
 
 
 @pytest.mark.parametrize("shown", [{"user_name": "me"}, {"user_name": "me", "password": b"x"}, {"password": b"x"}])
 def test_credentials_are_refused_whoever_shows_them(shown: dict[str, str | bytes]) -> None:
     for allowed in ("loopback", "always", "never"):
         connect = Connect(V5, "c", True, 0, None, shown.get("user_name"), shown.get("password"))  # type: ignore[arg-type]  # by key
-        assert admission(MqttConfig(allow_anonymous=allowed), connect, "127.0.0.1", HERE) == BAD_USER_NAME_OR_PASSWORD
+        assert (
+            admission(Config().replaced(mqtt__allow_anonymous=allowed), connect, "127.0.0.1", HERE)
+            == BAD_USER_NAME_OR_PASSWORD
+        )
 
 
 def test_ignored_credentials_prove_nothing() -> None:
-    config = MqttConfig(credentials="ignore")
+    config = Config().replaced(mqtt__credentials="ignore")
     assert code(config, "127.0.0.1", user_name="me") == LET_IN
     assert code(config, ELSEWHERE, user_name="me", password=b"x") == NOT_AUTHORIZED
 
