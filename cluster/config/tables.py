@@ -92,6 +92,8 @@ class MqttConfig(_Table):
 
     port: int = knob(1883, 0, 65_535)
     host: str = knob("")
+    tls_port: int = knob(0, 0, 65_535)
+    tls_host: str = knob("")
     allow_anonymous: str = knob("auto", choices=("auto", "loopback", "never", "always"))
     credentials: str = knob("refuse", choices=("refuse", "ignore"))
     packet_bytes_max: int = knob(MIB, KIB, 268_435_460)
@@ -105,6 +107,33 @@ class MqttConfig(_Table):
     receive_max: int = knob(1_000, 1, 65_535)
     topic_alias_max: int = knob(16, 0, 65_535)
     slow_qos0: str = knob("catch-up", choices=("catch-up", "drop"))
+
+
+@dataclass(frozen=True)
+class TlsConfig(_Table):
+    """[tls]: what the port `mqtt.tls_port` shows of itself and asks of clients."""
+
+    certificate: str = knob("")
+    key: str = knob("")
+    client_ca: str = knob("")
+    crl: str = knob("")
+    client_certificates: str = knob("no", choices=("no", "optional", "required"))
+    user_from: str = knob("no", choices=("no", "cn", "subject"))
+    minimum: str = knob("1.2", choices=("1.2", "1.3"))
+    handshakes_max: int = knob(256, 1, 65_536)
+    handshakes_per_address_max: int = knob(64, 1, 65_536)
+
+    def contradiction(self) -> str:
+        """Which of these knobs do not go together, and what to do; "" where all do."""
+        if bool(self.certificate) != bool(self.key):
+            missing = "key" if self.certificate else "certificate"
+            return f"tls.{missing} is not set: a certificate and its key go together"
+        if self.client_certificates != "no" and not self.client_ca:
+            return f'tls.client_certificates = "{self.client_certificates}" needs tls.client_ca: who vouches for clients'
+        for name, value in (("user_from", self.user_from), ("client_ca", self.client_ca), ("crl", self.crl)):
+            if value not in ("", "no") and self.client_certificates == "no":
+                return f'tls.{name} needs tls.client_certificates = "optional" or "required": clients show none'
+        return ""
 
 
 @dataclass(frozen=True)
@@ -193,6 +222,7 @@ class Config:
     cluster: ClusterConfig = ClusterConfig()
     node: NodeConfig = NodeConfig()
     mqtt: MqttConfig = MqttConfig()
+    tls: TlsConfig = TlsConfig()
     security: SecurityConfig = SecurityConfig()
     link: LinkConfig = LinkConfig()
     storage: StorageConfig = StorageConfig()
@@ -205,6 +235,14 @@ class Config:
                 f"cluster.min_copies = {self.cluster.min_copies} is more than cluster.copies = {self.cluster.copies}: "
                 "nothing would ever be acknowledged; lower it or raise the other"
             )
+        if wrong := self.tls.contradiction():
+            raise ConfigError(wrong)
+        if self.mqtt.tls_port and not self.tls.certificate:
+            raise ConfigError(
+                f"mqtt.tls_port = {self.mqtt.tls_port} needs tls.certificate and tls.key (`lexicast cert make` makes them)"
+            )
+        if self.mqtt.tls_port and self.mqtt.tls_port == self.mqtt.port:
+            raise ConfigError(f"mqtt.tls_port and mqtt.port are both {self.mqtt.port}: choose another for one of them")
         for low, high in (
             ("link.batch_bytes_max", "link.queue_bytes_max"),
             ("mqtt.packet_bytes_max", "link.queue_bytes_max"),
