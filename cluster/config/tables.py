@@ -129,7 +129,7 @@ class TlsConfig(_Table):
             missing = "key" if self.certificate else "certificate"
             return f"tls.{missing} is not set: a certificate and its key go together"
         if self.client_certificates != "no" and not self.client_ca:
-            return f'tls.client_certificates = "{self.client_certificates}" needs tls.client_ca: who vouches for clients'
+            return f'tls.client_certificates = "{self.client_certificates}" needs tls.client_ca, who vouches for them'
         for name, value in (("user_from", self.user_from), ("client_ca", self.client_ca), ("crl", self.crl)):
             if value not in ("", "no") and self.client_certificates == "no":
                 return f'tls.{name} needs tls.client_certificates = "optional" or "required": clients show none'
@@ -238,9 +238,7 @@ class Config:
         if wrong := self.tls.contradiction():
             raise ConfigError(wrong)
         if self.mqtt.tls_port and not self.tls.certificate:
-            raise ConfigError(
-                f"mqtt.tls_port = {self.mqtt.tls_port} needs tls.certificate and tls.key (`lexicast cert make` makes them)"
-            )
+            raise ConfigError("mqtt.tls_port needs tls.certificate and tls.key: `lexicast cert make` makes some to try it")
         if self.mqtt.tls_port and self.mqtt.tls_port == self.mqtt.port:
             raise ConfigError(f"mqtt.tls_port and mqtt.port are both {self.mqtt.port}: choose another for one of them")
         for low, high in (
@@ -262,7 +260,8 @@ class Config:
     def anonymous(self) -> str:
         """Who may connect without logging in: "loopback", "never" or "always" (`mqtt.allow_anonymous`)."""
         said = self.mqtt.allow_anonymous
-        return said if said != "auto" else "never" if self.security.has_users else "loopback"
+        has_users = self.security.has_users or self.tls.user_from != "no"
+        return said if said != "auto" else "never" if has_users else "loopback"
 
     def __getitem__(self, dotted: str) -> Any:
         """The value of `table.key`. Raises ConfigError for an unknown one."""
