@@ -28,6 +28,8 @@ from typing import Final
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.files import open_lock
 
+PORT_OPTION: Final = "--mqtt-port"
+TLS_PORT_KNOB: Final = "mqtt.tls_port"
 # How long another one's check of the same port may take.
 LOCK_WAIT_S: Final = 5.0
 LOCK_PAUSE_S: Final = 0.01
@@ -56,23 +58,26 @@ class PortClaim:
             self.lock = -1
 
 
-def claim_port(host: str, port: int, cluster_id: str) -> PortClaim:
-    """Claim `port` for the cluster; port 0 takes a free one. Blocking, a moment.
+def claim_port(host: str, port: int, cluster_id: str, knob: str = PORT_OPTION) -> PortClaim:
+    """Claim `port` for the cluster; port 0 takes a free one. Blocking, a moment. `knob` says where another is chosen.
 
     The claim also keeps the port bound (not listening), so that the system gives it to nobody while a broker
     restarts. Raises UnavailableError: in use by another program or cluster, or not allowed.
     """
     if port == 0:
         port = _free_port(host)
-    lock = _open_lock(_lock_path(port), port)
     try:
-        holder = _lock_for(lock, host, port, cluster_id)
-        if holder != cluster_id:
-            raise UnavailableError(busy(port, f"another lexicast cluster ({holder or 'unknown'})"))
-        return PortClaim(port, lock, reuse_port_socket(host, port))
-    except BaseException:
-        os.close(lock)
-        raise
+        lock = _open_lock(_lock_path(port), port)
+        try:
+            holder = _lock_for(lock, host, port, cluster_id)
+            if holder != cluster_id:
+                raise UnavailableError(busy(port, f"another lexicast cluster ({holder or 'unknown'})"))
+            return PortClaim(port, lock, reuse_port_socket(host, port))
+        except BaseException:
+            os.close(lock)
+            raise
+    except UnavailableError as error:
+        raise UnavailableError(str(error).replace(PORT_OPTION, knob)) from None
 
 
 def reuse_port_socket(host: str, port: int) -> socket.socket:
@@ -92,7 +97,7 @@ def reuse_port_socket(host: str, port: int) -> socket.socket:
 
 def busy(port: int, holder: str) -> str:
     """The one line for a port that cannot be had."""
-    return f"port {port} is in use by {holder}: choose another with --mqtt-port or stop it"
+    return f"port {port} is in use by {holder}: choose another with {PORT_OPTION} or stop it"
 
 
 def _lock_for(lock: int, host: str, port: int, cluster_id: str) -> str:
@@ -169,7 +174,7 @@ def _bind_error(host: str, port: int, error: OSError) -> UnavailableError:
     if error.errno == errno.EADDRINUSE:
         return UnavailableError(busy(port, "another program"))
     if error.errno == errno.EACCES:
-        return UnavailableError(f"port {port} needs more rights: choose one from 1024 on with --mqtt-port")
+        return UnavailableError(f"port {port} needs more rights: choose one from 1024 on with {PORT_OPTION}")
     if error.errno == errno.EADDRNOTAVAIL:
         return UnavailableError(f"{host} is not an address of this machine: change mqtt.host")
     return UnavailableError(f"cannot listen on {host} port {port}: {error.strerror}")

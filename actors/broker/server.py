@@ -63,7 +63,8 @@ class BrokerServer:
         self.cluster = cluster
         self.coordination = coordination
         self.sockets = sockets
-        self.mqtt = MqttListener(engine, config.mqtt, config.compression.enabled, config.broker.session_save_s)
+        tls = config.tls if config.mqtt.tls_port else None
+        self.mqtt = MqttListener(engine, config.mqtt, config.compression.enabled, config.broker.session_save_s, tls)
         coordinators = engine.coordinators
         status = ClusterStatus(self.name, self.status, cluster, coordination, coordinators.pipelines, ask_actor)
         self.clients = ClientPort(
@@ -190,21 +191,20 @@ class BrokerServer:
             work = self._send_away(self._elsewhere(members)) if leaving else self._admit()
             self._sending_away = asyncio.get_running_loop().create_task(work)
 
-    def _elsewhere(self, members: Members) -> str:
-        """Where MQTT clients find brokers of other nodes, this one's backups first, as a server reference
-        [MQTT-3.14.2.2.5]."""
+    def _elsewhere(self, members: Members) -> list[str]:
+        """Where MQTT clients find brokers of other nodes, this one's backups first."""
         found = [a for member in standing_in(members, self.name) for a in member.addresses]
         hosts = [a.split(":", 1)[1].rpartition(":")[0] for a in found if a.startswith("tcp:")]
-        return " ".join(dict.fromkeys([f"{host}:{self.mqtt.port}" for host in hosts]))
+        return list(dict.fromkeys(hosts))
 
     async def _tell_brokers(self) -> BrokerList:
         return self._brokers
 
-    async def _send_away(self, reference: str) -> None:
+    async def _send_away(self, hosts: list[str]) -> None:
         """This node is being drained: its clients go to other brokers."""
-        log.warning("%s is being drained: clients go to %s", self.name, reference or "other brokers")
+        log.warning("%s is being drained: clients go to %s", self.name, " ".join(hosts) or "other brokers")
         self.clients.send_away()
-        await self.mqtt.send_away(reference)
+        await self.mqtt.send_away(hosts)
 
     async def _admit(self) -> None:
         """This node is drained no more."""

@@ -114,10 +114,12 @@ def _where(run: Any) -> str:
     """What `up` prints when everything serves."""
     default = Config().node.data_path() == Path(run.data_dir)
     mqtt = [f"mqtt://{_bracketed(host)}:{run.mqtt_port}" for host in run.mqtt_hosts]
+    tls = [f"mqtts://{_bracketed(host)}:{run.mqtt_tls_port}" for host in run.mqtt_tls_hosts]
     return "\n".join(
         [
             f"lexicast {installed_version()} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
             f"  MQTT     {' '.join(mqtt)}",
+            *([f"  with TLS {' '.join(tls)}"] if tls else []),
             f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
             f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",
             f"  data     {run.data_dir}",

@@ -19,7 +19,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import ClusterInfo, Members
 
-from ..broker.port_claim import claim_port
+from ..broker.port_claim import TLS_PORT_KNOB, claim_port
 from ..ray.handles import NAMESPACE, RayCoordination
 from ..status.over_ray import snapshot
 from .cluster_actors import ActorClasses, ClusterActors, StartedActors, actor_classes
@@ -65,6 +65,8 @@ class ServingCluster:
             mqtt_host=mqtt[0],
             mqtt_port=self._ray.config.mqtt.port,
             mqtt_hosts=mqtt,
+            mqtt_tls_port=self._ray.config.mqtt.tls_port,
+            mqtt_tls_hosts=self._ray.addresses().reached_by_tls(),
             started_us=time.time_ns() // 1_000,
             up_pid=os.getpid(),
             brokers=actors.brokers,
@@ -134,6 +136,8 @@ async def start_cluster(
     started = await actors.start()
     info = await RayCoordination(started.coordination).cluster()
     connection.hold_port(claim_port(ray.addresses().mqtt_host(), ray.config.mqtt.port, info.cluster_id))
+    if tls_port := ray.config.mqtt.tls_port:
+        connection.hold_port(claim_port(ray.addresses().tls_host(), tls_port, info.cluster_id, TLS_PORT_KNOB))
     return ServingCluster(ray, started, info, progress, ready_file, NodeWatch(ray, actors, progress))
 
 

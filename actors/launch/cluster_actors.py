@@ -198,6 +198,7 @@ class ClusterActors:
         own = {
             "node__host": addresses.link_host(node_id),
             "mqtt__host": addresses.mqtt_host(node_id),
+            "mqtt__tls_host": addresses.tls_host(node_id),
             "node__name": node,
             "node__location": self._nodes.locations[node_id] or self._config.node.location,
         }

@@ -43,6 +43,8 @@ class ClusterRun:
     up_pid: int
     mqtt_hosts: list[str]  # at which MQTT clients reach the nodes, the one of `up` first
     brokers: dict[str, list[str]]  # name -> link addresses
+    mqtt_tls_port: int = 0  # 0: no MQTT over TLS
+    mqtt_tls_hosts: list[str] = field(default_factory=list)
     pids: dict[str, Any] = field(default_factory=dict)  # brokers, coordinators, sampling: lists; coordination: one
 
 

@@ -23,6 +23,7 @@ class NodeAddresses:
         """`nodes`: {node id: the address by which Ray knows it}, this process's own first; empty: not known yet."""
         self._link = config.node.host
         self._mqtt = config.mqtt.host
+        self._tls = (config.mqtt.tls_host or config.mqtt.host) if config.mqtt.tls_port else None
         self._anonymous = config.anonymous
         self._nodes = dict(nodes)
 
@@ -30,11 +31,11 @@ class NodeAddresses:
         """Raises ConfigError: one machine's address is configured for several."""
         if len(self._nodes) < 2:
             return
-        for key, host in (("node.host", self._link), ("mqtt.host", self._mqtt)):
+        for key, host in (("node.host", self._link), ("mqtt.host", self._mqtt), ("mqtt.tls_host", self._tls)):
             if host and not is_any(host) and not is_loopback(host):
                 raise ConfigError(
                     f"{key} = {host!r} is one machine's address, and this Ray has {len(self._nodes)} nodes: leave it "
-                    "out (each node listens at its own), or set mqtt.host to '0.0.0.0'"
+                    f"out (each node listens at its own), or set {key.replace('node', 'mqtt')} to '0.0.0.0'"
                 )
 
     def link_host(self, node_id: str) -> str:
@@ -45,20 +46,33 @@ class NodeAddresses:
 
     def mqtt_host(self, node_id: str = "") -> str:
         """Where a node's brokers listen for MQTT; "": this process's own node."""
-        if self._mqtt:
-            return self._mqtt
+        return self._listens(self._mqtt, node_id)
+
+    def tls_host(self, node_id: str = "") -> str:
+        """The same for MQTT over TLS; "" where there is none."""
+        return "" if self._tls is None else self._listens(self._tls, node_id)
+
+    def _listens(self, host: str, node_id: str) -> str:
+        if host:
+            return host
         if is_any(self._link) or len(self._nodes) < 2:
             return self._link
         return self._nodes[node_id] if node_id else next(iter(self._nodes.values()))
 
     def reached_at(self) -> list[str]:
         """The addresses at which MQTT clients reach the nodes, this process's own first, each once."""
-        hosts = {node: self.mqtt_host(node) for node in self._nodes}
+        return self._reached({node: self.mqtt_host(node) for node in self._nodes})
+
+    def reached_by_tls(self) -> list[str]:
+        """The same of MQTT over TLS."""
+        return [] if self._tls is None else self._reached({node: self.tls_host(node) for node in self._nodes})
+
+    def _reached(self, hosts: Mapping[str, str]) -> list[str]:
         return list(dict.fromkeys(self._nodes[node] if is_any(host) else host for node, host in hosts.items()))
 
     def notice(self) -> str:
         """What to tell of who is let in at addresses that other machines reach; "" where none does."""
-        if all(is_loopback(host) for host in self.reached_at()):
+        if all(is_loopback(host) for host in [*self.reached_at(), *self.reached_by_tls()]):
             return ""
         return _NOTICES[self._anonymous]
 

@@ -11,13 +11,15 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import UnavailableError
 
-from ..broker.port_claim import PortClaim, claim_port
+from ..broker.port_claim import TLS_PORT_KNOB, PortClaim, claim_port
 from ..ray.handles import end_actors, named_actors
+from ..tls.certificates import check_before_start, with_whole_paths
 from .files import left_run, lock_data_dir, remove_run
 from .gcs_watch import GcsWatch
 from .node_addresses import NodeAddresses
@@ -52,12 +54,12 @@ class RayConnection:
         """`progress` gets one short line a step, `warn` what is dangerous, once. `config.node.data_dir` may be empty:
         the user's folder."""
         self._folder = config.node.data_path()
-        self._config = config.replaced(node__data_dir=str(self._folder))
+        self._config = with_whole_paths(config.replaced(node__data_dir=str(self._folder)))
         self._progress = progress
         self._warn = warn
         self._files_are_ours = False
         self._gcs: GcsWatch | None = None
-        self._claim: PortClaim | None = None
+        self._claims: list[PortClaim] = []
         self._taken = ExitStack()
 
     def connect(self, address: str | None, nodes: int) -> ConnectedRay:
@@ -65,6 +67,7 @@ class RayConnection:
 
         Raises LexicastError.
         """
+        self._look_at_certificates()
         self._taken.callback(os.close, lock_data_dir(self._folder))
         self._taken.callback(self.remove_files)
         end_leftovers(self._folder)
@@ -109,6 +112,14 @@ class RayConnection:
         if notice := addresses.notice():
             self._warn(notice)
 
+    def _look_at_certificates(self) -> None:
+        """Raises ConfigError where the files of [tls] cannot be used on this machine."""
+        if self._config.mqtt.tls_port:
+            now = datetime.now(UTC)
+            looked = check_before_start(self._config.tls, now)
+            for warning in [*looked.warnings, *looked.overdue(now)]:
+                self._warn(warning)
+
     def _take_files(self) -> None:
         """From here on what tells of a running cluster is ours; before, it may tell what a killed `up` left."""
         remove_run(self._folder)
@@ -122,9 +133,11 @@ class RayConnection:
     def _look_at_port(self, hosts: dict[str, str]) -> None:
         """Nobody of this cluster runs now, so whoever holds the port is a stranger; a free one for 0 is fixed here.
         `hosts`: as far as they are known, see `NodeAddresses`."""
-        host = NodeAddresses(self._config, hosts).mqtt_host()
-        with closing(claim_port(host, self._config.mqtt.port, uuid.uuid4().hex)) as claim:
+        addresses, mqtt = NodeAddresses(self._config, hosts), self._config.mqtt
+        with closing(claim_port(addresses.mqtt_host(), mqtt.port, uuid.uuid4().hex)) as claim:
             self._config = self._config.replaced(mqtt__port=claim.port)
+        if mqtt.tls_port:
+            claim_port(addresses.tls_host(), mqtt.tls_port, uuid.uuid4().hex, TLS_PORT_KNOB).close()
 
     def _check_alone(self, nodes: RayNodes, killed: str) -> None:
         """Nobody else's actors are in this Ray; ours may be, where an `up` of this folder was killed.
@@ -144,8 +157,8 @@ class RayConnection:
         note_processes(self._folder)
 
     def hold_port(self, claim: PortClaim) -> None:
-        """Keep the cluster's port until Ray's processes are gone."""
-        self._claim = claim
+        """Keep a port of the cluster's until Ray's processes are gone."""
+        self._claims.append(claim)
 
     def _leave_ray(self, nodes: RayNodes) -> None:
         """See Ray's processes gone; then give the port back."""
@@ -156,8 +169,8 @@ class RayConnection:
             self._gcs.end()
         end_processes(started, GONE_TIMEOUT_S)
         forget_processes(self._folder)
-        if self._claim is not None:
-            self._claim.close()
+        for claim in self._claims:
+            claim.close()
 
     def close(self) -> None:
         """Leave Ray, see its processes gone, give port and folder back. Main thread; never raises."""

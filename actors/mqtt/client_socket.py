@@ -13,6 +13,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from ..tls.identity import is_encrypted
+
+# What a TLS connection that is not read may hold undecrypted, beside what the kernel holds (uvloop: 512 KiB).
+TLS_UNREAD_BYTES = 32 * 1024
 # How long a client may go on sending, unread, after its farewell.
 LINGER_S = 2.0
 
@@ -45,6 +49,8 @@ class ClientSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """From asyncio."""
         self.transport = transport  # type: ignore[assignment]  # uvloop's transport
+        if is_encrypted(transport):
+            transport.set_read_buffer_limits(TLS_UNREAD_BYTES)  # type: ignore[attr-defined] # what TLS transports have
 
     def pause(self, reason: int) -> None:
         """Do not read the socket."""
@@ -73,10 +79,11 @@ class ClientSocket(asyncio.Protocol):
             return
         if words:
             transport.write(words)
+        if words and transport.can_write_eof():
             transport.write_eof()
             if self._pauses:
                 transport.resume_reading()
-        else:
+        else:  # TLS says that this is the end, and hears the client out until it says the same
             transport.close()
         # A peer that never reads would hold its buffer for ever.
         asyncio.get_running_loop().call_later(LINGER_S, transport.abort)

@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from lexicast.cluster.errors import NotOwnerError, StaleEpochError
+from lexicast.cluster.errors import AuthenticationError, NotOwnerError, StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.wire import FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
@@ -21,11 +21,13 @@ from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Grant, Kind
 from ..loop.turns import Turns
+from ..tls.identity import certified_user
 from .admission import admission
 from .client_line import ClientLine
 from .codec.encode import encode_acks, encode_answer, encode_packet
 from .codec.packets import (
     BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
     CLIENT_ID_NOT_VALID,
     CONNACK_REASONS,
     NOT_AUTHORIZED,
@@ -195,8 +197,9 @@ class Connecting:
         connect = self._connect
         if AUTHENTICATION_METHOD in self._properties:
             raise Refused(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]: none is offered
+        user = self._certified_user()
         ends = self._end("peername"), self._end("sockname")
-        if (code := admission(self._engine.config, connect, *ends)) != SUCCESS:
+        if not user and (code := admission(self._engine.config, connect, *ends)) != SUCCESS:
             raise Refused(code)
         if not connect.client_id and connect.version != V5 and not connect.clean_start:
             raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
@@ -205,7 +208,15 @@ class Connecting:
         will = connect.will
         if will is not None and will.topic.startswith(b"$") and not will.topic.startswith(SYS_PREFIX):
             raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
-        return ""
+        return user
+
+    def _certified_user(self) -> str:
+        """Whom the client's certificate names, whatever CONNECT says; "" where none does. Raises Refused."""
+        try:
+            return certified_user(self._transport, self._engine.config.tls)
+        except AuthenticationError as error:
+            log.info("client %r: %s", self._connect.client_id, error)
+            raise Refused(BAD_USER_NAME_OR_PASSWORD) from None
 
     def _will(self) -> Will | None:
         """The will that is kept. Not one on `$SYS/`: a Mosquitto bridge announces itself there, and is welcome."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lexicast.cluster.config.tables import MqttConfig
+from lexicast.cluster.config.tables import MqttConfig, TlsConfig
 from lexicast.compression.link_dictionaries import LinkDictionaries
 
 from ..broker.port_claim import PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
+from ..tls.door import TlsDoor
+from ..tls.identity import is_encrypted
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
 from .connection import MqttConnection
 from .open_session import OpenSession
@@ -39,7 +41,15 @@ SENT_AWAY_WAIT_S = 1.0
 class MqttListener:
     """All MQTT connections of one broker."""
 
-    def __init__(self, engine: BrokerEngine, config: MqttConfig, compression: bool, session_save_s: float) -> None:
+    def __init__(
+        self,
+        engine: BrokerEngine,
+        config: MqttConfig,
+        compression: bool,
+        session_save_s: float,
+        tls: TlsConfig | None = None,
+    ) -> None:
+        """`tls`: how its port for TLS is; None: there is none."""
         self._clock = engine.clock
         self._config = config
         self._services = MqttServices(engine, config, compression)
@@ -47,6 +57,7 @@ class MqttListener:
         self.connections: set[MqttConnection] = set()
         self._since_us: dict[MqttConnection, int] = {}
         self.port = 0
+        self.tls = None if tls is None else self._door(tls)
         self._host = ""
         self._admits = True
         self._session_save_s = session_save_s
@@ -55,9 +66,20 @@ class MqttListener:
         self._lost = asyncio.Event()
         self._periodic: list[asyncio.Task[None]] = []
 
+    def _door(self, config: TlsConfig) -> TlsDoor:
+        def transports() -> list[asyncio.Transport]:
+            return [c.transport for c in self.connections if is_encrypted(c.transport)]
+
+        def left() -> int:
+            return self._config.connections_max - len(self.connections)
+
+        return TlsDoor(config, self._connection, transports, left, self._config.connect_timeout_s)
+
     async def start(self, host: str, port: int, cluster_id: str) -> int:
-        """Listen; the port. Raises UnavailableError when the port is in use."""
+        """Listen; the port without TLS. Raises UnavailableError when a port is in use."""
         self._claim = claim_port(host, port, cluster_id)
+        if self.tls is not None:
+            await self.tls.start(self._config.tls_host or host, self._config.tls_port, cluster_id)
         self._host, self.port = host, self._claim.port
         if self._admits:
             await self.admit()
@@ -75,11 +97,15 @@ class MqttListener:
         loop = asyncio.get_running_loop()
         sock = reuse_port_socket(self._host, self.port)
         self._server = await loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
+        if self.tls is not None:
+            self.tls.open()
 
-    async def send_away(self, reference: str) -> None:
-        """Let nobody connect, and have those that are connected go to other brokers, `reference` where they can be told
-        (host:port, several of them with spaces between), a few at a time, each once what it published is answered."""
+    async def send_away(self, hosts: Sequence[str]) -> None:
+        """Let nobody connect, and have those that are connected go to other brokers, `hosts` where they can be told, a
+        few at a time, each once what it published is answered."""
         self._admits = False
+        if self.tls is not None:
+            self.tls.shut()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -89,11 +115,17 @@ class MqttListener:
             until_s = loop.time() + SENT_AWAY_WAIT_S
             while True:
                 now = loop.time() >= until_s
-                going = [connection for connection in going if not connection.send_away(reference, now)]
+                going = [each for each in going if not each.send_away(self._reference(hosts, each), now)]
                 if not going:
                     break
                 await asyncio.sleep(SENT_AWAY_EVERY_S / 10)
             await asyncio.sleep(SENT_AWAY_EVERY_S)
+
+    def _reference(self, hosts: Sequence[str], connection: MqttConnection) -> str:
+        """Where a client is to go: a server reference [MQTT-3.14.2.2.5], host:port, with spaces between."""
+        encrypted = self.tls is not None and is_encrypted(connection.transport)
+        port = self.tls.port if self.tls is not None and encrypted else self.port
+        return " ".join([f"{host}:{port}" for host in hosts])
 
     # -- connections
 
@@ -158,6 +190,8 @@ class MqttListener:
     async def stop(self) -> None:
         """Stop accepting, say farewell, save the sessions, give the port back."""
         await stop_loops(*self._periodic)
+        if self.tls is not None:
+            await self.tls.close()
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
@@ -192,6 +226,8 @@ class MqttListener:
             "publishers": sum([publisher.records > 0 for publisher in self._publishers()]),
             "aware": sum([served.subscriber.kind.aware for _, served in self._served()]),
             "refused": dict(services.refused),
+            "tls": None if self.tls is None else self.tls.status(),
+            "encrypted": sum([is_encrypted(connection.transport) for connection in self.connections]),
         }
 
     def lagging(self) -> list[object]:
@@ -205,7 +241,8 @@ class MqttListener:
             peer = connection.transport.get_extra_info("peername")
             yield {
                 "id": connection.client_id,
-                "kind": "MQTT 5" if served.session.version == V5 else "MQTT 3.1.1",
+                "kind": ("MQTT 5" if served.session.version == V5 else "MQTT 3.1.1")
+                + " TLS" * is_encrypted(connection.transport),
                 "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "",
                 "since_us": self._since_us.get(connection, 0),
                 "subscriptions": len(subscriber.subscriptions),

@@ -238,7 +238,9 @@ class Config:
         if wrong := self.tls.contradiction():
             raise ConfigError(wrong)
         if self.mqtt.tls_port and not self.tls.certificate:
-            raise ConfigError("mqtt.tls_port needs tls.certificate and tls.key: `lexicast cert make` makes some to try it")
+            raise ConfigError(
+                "mqtt.tls_port needs tls.certificate and tls.key: `lexicast cert make` makes some to try it"
+            )
         if self.mqtt.tls_port and self.mqtt.tls_port == self.mqtt.port:
             raise ConfigError(f"mqtt.tls_port and mqtt.port are both {self.mqtt.port}: choose another for one of them")
         for low, high in (

@@ -248,6 +248,9 @@ class SimWire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.cut
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         """The peer closes when it has read the last words."""
 

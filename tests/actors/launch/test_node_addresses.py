@@ -71,8 +71,12 @@ def test_up_prints_every_address() -> None:
         cluster_id="c" * 16,
         mqtt_hosts=["192.0.2.10", "::1"],
         mqtt_port=1883,
+        mqtt_tls_hosts=["192.0.2.10"],
+        mqtt_tls_port=8883,
         data_dir="/data",
         ray_address="192.0.2.10:6379",
         namespace="lexicast",
     )
-    assert "  MQTT     mqtt://192.0.2.10:1883 mqtt://[::1]:1883" in _where(run).splitlines()
+    said = _where(run).splitlines()
+    assert "  MQTT     mqtt://192.0.2.10:1883 mqtt://[::1]:1883" in said
+    assert "  with TLS mqtts://192.0.2.10:8883" in said

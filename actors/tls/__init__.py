@@ -1,0 +1,1 @@
+"""TLS: certificates looked at and taken anew, handshakes in a bounded line, who a client is by its certificate."""
