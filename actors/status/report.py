@@ -196,6 +196,8 @@ def _of_copies(said: dict[str, Any]) -> Iterator[str]:
 def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:
     if paused := actor.get("mqtt", {}).get("paused_publishers", 0):
         yield f"{name}: {paused:,} MQTT publishers are paused: they send more than the cluster takes"
+    for warning in (actor.get("mqtt", {}).get("tls") or {}).get("warnings", ()):
+        yield f"{name}: {warning}"
     if behind := actor.get("long_behind", 0):
         yield f"{name}: {behind:,} sessions have been catching up for a minute: they take less than is published"
     if undeliverable := actor.get("undeliverable", 0):
