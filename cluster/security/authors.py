@@ -1,0 +1,32 @@
+"""Who published something: a client id, and of what is retained where there are rules its user too.
+
+A retained publication is delivered for as long as it lies there, so whoever gets it later has to know whose it was.
+Both stand in one column of a block (`origins`), with NUL between them, which neither can hold [MQTT-1.5.4-2].
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_OF_USER: Final = "\0"
+
+
+def author_of(client_id: str, user: str) -> str:
+    """What stands in the column; `user` "": somebody who has not logged in."""
+    return f"{client_id}{_OF_USER}{user}"
+
+
+def names_user(author: str) -> bool:
+    """Whether it says whose it was."""
+    return _OF_USER in author
+
+
+def split_author(author: str) -> tuple[str, str]:
+    """(client id, user)."""
+    client_id, _, user = author.partition(_OF_USER)
+    return client_id, user
+
+
+def publisher_of(author: str) -> str:
+    """The client id alone."""
+    return author.partition(_OF_USER)[0] if _OF_USER in author else author
