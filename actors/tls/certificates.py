@@ -157,13 +157,20 @@ def _revoked(path: str, authorities: list[x509.Certificate]) -> tuple[datetime |
     if not lists:
         raise ConfigError(f"tls.crl = '{path}' holds no revocation list in PEM form")
     for found in lists:
-        if not any(each.subject == found.issuer for each in authorities):
+        if not any(_is_by(found, each) for each in authorities):
             raise ConfigError(
                 f"tls.crl = '{path}' is by '{found.issuer.rfc4514_string()}', which is none of tls.client_ca"
             )
     due = [found.next_update_utc for found in lists if found.next_update_utc is not None]
     named = frozenset([(found.issuer.public_bytes(), each.serial_number) for found in lists for each in found])
     return min(due, default=None), named
+
+
+def _is_by(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    try:
+        return found.issuer == authority.subject and found.is_signature_valid(authority.public_key())  # type: ignore[arg-type] # keys that sign nothing are a TypeError
+    except TypeError:
+        return False
 
 
 def _readable_by_others(path: str) -> list[str]:
