@@ -72,7 +72,7 @@ class ContentFanout:
     """See the module's docstring. `topics_max`: of so many topics it is known which filters match."""
 
     def __init__(self, predicates: PredicateTable, topics_max: int) -> None:
-        self._predicates = predicates
+        self.predicates = predicates
         self._topics_max = topics_max
         self._of_filters: dict[bytes, FilterSubscriptions] = {}
         self._granted: dict[Subscriber, dict[bytes, Grant]] = {}
@@ -93,7 +93,7 @@ class ContentFanout:
 
     def insert(self, wanted: Mapping[bytes, Grant], subscriber: Subscriber) -> None:
         """Subscribe, or replace the grants."""
-        predicates, granted = self._predicates, self._granted.setdefault(subscriber, {})
+        predicates, granted = self.predicates, self._granted.setdefault(subscriber, {})
         for name, grant in wanted.items():
             before = granted.get(name)
             of_filter = self._of_filters.get(name)
@@ -121,9 +121,9 @@ class ContentFanout:
             if grant is None:
                 continue
             of_filter = self._of_filters[name]
-            of_filter.drop(subscriber, grant, self._predicates.number(grant.where))
+            of_filter.drop(subscriber, grant, self.predicates.number(grant.where))
             if grant.where is not None:
-                self._predicates.release(grant.where)
+                self.predicates.release(grant.where)
             if not of_filter.cohorts:
                 del self._of_filters[name]
                 self._trie.remove(name, of_filter)
@@ -138,7 +138,7 @@ class ContentFanout:
             "matched_records": self.matched,
             "skipped_records": self.skipped,
             "us_a_record": round(1e6 * self._looked_s / max(1, self.matched + self.skipped), 2),
-            **self._predicates.status(),
+            **self.predicates.status(),
         }
 
     def _forget_topics(self, changed: bytes) -> None:
@@ -230,9 +230,9 @@ class ContentFanout:
         choice = choice_of(view, encoder)
         if sum([len(each.cohorts) for each in filters]) <= ASKED_MAX:
             some = {number: predicate for each in filters for number, predicate in each.conditions.items()}
-            return self._predicates.holding_of(choice, asked, some)
+            return self.predicates.holding_of(choice, asked, some)
         residual = {number: predicate for each in filters for number, predicate in each.residual.items()}
-        return self._predicates.holding(choice, asked, residual)
+        return self.predicates.holding(choice, asked, residual)
 
 
 _NONE: dict[tuple[Kind, Grant], Cohort] = {}
