@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "export": lambda: import_module("lexicast.actors.cli.programs").export,
     "recover": lambda: import_module("lexicast.actors.cli.recover").recover,
     "store": lambda: import_module("lexicast.actors.cli.store").store,
+    "user": lambda: import_module("lexicast.actors.cli.user").user,
+    "security": lambda: import_module("lexicast.actors.cli.security").security,
 }
 PROGRAMS: Final = ("demo", "spark", "channel", "export")
 

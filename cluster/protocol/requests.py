@@ -138,6 +138,8 @@ CLIENT: Final[dict[str, Fields]] = {
     "brokers": (),
     "node_drain": (name_text, truth),
     "node_remove": (name_text,),
+    "security_give": (either(nothing, data), either(nothing, data)),
+    "security_refuse": (name_text,),
     "clients": (whole_number(1),),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1), _where),
     "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR), _where),

@@ -38,7 +38,7 @@ async def test_a_will_is_published_until_it_is_taken_or_given_up(
     monkeypatch.setattr(wills_module, "TRIES", 5)
     disk = FullDisk(refusals)
     publisher = WillPublisher(cast(Coordinators, disk))
-    publisher.publish_kept("client", WILL)
+    publisher.publish_kept("client", WILL, "")
     for _ in range(50):
         await asyncio.sleep(0)
     assert disk.asked == asked
@@ -50,7 +50,7 @@ async def test_not_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(10**9)
     publisher = WillPublisher(cast(Coordinators, disk))
     for _ in range(5):
-        publisher.publish_kept("client", WILL)
+        publisher.publish_kept("client", WILL, "")
     for _ in range(5):
         await asyncio.sleep(0)
     assert disk.asked == 5
