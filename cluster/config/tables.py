@@ -142,6 +142,7 @@ class SecurityConfig(_Table):
 
     password_file: str = knob("")
     acl_file: str = knob("")
+    insecure: bool = knob(False)
     hashing_threads: int = knob(2, 1, 64)
     hashing_waiting_max: int = knob(1_000, 1, 1_000_000)
 
