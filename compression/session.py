@@ -188,7 +188,11 @@ class ClientSession(Generic[Item]):
 
     def _against_past(self, topic: bytes, payload: bytes, history: HistoryWriter) -> bytes:
         frame = history.frame(payload)
-        sent = _RAW_TAG + payload if frame is None else _HISTORY + frame
+        if frame is None:
+            encoding, _, data = self._recoder.encode(payload)
+            sent = bytes((encoding,)) + data
+        else:
+            sent = _HISTORY + frame
         self.sent.add(self._family(topic, Encoded(RAW, None, b"")), len(payload), len(sent))
         return sent
 
@@ -203,12 +207,13 @@ class ClientSession(Generic[Item]):
         except DictionaryError as error:
             return [Fail(item, error)]
         if not self._waiting and self._held(encoded):
-            return [self._deliver(item, topic, encoded, self._streams)]
+            return [self._deliver(_Waiting(item, topic, encoded, now_s, self._streams))]
         self._waiting.append(_Waiting(item, topic, encoded, now_s + self._fetch_s, self._streams))
         self._waiting_bytes += len(encoded.data)
         steps: list[Step[Item]] = [*self._fetches(topic, encoded)]
+        steps += self._drain()  # what there was no room for before
         while len(self._waiting) > self._waiting_max or self._waiting_bytes > self._waiting_bytes_max:
-            steps += [self._fail_first("too many messages wait for it"), *self._drain()]
+            steps += [self._give_first("too many messages wait for it"), *self._drain()]
         return steps
 
     def _taken(self, payload: bytes) -> Encoded:
@@ -219,9 +224,9 @@ class ClientSession(Generic[Item]):
 
     def tick(self, now_s: float) -> list[Step[Item]]:
         """Let time pass: messages whose dictionary did not come in time fail."""
-        steps: list[Step[Item]] = []
+        steps = self._drain()
         while self._waiting and self._waiting[0].until <= now_s:
-            steps += [self._fail_first(f"it did not come within {self._fetch_s:g} s"), *self._drain()]
+            steps += [self._give_first(f"it did not come within {self._fetch_s:g} s"), *self._drain()]
         return steps
 
     def _control(self, topic: bytes, payload: bytes) -> list[Step[Item]]:
@@ -250,19 +255,21 @@ class ClientSession(Generic[Item]):
         self._map.add(dictionary)
 
     def _drain(self) -> list[Step[Item]]:
-        """Deliver what can be delivered, in order."""
+        """Deliver what can be delivered, in order, as much as there is room for at once."""
         steps: list[Step[Item]] = []
-        while self._waiting and self._held(self._waiting[0].encoded):
-            first = self._pop()
-            steps.append(self._deliver(first.item, first.topic, first.encoded, first.streams))
+        room = self._recoder.room()
+        while self._waiting and room.left_bytes > 0 and self._held(self._waiting[0].encoded):
+            step = self._deliver(self._pop())
+            if isinstance(step, Deliver):
+                room.take(len(step.payload))
+            steps.append(step)
         if not self._waiting:
             steps += [Release(topic) for topic in self._fetched]
             self._fetched.clear()
         return steps
 
-    def _deliver(
-        self, item: Item, topic: bytes, encoded: Encoded, streams: StreamReaders | None
-    ) -> Deliver[Item] | Fail[Item]:
+    def _deliver(self, waiting: _Waiting[Item]) -> Deliver[Item] | Fail[Item]:
+        item, topic, encoded, _, streams = waiting
         try:
             if encoded.encoding == STREAM_TAG and streams is not None:
                 payload = streams.decode(topic, encoded.data)
@@ -292,15 +299,12 @@ class ClientSession(Generic[Item]):
         label = f"family {family}, dictionary {first.encoded.dictionary or 0:016x}"
         return Fail(first.item, DictionaryError(f"{label}: a message needs it and {reason}"))
 
+    def _give_first(self, reason: str) -> Fail[Item] | Deliver[Item]:
+        """The first one that waits: delivered if it can be, else failed."""
+        return self._deliver(self._pop()) if self._held(self._waiting[0].encoded) else self._fail_first(reason)
+
     def _give_up(self, reason: str) -> list[Fail[Item] | Deliver[Item]]:
-        steps: list[Fail[Item] | Deliver[Item]] = []
-        while self._waiting:
-            if self._held(self._waiting[0].encoded):
-                first = self._pop()
-                steps.append(self._deliver(first.item, first.topic, first.encoded, first.streams))
-            else:
-                steps.append(self._fail_first(reason))
-        return steps
+        return [self._give_first(reason) for _ in range(len(self._waiting))]
 
     def _pop(self) -> _Waiting[Item]:
         first = self._waiting.popleft()

@@ -58,6 +58,7 @@ from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 
 from .codecs import PAYLOAD_BYTES_MAX, Codec, Deflate
 from .dictionary import Dictionary
+from .opening import AT_ONCE_BYTES_MAX, NoRoomError, Room
 
 USER_PROPERTY: Final = ("sdc", "1")
 ALIAS_TOPIC: Final = DICTIONARY_PREFIX + b"alias"
@@ -293,26 +294,56 @@ class Recoder:
     def __contains__(self, dictionary: object) -> bool:
         return dictionary in self._dictionaries
 
-    def to_raw(self, encoding: int, dictionary: int | None, data: bytes) -> bytes:
-        """The payload of a stored encoding. Raises DictionaryError: dictionary not held, or data not decompressable."""
+    def room(self, bytes_max: int = AT_ONCE_BYTES_MAX) -> Room:
+        """Room for the payloads of what came at once; one payload always fits in."""
+        return Room(max(bytes_max, self.payload_bytes_max))
+
+    def to_raw(self, encoding: int, dictionary: int | None, data: bytes, room: Room | None = None) -> bytes:
+        """The payload of a stored encoding. Raises DictionaryError: dictionary not held, data not decompressable, or no
+        `room` left for what it becomes."""
         if encoding == RAW:
             return data
-        return self._decoder(encoding, dictionary).decompress(data, bytes_max=self.payload_bytes_max)
+        decompress = self._decoder(encoding, dictionary).decompress
+        if room is None:
+            return decompress(data, bytes_max=self.payload_bytes_max)
+        limit = room.limit(self.payload_bytes_max)
+        try:
+            payload = decompress(data, bytes_max=limit)
+        except DictionaryError:
+            room.failed(len(data), limit, self.payload_bytes_max)
+            raise
+        room.take(len(payload))
+        return payload
 
-    def all_to_raw(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
-        """`to_raw` of a run of payloads that share their encoding."""
+    def all_to_raw(
+        self, encoding: int, dictionary: int | None, payloads: list[bytes], room: Room | None = None
+    ) -> list[bytes]:
+        """`to_raw` of a run of payloads that share their encoding. `room`: for all of them, untouched where one fails;
+        None: a new one."""
         if encoding == RAW:
             return payloads
         decompress, limit = self._decoder(encoding, dictionary).decompress, self.payload_bytes_max
-        return [decompress(data, bytes_max=limit) for data in payloads]
+        room = room or self.room()
+        left = room.left_bytes
+        raw: list[bytes] = []
+        for data in payloads:
+            if left < limit:
+                raise NoRoomError("there may be no room for all of them")
+            payload = decompress(data, bytes_max=limit)
+            left -= len(payload)
+            raw.append(payload)
+        room.left_bytes = left
+        return raw
 
     def each_to_raw(
-        self, encoding: int, dictionary: int | None, payloads: Iterable[bytes]
+        self, encoding: int, dictionary: int | None, payloads: Iterable[bytes], room: Room | None = None
     ) -> Iterator[bytes | DictionaryError]:
-        """`to_raw` of each payload of a run in which some are damaged: these give their errors."""
+        """`to_raw` of each payload of a run in which some are damaged: these give their errors. `room`: for all of
+        them; None: a new one."""
+        room = room or self.room()
         for data in payloads:
             try:
-                yield self.to_raw(encoding, dictionary, data)
+                yield self.to_raw(encoding, dictionary, data, room)
             except DictionaryError as error:
                 yield error
 

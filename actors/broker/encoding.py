@@ -23,6 +23,7 @@ from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import for_readers, select
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE, FamilySavings
+from lexicast.compression.opening import Room
 from lexicast.compression.topic_stream import FrameBatch
 from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
 
@@ -130,16 +131,17 @@ class BlockView:
         return self._payloads
 
     def raw(self, recoder: Recoder) -> list[bytes | None]:
-        """The payloads decompressed; None for one whose dictionary is missing or that is damaged."""
+        """The payloads decompressed; None for one whose dictionary is missing, that is damaged, or that would make of
+        all of them more than a `Room` has."""
         if self._raw is None:
             meta, stored = self.block.meta, self.stored()
             if all([run.encoding == RAW for run in meta.runs]):
                 self._raw = list(stored)
             else:
-                self._raw = []
+                self._raw, room = [], recoder.room()
                 for run in meta.runs:
                     at = len(self._raw)
-                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count])
+                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count], room)
         return self._raw
 
     def tagged(self, tagging: Tagging, instead: Instead = NOTHING_INSTEAD) -> TaggedBlock:
@@ -159,10 +161,10 @@ class BlockView:
         """`raw` of these runs alone."""
         if self._raw is not None:
             return self.of_runs(self._raw, runs)
-        meta, stored = self.block.meta, self.stored()
+        meta, stored, room = self.block.meta, self.stored(), recoder.room()
         raw: list[bytes | None] = []
         for index in runs:
-            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]))
+            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]), room)
         return raw
 
     def of_runs(self, payloads: Sequence[T], runs: Iterable[int]) -> list[T]:
@@ -199,26 +201,28 @@ class BlockView:
         return run.expiry_ms > 0 and self.block.time_us + run.expiry_ms * 1000 <= self.now_us
 
 
-def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]) -> list[bytes | None]:
+def _raw_run(
+    recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes], room: Room
+) -> list[bytes | None]:
     if run.encoding == RAW:
         return list(stored)
     dictionary = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
-    return _decompressed(recoder, run.encoding, dictionary, stored)
+    return _decompressed(recoder, run.encoding, dictionary, stored, room)
 
 
 def _decompressed(
-    recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None]
+    recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None], room: Room
 ) -> list[bytes | None]:
     encoding = min(encoding, FIRST_DICTIONARY)
     if len(stored) > 1 and None not in stored:
         try:
-            return [*recoder.all_to_raw(encoding, dictionary, cast("list[bytes]", stored))]
+            return [*recoder.all_to_raw(encoding, dictionary, cast("list[bytes]", stored), room)]
         except DictionaryError:
             pass  # some of them, perhaps
     raw: list[bytes | None] = []
     for payload in stored:
         try:
-            raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload))
+            raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload, room))
         except DictionaryError:
             raw.append(None)
     return raw
@@ -312,9 +316,12 @@ class Encoder:
         """What dictionary-aware sessions get, in one of its forms."""
         return view.tagged(self._tagging, instead)
 
-    def decompressed(self, encoding: int, dictionary: int | None, stored: list[bytes | None]) -> list[bytes | None]:
-        """Payloads as plain sessions get them; None for one whose dictionary is missing or that is damaged."""
-        return _decompressed(self._recoder, encoding, dictionary, stored)
+    def decompressed(
+        self, encoding: int, dictionary: int | None, stored: list[bytes | None], room: Room | None = None
+    ) -> list[bytes | None]:
+        """Payloads as plain sessions get them; None for one whose dictionary is missing, that is damaged, or for which
+        there is no `room` (None: a new one)."""
+        return _decompressed(self._recoder, encoding, dictionary, stored, room or self._recoder.room())
 
     def tagged(self, view: BlockView) -> list[bytes | None]:
         """What dictionary-aware subscribers get as payloads."""

@@ -238,15 +238,17 @@ class Client:
         left = limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
-                messages = await self.internals.decoder.decode_all(block)
-                for message in messages if left is None else messages[:left]:
-                    if message.damaged:
-                        self.internals.undecodable += 1
-                    yield message
-                if left is not None:
-                    left -= min(left, len(messages))
-                    if left == 0:
-                        return
+                at = block.first
+                while at <= block.last:
+                    messages, _, at = await self.internals.decoder.decode_all(block, at)
+                    for message in messages if left is None else messages[:left]:
+                        if message.damaged:
+                            self.internals.undecodable += 1
+                        yield message
+                    if left is not None:
+                        left -= min(left, len(messages))
+                        if left == 0:
+                            return
 
     async def count(
         self,

@@ -134,6 +134,8 @@ class SubscriptionFeed:
         self._pages: HistoryPages | None = None
         self._ended = False
         self._turn = 0
+        # For what is taken at once.
+        self._room = host.decoder.room()
         self._arrived = asyncio.Event()
         self.dropped = 0
         self.repeats = 0
@@ -208,13 +210,17 @@ class SubscriptionFeed:
             low = self._stream == 0 and not self._ended and self._buffered < self._buffer_bytes // 2
             if low or not self._buffer:
                 await self._fill()
+            self._room = self._host.decoder.room()
             if self._buffer and (messages := await self._decode()):
                 self._turn += len(messages)
                 return messages
 
     async def add_at_hand(self, messages: list[Message], most: int) -> None:
         """Add to `messages` what is in the buffer, until there are `most`; then all of it has been given."""
-        while self._buffer and self._error is None and not self._closed and len(messages) < most:
+        room = self._room
+        while (
+            self._buffer and self._error is None and not self._closed and len(messages) < most and room.left_bytes > 0
+        ):
             messages += await self._decode()
         self.finish()
 
@@ -253,7 +259,9 @@ class SubscriptionFeed:
             self._pieces.append((block.group, block.last + 1))
             return []
         try:
-            decoded = await self._host.decoder.decode(block, start, retain=cut is not None, frames=piece.frames)
+            decoded = await self._host.decoder.decode(
+                block, start, retain=cut is not None, frames=piece.frames, room=self._room
+            )
         except PeerError:
             self._drop_first(piece)
             raise
@@ -261,7 +269,7 @@ class SubscriptionFeed:
         if self._closed:
             return []
         self._error = decoded.error
-        if decoded.error is not None and decoded.resume <= block.last:
+        if decoded.resume <= block.last:
             self._buffer.appendleft(piece._replace(start=decoded.resume))
             self._buffered += piece.size
         if cut is None:

@@ -23,6 +23,7 @@ from lexicast.cluster.properties import carried
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
 from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.link_history import HistoryReader
+from lexicast.compression.opening import Room
 from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, Bindings
 
 from ..broker.pipelines.entries import Done
@@ -86,6 +87,7 @@ class Publishing:
         "_history",
         "_line",
         "_refused",
+        "_room",
         "_services",
         "_session",
         "_slots",
@@ -110,6 +112,7 @@ class Publishing:
         self._aliases = Bindings() if subscriber.kind.aware else None
         # What came as frames of this link's own past; made with the first of them.
         self._history: HistoryReader | None = None
+        self._room: Room | None = None
         self._topics: set[bytes] = set()
         self.records = 0
 
@@ -221,16 +224,28 @@ class Publishing:
         history = self._history
         if history is None:
             history = self._history = HistoryReader()
-        limit = self._engine.recoder.payload_bytes_max
+        limit, room = self._engine.recoder.payload_bytes_max, self._room_of_read()
+        unfolded: list[bytes] = []
         try:
-            return [
-                bytes((RAW,)) + history.payload(payload[1:], bytes_max=limit)
-                if payload and payload[0] == HISTORY_TAG
-                else payload
-                for payload in payloads
-            ]
+            for payload in payloads:
+                if payload and payload[0] == HISTORY_TAG:
+                    payload = bytes((RAW,)) + history.payload(payload[1:], bytes_max=room.limit(limit))
+                    room.take(len(payload))
+                unfolded.append(payload)
         except DictionaryError as error:
-            raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            code = QUOTA_EXCEEDED if room.left_bytes < limit else PAYLOAD_FORMAT_INVALID
+            raise MqttProtocolError(code, "$sdc", str(error)) from None
+        return unfolded
+
+    def _room_of_read(self) -> Room:
+        """For what one read off the socket becomes."""
+        if self._room is None:
+            self._room = self._engine.recoder.room()
+            asyncio.get_running_loop().call_soon(self._read_over)
+        return self._room
+
+    def _read_over(self) -> None:
+        self._room = None
 
     def _account(
         self, topic: bytes, encoding: int, dictionary: int | None, payloads: list[bytes], mean_bytes: int

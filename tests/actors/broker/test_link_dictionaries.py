@@ -19,10 +19,12 @@ from lexicast.actors.client.client import Client
 from lexicast.actors.client.internals import ClientInternals
 from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.link.link import Link
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.cluster.blocks import PUBLICATIONS, Run
 from lexicast.cluster.protocol.messages import DICTIONARY
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic
+from lexicast.compression import link_history
 from lexicast.compression.codecs import ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import HistoryWriter
@@ -34,6 +36,7 @@ from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients,
 
 USER = 38
 PAYLOAD_FORMAT_INVALID = 0x99
+QUOTA_EXCEEDED = 0x97
 
 
 def reading(seed: int) -> bytes:
@@ -251,6 +254,19 @@ class TestPublishers:
         await client.publish("x/y", bytes((HISTORY_TAG,)) + frame)
         (farewell,) = [packet for packet in await client.closed() if isinstance(packet, Disconnect)]
         assert farewell.reason_code == PAYLOAD_FORMAT_INVALID
+
+    async def test_what_a_read_becomes_is_bounded(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        """160 KiB of frames that would be 160 MiB."""
+        monkeypatch.setattr(link_history, "RATIO_MAX", 1e9)
+        past, client = HistoryWriter(), (await device(there)).client
+        frames = [past.frame(bytes(4 << 20)) for _ in range(40)]
+        topic, packets = unique("bomb/").encode(), b""
+        for frame in frames:
+            assert frame is not None
+            packets += encode_packet(Publish(topic, bytes((HISTORY_TAG,)) + frame, 0, False, False, 0, None), 5)
+        client.send(packets)
+        (farewell,) = [packet for packet in await client.closed() if isinstance(packet, Disconnect)]
+        assert farewell.reason_code == QUOTA_EXCEEDED
 
 
 class TestSubscribers:
