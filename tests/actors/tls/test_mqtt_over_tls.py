@@ -301,7 +301,7 @@ async def test_plain_text_to_the_port_for_tls_and_the_other_way_round(
 async def test_old_tls_is_refused(cluster: Served, made: DevelopmentAuthority) -> None:
     context = client_context(made)
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     await refusal(tls_port(cluster), context)
     await eventually(lambda: failed(cluster).get("old TLS", 0) >= 1)
