@@ -46,7 +46,7 @@ class Coordination:
 class Follower:
     """A SecurityFollowing and what it had taken."""
 
-    def __init__(self, coordination: Coordination, **knobs: str) -> None:
+    def __init__(self, coordination: Coordination, **knobs: Any) -> None:
         calls: Any = coordination
         self.following = SecurityFollowing(SecurityConfig(**knobs), calls, self._take)
         self.taken: list[SecurityFiles] = []

@@ -114,7 +114,7 @@ async def test_a_damaged_row_is_no_absent_file(tmp_path: Path, key: bytes) -> No
         lmdb.open(str(tmp_path / FILE), subdir=False, map_size=MAP_BYTES) as environment,
         environment.begin(write=True) as transaction,
     ):
-        value = bytearray(transaction.get(key))
+        value = bytearray(transaction.get(key) or b"")
         value[-1] ^= 1
         transaction.put(key, bytes(value))
     with server(tmp_path) as again:

@@ -23,7 +23,7 @@ from ...support.harness import eventually
 from ...support.mqtt_harness import HOST, WAIT_S, Raw, Served, close_clients, served, unique
 
 LET_IN, CLIENT_ID_NOT_VALID, BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, RATE_EXCEEDED = 0x00, 0x85, 0x86, 0x87, 0x9F
-EXPIRES = {"_17": 3_600}
+EXPIRES: dict[str, Any] = {"_17": 3_600}
 
 
 def file_of(**secrets: tuple[str, str]) -> bytes:
