@@ -24,6 +24,7 @@ from .fanout import Fanout
 from .live_delivery import LiveDelivery
 from .matching.event_columns import EventColumns
 from .pipelines.stored_compression import StoredCompression
+from .security.rights import Rights
 from .streaming import Streamer
 from .subscriptions import Subscriptions
 
@@ -37,6 +38,7 @@ class BrokerEngine:
         self.groups = groups
         self.config = config
         self.clock = clock
+        self.rights = Rights()
         self.recoder = Recoder(payload_bytes_max=payload_bytes_max(config.mqtt.packet_bytes_max))
         self.aliases = AliasTable()
         opted_out = [name.encode() for name in config.compression.optout]
@@ -45,9 +47,10 @@ class BrokerEngine:
         self.dictionary_links = DictionaryLinks(self.dictionaries, self.recoder, self.encoder.savings)
         self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()
-        self.fanout = Fanout(config.broker.routes_max, self.streamer)
+        self.fanout = Fanout(config.broker.routes_max, self.streamer, self.rights)
+        self.rights.told.append(self.fanout.forget)
         self.predicates = PredicateTable()
-        self.content = ContentFanout(self.predicates, config.broker.routes_max)
+        self.content = ContentFanout(self.predicates, config.broker.routes_max, self.rights)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
         self.dictionary_fetching = DictionaryFetching(self.dictionaries, self.coordinators)
         cache = BlockCache(config.broker.cache_bytes_max)

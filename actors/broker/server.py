@@ -201,6 +201,7 @@ class BrokerServer:
 
     def _take_security(self, files: SecurityFiles, found: SecurityContents) -> None:
         """These are the users and the rules from now on. Raises ConfigError, and nothing has changed then."""
+        self.engine.rights.update(None if files.rules is None else files.rules.decode(), files.version)
         self.mqtt.logins.update(found.passwords, found.likenesses)
         self.mqtt.check_logins()
 
@@ -317,5 +318,6 @@ class BrokerServer:
             "links": engine.dictionary_links.totals([*self.mqtt.links(), *self.clients.links()])._asdict(),
             "content": engine.content.status(),
             "security": self._security.status(),
+            "rights": engine.rights.status(),
             "mqtt": self.mqtt.status(),
         }

@@ -19,6 +19,7 @@ from lexicast.cluster.selection import select_from
 from .content.choosing import chosen
 from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from .granted_filters import GrantedFilters
+from .security.rights import ClientRights
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
@@ -66,8 +67,11 @@ class Subscriber(GrantedFilters):
         "steps",
     )
 
-    def __init__(self, broker: SubscriberBroker, kind: Kind, drops: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self, broker: SubscriberBroker, kind: Kind, drops: bool = False, rights: ClientRights | None = None
+    ) -> None:
+        """`rights`: see `GrantedFilters`."""
+        super().__init__(rights)
         self.broker = broker
         self.kind = kind
         self.drops = drops

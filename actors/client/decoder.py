@@ -11,6 +11,7 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STR
 from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
 from lexicast.cluster.points_in_time import utc
 from lexicast.cluster.positions import Position
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.compression.dictionary import Held, shown
 from lexicast.compression.opening import NoRoomError, Room
 from lexicast.compression.topic_stream import StreamReaders
@@ -156,7 +157,7 @@ class Decoder:
                     full = len(mine) if len(mine) < wanted else None
                     if failed and not through:
                         mine = mine[: min(failed)]
-                publisher = meta.origins[run.origin] if run.origin >= 0 else None
+                publisher = publisher_of(meta.origins[run.origin]) if run.origin >= 0 else None
             except DictionaryError as error:
                 return Decoded(messages, error, max(offset, start))
             except IndexError as error:

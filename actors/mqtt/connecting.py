@@ -152,6 +152,8 @@ class Connecting:
         session.user = self._login.user
         session.expiry_s = self._expiry_s()
         session.will = self._will()
+        if session.will is not None:
+            self._check_will(session.user, client_id, session.will.topic)
         with self._services.sessions.opening(session):
             return await self._open(client_id, session)
 
@@ -221,6 +223,13 @@ class Connecting:
             self._services.dropped_dollar += 1
             return None
         return will
+
+    def _check_will(self, user: str, client_id: str, topic: bytes) -> None:
+        """Raises Refused where the client may not publish it. (When it is due, that is asked again.)"""
+        rights = self._engine.rights
+        if not rights.may_publish(user, client_id, topic):
+            rights.refuse("will", user, client_id, topic)
+            raise Refused(NOT_AUTHORIZED)
 
     # -- the session
 

@@ -87,6 +87,7 @@ class Publishing:
         "_history",
         "_line",
         "_refused",
+        "_rights",
         "_room",
         "_services",
         "_session",
@@ -105,6 +106,7 @@ class Publishing:
         self._write = subscriber.send
         self._session = subscriber.session
         self._subscriber = subscriber
+        self._rights = subscriber.rights
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
         # A publication of an MQTT 3.1.1 client is refused: its connection is about to end.
@@ -144,6 +146,10 @@ class Publishing:
         if topic.startswith(b"$"):
             self._publish_dollar(run, ids)
             return
+        if self._rights is not None and not self._rights.may_write(topic):
+            self._rights.refuse("publish", topic, len(payloads))
+            self._not_published(run.qos, ids, NOT_AUTHORIZED)
+            return
         flags = run.qos | (RETAIN if run.retain else 0)
         like: Like = NOTHING
         if run.properties:
@@ -169,9 +175,10 @@ class Publishing:
             done = self._expecting(flags & QOS_MASK, ids)
             if flags & QOS_MASK == 2:
                 mark = (session.uid, session.generation, ids)
-        pipeline = self._coordinators.publish(
-            topic, flags, payloads, session.client_id, done, mark, encoding, dictionary, *like
-        )
+        origin = session.client_id
+        if flags & RETAIN and self._rights is not None:
+            origin = self._rights.author()
+        pipeline = self._coordinators.publish(topic, flags, payloads, origin, done, mark, encoding, dictionary, *like)
         if pipeline.full:
             self._services.wait_for_room(self._line)
 
@@ -288,15 +295,19 @@ class Publishing:
             return
         self._services.dropped_dollar += len(run.payloads)
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
+        sys = run.topic.startswith(SYS_PREFIX)
+        self._not_published(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
+
+    def _not_published(self, qos: int, ids: list[int] | None, reason_code: int) -> None:
+        """Say that publications were dropped, as far as it can be said."""
         if ids is None:
             return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
         if self._session.version == V5:
-            sys = run.topic.startswith(SYS_PREFIX)
-            self._answer(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
+            self._answer(qos, ids, reason_code)
         else:
             # 3.1.1 has no negative answer: "a positive acknowledgement, according to the normal QoS rules, or close"
             # [MQTT-3.3.5-2]; a client that only tries is not worth a closed connection.
-            self._answer(run.qos, ids)
+            self._answer(qos, ids)
 
     def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS) -> None:
         """Acknowledge in its turn what nobody has to commit."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.wire import ALIAS_TOPIC
 
@@ -66,7 +67,7 @@ class MqttSubscriber(PacedSubscriber):
     def _connection_dictionaries(self) -> ConnectionDictionaries | None:
         if not self.kind.aware:
             return None
-        return self._engine.dictionary_links.connection(self.session.client_id, self.introduce)
+        return self._engine.dictionary_links.connection(self.session.client_id, self.introduce, self.rights)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
@@ -276,7 +277,8 @@ class MqttSubscriber(PacedSubscriber):
 
     def granted(self, origin: str | None, grant: Grant) -> Grant | None:
         """`granting` of what `origin` published."""
-        return grant.own if grant.no_local and origin == self.session.client_id else grant
+        own = grant.no_local and origin is not None and publisher_of(origin) == self.session.client_id
+        return grant.own if own else grant
 
     def _run(
         self, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None], offset: int, retained: bool
@@ -321,6 +323,8 @@ class MqttSubscriber(PacedSubscriber):
 
     def _send_retained(self, block: Block, granted: Grant) -> bool:
         """One retained publication; False when the window is used up."""
+        if self._is_withheld(block):
+            return True
         found = chosen(self.broker.view(block), (granted,) * len(block.meta.topics), self._engine.encoder)
         if found is None:
             return True
@@ -340,6 +344,15 @@ class MqttSubscriber(PacedSubscriber):
                 self._write_one(form, data, tags)
         return True
 
+    def _is_withheld(self, block: Block) -> bool:
+        """Whether what a feed brings may not be read, or was left by somebody who may not write it any more."""
+        meta, rights = block.meta, self._engine.rights
+        if not rights.restricted:
+            return False
+        run = meta.runs[0]
+        topic, author = meta.topics[run.topic], meta.origins[run.origin] if run.origin >= 0 else None
+        return self.grant(topic) is None or not rights.author_may_write(author, topic)
+
     def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:
         """Publications of an earlier connection, with DUP and their packet ids [MQTT-4.4.0-1]; `blocks` by position.
 
@@ -353,6 +366,9 @@ class MqttSubscriber(PacedSubscriber):
             view, run = self.broker.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
             granted = self.grant(topic)
+            if self.rights is not None and not self.rights.may_read(topic):
+                self.session.abandon([resend.packet_id])
+                continue
             if granted is not None and granted.chooses:
                 found = chosen(view, tuple(map(self.grant, block.meta.topics)), self._engine.encoder)
                 granted = None if found is None else found.grants[found.view.block.meta.runs[0].topic]

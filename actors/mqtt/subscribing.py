@@ -19,6 +19,7 @@ from ..loop.turns import Turns
 from .codec.packets import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
+    NOT_AUTHORIZED,
     QUOTA_EXCEEDED,
     SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
@@ -196,6 +197,10 @@ class _Subscribing:
         except TopicError as error:
             log.info("client %r: %s", session.client_id, error)
             return TOPIC_FILTER_INVALID
+        rights = subscriber.rights
+        if rights is not None and not rights.may_subscribe(name, window is not None and window.has_past):
+            rights.refuse("subscribe", name)
+            return NOT_AUTHORIZED
         if window is not None:
             return await _in_window(self._services, subscriber, name, _grant(options, identifier, where), window)
         subscribed = session.subscribe(name, options, identifier, where=where)

@@ -39,6 +39,7 @@ from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import DictionaryError, UsageError
 from lexicast.cluster.properties import USER_PROPERTY
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.compression.opening import Room
 from lexicast.compression.wire import Recoder
 
@@ -162,7 +163,7 @@ class _Collected:
         runs = np.array(flat, dtype=np.int64).reshape(-1, RUN_FIELDS)
         runs[:, _TOPIC] = self.topics.of(topics)[runs[:, _TOPIC]]
         # the last of the numbers is the one of "none": -1 finds it
-        runs[:, _ORIGIN] = self.origins.of([*origins_of(topics, origins), None])[runs[:, _ORIGIN]]
+        runs[:, _ORIGIN] = self.origins.of([*map(publisher_of, origins_of(topics, origins)), None])[runs[:, _ORIGIN]]
         plain = self.dictionaries.of([(RAW, None), (DEFLATE, None), *[(FIRST_DICTIONARY, id) for id in dictionaries]])
         runs[:, _ENCODING] = plain[runs[:, _ENCODING]]
         while len(self.topic_wanted) < len(self.topics.values):

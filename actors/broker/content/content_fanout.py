@@ -17,6 +17,7 @@ from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from ..encoding import BlockView, Encoder, Grant, Kind
 from ..granted_filters import join_grants
+from ..security.rights import Rights
 from ..subscriber import Subscriber
 from .choosing import Pick, choice_of
 from .giving import Cohort, Giving
@@ -69,9 +70,11 @@ class FilterSubscriptions:
 
 
 class ContentFanout:
-    """See the module's docstring. `topics_max`: of so many topics it is known which filters match."""
+    """See the module's docstring. `topics_max`: of so many topics it is known which filters match; `rights`: nobody
+    gets what it may not read, whatever its conditions."""
 
-    def __init__(self, predicates: PredicateTable, topics_max: int) -> None:
+    def __init__(self, predicates: PredicateTable, topics_max: int, rights: Rights | None = None) -> None:
+        self._rights = rights
         self.predicates = predicates
         self._topics_max = topics_max
         self._of_filters: dict[bytes, FilterSubscriptions] = {}
@@ -182,23 +185,44 @@ class ContentFanout:
             return 0
         hits = self._hits(view, encoder, concerned)
         giving = Giving(view, encoder)
+        hidden = self._hidden(view, encoder, hits) if self._rights is not None and self._rights.restricted else {}
         several: dict[Subscriber, list[Cohort]] = {}
         sent = 0
         for cohort, records in hits.items():
             alone = list[Subscriber]()
             for subscriber, filters in cohort.members.items():
-                if len(filters) == 1:
+                if len(filters) == 1 and subscriber not in hidden:
                     alone.append(subscriber)
                 else:
                     several.setdefault(subscriber, []).append(cohort)
             if alone:
                 sent += giving.of_one(cohort, records, alone)
-        shares: dict[tuple[Cohort, ...], list[Subscriber]] = {}
+        shares: dict[tuple[tuple[Cohort, ...], frozenset[int]], list[Subscriber]] = {}
         for subscriber, cohorts in several.items():
-            shares.setdefault(tuple(cohorts), []).append(subscriber)
-        for together, subscribers in shares.items():
-            sent += giving.of_several(_picks(together, hits), subscribers)
+            shares.setdefault((tuple(cohorts), hidden.get(subscriber, _NO_RECORDS)), []).append(subscriber)
+        for (together, left_out), subscribers in shares.items():
+            picks = [pick for pick in _picks(together, hits) if pick[0] not in left_out]
+            if picks:
+                sent += giving.of_several(picks, subscribers)
         return sent
+
+    @staticmethod
+    def _hidden(
+        view: BlockView, encoder: Encoder, hits: Mapping[Cohort, Sequence[int]]
+    ) -> dict[Subscriber, frozenset[int]]:
+        """The records that subscribers may not read, of those who may not read all that their conditions hold for."""
+        topics, runs = view.block.meta.topics, choice_of(view, encoder).runs
+        hidden: dict[Subscriber, frozenset[int]] = {}
+        for cohort, records in hits.items():
+            by_topic: dict[int, list[int]] = {}
+            for number in records:
+                by_topic.setdefault(runs[number].topic, []).append(number)
+            for subscriber in cohort.members:
+                rights = subscriber.rights
+                for topic, of_topic in by_topic.items():
+                    if rights is not None and not rights.may_read(topics[topic]):
+                        hidden[subscriber] = hidden.get(subscriber, _NO_RECORDS).union(of_topic)
+        return hidden
 
     def _hits(
         self, view: BlockView, encoder: Encoder, concerned: Sequence[tuple[FilterSubscriptions, ...]]
@@ -236,6 +260,7 @@ class ContentFanout:
 
 
 _NONE: dict[tuple[Kind, Grant], Cohort] = {}
+_NO_RECORDS: frozenset[int] = frozenset()
 
 
 def _picks(cohorts: Sequence[Cohort], hits: Mapping[Cohort, Sequence[int]]) -> list[Pick]:

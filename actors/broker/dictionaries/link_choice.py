@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lexicast.compression.wire import Recoder
 
     from ..encoding import EncodedBlock
+    from ..security.rights import ClientRights
     from .keeper import DictionaryKeeper
     from .tagging import Instead, SentBytes
 
@@ -42,16 +43,20 @@ class DictionaryLinks:
         self.published = FamilySavings()
         self._ended = LinkTotals()
 
-    def allows(self, client_id: str, family: bytes) -> bool:
-        """Whether a client's link may have dictionaries of a family: they hold pieces of its messages.
+    @staticmethod
+    def allows(rights: ClientRights | None, family: bytes, publishes: bool) -> bool:
+        """Whether a client's link may have dictionaries of a family, because of what it gets, or of what it publishes:
+        they hold pieces of its messages, so only where it may read, or publish to, all of the family.
 
-        The one place that says so. There are no read permissions yet, so everybody may.
+        The one place that says so. `rights` None: of a Python client, which may everything.
         """
-        return True
+        return rights is None or rights.may_have_dictionaries(family, publishes)
 
-    def connection(self, client_id: str, send: Callable[[Dictionary], None]) -> ConnectionDictionaries:
-        """A client has connected; `send` sends it a dictionary that it lacks."""
-        return ConnectionDictionaries(self, client_id, send)
+    def connection(
+        self, client_id: str, send: Callable[[Dictionary], None], rights: ClientRights | None = None
+    ) -> ConnectionDictionaries:
+        """A client has connected; `send` sends it a dictionary that it lacks; `rights`: see `allows`."""
+        return ConnectionDictionaries(self, client_id, send, rights)
 
     def ended(self, link: LinkDictionaries) -> None:
         """The client has gone; what its link got, paid and saved counts on."""
@@ -74,11 +79,17 @@ class ConnectionDictionaries:
     dictionaries as the last block named it, of which none was lacking; blocks name the same again and again.
     """
 
-    __slots__ = ("_client_id", "_links", "_send", "complete", "introductions", "link", "reads_fields", "reads_history")
+    __slots__ = ("_links", "_rights", "_send", "complete", "introductions", "link", "reads_fields", "reads_history")
 
-    def __init__(self, links: DictionaryLinks, client_id: str, send: Callable[[Dictionary], None]) -> None:
+    def __init__(
+        self,
+        links: DictionaryLinks,
+        client_id: str,
+        send: Callable[[Dictionary], None],
+        rights: ClientRights | None = None,
+    ) -> None:
         self._links = links
-        self._client_id = client_id
+        self._rights = rights
         self._send = send
         self.link = LinkDictionaries(threshold_of(client_id))
         self.introductions = Introductions()
@@ -135,7 +146,7 @@ class ConnectionDictionaries:
         newest = links.keeper.families.newest(family) or dictionary
         held = self.link.held(family)
         if held != newest.id:
-            self._offer(newest, links.delivered.share(newest.id, held))
+            self._offer(newest, links.delivered.share(newest.id, held), False)
         return self.link.held(family)
 
     def account(self, sent: SentBytes) -> None:
@@ -180,7 +191,7 @@ class ConnectionDictionaries:
         if links.published.wants(newest.id, used):
             with_newest = len(links.recoder.encode(raw(payloads[0]), newest).data)
             links.published.note(newest.id, used, 1, sizes // count, 1 + with_newest)
-        self._offer(newest, links.published.share(newest.id, used))
+        self._offer(newest, links.published.share(newest.id, used), True)
 
     def fetched(self, dictionary: Dictionary) -> None:
         """The client has asked for a dictionary that it needs, and is sent it."""
@@ -194,7 +205,7 @@ class ConnectionDictionaries:
             if dictionary is not None:
                 self.link.found(dictionary.family, id)
 
-    def _offer(self, newest: Dictionary, share: float) -> None:
+    def _offer(self, newest: Dictionary, share: float, publishes: bool) -> None:
         """Send a family's newest dictionary if that is due."""
         link, links = self.link, self._links
         if newest.codec == FIELDS and not self.reads_fields:
@@ -202,6 +213,8 @@ class ConnectionDictionaries:
         cost = len(newest.pack()) + BINDING_BYTES
         if self.introductions.knows(newest.id):
             link.found(newest.family, newest.id)
-        elif link.is_due(newest.family, newest.id, cost, share) and links.allows(self._client_id, newest.family):
+        elif link.is_due(newest.family, newest.id, cost, share) and links.allows(
+            self._rights, newest.family, publishes
+        ):
             link.take(newest.family, newest.id, cost, share)
             self._send(newest)

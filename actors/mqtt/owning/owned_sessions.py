@@ -115,7 +115,7 @@ class OwnedSessions:
         self._telling = FloorTelling(engine, self.owners, self._unsettled)
         self._order = SavingOrder()
         self._checking: dict[str, asyncio.Task[None]] = {}
-        self._wills = WillPublisher(engine.coordinators)
+        self._wills = WillPublisher(engine.coordinators, engine.rights)
         # What a home may ask, by method name.
         self.requests: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "session_yield": self._yield,

@@ -10,6 +10,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -154,6 +155,20 @@ async def learn(
 
     await asyncio.to_thread(lambda: there.run(announce()))
     return made
+
+
+@contextmanager
+def restricted(there: Served, rules: str) -> Iterator[None]:
+    """Meanwhile there are rules."""
+
+    async def take(text: str | None) -> None:
+        there.broker().engine.rights.update(text, 1)
+
+    there.run(take(rules))
+    try:
+        yield
+    finally:
+        there.run(take(None))
 
 
 class TestPublishers:
@@ -367,17 +382,32 @@ class TestSubscribers:
         assert again.dictionaries == []
         assert again.tags[0] >= 2
 
-    async def test_nobody_gets_what_its_link_may_not_have(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-        topic = unique("secret/")
-        await learn(there, topic)
-        links = there.broker().engine.dictionary_links
-        monkeypatch.setattr(type(links), "allows", lambda links, client_id, family: family != topic.encode())
-        publisher, subscriber = await device(there), await old_device(there)
-        await subscriber.client.subscribe(topic)
-        messages = [reading(n) for n in range(100)]
-        await publisher.publish(topic, *messages)
-        assert await subscriber.take(100) == messages
-        assert publisher.dictionaries == subscriber.dictionaries == []
+    @pytest.mark.parametrize(
+        ("rules", "who"),
+        [
+            ("topic #", {"publisher", "subscriber"}),
+            ("topic BASE/+", {"publisher", "subscriber"}),
+            ("topic write #\ntopic read BASE/a", {"publisher"}),
+            ("topic write BASE/a\ntopic read #", {"subscriber"}),
+            ("topic #\ntopic deny BASE/b", set()),
+            ("topic BASE/a", set()),
+        ],
+    )
+    async def test_only_who_may_read_or_publish_to_all_of_a_family_gets_its_dictionary(
+        self, there: Served, rules: str, who: set[str]
+    ) -> None:
+        base = unique("secret/")
+        await learn(there, f"{base}/+")
+        with restricted(there, rules.replace("BASE", base)):
+            publisher, subscriber = await device(there), await old_device(there)
+            await subscriber.client.subscribe(f"{base}/a")
+            messages = [reading(n) for n in range(100)]
+            await publisher.publish(f"{base}/a", *messages)
+            assert await subscriber.take(100) == messages
+            await subscriber.client.subscribe(f"$sdc/{base}/+")  # nor as a retained message
+            await subscriber.look()
+        got = {"publisher": publisher.dictionaries, "subscriber": subscriber.dictionaries}
+        assert {name for name, dictionaries in got.items() if dictionaries} == who
 
 
 class TestPythonClients:

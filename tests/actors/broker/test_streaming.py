@@ -26,6 +26,7 @@ from lexicast.actors.broker.dictionaries.tagging import Instead
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.live_delivery import LiveWrites
+from lexicast.actors.broker.security.rights import ClientRights, Rights
 from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.client.decoder import Decoder, Frames
@@ -68,7 +69,9 @@ class AllAtOnce(DictionaryLinks):
     def __init__(self) -> None:
         """Nothing is accounted."""
 
-    def connection(self, client_id: str, send: Callable[[Dictionary], None]) -> ConnectionDictionaries:
+    def connection(
+        self, client_id: str, send: Callable[[Dictionary], None], rights: ClientRights | None = None
+    ) -> ConnectionDictionaries:
         return EveryDictionary(self, client_id, send)
 
 
@@ -92,6 +95,7 @@ class Broker:
         self.opted_out = OptedOut([SECRET])
         self.encoder = Encoder(self.recoder, self.aliases, self._newest, self.opted_out)
         self.dictionary_links = AllAtOnce()
+        self.rights = Rights()
         self.streamer = Streamer(self.recoder, self._newest, self.opted_out, records_per_s)
         self.subscriptions = self
         self.live = SimpleNamespace(writes=LiveWrites())
