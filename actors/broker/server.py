@@ -80,6 +80,7 @@ class BrokerServer:
                 "brokers": self._tell_brokers,
                 "node_drain": coordination.drain_node,
                 "node_remove": coordination.remove_node,
+                "tls_reload": self.mqtt.reload_certificates,
                 "security_give": coordination.give_security,
                 "security_refuse": coordination.refuse_security,
             },

@@ -232,6 +232,10 @@ class MqttListener:
         for connection in list(self.connections):
             connection.transport.abort()
 
+    async def reload_certificates(self) -> str:
+        """Take the files of [tls] as they are now; "", or why they cannot be used."""
+        return "it has no port for TLS (mqtt.tls_port)" if self.tls is None else self.tls.reload()
+
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
         services = self._services

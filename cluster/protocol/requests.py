@@ -138,6 +138,7 @@ CLIENT: Final[dict[str, Fields]] = {
     "brokers": (),
     "node_drain": (name_text, truth),
     "node_remove": (name_text,),
+    "tls_reload": (),
     "security_give": (either(nothing, data), either(nothing, data)),
     "security_refuse": (name_text,),
     "clients": (whole_number(1),),
