@@ -40,7 +40,9 @@ OFFSETS: Final = each(OFFSET)
 
 def _since(value: Any) -> bool:
     """A point in the past: see `client_messages.WireSince`; of an unknown kind is the caller's mistake."""
-    return value is None or (type(value) is tuple and len(value) == 2 and _START.get(value[0], _unknown)(value[1]))
+    if type(value) is not tuple or len(value) != 2 or type(value[0]) is not str:
+        return value is None
+    return _START.get(value[0], _unknown)(value[1])
 
 
 def _unknown(value: Any) -> bool:
