@@ -9,9 +9,11 @@ topic filter (`devices/+/telemetry`), and each topic belongs to one, by the firs
 
 A level **looks like an id** when it is a number, has 8 or more hexadecimal digits, is a UUID, or mixes letters and
 digits in 5 or more characters. Shorter mixtures (`co2`, `pm25`, `v1`) are mostly names of things; where they are many
-they are learned. A level **is learned to vary** when more than `values_max` distinct values were seen below the same
-parent: then it is `+` for good. The tree of values is bounded by `nodes_max`; where there is no room for a new value
-it becomes `+`.
+they are learned. The first `boundary_levels` levels are as they are, whatever they look like: they say whose topics
+these are (a tenant), and what one must not read of another is not in one dictionary. A topic for whose tenant there is
+no room in the tree has no family. A level **is learned to vary** when more than `values_max` distinct values were seen
+below the same parent: then it is `+` for good. The tree of values is bounded by `nodes_max`; where there is no room for
+a new value it becomes `+`.
 
 What is learned depends on the topics seen, so two brokers may disagree for a while. Nothing depends on their
 agreement: a dictionary carries its family's filter, and publishers choose among the announced dictionaries
@@ -52,6 +54,12 @@ def looks_like_id(level: bytes) -> bool:
     return len(level) > LEVEL_BYTES_MAX or _ID.fullmatch(level) is not None
 
 
+def crosses(family: bytes, boundary_levels: int) -> bool:
+    """Whether a family's topics differ in their first levels: it would hold pieces of several tenants' payloads."""
+    levels = family.split(b"/", boundary_levels)[:boundary_levels]
+    return b"+" in levels or b"#" in levels
+
+
 class Families:
     """Assigns topics to families and learns from those it sees. Deterministic: same topics, same order, same answer."""
 
@@ -62,9 +70,11 @@ class Families:
         opted_out: Iterable[bytes] = (),
         values_max: int = VALUES_MAX,
         nodes_max: int = NODES_MAX,
+        boundary_levels: int = 0,
     ) -> None:
-        """Raises TopicError when a filter is not one."""
-        self._filters = tuple(filters)
+        """Filters that cross the boundary are left out. Raises TopicError when a filter is not one."""
+        self._boundary_levels = boundary_levels
+        self._filters = tuple([filter for filter in filters if not crosses(filter, boundary_levels)])
         self._opted_out = tuple(opted_out)
         for filter in (*self._filters, *self._opted_out):
             check_filter(filter)
@@ -93,10 +103,15 @@ class Families:
         family = self._learned(topic.split(b"/"))
         return None if family == _RESERVED else family
 
-    def _learned(self, levels: list[bytes]) -> bytes:
-        node, family = self._root, []
-        for level in levels[:LEVELS_MAX]:
-            name = b"+" if looks_like_id(level) else self._name(node, level)
+    def _learned(self, levels: list[bytes]) -> bytes | None:
+        node, family, boundary = self._root, list[bytes](), self._boundary_levels
+        for at, level in enumerate(levels[:LEVELS_MAX]):
+            if at < boundary:
+                if not self._remember(node, level):
+                    return None
+                name = level
+            else:
+                name = b"+" if looks_like_id(level) else self._name(node, level)
             family.append(name)
             node = node.child(name)
         if len(levels) > LEVELS_MAX:
@@ -114,11 +129,16 @@ class Families:
             self._nodes_left += node.merge()
             self._cache.clear()  # topics answered with the literal level belong to the merged family from now on
             return b"+"
-        if self._nodes_left <= 0:
-            return b"+"
-        self._nodes_left -= 1
-        node.children[level] = _Node()
-        return level
+        return level if self._remember(node, level) else b"+"
+
+    def _remember(self, node: _Node, level: bytes) -> bool:
+        """Have a value below `node`; False where there is no room for it."""
+        if level not in node.children:
+            if self._nodes_left <= 0:
+                return False
+            self._nodes_left -= 1
+            node.children[level] = _Node()
+        return True
 
 
 class _Node:

@@ -307,6 +307,12 @@ class TopicStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def forget(self, topic: bytes) -> None:
+        """End the topic's stream, if it has one: the next one has nothing of its past."""
+        place = self._streams.pop(topic, None)
+        if place is not None:
+            self._slots.append(place.slot)
+
     def takes(self, topic: bytes, messages: int, dictionary: Dictionary | None, now_us: int) -> bool:
         """Whether the topic's next batch, of so many messages, goes as frames: to be asked once before `encode`.
 

@@ -42,7 +42,7 @@ class BrokerEngine:
         self.recoder = Recoder(payload_bytes_max=payload_bytes_max(config.mqtt.packet_bytes_max))
         self.aliases = AliasTable()
         opted_out = [name.encode() for name in config.compression.optout]
-        self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
+        self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out, config.compression.boundary_levels)
         self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
         self.dictionary_links = DictionaryLinks(self.dictionaries, self.recoder, self.encoder.savings)
         self.stored_compression = self._stored_compression()
@@ -90,7 +90,7 @@ class BrokerEngine:
         if not (compression.enabled and compression.stream_records_per_s):
             return None
         newest, opted_out = self.dictionaries.newest, self.dictionaries.opted_out
-        return Streamer(self.recoder, newest, opted_out, compression.stream_records_per_s)
+        return Streamer(self.recoder, newest, opted_out, compression.stream_records_per_s, self.config.has_users)
 
     async def close(self) -> None:
         """End all links."""

@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lexicast.cluster.blocks import Meta
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 from lexicast.compression.topic_stream import TopicStreams
 from lexicast.compression.wire import Recoder
 
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
 from .encoding import BlockView, EncodedBlock, Encoder, Grants, Kind
+from .topic_publishers import TopicPublishers
 
 if TYPE_CHECKING:
     from .subscriber import Subscriber
@@ -52,16 +55,33 @@ class Pace:
         self._left -= sum([1 + len(payload) // UNIT_BYTES for payload in payloads])
 
 
+def publisher(meta: Meta, run: int) -> str | None:
+    """Who published a run, by client id; None: unknown."""
+    at = meta.runs[run].origin
+    if not 0 <= at < len(meta.origins):
+        return None
+    return publisher_of(meta.origins[at])
+
+
 class Streamer:
     """Makes the frames of one broker."""
 
-    def __init__(self, recoder: Recoder, newest: NewestDictionary, opted_out: IsOptedOut, records_per_s: int) -> None:
-        """`records_per_s`: how many may be made, one of more than 1 KiB counting as several."""
+    def __init__(
+        self,
+        recoder: Recoder,
+        newest: NewestDictionary,
+        opted_out: IsOptedOut,
+        records_per_s: int,
+        users: bool = False,
+    ) -> None:
+        """`records_per_s`: how many may be made, one of more than 1 KiB counting as several. `users`: clients log in,
+        so a stream holds what one of them publishes (`topic_publishers`)."""
         self._recoder = recoder
         self._newest = newest
         self._opted_out = opted_out
         self._pace = Pace(records_per_s)
         self._streams = TopicStreams()
+        self._publishers = TopicPublishers(self._streams.forget) if users else None
         self.records = 0
 
     def stream(self, view: BlockView, encoder: Encoder, topics: Collection[int], tagged: bool) -> None:
@@ -85,6 +105,8 @@ class Streamer:
         name = meta.topics[topic]
         count = sum([meta.runs[index].count for index in runs])
         if name.startswith(DICTIONARY_PREFIX) or self._opted_out(name) or not self._pace.allows(count, now_us):
+            return False
+        if self._publishers is not None and not self._publishers.one(name, [publisher(meta, at) for at in runs]):
             return False
         return self._streams.takes(name, count, self._newest(name), now_us)
 

@@ -84,7 +84,9 @@ class SamplingServer:
         self._make = maintenance
         self._audience = audience or self._ask_broker
         self._families = Families(
-            [name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout]
+            [name.encode() for name in config.families],
+            opted_out=[name.encode() for name in config.optout],
+            boundary_levels=config.boundary_levels,
         )
         self._ring = Ring([client.client_id])
         self._mine: dict[bytes, bool] = {}

@@ -208,7 +208,7 @@ class ConnectionDictionaries:
     def _offer(self, newest: Dictionary, share: float, publishes: bool) -> None:
         """Send a family's newest dictionary if that is due."""
         link, links = self.link, self._links
-        if newest.codec == FIELDS and not self.reads_fields:
+        if (newest.codec == FIELDS and not self.reads_fields) or links.keeper.crosses(newest.family):
             return
         cost = len(newest.pack()) + BINDING_BYTES
         if self.introductions.knows(newest.id):
