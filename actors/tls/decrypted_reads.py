@@ -28,7 +28,7 @@ class DecryptedReads(asyncio.BufferedProtocol):
         """The handshake is done."""
         self._protocol.connection_made(transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # type: ignore[override] # typeshed: bytearray
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
         return self._buffer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from typing import Final
+from typing import Any, Final
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 READ_BYTES: Final = 256 * 1024
@@ -30,6 +30,7 @@ class TlsSocket:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = _context(cafile)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._read: Any = self._tls.read  # typeshed knows no memoryview to read into, nor that it gives a number then
         sock.settimeout(HANDSHAKE_TIMEOUT_S)
         while not self._shaken():
             self._sock.sendall(self._outgoing.read())
@@ -72,7 +73,7 @@ class TlsSocket:
         total = 0
         try:
             while self._incoming.pending or self._tls.pending():
-                got = self._tls.read(len(view) - total, view[total:])  # type: ignore[arg-type] # typeshed: bytearray
+                got: int = self._read(len(view) - total, view[total:])
                 if not got:
                     break
                 total += got

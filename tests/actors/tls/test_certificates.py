@@ -163,7 +163,7 @@ def test_a_client_name_is_no_path(made: DevelopmentAuthority, name: str) -> None
 
 def test_actors_get_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/elsewhere")
     given = Config().replaced(tls__certificate="a.crt", tls__key="~/a.key")
     config = with_whole_paths(given).tls
-    assert (config.certificate, config.key, config.crl) == (str(tmp_path / "a.crt"), "/home/somebody/a.key", "")
+    assert (config.certificate, config.key, config.crl) == (str(tmp_path / "a.crt"), "/elsewhere/a.key", "")

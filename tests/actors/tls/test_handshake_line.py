@@ -32,9 +32,9 @@ def test_addresses_that_wait_take_turns() -> None:
     for key, address in enumerate([A, A, A, B, C]):
         line.arrive(key, address)
     order = []
-    while key := begun(line):
-        order += key
-        line.end(key[0])
+    while started := begun(line):
+        order += started
+        line.end(started[0])
     assert order == [0, 3, 4, 1, 2]
 
 

@@ -267,7 +267,7 @@ async def test_the_port_without_tls_asks_for_no_certificate_but_for_users(asking
 
 
 async def test_a_certificate_may_be_optional_and_the_whole_subject_a_user(made: DevelopmentAuthority) -> None:
-    knobs = {"tls__user_from": "subject", "mqtt__allow_anonymous": "loopback"}
+    knobs: dict[str, Any] = {"tls__user_from": "subject", "mqtt__allow_anonymous": "loopback"}
     with served_by_tls(made, "optional", **knobs) as running:
         for shown, user in (("sensor-17", "CN=sensor-17"), ("", "")):
             name = unique()
@@ -310,7 +310,8 @@ async def test_old_tls_is_refused(cluster: Served, made: DevelopmentAuthority) -
 async def test_stalled_handshakes_keep_nobody_out(made: DevelopmentAuthority) -> None:
     """Of one address 4 may be under way, 6 in all. 20 stall from one address: clients without TLS, and with TLS from
     another address, do not notice; one from the same address comes in when a stalled one has made way."""
-    knobs = {"tls__handshakes_max": 6, "tls__handshakes_per_address_max": 4, "mqtt__connect_timeout_s": 30.0}
+    knobs: dict[str, Any] = {"tls__handshakes_max": 6, "tls__handshakes_per_address_max": 4}
+    knobs["mqtt__connect_timeout_s"] = 30.0
     with served_by_tls(made, **knobs) as running:
         port, context = tls_port(running), client_context(made)
         stalled = [socket.create_connection((HOST, port)) for _ in range(20)]
