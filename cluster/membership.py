@@ -7,6 +7,7 @@ publications travel on links (`lexicast.actors.link.link`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -178,9 +179,7 @@ class OperatedCoordination(Coordination, Protocol):
         """The files of security."""
         ...
 
-    async def give_security(
-        self, passwords: bytes | None, rules: bytes | None, starting: bool = False
-    ) -> tuple[int, list[str]]:
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
         """These are the files of security from now on; returns their version, and what has changed. `starting`: the
         cluster starts with them, else there have to be as many as there were. Raises ConfigError, and leaves what is
         there; UsageError."""

@@ -29,7 +29,7 @@ from .link_sockets import LinkSockets
 from .matching.cell_reports import CellReports
 from .pipelines.pipeline import Pipeline
 from .python_clients.port import ClientPort
-from .security_following import SecurityFollowing
+from .security.following import SecurityFollowing
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class BrokerServer:
     def _take_security(self, files: SecurityFiles, found: SecurityContents) -> None:
         """These are the users and the rules from now on. Raises ConfigError, and nothing has changed then."""
         self.engine.rights.update(None if files.rules is None else files.rules.decode(), files.version)
-        self.mqtt.logins.update(found.passwords, found.likenesses)
+        self.mqtt.logins.update(found.passwords, found.likenesses, found.token_keys)
         self.mqtt.check_logins()
 
     def _elsewhere(self, members: Members) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 import typer
 
 from lexicast.cluster.errors import ConfigError, UnavailableError, UsageError
-from lexicast.cluster.security.files import TITLES
 
 from ..client.address import own_ray_address, resolver
 from ..launch.security_files import UnreadableError, read_security
@@ -86,7 +85,7 @@ async def _given(ask: Ask, said: dict[str, Any]) -> tuple[int, list[str]]:
         raise ConfigError(f"{error}; nothing has changed") from None
     for warning in read.warnings:
         typer.echo(f"lexicast: {warning}", err=True)
-    version, changed = await ask("security_give", *[getattr(read.files, kind) for kind in TITLES])
+    version, changed = await ask("security_give", read.files.given())
     return version, list(changed)
 
 

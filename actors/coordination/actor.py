@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,10 +147,8 @@ class CoordinationActor:
     async def security(self) -> SecurityFiles:
         return await (await self._serving()).security()
 
-    async def give_security(
-        self, passwords: bytes | None, rules: bytes | None, starting: bool = False
-    ) -> tuple[int, list[str]]:
-        return await (await self._serving()).give_security(passwords, rules, starting)
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
+        return await (await self._serving()).give_security(files, starting)
 
     async def restore_security(self, files: SecurityFiles) -> bool:
         return await (await self._serving()).restore_security(files)

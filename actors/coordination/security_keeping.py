@@ -47,7 +47,7 @@ class SecurityKeeping(ABC):
         if head is not None:
             found = {kind: self._load_file(kind, said) for kind, said in head["files"].items()}
             if None not in found.values():
-                self.security_files = SecurityFiles(head["version"], *[found.get(kind) for kind in TITLES])
+                self.security_files = SecurityFiles(head["version"], **found)
                 return
         if head is not None or self._registry.is_damaged(KEY):
             log.error("the files of security are damaged in the registry: brokers are asked for them")
@@ -63,16 +63,17 @@ class SecurityKeeping(ABC):
         """See `OperatedCoordination`; so are the next ones."""
         return self.security_files
 
-    async def give_security(
-        self, passwords: bytes | None, rules: bytes | None, starting: bool = False
-    ) -> tuple[int, list[str]]:
-        given, before = SecurityFiles(0, passwords, rules), self.security_files
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
+        if unknown := files.keys() - TITLES:
+            raise UsageError(f"{', '.join(sorted(unknown))}: of security there are {', '.join(TITLES)}")
+        given, before = SecurityFiles(0, **files), self.security_files
         told = await asyncio.to_thread(lambda: changes(contents(before), contents(given)))  # 60,000 users take 0.5 s
         known = self.security_files
         if known.version and not starting:
-            for kind, title in TITLES.items():
-                if (getattr(given, kind) is None) is not (getattr(known, kind) is None):
-                    raise UsageError(f"which files there are is decided when the cluster starts: restart it ({title})")
+            for kind in given.given().keys() ^ known.given().keys():
+                raise UsageError(
+                    f"which files there are is decided when the cluster starts: restart it ({TITLES[kind]})"
+                )
         if known.version and given == known._replace(version=0):
             self._registry.commit({REFUSED_KEY: None})
             return known.version, []
@@ -95,9 +96,8 @@ class SecurityKeeping(ABC):
 
     def _keep_security(self, files: SecurityFiles) -> None:
         rows: dict[str, Any] = dict.fromkeys(self._registry.items(f"{KEY}/"))
-        for kind in TITLES:
-            data = getattr(files, kind)
-            for at in range(0, len(data or b""), PIECE_BYTES):
+        for kind, data in files.given().items():
+            for at in range(0, len(data), PIECE_BYTES):
                 rows[_piece(kind, at // PIECE_BYTES)] = data[at : at + PIECE_BYTES]
         self._commit_version({**rows, KEY: _head(files), REFUSED_KEY: None})
         self.security_files = files
@@ -108,14 +108,13 @@ class SecurityKeeping(ABC):
         return {
             "version": files.version,
             "paths": dict(self.security_paths),
-            "bytes": {kind: len(data) for kind in TITLES if (data := getattr(files, kind)) is not None},
+            "bytes": {kind: len(data) for kind, data in files.given().items()},
             "refused": self._registry.get(REFUSED_KEY),
         }
 
 
 def _head(files: SecurityFiles) -> dict[str, Any]:
-    found = {kind: data for kind in TITLES if (data := getattr(files, kind)) is not None}
-    sizes = {kind: [digest_of(data), -(-len(data) // PIECE_BYTES)] for kind, data in found.items()}
+    sizes = {kind: [digest_of(data), -(-len(data) // PIECE_BYTES)] for kind, data in files.given().items()}
     return {"version": files.version, "files": sizes}
 
 

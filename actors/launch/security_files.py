@@ -5,13 +5,19 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
-from lexicast.cluster.security.files import FILE_BYTES_MAX, TITLES, SecurityContents, SecurityFiles, contents
+from lexicast.cluster.security.files import FILE_BYTES_MAX, TITLES, SecurityContents, SecurityFiles, contents, wanted
 
-KNOBS = {"passwords": "security.password_file", "rules": "security.acl_file"}
+KNOBS: Final = {
+    "passwords": "security.password_file",
+    "rules": "security.acl_file",
+    "token_keys": "security.jwt_key_file",
+}
+# Secrets: others who read a password file can guess at passwords.
+SECRET: Final = ("passwords", "token_keys")
 
 
 class UnreadableError(ConfigError):
@@ -28,11 +34,9 @@ class SecurityOnDisk(NamedTuple):
 
 def with_whole_security_paths(config: Config) -> Config:
     """The same with paths that mean the same in whatever folder: those of [security] as they are from here."""
-    security = config.security
     whole = {
-        f"security__{knob}": str(Path(path).expanduser().absolute())
-        for knob, path in (("password_file", security.password_file), ("acl_file", security.acl_file))
-        if path
+        KNOBS[kind].replace(".", "__"): str(Path(path).expanduser().absolute())
+        for kind, path in wanted(config.security).items()
     }
     return config.replaced(**whole) if whole else config
 
@@ -42,9 +46,9 @@ def read_security(paths: Mapping[str, str]) -> SecurityOnDisk:
     line."""
     found, warnings = {}, []
     for kind, path in paths.items():
-        found[kind], said = _read(KNOBS[kind], path)
+        found[kind], said = _read(kind, path)
         warnings += said
-    files = SecurityFiles(0, found.get("passwords"), found.get("rules"))
+    files = SecurityFiles(0, **found)
     try:
         return SecurityOnDisk(files, contents(files), tuple(warnings))
     except ConfigError as error:
@@ -58,7 +62,8 @@ def _with_paths(text: str, paths: Mapping[str, str]) -> str:
     return text
 
 
-def _read(knob: str, path: str) -> tuple[bytes, list[str]]:
+def _read(kind: str, path: str) -> tuple[bytes, list[str]]:
+    knob = KNOBS[kind]
     try:
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode):
@@ -67,5 +72,5 @@ def _read(knob: str, path: str) -> tuple[bytes, list[str]]:
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise UnreadableError(f"{knob} = '{path}' cannot be read: {error.strerror}") from None
-    others = bool(mode & stat.S_IROTH) and knob == KNOBS["passwords"]
+    others = bool(mode & stat.S_IROTH) and kind in SECRET
     return data, [f"{knob} = '{path}' can be read by every user of this machine: `chmod o-r` it"] if others else []

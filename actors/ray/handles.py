@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -207,10 +208,8 @@ class RayCoordination:
         files: SecurityFiles = await self._reference().call_retried("security")
         return files
 
-    async def give_security(
-        self, passwords: bytes | None, rules: bytes | None, starting: bool = False
-    ) -> tuple[int, list[str]]:
-        told: tuple[int, list[str]] = await self._reference().call_retried("give_security", passwords, rules, starting)
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
+        told: tuple[int, list[str]] = await self._reference().call_retried("give_security", dict(files), starting)
         return told
 
     async def restore_security(self, files: SecurityFiles) -> bool:

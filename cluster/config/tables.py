@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from ..errors import ConfigError
 from ..positions import DEFAULT_GROUPS
 from ..protocol.heartbeat import Beats
+from ..security.tokens import check_algorithms
 from .knobs import checked, closest, knob, parsed
 
 ENVIRONMENT_PREFIX = "LEXICAST_"
@@ -142,6 +143,11 @@ class SecurityConfig(_Table):
 
     password_file: str = knob("")
     acl_file: str = knob("")
+    jwt_key_file: str = knob("")
+    jwt_algorithms: tuple[str, ...] = knob(("RS256", "ES256", "EdDSA"))
+    jwt_user: str = knob("sub")
+    jwt_audience: str = knob("")
+    jwt_issuer: str = knob("")
     insecure: bool = knob(False)
     hashing_threads: int = knob(2, 1, 64)
     hashing_waiting_max: int = knob(1_000, 1, 1_000_000)
@@ -149,7 +155,7 @@ class SecurityConfig(_Table):
     @property
     def has_users(self) -> bool:
         """Whether somebody can log in."""
-        return bool(self.password_file)
+        return bool(self.password_file or self.jwt_key_file)
 
 
 @dataclass(frozen=True)
@@ -237,6 +243,8 @@ class Config:
                 f"cluster.min_copies = {self.cluster.min_copies} is more than cluster.copies = {self.cluster.copies}: "
                 "nothing would ever be acknowledged; lower it or raise the other"
             )
+        if self.security.jwt_key_file:
+            check_algorithms(self.security.jwt_algorithms)
         for family in self.compression.families:
             if set(family.split("/")[: self.compression.boundary_levels]) & {"+", "#"}:
                 raise ConfigError(

@@ -141,7 +141,7 @@ CLIENT: Final[dict[str, Fields]] = {
     "node_drain": (name_text, truth),
     "node_remove": (name_text,),
     "tls_reload": (),
-    "security_give": (either(nothing, data), either(nothing, data)),
+    "security_give": (mapping(name_text, data),),
     "security_refuse": (name_text,),
     "clients": (whole_number(1),),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1), _where),

@@ -18,22 +18,28 @@ from ..errors import ConfigError
 from .acl_file import AclRule, parse_acl
 from .likenesses import NO_LIKENESS, Likenesses, likenesses
 from .passwords import PASSWORDS_BYTES_MAX, Passwords, read_passwords
+from .tokens import TokenKey, read_token_keys
 
 # Of each file: what the coordination server's registry has room for, twice.
 FILE_BYTES_MAX: Final = PASSWORDS_BYTES_MAX
 # By the fields of SecurityFiles, how people call them; their knobs are in `wanted`.
-TITLES: Final = {"passwords": "password file", "rules": "acl file"}
+TITLES: Final = {"passwords": "password file", "rules": "acl file", "token_keys": "key file of tokens"}
 
 
 class SecurityFiles(NamedTuple):
     """The content of each file; None: the cluster has none of that kind."""
 
     version: int
-    passwords: bytes | None
-    rules: bytes | None
+    passwords: bytes | None = None
+    rules: bytes | None = None
+    token_keys: bytes | None = None
+
+    def given(self) -> dict[str, bytes]:
+        """Those that there are, by their fields."""
+        return {kind: data for kind in TITLES if (data := getattr(self, kind)) is not None}
 
 
-NOTHING_KNOWN: Final = SecurityFiles(0, None, None)
+NOTHING_KNOWN: Final = SecurityFiles(0)
 
 
 class SecurityContents(NamedTuple):
@@ -41,12 +47,13 @@ class SecurityContents(NamedTuple):
 
     passwords: Passwords | None
     rules: list[AclRule] | None
+    token_keys: list[TokenKey] | None = None
     likenesses: Likenesses = NO_LIKENESS
 
 
 def wanted(config: SecurityConfig) -> dict[str, str]:
     """The files that a configuration names: their paths, by the fields of SecurityFiles."""
-    named = {"passwords": config.password_file, "rules": config.acl_file}
+    named = {"passwords": config.password_file, "rules": config.acl_file, "token_keys": config.jwt_key_file}
     return {kind: path for kind, path in named.items() if path}
 
 
@@ -63,7 +70,8 @@ def contents(files: SecurityFiles) -> SecurityContents:
             raise ConfigError(f"the {title} has {len(data):,} bytes: at most {FILE_BYTES_MAX:,} are taken")
     passwords = None if files.passwords is None else _passwords(files.passwords)
     rules = None if files.rules is None else _rules(files.rules)
-    return SecurityContents(passwords, rules, likenesses(passwords or {}))
+    token_keys = None if files.token_keys is None else _token_keys(files.token_keys)
+    return SecurityContents(passwords, rules, token_keys, likenesses(passwords or {}))
 
 
 def _passwords(data: bytes) -> Passwords:
@@ -78,6 +86,13 @@ def _rules(data: bytes) -> list[AclRule]:
         return parse_acl(rules_text(data))
     except ConfigError as error:
         raise ConfigError(f"the acl file, {error}") from None
+
+
+def _token_keys(data: bytes) -> list[TokenKey]:
+    try:
+        return read_token_keys(data)
+    except ConfigError as error:
+        raise ConfigError(f"the key file of tokens, {error}") from None
 
 
 def rules_text(data: bytes) -> str:
@@ -99,6 +114,9 @@ def changes(before: SecurityContents, after: SecurityContents) -> list[str]:
     if before.rules != after.rules:
         old, new = before.rules or [], after.rules or []
         told.append(f"rules: {len(new):,}, where there were {len(old):,}")
+    old_keys, new_keys = ({key.fingerprint for key in side.token_keys or ()} for side in (before, after))
+    if old_keys != new_keys:
+        told.append(f"keys of tokens: {len(new_keys - old_keys)} added, {len(old_keys - new_keys)} removed")
     return told
 
 

@@ -97,7 +97,7 @@ class Served:
     async def _start(self) -> None:
         self.cluster = Cluster(self._folder, config=self._config, options=self._options)
         await self.cluster.start_coordinator()
-        await self.cluster.coordination.give_security(self._files.passwords, self._files.rules, True)
+        await self.cluster.coordination.give_security(self._files.given(), True)
         for name in self._names:
             await self.cluster.start_broker(name)
         for number in range(self._config.node.matchers):
@@ -133,14 +133,19 @@ def served(
     options: StoreOptions = STORE,
     passwords: bytes | None = None,
     rules: bytes | None = None,
+    token_keys: bytes | None = None,
     **knobs: Any,
 ) -> Iterator[Served]:
-    """A running cluster; `passwords`, `rules`: what is in its password and acl file, None: it has none; `knobs` as for
-    `Config.replaced`."""
-    named = {"security__password_file": passwords, "security__acl_file": rules}
+    """A running cluster; `passwords`, `rules`, `token_keys`: what is in its files of security, None: it has none;
+    `knobs` as for `Config.replaced`."""
+    named = {
+        "security__password_file": passwords,
+        "security__acl_file": rules,
+        "security__jwt_key_file": token_keys,
+    }
     config = Config().replaced(**{knob: "given" for knob, data in named.items() if data is not None}, **knobs)
     with tempfile.TemporaryDirectory(prefix="lexicast-test-") as folder:
-        running = Served(Path(folder), brokers, config, options, SecurityFiles(0, passwords, rules)).start()
+        running = Served(Path(folder), brokers, config, options, SecurityFiles(0, passwords, rules, token_keys)).start()
         try:
             yield running
         finally:

@@ -1,6 +1,7 @@
 """Who a client is, before its session is looked for: by its certificate, its name and password, or by its address.
 
     a certificate that names a user (tls.user_from)     that user; name and password are not looked at
+    a token as password (security.jwt_key_file)         whom it names; a user name has to be the same one
     a user name or a password, where there are users    they have to go together
                                where there are none     mqtt.credentials says what becomes of it
     neither                                             mqtt.allow_anonymous decides by the address (`admission`)
@@ -29,6 +30,7 @@ from lexicast.cluster.security.audit import AuditTrail
 from lexicast.cluster.security.back_off import BackOff
 from lexicast.cluster.security.likenesses import NO_LIKENESS, Likenesses
 from lexicast.cluster.security.passwords import PasswordHash, Passwords, parse_hash
+from lexicast.cluster.security.tokens import TokenKey, TokenRules, is_token, read_token
 
 from ...tls.identity import certified_user
 from ..admission import admission
@@ -46,12 +48,13 @@ CACHED_MAX: Final = 200_000
 
 CERTIFICATE: Final = "certificate"
 PASSWORD: Final = "password"
+TOKEN: Final = "token"
 
 
 class Login(NamedTuple):
     """What came of a CONNECT. `reason_code`: SUCCESS, or that with which it is refused. `user`: who has logged in
-    ("": nobody), `by` what, and with which row of the password file; `until_s`: when it ends, by the event loop's
-    clock."""
+    ("": nobody), `by` what, and with which `row` of the password file, or which key of tokens; `until_s`: when it ends,
+    by the monotonic clock."""
 
     reason_code: int
     user: str = ""
@@ -61,22 +64,37 @@ class Login(NamedTuple):
 
 
 class Logins:
-    """See the module's docstring. `counts`: what came of logins, by name."""
+    """See the module's docstring. `counts`: who was let in, by what; `refused`: who was not, by why."""
 
-    def __init__(self, config: Config, time_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: Config,
+        time_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`time_s`: monotonic, the event loop's; `wall_s`: since 1970, by which tokens end."""
         self._config = config
         self._time_s = time_s
+        self._wall_s = wall_s
         self._passwords: Passwords | None = None
+        self._token_keys: list[TokenKey] | None = None
+        security = config.security
+        self._token_rules = TokenRules(
+            security.jwt_algorithms, security.jwt_user, security.jwt_audience, security.jwt_issuer
+        )
         self._likenesses = NO_LIKENESS
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[str, bytes] = OrderedDict()
         self._back_off = BackOff()
         self._hashing = Hashing(config.security.hashing_threads, config.security.hashing_waiting_max)
         self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.audit = AuditTrail()
 
-    def update(self, passwords: Passwords | None, kinds: Likenesses) -> None:
-        """These are the users from now on (None: there are none). Then see who is still held (`holds`)."""
+    def update(self, passwords: Passwords | None, kinds: Likenesses, token_keys: list[TokenKey] | None = None) -> None:
+        """These are the users, and the keys of tokens, from now on (None: there are none). Then see who is still held
+        (`holds`)."""
+        self._token_keys = token_keys
         before, self._passwords, self._likenesses = self._passwords or {}, passwords, kinds
         now = passwords or {}
         for user in [user for user in self._right if before.get(user) != now.get(user)]:
@@ -84,13 +102,16 @@ class Logins:
 
     def holds(self, login: Login) -> bool:
         """Whether somebody who has logged in may stay."""
+        if login.by == TOKEN:
+            return any([key.fingerprint == login.row for key in self._token_keys or ()])
         if login.by != PASSWORD:
             return True
         return self._passwords is not None and self._passwords.get(login.user) == login.row
 
     def knows(self, user: str) -> bool:
         """Whether there may be such a user."""
-        return self._passwords is None or self._config.tls.user_from != "no" or user in self._passwords
+        others = self._config.security.jwt_key_file or self._config.tls.user_from != "no"
+        return self._passwords is None or bool(others) or user in self._passwords
 
     def check(
         self, connect: Connect, transport: asyncio.BaseTransport, is_gone: Callable[[], bool]
@@ -103,16 +124,32 @@ class Logins:
             return self._refused(BAD_USER_NAME_OR_PASSWORD, "a certificate that names nobody", connect, peer)
         if certified:
             return self._right_one(Login(SUCCESS, certified, CERTIFICATE))
-        users = self._passwords
-        if users is None and self._config.security.has_users:
+        users, keys = self._passwords, self._token_keys
+        if users is None and keys is None and self._config.security.has_users:
             return self._refused(SERVER_UNAVAILABLE, "users are not known yet", connect, peer)
-        if users is None or (connect.user_name is None and connect.password is None):
+        if (users is None and keys is None) or (connect.user_name is None and connect.password is None):
             code = admission(self._config, connect, peer, own)
             if code == SUCCESS:
                 self.counts["anonymous"] += 1
                 return Login(SUCCESS)
             return self._refused(code, "nobody has logged in", connect, peer)
-        return self._by_password(users, connect, peer, is_gone)
+        if keys is not None and connect.password is not None and is_token(connect.password):
+            return self._by_token(keys, connect.password, connect, peer)
+        return self._by_password(users or {}, connect, peer, is_gone)
+
+    def _by_token(self, keys: list[TokenKey], token: bytes, connect: Connect, peer: str) -> Login:
+        now_s = self._time_s()
+        if self._back_off.wait_s(peer, "", now_s):
+            return self._refused(CONNECTION_RATE_EXCEEDED, "too many failures", connect, peer)
+        try:
+            found = read_token(token, keys, self._token_rules, self._wall_s())
+            if connect.user_name and connect.user_name != found.user:
+                raise AuthenticationError("a token of another user")
+        except AuthenticationError as error:
+            self._back_off.failed(peer, "", now_s)
+            return self._refused(BAD_USER_NAME_OR_PASSWORD, str(error), connect, peer)
+        until_s = now_s + found.until_s - self._wall_s()
+        return self._right_one(Login(SUCCESS, found.user, TOKEN, found.fingerprint, until_s))
 
     def _by_password(
         self, users: Passwords, connect: Connect, peer: str, is_gone: Callable[[], bool]
@@ -170,7 +207,7 @@ class Logins:
         return login
 
     def _refused(self, code: int, why: str, connect: Connect, peer: str) -> Login:
-        self.counts[why] += 1
+        self.refused[why] += 1
         self.note("login_refused", why, connect.user_name or "", connect.client_id, peer)
         return Login(code)
 
@@ -184,7 +221,8 @@ class Logins:
             "users": None if self._passwords is None else len(self._passwords),
             "waiting": self._hashing.waiting,
             "held_up": len(self._back_off),
-            **dict(self.counts),
+            "let_in": dict(self.counts),
+            "refused": dict(self.refused),
         }
 
     def close(self) -> None:

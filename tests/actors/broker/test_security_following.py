@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.broker import security_following
-from lexicast.actors.broker.security_following import SecurityFollowing
+from lexicast.actors.broker.security import following as security_following
+from lexicast.actors.broker.security.following import SecurityFollowing
 from lexicast.cluster.config.tables import SecurityConfig
 from lexicast.cluster.errors import ConfigError, UnavailableError
 from lexicast.cluster.security.files import NOTHING_KNOWN, SecurityContents, SecurityFiles

@@ -7,10 +7,12 @@ import asyncio
 import queue
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -170,7 +172,7 @@ async def test_users_who_are_gone_or_have_another_password_are_disconnected_ever
         other = await login(ports[1], "ada", "ada's", version=V311)
         stays = await login(ports[1], "eve", "eve's")
         changed = with_user(without_user(USERS, "sue"), "ada", hash_password(b"new", bytes(12), SHA512).text())
-        running.run(running.cluster.coordination.give_security(changed, None))
+        running.run(running.cluster.coordination.give_security({"passwords": changed}))
         for client in gone:
             assert [packet.reason_code for packet in await client.closed()] == [NOT_AUTHORIZED]
         assert await other.closed() == []
@@ -193,7 +195,7 @@ async def test_the_sessions_of_users_who_are_gone_are_nobodys() -> None:
         await owner.disconnect()
         assert await code(ports[1], "tom", "tom's", client_id=client_id) == CLIENT_ID_NOT_VALID
         changed = without_user(USERS, "sue")
-        running.run(running.cluster.coordination.give_security(changed, None))
+        running.run(running.cluster.coordination.give_security({"passwords": changed}))
         await eventually(lambda: all(running.broker(at)._security.files.passwords == changed for at in range(2)))
         taken = await login(ports[1], "tom", "tom's", client_id=client_id, clean=False, **EXPIRES)
         assert (taken.connack.reason_code, taken.connack.session_present) == (LET_IN, False)
@@ -202,7 +204,7 @@ async def test_the_sessions_of_users_who_are_gone_are_nobodys() -> None:
 
 async def test_a_broker_that_starts_lets_nobody_in_before_it_knows_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordination server has lost its registry: that is not to have none."""
-    monkeypatch.setattr("lexicast.actors.broker.security_following.READY_S", 1.0)
+    monkeypatch.setattr("lexicast.actors.broker.security.following.READY_S", 1.0)
     with served(passwords=USERS) as running:
         known = running.cluster.coordination.security_files
         running.run(_forget(running))
@@ -244,8 +246,8 @@ async def test_status_tells_of_logins(cluster: Served) -> None:
     assert await code(cluster.port, "ada", "wrong") == BAD_USER_NAME_OR_PASSWORD
     after = cluster.broker().status()["mqtt"]["logins"]
     assert after["users"] == 5
-    assert after["password"] == before["password"] + 1
-    assert after["wrong password"] == before.get("wrong password", 0) + 1
+    assert after["let_in"]["password"] == before["let_in"].get("password", 0) + 1
+    assert after["refused"]["wrong password"] == before["refused"].get("wrong password", 0) + 1
 
 
 async def test_refusals_are_told_in_the_audit_trail(cluster: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,4 +270,31 @@ async def test_a_session_that_was_nobodys_begins_anew_for_a_user() -> None:
         for clean in (False, True):
             back = await Raw.connect(running.port, client_id, clean=clean)
             assert back.connack.reason_code == CLIENT_ID_NOT_VALID
+        await close_clients()
+
+
+SECRET = b"a secret that nobody guesses, of 40 bytes"
+
+
+def token(until_s: float, user: str = "sensor", secret: bytes = SECRET) -> str:
+    """One that ends in so many seconds."""
+    return jwt.encode({"sub": user, "exp": time.time() + until_s}, secret, "HS256")
+
+
+async def test_tokens_are_passwords_until_they_end() -> None:
+    with served(passwords=USERS, token_keys=SECRET, security__jwt_algorithms=("HS256",)) as running:
+        port = running.port
+        assert await code(port, "sensor", token(60)) == LET_IN
+        assert await code(port, None, token(60)) == LET_IN
+        assert await code(port, "", token(60), version=V311) == LET_IN
+        assert await code(port, "ada", "ada's") == LET_IN
+        assert await code(port, "ada", token(60)) == BAD_USER_NAME_OR_PASSWORD
+        assert await code(port, "sensor", token(-1)) == BAD_USER_NAME_OR_PASSWORD
+        assert await code(port, "sensor", token(60, secret=bytes(40))) == BAD_USER_NAME_OR_PASSWORD
+        ends, stays = await login(port, None, token(1.5)), await login(port, None, token(600))
+        assert [packet.reason_code for packet in await ends.closed()] == [NOT_AUTHORIZED]
+        assert await stays.ping() == []
+        others = {"passwords": USERS, "token_keys": SECRET[::-1]}
+        running.run(running.cluster.coordination.give_security(others))
+        assert [packet.reason_code for packet in await stays.closed()] == [NOT_AUTHORIZED]
         await close_clients()
