@@ -85,6 +85,7 @@ def encrypted(sock: socket.socket, address: Address) -> socket.socket:
     try:
         return cast(socket.socket, TlsSocket(sock, address.cafile, address.host))
     except OSError as error:
+        sock.close()
         raise UnavailableError(f"no TLS with {address.host}:{address.port}: {error}") from error
 
 
