@@ -1,5 +1,7 @@
 """What security costs, a part each; every part measures with and without in the same run, in turns.
 
+acl    the same acl and password files in Mosquitto and here, questions at random: see `acl`
+rules  fan-out and fan-in with 5,000 rules and without: see `rules`
 tls    MQTT over TLS beside none and beside Mosquitto with TLS: see `tls`
 """
 
@@ -12,9 +14,15 @@ from typing import Final
 from .. import report as reports
 from ..contest import add_run_options, set_lengths
 from ..report import DriverReport
+from .acl import measure_acl
+from .rules import measure_rules
 from .tls import measure_tls
 
-PARTS: Final[dict[str, Callable[[DriverReport], None]]] = {"tls": measure_tls}
+PARTS: Final[dict[str, Callable[[DriverReport], None]]] = {
+    "acl": measure_acl,
+    "rules": measure_rules,
+    "tls": measure_tls,
+}
 # Seconds of one run, and of one run of the ladder, in quick mode.
 QUICK_S: Final = (0.3, 0.15)
 
