@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lexicast.cluster.errors import UsageError
-from lexicast.cluster.security.files import NOTHING_KNOWN, TITLES, SecurityFiles, changes, contents, digest_of
+from lexicast.cluster.security.files import NOTHING_KNOWN, TITLES, SecurityFiles, changes, contents, file_digest
 from lexicast.storage.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SecurityKeeping(ABC):
         digest, count = said
         pieces = [self._registry.get(_piece(kind, number)) for number in range(count)]
         data = b"".join([piece for piece in pieces if piece is not None])
-        return data if digest_of(data) == digest else None
+        return data if file_digest(data) == digest else None
 
     async def security(self) -> SecurityFiles:
         """See `OperatedCoordination`; so are the next ones."""
@@ -114,7 +114,7 @@ class SecurityKeeping(ABC):
 
 
 def _head(files: SecurityFiles) -> dict[str, Any]:
-    sizes = {kind: [digest_of(data), -(-len(data) // PIECE_BYTES)] for kind, data in files.given().items()}
+    sizes = {kind: [file_digest(data), -(-len(data) // PIECE_BYTES)] for kind, data in files.given().items()}
     return {"version": files.version, "files": sizes}
 
 

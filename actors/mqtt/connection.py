@@ -138,14 +138,11 @@ class MqttConnection(ClientSocket):
         self.state = OPENING
         self._stalled = True
         # Read on until something else comes: who has left by the time that it is its turn is not opened.
-        login = self._services.logins.check(connect, self.transport, self._is_gone)
+        login = self._services.logins.check(connect, self.transport, lambda: self.state == CLOSED)
         if isinstance(login, Login):
             self._services.openings.enter(partial(self._open, connect, login))
         else:
             self._services.spawn(self._wait_for_login(connect, login))
-
-    def _is_gone(self) -> bool:
-        return self.state == CLOSED
 
     async def _wait_for_login(self, connect: Connect, login: Awaitable[Login]) -> None:
         try:

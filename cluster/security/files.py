@@ -103,7 +103,7 @@ def rules_text(data: bytes) -> str:
         raise ConfigError(f"line {data.count(10, 0, error.start) + 1}: it is not UTF-8") from None
 
 
-def digest_of(data: bytes) -> bytes:
+def file_digest(data: bytes) -> bytes:
     """By which a file is known."""
     return blake2b(data, digest_size=16).digest()
 
