@@ -237,7 +237,7 @@ async def _start_without_givers(running: Served) -> None:
     try:
         await running.cluster.start_broker("broker-1")
     finally:
-        coordination.restore_security = restore  # type: ignore[method-assign]
+        coordination.restore_security = restore  # type: ignore[method-assign]  # and is there again
 
 
 async def test_status_tells_of_logins(cluster: Served) -> None:
