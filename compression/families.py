@@ -29,6 +29,7 @@ from typing import Final
 
 from lexicast.cluster.topics.names import check_filter, matches
 
+from .codecs import FIELDS
 from .dictionary import Dictionary
 
 VALUES_MAX: Final = 20
@@ -169,6 +170,10 @@ class _Node:
         return 1 + sum(c.size() - (name == b"+") for name, c in self.children.items())
 
 
+def _is_newer(one: Dictionary, other: Dictionary) -> bool:
+    return (one.created_us, one.id) > (other.created_us, other.id)
+
+
 def specificity(family: bytes) -> tuple[int, ...]:
     """Orders filters that match the same topic: literal before `+` before `#`, the leftmost level first."""
     return tuple(2 if level == b"#" else 1 if level == b"+" else 0 for level in family.split(b"/"))
@@ -178,27 +183,46 @@ class FamilyMap:
     """The newest announced dictionary of each family, found by topic: what publishers choose from.
 
     At most `families_max` families: beyond that, the family whose dictionary was announced longest ago is forgotten.
+    The newest dictionary of bytes is kept beside a field model, for who knows none of these.
     """
 
     def __init__(self, families_max: int = FAMILIES_MAX, cache_max: int = CACHE_MAX) -> None:
         self._families_max = families_max
         self._cache_max = cache_max
         self._newest: OrderedDict[bytes, Dictionary] = OrderedDict()
+        # Of families whose newest is a field model.
+        self._of_bytes: dict[bytes, Dictionary] = {}
         self._cache: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def add(self, dictionary: Dictionary) -> bool:
         """Announce `dictionary`. False when a newer one of its family is known."""
         held = self._newest.get(dictionary.family)
-        if held is not None and (held.created_us, held.id) > (dictionary.created_us, dictionary.id):
+        self._keep_of_bytes(held, dictionary)
+        if held is not None and _is_newer(held, dictionary):
             return False
         if held is None:
             self._cache.clear()
         self._newest[dictionary.family] = dictionary
         self._newest.move_to_end(dictionary.family)
         if len(self._newest) > self._families_max:
-            self._newest.popitem(last=False)
+            family, _ = self._newest.popitem(last=False)
+            self._of_bytes.pop(family, None)
             self._cache.clear()
         return True
+
+    def _keep_of_bytes(self, held: Dictionary | None, dictionary: Dictionary) -> None:
+        """Of the two, and the one that is kept, the newest that is no field model, if the family's newest is one."""
+        family = dictionary.family
+        known = [each for each in (held, self._of_bytes.pop(family, None), dictionary) if each is not None]
+        newest = max(known, key=lambda each: (each.created_us, each.id))
+        of_bytes = [each for each in known if each.codec != FIELDS]
+        if newest.codec == FIELDS and of_bytes:
+            self._of_bytes[family] = max(of_bytes, key=lambda each: (each.created_us, each.id))
+
+    def newest_of_bytes(self, family: bytes) -> Dictionary | None:
+        """The family's newest dictionary that is no field model, as far as there is one."""
+        newest = self._newest.get(family)
+        return self._of_bytes.get(family) if newest is not None and newest.codec == FIELDS else newest
 
     def dictionary_for(self, topic: bytes, now_us: int) -> Dictionary | None:
         """The newest dictionary of the most specific family of `topic` that has one unexpired at `now_us`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.compression.codecs import payload_bytes_max
-from lexicast.compression.wire import AliasTable, Recoder
+from lexicast.compression.wire import LAST_BROKER_ALIAS, AliasTable, Recoder
 
 from .catching_up.block_cache import BlockCache
 from .content.content_fanout import ContentFanout
@@ -40,10 +40,11 @@ class BrokerEngine:
         self.clock = clock
         self.rights = Rights()
         self.recoder = Recoder(payload_bytes_max=payload_bytes_max(config.mqtt.packet_bytes_max))
-        self.aliases = AliasTable()
+        self.aliases = AliasTable(LAST_BROKER_ALIAS)
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out, config.compression.boundary_levels)
-        self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
+        known = self.dictionaries
+        self.encoder = Encoder(self.recoder, self.aliases, known.newest, known.opted_out, known.newest_of_bytes)
         self.dictionary_links = DictionaryLinks(self.dictionaries, self.recoder, self.encoder.savings)
         self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()

@@ -121,7 +121,8 @@ class Fanout:
         plan = self.plan(view.block.meta.topics, view.highest_qos)
         sent = 0
         if plan.streamed and self._streamer is not None and any(s.ready for s in plan.streamers):
-            self._streamer.stream(view, encoder, plan.streamed, any(_is_tagged(s.kind) for s in plan.streamers))
+            tagged = any(_is_tagged(s.kind) for s in plan.streamers)
+            self._streamer.stream(view, encoder, plan.streamed, tagged, plan.streamers)
         for kind, grants, subscribers in plan.shared:
             if kind.streams and view.batches:
                 sent += deliver_streams(view, encoder, kind, grants, subscribers)

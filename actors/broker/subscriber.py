@@ -60,6 +60,7 @@ class Subscriber(GrantedFilters):
         "drops",
         "kind",
         "lagging",
+        "missed",
         "missed_live",
         "past",
         "ready",
@@ -87,6 +88,8 @@ class Subscriber(GrantedFilters):
         self.riding: dict[int, StandingPlace] = {}
         # Topic streams: the last batch that was sent, by the stream's slot.
         self.steps: dict[int, int] = {}
+        # And what frames would have spared while it was out of step, bytes by slot.
+        self.missed: dict[int, int] = {}
 
     @property
     def takes_dictionaries(self) -> bool:
@@ -114,8 +117,13 @@ class Subscriber(GrantedFilters):
         """`write` for dictionary-aware sessions: introduce aliases first."""
         self.write(encoded.data)
 
-    def gets_dictionary(self, dictionary: Dictionary) -> bool:
-        """Whether it has this dictionary, which a topic stream begins with, or gets it now that the stream needs it."""
+    def gets_dictionary(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        """Whether it has this dictionary, which a topic stream begins with, or gets it now that the stream needs it.
+        `instead_of_bytes`: it follows a stream that needs none."""
+        return True
+
+    def has_dictionary(self, dictionary: int) -> bool:
+        """Whether it has the dictionary of this id."""
         return True
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:

@@ -14,7 +14,7 @@ from lexicast.cluster.positions import Position
 from lexicast.cluster.security.authors import publisher_of
 from lexicast.compression.dictionary import Held, shown
 from lexicast.compression.opening import NoRoomError, Room
-from lexicast.compression.topic_stream import StreamReaders
+from lexicast.compression.streams.readers import StreamReaders
 
 from .dictionaries import Dictionaries
 from .messages import DamagedMessage, Message, unpack_properties
@@ -34,13 +34,14 @@ class Decoded(NamedTuple):
 
 
 class Frames:
-    """Reads the topic streams of one subscription's stream of blocks."""
+    """Reads the topic streams of one subscription's stream of blocks. `lost`: one cannot be read any further."""
 
     def __init__(self, held: Held, payload_bytes_max: int) -> None:
         self._readers = StreamReaders(held, payload_bytes_max)
         # Group -> offset up to which frames were read: one that is asked for again, after an error in its block, is not
         # read twice.
         self._read_to: dict[int, int] = {}
+        self.lost = False
 
     def read(self, topic: bytes, frames: list[bytes], group: int, end: int) -> list[bytes]:
         """The payloads of a run of frames that ends at offset `end`; none when they were read before.
@@ -50,7 +51,11 @@ class Frames:
         if end <= self._read_to.get(group, 0):
             return []
         self._read_to[group] = end
-        return [self._readers.decode(topic, frame) for frame in frames]
+        try:
+            return [self._readers.decode(topic, frame) for frame in frames]
+        except DictionaryError:
+            self.lost = True
+            raise
 
 
 def _read(frames: Frames | None, topic: bytes, payloads: list[bytes], group: int, end: int) -> list[bytes]:

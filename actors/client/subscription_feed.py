@@ -22,6 +22,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.points_in_time import CURSOR, US_PER_S, WireSince
 from lexicast.cluster.positions import Cursor
+from lexicast.compression.wire import STREAMS_VERSION
 
 from .decoder import Decoder, Frames
 from .history_pages import HistoryPages, Requests
@@ -269,13 +270,26 @@ class SubscriptionFeed:
         if self._closed:
             return []
         self._error = decoded.error
-        if decoded.resume <= block.last:
+        if piece.frames is not None and piece.frames.lost and piece.frames is self._frames:
+            self._begin_anew(block.group, decoded.resume)
+        elif decoded.resume <= block.last:
             self._buffer.appendleft(piece._replace(start=decoded.resume))
             self._buffered += piece.size
         if cut is None:
             self._pieces.append((block.group, decoded.resume))
             return decoded.messages
         return [message for message in decoded.messages if message.position.offset < cut]
+
+    def _begin_anew(self, group: int, resume: int) -> None:
+        """A topic's stream cannot be read any further: what is not decoded yet is asked for again, standalone."""
+        self._let_go()
+        received, frames = self._received, self._frames
+        received[group] = min(resume, received[group])
+        for piece in [piece for piece in self._buffer if piece.frames is frames]:
+            received[piece.block.group] = min(piece.start, received[piece.block.group])
+            self._buffer.remove(piece)
+            self._buffered -= piece.size
+        self._frames = None
 
     def _drop_first(self, piece: _Piece) -> None:
         if self._buffer and self._buffer[0] is piece:
@@ -363,7 +377,7 @@ class SubscriptionFeed:
         # What is dropped for want of room would be a hole in a topic stream.
         streams = self._host.takes_streams and not self._drops
         self._frames = self._host.decoder.frames() if streams else None
-        options = {**self._options, "streams": streams}
+        options = {**self._options, "streams": STREAMS_VERSION if streams else 0}
         self._host.hold(self)
         try:
             reply = await self._host.request_once("subscribe", self._stream, self.filters, since, options)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lexicast.cluster.errors import NotOwnerError, StaleEpochError
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
-from lexicast.compression.wire import FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
+from lexicast.compression.wire import BATCHES_PROPERTY, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Grant, Kind
@@ -264,6 +264,11 @@ class Connecting:
         """Whether it may publish against its link's own past, which takes 4 KiB here."""
         return self._aware and self._asks(HISTORY_PROPERTY)
 
+    @property
+    def _batches(self) -> bool:
+        """Whether what it publishes may come as batches."""
+        return self._aware and self._asks(BATCHES_PROPERTY)
+
     def _asks(self, asked: tuple[str, str]) -> bool:
         return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
 
@@ -273,6 +278,7 @@ class Connecting:
         subscriber = MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
         if subscriber.dictionaries is not None:
             subscriber.dictionaries.reads_history = self._history
+            subscriber.dictionaries.reads_batches = self._batches
             subscriber.dictionaries.reads_fields = self._asks(FIELDS_PROPERTY)
         return subscriber
 
@@ -322,6 +328,7 @@ class Connecting:
                 SDC,
                 *([STREAMS_PROPERTY] if self._streams else []),
                 *([HISTORY_PROPERTY] if self._history else []),
+                *([BATCHES_PROPERTY] if self._batches else []),
                 *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out],
             ]
         if discarded:

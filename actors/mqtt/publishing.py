@@ -14,17 +14,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
+from lexicast.compression.batches import BATCH_TAG, take_apart
 from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.link_history import HistoryReader
 from lexicast.compression.opening import Room
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, Bindings
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, LOST_TOPIC, Bindings
 
 from ..broker.pipelines.entries import Done
 from .client_line import ClientLine
@@ -52,6 +56,8 @@ from .subscriber import MqttSubscriber
 log = logging.getLogger(__name__)
 
 SYS_PREFIX = b"$SYS/"
+_RAW = bytes((RAW,))
+_BATCH = bytes((BATCH_TAG,))
 TOPICS_PUBLISHED_MAX = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
 FETCHED_MAX = 8
@@ -120,18 +126,21 @@ class Publishing:
 
     # -- publications
 
-    def publish(self, run: PublishRun) -> None:
-        """Publications of one topic. Raises MqttProtocolError, UnavailableError."""
+    def publish(self, run: PublishRun, batched_bytes: int = 0, is_batch: bool = True) -> None:
+        """Publications of one topic. Raises MqttProtocolError, UnavailableError. `batched_bytes`: what each took of a
+        batch that they came in; `is_batch`: they may be batches."""
         if self._refused:
             return
         topic = run.topic
         payloads, ids = run.payloads, run.packet_ids
         sizes = 0
         if self._aliases is not None and not topic.startswith(DICTIONARY_PREFIX):
+            if is_batch and self._reads_batches and ids is None and any([each[:1] == _BATCH for each in payloads]):
+                self._publish_batches(run)
+                return
             # Before repeats are left out: they are part of the link's past.
-            sizes = sum(map(len, payloads))
-            own = self._subscriber.dictionaries
-            if own is not None and own.reads_history:
+            sizes = batched_bytes * len(payloads) or sum(map(len, payloads))
+            if self._reads_history:
                 payloads = self._unfolded(payloads)
         if ids is not None:
             arrived = self._session.on_publishes(run.qos, ids, self._coordinators.group_of(topic))
@@ -158,6 +167,37 @@ class Publishing:
             self._publish_run(topic, flags, payloads, ids, RAW, None, like)
         else:
             self._publish_tagged(topic, flags, payloads, ids, like, sizes // len(run.payloads))
+
+    def _publish_batches(self, run: PublishRun) -> None:
+        """Publications of which some came as batches: as if each had come by itself. Raises MqttProtocolError."""
+        recoder, aliases = self._engine.recoder, self._aliases
+        assert aliases is not None
+        unfold: Callable[[list[bytes]], list[bytes]] = self._unfolded if self._reads_history else list
+        for payload in run.payloads:
+            if payload[:1] != _BATCH:
+                self.publish(replace(run, payloads=[payload]), 0, is_batch=False)
+                continue
+            try:
+                messages = take_apart(payload, recoder, aliases, lambda tagged: unfold([tagged])[0])
+            except DictionaryError as error:
+                raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            mean_bytes = -(-len(payload) // len(messages))
+            for at_most_once, some in groupby(messages, lambda message: not message.packet_id):
+                part = list(some)
+                payloads = [_RAW + message.payload for message in part]
+                ids = None if at_most_once else [message.packet_id for message in part]
+                single = PublishRun(run.topic, 0 if at_most_once else 1, False, False, None, payloads, ids)
+                self.publish(single, mean_bytes, is_batch=False)
+
+    @property
+    def _reads_batches(self) -> bool:
+        own = self._subscriber.dictionaries
+        return own is not None and own.reads_batches
+
+    @property
+    def _reads_history(self) -> bool:
+        own = self._subscriber.dictionaries
+        return own is not None and own.reads_history
 
     def _publish_run(
         self,
@@ -277,7 +317,8 @@ class Publishing:
         return any(matches(family, topic) for topic in self._topics)
 
     def _publish_dollar(self, run: PublishRun, ids: list[int] | None) -> None:
-        """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish.
+        """`$sdc/alias` binds aliases, `$sdc/streams` names topics whose stream cannot be read; nothing else below `$`
+        is for clients to publish.
 
         What is on `$SYS/` is dropped as if nobody had subscribed to it: bridges announce themselves there.
         """
@@ -292,6 +333,11 @@ class Publishing:
                     self._subscriber.dictionaries.named(dictionary)
             if missing:
                 self._line.work(self._fetch(missing[:FETCHED_MAX]), first=True)
+            return
+        if self._aliases is not None and run.topic == LOST_TOPIC and run.qos == 0:
+            if self._engine.streamer is not None:
+                for payload in run.payloads:
+                    self._engine.streamer.lost(self._subscriber, payload)
             return
         self._services.dropped_dollar += len(run.payloads)
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])

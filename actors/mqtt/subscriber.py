@@ -105,8 +105,11 @@ class MqttSubscriber(PacedSubscriber):
             topic = dictionary_topic(dictionary.family)
             self.write(encode_qos0_run(self.kind.version, topic, [dictionary.pack()], True))
 
-    def gets_dictionary(self, dictionary: Dictionary) -> bool:
-        return self.dictionaries is None or self.dictionaries.gets(dictionary)
+    def gets_dictionary(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        return self.dictionaries is None or self.dictionaries.gets(dictionary, instead_of_bytes)
+
+    def has_dictionary(self, dictionary: int) -> bool:
+        return self.dictionaries is None or self.dictionaries.introductions.knows(dictionary)
 
     @property
     def takes_packets(self) -> bool:
@@ -180,11 +183,14 @@ class MqttSubscriber(PacedSubscriber):
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""
-        streamed: Sequence[int] = self._streamed(view, grants) if self.kind.streams and view.batches else ()
+        streamed: Sequence[int] = ()
+        joined: Sequence[int] = ()
+        if self.kind.streams and view.batches:
+            streamed, joined = self._streamed(view, grants)
         form = self._form(view, grants, streamed)
         payloads, tags = self._payloads(view, form)
         if streamed:
-            payloads, tags = view.with_frames(payloads, tags, streamed)
+            payloads, tags = view.with_frames(payloads, tags, streamed, joined)
         parts: list[bytes] = []
         aliases: set[int] = set()
         sent = SentRuns()
@@ -199,7 +205,9 @@ class MqttSubscriber(PacedSubscriber):
                 parts.append(data)
                 if form is not None:
                     aliases.update(tags[at : at + dealt_with])
-                    if dealt_with == count and run.topic not in streamed:
+                    if dealt_with == count and run.topic in streamed:
+                        view.add_frames(sent, index)
+                    elif dealt_with == count:
                         sent.add_of(form, index)
                 if dealt_with < count:
                     stopped = offset + dealt_with
@@ -255,8 +263,9 @@ class MqttSubscriber(PacedSubscriber):
             sent.add_of(form, 0)
         self._write_chosen(EncodedBlock(data, frozenset(tags)), sent)
 
-    def _streamed(self, view: BlockView, grants: Grants) -> list[int]:
-        """The topics of which it gets frames: it is in step, and nothing of theirs is withheld or of QoS 2.
+    def _streamed(self, view: BlockView, grants: Grants) -> tuple[list[int], list[int]]:
+        """The topics of which it gets frames, and those of them whose past comes along: it is in step, and nothing of
+        theirs is withheld or of QoS 2.
 
         (paho gives a QoS 2 publication to the program when it is released: not in the order of the connection.)
         """
@@ -267,7 +276,8 @@ class MqttSubscriber(PacedSubscriber):
             for run, grant in zip(runs, granted, strict=True)
             if grant is None or min(grant.qos, run.flags & QOS_MASK) > 1
         }
-        return [topic for topic in in_step(self, view, grants) if topic not in lost]
+        streamed, joined = in_step(self, view, grants)
+        return [topic for topic in streamed if topic not in lost], [topic for topic in joined if topic not in lost]
 
     def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
         """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from lexicast.cluster.errors import TopicError
 from lexicast.cluster.topics.names import check_filter, matches
-from lexicast.compression.codecs import ZSTD
+from lexicast.compression.codecs import FIELDS, ZSTD
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.families import LEVELS_MAX, Families, FamilyMap, crosses, looks_like_id
+from lexicast.compression.training import train
 
 LEVEL = st.one_of(
     st.text(st.characters(exclude_characters="/+#\0", exclude_categories=["Cs"]), max_size=6),
@@ -132,6 +133,23 @@ def test_the_newest_dictionary_of_the_most_specific_family_is_found() -> None:
     assert families.dictionary_for(b"a/b", 300) is None
     assert families.families_of(b"a/b") == (b"a/b", b"a/+", b"a/#")
     assert families.family_of(b"z") is None
+
+
+def test_the_newest_dictionary_of_bytes_is_kept_beside_a_field_model() -> None:
+    families = FamilyMap()
+    model = train([b"n=%d" % n for n in range(60)], 8_192, FIELDS, family=b"a", created_us=5)
+    bytes_3, bytes_4, bytes_6 = (announced(b"a", b"%d" % at, created_us=at) for at in (3, 4, 6))
+    assert families.newest_of_bytes(b"a") is None
+    families.add(bytes_3)
+    assert families.newest_of_bytes(b"a") == bytes_3
+    families.add(model)
+    assert (families.newest(b"a"), families.newest_of_bytes(b"a")) == (model, bytes_3)
+    assert not families.add(bytes_4), "older than the model, and newer than what clients without fields have"
+    assert families.newest_of_bytes(b"a") == bytes_4
+    assert not families.add(bytes_3)
+    assert families.newest_of_bytes(b"a") == bytes_4
+    families.add(bytes_6)
+    assert families.newest(b"a") == families.newest_of_bytes(b"a") == bytes_6
 
 
 def test_a_prolonged_dictionary_replaces_itself() -> None:

@@ -72,6 +72,12 @@ class DictionaryKeeper:
             return None
         return self.families.dictionary_for(topic, self._clock.time_us())
 
+    def newest_of_bytes(self, topic: bytes) -> Dictionary | None:
+        """The same for clients that know no field models."""
+        newest = self.newest(topic)
+        found = None if newest is None else self.families.newest_of_bytes(newest.family)
+        return found if found is not None and self._clock.time_us() < found.expires_us else None
+
     def settled(self, dictionary: int) -> bool:
         """Whether the dictionary is held, or was given up."""
         return dictionary in self._recoder or dictionary in self._given_up

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from lexicast.compression.codecs import FIELDS
-from lexicast.compression.link_dictionaries import NONE, FamilySavings, LinkDictionaries, LinkTotals, threshold_of
+from lexicast.compression.link_dictionaries import (
+    BYTES_STREAM,
+    NONE,
+    FamilySavings,
+    LinkDictionaries,
+    LinkTotals,
+    threshold_of,
+)
 from lexicast.compression.wire import Introductions
 
 if TYPE_CHECKING:
@@ -74,12 +81,23 @@ class DictionaryLinks:
 class ConnectionDictionaries:
     """One connection's: what it has (`introductions`), what it earned (`link`), and which form of a block it takes.
 
-    `reads_history`: what it publishes may be compressed against its own past. `reads_fields`: it knows field models, as
-    Python clients that ask for their link's dictionaries do; who does not is never sent one. `complete`: a set of
+    `reads_history`: what it publishes may be compressed against its own past; `reads_batches`: may come as batches.
+    `reads_fields`: it knows field models, as Python clients that ask for their link's dictionaries do; who does not is
+    never sent one, but the family's newest dictionary of bytes. `complete`: a set of
     dictionaries as the last block named it, of which none was lacking; blocks name the same again and again.
     """
 
-    __slots__ = ("_links", "_rights", "_send", "complete", "introductions", "link", "reads_fields", "reads_history")
+    __slots__ = (
+        "_links",
+        "_rights",
+        "_send",
+        "complete",
+        "introductions",
+        "link",
+        "reads_batches",
+        "reads_fields",
+        "reads_history",
+    )
 
     def __init__(
         self,
@@ -94,6 +112,7 @@ class ConnectionDictionaries:
         self.link = LinkDictionaries(threshold_of(client_id))
         self.introductions = Introductions()
         self.reads_history = False
+        self.reads_batches = False
         self.reads_fields = True
         self.complete: tuple[int, ...] = ()
 
@@ -136,17 +155,22 @@ class ConnectionDictionaries:
     def _held(self, dictionary: Dictionary) -> int:
         return self.link.held(dictionary.family)
 
-    def gets(self, dictionary: Dictionary) -> bool:
-        """Whether it has this dictionary, which a topic stream begins with, or gets it now."""
-        return self.introductions.knows(dictionary.id) or self._used(dictionary) == dictionary.id
+    def gets(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        """Whether it has this dictionary, which a topic stream begins with, or gets it now. `instead_of_bytes`: it
+        follows a stream that needs none."""
+        if self.introductions.knows(dictionary.id):
+            return True
+        return self._used(dictionary, instead_of_bytes) == dictionary.id
 
-    def _used(self, dictionary: Dictionary) -> int:
+    def _used(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> int:
         """What its family's payloads are compressed with towards this link: perhaps a dictionary that it gets now."""
         links, family = self._links, dictionary.family
-        newest = links.keeper.families.newest(family) or dictionary
+        families = links.keeper.families
+        newest = (families.newest(family) or dictionary) if self.reads_fields else families.newest_of_bytes(family)
         held = self.link.held(family)
-        if held != newest.id:
-            self._offer(newest, links.delivered.share(newest.id, held), False)
+        if newest is not None and held != newest.id:
+            before = BYTES_STREAM if instead_of_bytes else held
+            self._offer(newest, links.delivered.share(newest.id, before), False, instead_of_bytes)
         return self.link.held(family)
 
     def account(self, sent: SentBytes) -> None:
@@ -177,7 +201,7 @@ class ConnectionDictionaries:
         if used != NONE:
             link.saved_bytes += links.published.saved_bytes(used, sizes)
             self.named(used)
-        newest = links.keeper.newest(topic)
+        newest = links.keeper.newest(topic) if self.reads_fields else links.keeper.newest_of_bytes(topic)
         if newest is None:
             link.unclaimed_bytes += sizes if used == NONE else 0
             return
@@ -205,7 +229,7 @@ class ConnectionDictionaries:
             if dictionary is not None:
                 self.link.found(dictionary.family, id)
 
-    def _offer(self, newest: Dictionary, share: float, publishes: bool) -> None:
+    def _offer(self, newest: Dictionary, share: float, publishes: bool, of_unclaimed: bool = False) -> None:
         """Send a family's newest dictionary if that is due."""
         link, links = self.link, self._links
         if (newest.codec == FIELDS and not self.reads_fields) or links.keeper.crosses(newest.family):
@@ -213,8 +237,8 @@ class ConnectionDictionaries:
         cost = len(newest.pack()) + BINDING_BYTES
         if self.introductions.knows(newest.id):
             link.found(newest.family, newest.id)
-        elif link.is_due(newest.family, newest.id, cost, share) and links.allows(
+        elif link.is_due(newest.family, newest.id, cost, share, of_unclaimed) and links.allows(
             self._rights, newest.family, publishes
         ):
-            link.take(newest.family, newest.id, cost, share)
+            link.take(newest.family, newest.id, cost, share, of_unclaimed)
             self._send(newest)

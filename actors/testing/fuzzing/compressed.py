@@ -18,8 +18,8 @@ from lexicast.compression.deflate import Deflate
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.fields.codec import FIELDS, FieldsCodec
 from lexicast.compression.link_history import HistoryReader, HistoryWriter
-from lexicast.compression.stream_readers import StreamReaders
-from lexicast.compression.topic_stream import TopicStream
+from lexicast.compression.streams.readers import StreamReaders
+from lexicast.compression.streams.topic_stream import TopicStream
 from lexicast.compression.training import train
 from lexicast.compression.wire import FIRST_ALIAS, Binding, Bindings, Encoded, Recoder
 

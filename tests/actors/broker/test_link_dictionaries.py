@@ -26,12 +26,12 @@ from lexicast.cluster.blocks import PUBLICATIONS, Run
 from lexicast.cluster.protocol.messages import DICTIONARY
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic
 from lexicast.compression import link_history
-from lexicast.compression.codecs import ZSTD_DENSE
+from lexicast.compression.codecs import FIELDS, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import HistoryWriter
 from lexicast.compression.session import ClientSession, Deliver
 from lexicast.compression.training import train
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, HISTORY_TAG, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, HISTORY_PROPERTY, HISTORY_TAG, USER_PROPERTY
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served, unique
 
@@ -140,10 +140,15 @@ def useless(seed: int) -> bytes:
 
 
 async def learn(
-    there: Served, family: str, created_us: int = 1, of: Callable[[int], bytes] = reading, size: int = 1_000
+    there: Served,
+    family: str,
+    created_us: int = 1,
+    of: Callable[[int], bytes] = reading,
+    size: int = 1_000,
+    codec: str = ZSTD_DENSE,
 ) -> Dictionary:
     samples = [of(-n) for n in range(1, 300)]
-    made = train(samples, size, ZSTD_DENSE, family=family.encode(), created_us=created_us)
+    made = train(samples, size, codec, family=family.encode(), created_us=created_us)
 
     async def announce() -> None:
         async with python_client(there, unique("sampling"), compress=False) as client:
@@ -301,6 +306,25 @@ class TestSubscribers:
         first = next(at for at, tag in enumerate(subscriber.tags) if tag >= 2)
         assert all(tag >= 2 for tag in subscriber.tags[first:])
         assert sum(map(len, subscriber.wire)) + len(made.pack()) < sum(map(len, messages)) / 2
+
+    async def test_who_knows_no_field_models_gets_the_newest_dictionary_of_bytes(self, there: Served) -> None:
+        topic = unique("fields/")
+        of_bytes = await learn(there, topic, size=4_000)
+        model = await learn(there, topic, 2, codec=FIELDS, size=64 * 1024)
+        old, new = await old_device(there), await device(there, FIELDS_PROPERTY)
+        for each in (old, new):
+            await each.client.subscribe(topic)
+        plain = await Raw.connect(there.port)
+        messages = [reading(n) for n in range(200)]
+        for message in messages:
+            await plain.publish(topic, message, qos=1)
+        assert await old.take(200) == await new.take(200) == messages
+        assert (old.dictionaries, new.dictionaries) == ([of_bytes.pack()], [model.pack()])
+        assert old.tags[-1] >= 2
+        publisher = await old_device(there)
+        await publisher.publish(topic, *messages)
+        assert publisher.dictionaries == [of_bytes.pack()]
+        assert publisher.tags[-1] >= 2
 
     async def test_links_with_and_without_it_read_the_same(self, there: Served) -> None:
         topic = unique("both/")
