@@ -202,7 +202,7 @@ class BrokerServer:
 
     def _take_security(self, files: SecurityFiles, found: SecurityContents) -> None:
         """These are the users and the rules from now on. Raises ConfigError, and nothing has changed then."""
-        self.engine.rights.update(None if files.rules is None else files.rules.decode(), files.version)
+        self.engine.rights.take(found.rules, files.version)
         self.mqtt.logins.update(found.passwords, found.likenesses, found.token_keys)
         self.mqtt.check_logins()
 

@@ -55,7 +55,7 @@ FIRST_LEVELS: Final = (*LEVELS, "$x", "$y")
 RULE_LEVELS: Final = (*LEVELS, "+", "+", "%u", "%c", "a-%u", "%u%c", "%c-b")
 
 
-class Question(NamedTuple):
+class AclQuestion(NamedTuple):
     """Whether a client may do something (READ, WRITE) with a topic."""
 
     user: str
@@ -75,7 +75,7 @@ def measure_acl(report: DriverReport) -> None:
             while asked < wanted:
                 progress.step(f"{asked:,} questions")
                 text = acl_text(chosen)
-                answers = answers_of_mosquitto(text, [topic(chosen) for _ in range(TOPICS_A_FILE)])
+                answers = answers_of_mosquitto(text, topics(chosen, TOPICS_A_FILE))
                 wrong = disagreements(text, answers)
                 for question, answer in wrong[:3]:
                     report.problem(f"{question}: Mosquitto says {answer}, by the rules\n{text}")
@@ -86,7 +86,7 @@ def measure_acl(report: DriverReport) -> None:
     report.figure("acl_disagreements", differing if asked else None)
 
 
-def disagreements(text: str, answers: dict[Question, bool]) -> list[tuple[Question, bool]]:
+def disagreements(text: str, answers: dict[AclQuestion, bool]) -> list[tuple[AclQuestion, bool]]:
     """The questions that these rules answer otherwise, with Mosquitto's answers."""
     rules = AccessRules.of_text(text)
     return [(question, answer) for question, answer in answers.items() if rules.may(*question) != answer]
@@ -112,14 +112,17 @@ def _filter(chosen: random.Random) -> str:
     return "/".join(levels) or "a"
 
 
-def topic(chosen: random.Random) -> bytes:
-    """One that may be published to."""
-    levels = [chosen.choice(FIRST_LEVELS), *chosen.choices(LEVELS, k=chosen.randrange(4))]
-    return ("/".join(levels) or "a").encode()
+def topics(chosen: random.Random, count: int) -> list[bytes]:
+    """So many that may be published to."""
+    found: dict[bytes, None] = {}
+    while len(found) < count:
+        levels = [chosen.choice(FIRST_LEVELS), *chosen.choices(LEVELS, k=chosen.randrange(4))]
+        found[("/".join(levels) or "a").encode()] = None
+    return list(found)
 
 
-def answers_of_mosquitto(text: str, topics: list[bytes]) -> dict[Question, bool]:
-    """What Mosquitto lets clients do with topics by an acl file. Raises TargetMissingError, PeerError."""
+def answers_of_mosquitto(text: str, names: list[bytes]) -> dict[AclQuestion, bool]:
+    """What Mosquitto lets clients do with these topics by an acl file. Raises TargetMissingError, PeerError."""
     with _mosquitto(text) as address, contextlib.ExitStack() as stack:
 
         def connected(user: str, client_id: str) -> AskedClient:
@@ -127,20 +130,20 @@ def answers_of_mosquitto(text: str, topics: list[bytes]) -> dict[Question, bool]
             stack.callback(client.close)
             return client
 
-        found: dict[Question, bool] = {}
+        found: dict[AclQuestion, bool] = {}
         root = connected(ROOT, ROOT)
         clients = [connected(user, client_id) for user, client_id in CLIENTS]
         for client in clients:
-            for name in topics:
-                found[Question(client.user, client.client_id, WRITE, name)] = client.may_publish(name)
+            for name in names:
+                found[AclQuestion(client.user, client.client_id, WRITE, name)] = client.may_publish(name)
         for client in clients:
             client.listen(b"#", b"$x/#", b"$y/#")
-        for name in topics:
+        for name in names:
             root.may_publish(name)
         for client in clients:
             heard = set(client.heard())
-            for name in topics:
-                found[Question(client.user, client.client_id, READ, name)] = name in heard
+            for name in names:
+                found[AclQuestion(client.user, client.client_id, READ, name)] = name in heard
         return found
 
 
