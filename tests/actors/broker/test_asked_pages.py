@@ -20,6 +20,7 @@ from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encod
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.loop import turns
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
+from lexicast.cluster.content.extraction import columns_of
 from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.compression.wire import AliasTable, Recoder
@@ -88,7 +89,6 @@ def numbered(count: int = RECORDS) -> list[bytes]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often payloads were decoded, conditions evaluated, columns made, and the index was asked."""
     counted: Counter[str] = Counter()
-    columns_of = asked_topics.columns_of
 
     def columns(*arguments: Any) -> Any:
         counted["columns"] += 1

@@ -98,7 +98,8 @@ def steps(cells: CellMap, dice: random.Random, count: int) -> list[CellMap]:
             filling = now.handovers[cell].phase is HandoverPhase.FILLING
             made.append(now.filled(cell) if filling else now.drained(cell))
             continue
-        change: Change = dice.choice([Split(dice.randrange(3), dice.normalvariate()), dice.randrange(1, 4)])
+        changes: list[Change] = [Split(dice.randrange(3), dice.normalvariate()), dice.randrange(1, 4)]
+        change = dice.choice(changes)
         cell = any_cell(now, dice)
         if now.splits and dice.random() < 0.5:
             cell, change = dice.choice(sorted(now.splits)), Join(dice.randrange(1, 3))
