@@ -16,10 +16,22 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 import lexicast.mqtt as ours
-from lexicast.actors.mqtt.codec.packets import SESSION_TAKEN_OVER, V5, ConnAck, Connect, Disconnect, Publish
+from lexicast.actors.mqtt.codec.packets import (
+    SESSION_TAKEN_OVER,
+    USE_ANOTHER_SERVER,
+    V5,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Publish,
+)
+from lexicast.actors.mqtt.codec.properties import SERVER_REFERENCE
 from lexicast.actors.mqtt.connection import MqttConnection
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
 
@@ -278,6 +290,48 @@ async def test_a_certificate_may_be_optional_and_the_whole_subject_a_user(made: 
             assert own.served.session.user == user
         await refusal(tls_port(running), client_context(made, "expired"))
         await eventually(lambda: failed(running) == {"expired client certificate": 1})
+        await close_clients()
+
+
+async def test_a_certificate_that_cannot_be_read_costs_its_connection(made: DevelopmentAuthority) -> None:
+    """Signed by the authority, with an alternative name that is no text: Python raises UnicodeDecodeError on it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    authority_key = serialization.load_pem_private_key(made.path("ca", "key").read_bytes(), None)
+    assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate(made.path("ca", "crt").read_bytes())
+    names = x509.UnrecognizedExtension(x509.ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\x30\x05\x82\x03\xff\xfe\xfd")
+    builder = x509.CertificateBuilder().subject_name(x509.Name([])).issuer_name(issuer.subject)
+    builder = builder.public_key(key.public_key()).serial_number(7).add_extension(names, False)
+    builder = builder.not_valid_before(issuer.not_valid_before_utc).not_valid_after(issuer.not_valid_after_utc)
+    certificate = builder.sign(authority_key, hashes.SHA256())
+    pem, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    both = made.folder / "odd.pem"
+    both.write_bytes(key.private_bytes(pem, private, serialization.NoEncryption()) + certificate.public_bytes(pem))
+    context = client_context(made)
+    context.load_cert_chain(both)
+    with served_by_tls(made, "required", tls__user_from="cn") as running:
+        await refusal(tls_port(running), context)
+        await eventually(lambda: sum(failed(running).values()) == 1)
+        assert running.broker().mqtt.status()["connections"] == 0
+        client = await connect(tls_port(running), client_context(made, "sensor-17"))
+        assert await client.ping() == []
+        await close_clients()
+
+
+async def test_who_is_sent_away_is_sent_to_the_port_by_which_it_came(made: DevelopmentAuthority) -> None:
+    with served_by_tls(made) as running:
+        listener = running.broker().mqtt
+        came = {tls_port(running): client_context(made), running.port: None}
+        clients = {port: await connect(port, context) for port, context in came.items()}
+        running.run(listener.send_away(["one.example", "two.example"]))
+        for port, client in clients.items():
+            (told,) = [packet for packet in await client.closed() if isinstance(packet, Disconnect)]
+            assert told.reason_code == USE_ANOTHER_SERVER
+            assert told.properties == {SERVER_REFERENCE: f"one.example:{port} two.example:{port}"}
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(HOST, tls_port(running))
+        running.run(listener.admit())
+        await connect(tls_port(running), client_context(made))
         await close_clients()
 
 
