@@ -18,7 +18,12 @@ CHANGES = 300
 # What the fuzzer has found since it is there.
 FOUND = [
     # 3.1.1: a SUBACK with a code that is MQTT 5's, which came out as another one when it was written again.
-    ("packets", bytes.fromhex("020390040004 0087".replace(" ", ""))),
+    ("packets", bytes.fromhex("0203900400040087")),
+    # 3.1.1: a PUBACK whose length is written longer than need be was taken from one byte too early, and what stood
+    # behind it from there.
+    ("packets", bytes.fromhex("0407408200034082070003ffb7ff3db718")),
+    # A point in the past of a kind that cannot be looked up: a request was refused with a TypeError.
+    ("links", b"\1\x94\5\1\xa9subscribe\x94\1\x91\xc4\3a/+\x92\x81\xa1a\1\0\x80"),
 ]
 
 
