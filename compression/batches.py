@@ -10,10 +10,15 @@ encoding of one link: the broker takes it apart when it comes, and everybody get
 
 q says that it is of QoS 1, under a packet id of its own: it is acknowledged, and sent again, like any other. The unit
 itself is a PUBLISH of QoS 0.
+
+Python clients gather the same way; there a batch is an entry, of one topic group, whose columns, lengths and payloads,
+are compressed as one (`pack_columns`).
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
@@ -42,6 +47,7 @@ _ONE_HEAD_BYTES: Final = 2
 _STREAM_HEAD_BYTES: Final = 3
 _ID_BYTES: Final = 2
 _LENGTH_SHIFT_MAX: Final = 28
+_COLUMNS_HEAD: Final = struct.Struct(">I?")
 
 Entry = TypeVar("Entry")
 
@@ -136,6 +142,34 @@ def take_apart(payload: bytes, recoder: Recoder, bindings: Bindings, unfold: Cal
     if codec is None:
         raise DictionaryError("a batch names a dictionary that is no field model, or not held")
     return from_stream(split_batch(payload[_STREAM_HEAD_BYTES:]), codec, recoder.payload_bytes_max)
+
+
+def pack_columns(lengths: bytes, body: bytes) -> tuple[bytes, bytes]:
+    """(head, packed) in the place of an entry's columns on one link: as they are where that is shorter."""
+    columns = lengths + body
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = deflate.compress(columns) + deflate.flush()
+    head = _COLUMNS_HEAD.pack(len(lengths), len(packed) < len(columns))
+    return head, packed if len(packed) < len(columns) else columns
+
+
+def unpack_columns(head: bytes, packed: bytes, bytes_max: int) -> tuple[bytes, bytes]:
+    """The inverse of `pack_columns`. Raises DictionaryError for what is none, or longer than `bytes_max`."""
+    if len(head) != _COLUMNS_HEAD.size:
+        raise DictionaryError("not the head of packed columns")
+    length, is_packed = _COLUMNS_HEAD.unpack(head)
+    columns = packed
+    if is_packed:
+        inflater = zlib.decompressobj(-15)
+        try:
+            columns = inflater.decompress(packed, bytes_max + 1)
+        except zlib.error as error:
+            raise DictionaryError(f"packed columns: {error}") from None
+        if len(columns) <= bytes_max and (not inflater.eof or inflater.unused_data):
+            raise DictionaryError("packed columns are cut short, or something follows them")
+    if len(columns) > bytes_max or length > len(columns):
+        raise DictionaryError(f"columns of more than {bytes_max} bytes, or lengths that they do not have")
+    return columns[:length], columns[length:]
 
 
 class DueBatch(NamedTuple, Generic[Entry]):

@@ -30,6 +30,7 @@ from .history_pages import HistoryPages, LastPages, Pages, counted
 from .internals import ClientInternals
 from .known_brokers import Resolve
 from .messages import Message, Properties, pack_properties
+from .publisher import BATCH_BYTES
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP, DROP, SubscriptionFeed
 
@@ -55,9 +56,11 @@ class Client:
         compress: bool = True,
         give_up_s: float | None = None,
         clock: Clock | None = None,
+        batch_s: float = 0.0,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         # for lexicast's own parts; everything below is the user's
-        self.internals = ClientInternals(resolve, client_id, compress, give_up_s, clock)
+        self.internals = ClientInternals(resolve, client_id, compress, give_up_s, clock, batch_s, batch_bytes)
 
     # -- life
 

@@ -55,6 +55,10 @@ class Dictionaries:
         self._announced = True
         return dictionary
 
+    def opted_out(self, topic: bytes) -> bool:
+        """Whether nobody is to compress what is published to the topic."""
+        return self._opted_out(topic)
+
     def opt_out(self, filters: Iterable[bytes]) -> None:
         """Topics that the cluster wants nobody to compress. Raises TopicError when a filter is none."""
         self._opted_out = OptedOut(filters)

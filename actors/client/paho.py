@@ -90,8 +90,8 @@ class PahoClient(paho.Client):
     dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
 
     `batch_s` > 0: publications of QoS 0 and 1 wait up to so many seconds for others of their topic and cross the link
-    as one compressed unit, of up to `batch_bytes` (`compression.batches`); a retained one, one with properties and one
-    of QoS 2 does not wait, and goes behind what waits of its topic. Of QoS 1 no more can wait than may be unanswered
+    as one compressed unit, of up to `batch_bytes`; a retained one, one with properties and one of QoS 2 does not wait,
+    and goes behind what waits of its topic. Of QoS 1 no more can wait than may be unanswered
     (`max_inflight_messages_set`: 20). What waits is sent by `disconnect()` too. Raises ValueError for bounds that are
     none.
     """
