@@ -96,7 +96,8 @@ def _attempt_history(data: bytes) -> None:
 
 
 def _parts(data: bytes) -> list[bytes]:
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while at + 2 <= len(data) and len(parts) < 64:
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
         parts.append(data[at + 2 : end])
