@@ -80,7 +80,7 @@ class _Listener:
 
 
 @dataclass
-class Carried:
+class CarriedConfiguration:
     """Tables of the configuration, and the lines of which nothing follows."""
 
     tables: dict[str, dict[str, Any]]
@@ -138,7 +138,7 @@ class _Reading:
         elif not (word == "protocol" and value == "mqtt") and not word.startswith(_NEEDLESS):
             self.left.append(NotCarried(number, f"{word} {value}".strip()[:100], _WHY.get(word, "nothing is like it")))
 
-    def carried(self) -> Carried:
+    def carried(self) -> CarriedConfiguration:
         """What follows."""
         listeners = self.listeners
         if self.named_default or not listeners:
@@ -161,7 +161,9 @@ class _Reading:
                     tls = {key: value for key, value in tls.items() if key not in ("client_ca", "crl")}
         if "tls_port" in ports and "port" not in ports:
             ports["host"] = "127.0.0.1"  # there is one without TLS always: for this machine alone then
-        return Carried({"mqtt": {**ports, **self.mqtt}, "tls": tls, "security": self.security}, sorted(self.left))
+        return CarriedConfiguration(
+            {"mqtt": {**ports, **self.mqtt}, "tls": tls, "security": self.security}, sorted(self.left)
+        )
 
 
 def _certificates(flags: Mapping[str, bool]) -> dict[str, str]:
@@ -174,7 +176,7 @@ def _certificates(flags: Mapping[str, bool]) -> dict[str, str]:
     return found
 
 
-def carried_over(text: str) -> Carried:
+def carried_over(text: str) -> CarriedConfiguration:
     """A mosquitto.conf. Raises ConfigError, which names the line."""
     if len(text) > CONF_BYTES_MAX:
         raise ConfigError(f"the file has {len(text)} characters: at most {CONF_BYTES_MAX} are read")
