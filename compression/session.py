@@ -27,12 +27,12 @@ from lexicast.cluster.errors import DictionaryError, TopicError
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic, unescape_family
 
 from .accounting import TrafficCounters
-from .batches import AS_ONE, AS_STREAM, BATCH_TAG, LAST_BATCHING_ALIAS, Batched, as_stream, join_batch
 from .codecs import PAYLOAD_BYTES_MAX
 from .dictionary import shown, unpack_dictionary
 from .families import Families, FamilyMap
 from .link_history import HistoryWriter
 from .opted_out_topics import OptedOut
+from .streams.batches import AS_ONE, AS_STREAM, BATCH_TAG, LAST_BATCHING_ALIAS, Batched, as_stream, join_batch
 from .streams.frames import fields_codec, is_frame, key_frame_dictionary
 from .streams.readers import StreamReaders
 from .wire import ALIAS_TOPIC, HISTORY_TAG, LAST_ALIAS, STREAMED_FRAME, AliasTable, Bindings, Encoded, Recoder

@@ -44,9 +44,9 @@
 
 12. *Batches.* A client that sends several publications of a topic as one adds the user property `sdc-batches` = `1`
    (BATCHES_PROPERTY) to CONNECT; a broker that takes them apart echoes it in CONNACK. Then the client may send
-   PUBLISHes of QoS 0 without properties whose payload is BATCH_TAG and a batch (`batches`), and binds no alias above
-   LAST_BATCHING_ALIAS. Its messages count as if each had come in a PUBLISH of its own, with its QoS and packet id. One
-   that is none, or longer than a payload may be, is malformed: DISCONNECT 0x99.
+   PUBLISHes of QoS 0 without properties whose payload is BATCH_TAG and a batch (`streams.batches`), and binds no alias
+   above LAST_BATCHING_ALIAS. Its messages count as if each had come in a PUBLISH of its own, with its QoS and packet
+   id. One that is none, or longer than a payload may be, is malformed: DISCONNECT 0x99.
 
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:

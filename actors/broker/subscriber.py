@@ -46,6 +46,7 @@ class StandingPlace(Protocol):
     members: set[Subscriber]
 
 
+# More than 25 methods: what a kind of subscriber provides stands beside what all have in common.
 @mypyc_attr(allow_interpreted_subclasses=True)  # by tests
 class Subscriber(GrantedFilters):
     """See the module's docstring. `drops`: a full socket costs QoS 0 publications instead of catching up."""

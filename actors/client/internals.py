@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PACKED, PUBLISH
 from lexicast.cluster.protocol.requests import LINK_DICTIONARIES
 from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
-from lexicast.compression.batches import pack_columns
+from lexicast.compression.streams.batches import pack_entry_columns
 
 from ..link.link import REQUEST_TIMEOUT_S, Link
 from .connection import Connection
@@ -79,7 +79,11 @@ class ClientInternals:
         # Whether what it sends is packed, an entry as one.
         self._packs = False
         self._batches = compress and batch_s > 0
-        self.publisher = Publisher(self.client_id, self._compressor, self._send, give_up_s, batch_s, batch_bytes)
+
+        def compressor() -> Compress | None:
+            return self.dictionaries.compressor() if self._compresses and not self._packs else None
+
+        self.publisher = Publisher(self.client_id, compressor, self._send, give_up_s, batch_s, batch_bytes)
         self.connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
         self._streams: weakref.WeakValueDictionary[int, SubscriptionFeed] = weakref.WeakValueDictionary()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
@@ -313,19 +317,18 @@ class ClientInternals:
         link = self.connection.link
         if link is None:
             return False
-        link.send(self._packed(message) if self._packs and message[0] == PUBLISH else message)
+        packs = self._packs and message[0] == PUBLISH
+        link.send(_packed(message, self.dictionaries.opted_out) if packs else message)
         return link.writable
 
-    def _compressor(self) -> Compress | None:
-        return self.dictionaries.compressor() if self._compresses and not self._packs else None
 
-    def _packed(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A PUBLISH as a PACKED, unless something in it is not to be compressed."""
-        _, tag, entries = message
-        topics = [topic for _, meta, _, _ in entries for topic in unpack_meta(meta).topics]
-        if any(map(self.dictionaries.opted_out, topics)):
-            return message
-        return PACKED, tag, [(group, meta, *pack_columns(lengths, body)) for group, meta, lengths, body in entries]
+def _packed(message: tuple[Any, ...], opted_out: Callable[[bytes], bool]) -> tuple[Any, ...]:
+    """A PUBLISH as a PACKED, unless something in it is not to be compressed."""
+    _, tag, entries = message
+    topics = [topic for _, meta, _, _ in entries for topic in unpack_meta(meta).topics]
+    if any(map(opted_out, topics)):
+        return message
+    return PACKED, tag, [(group, meta, *pack_entry_columns(lengths, body)) for group, meta, lengths, body in entries]
 
 
 def closed_error() -> UnavailableError:

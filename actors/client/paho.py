@@ -30,10 +30,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.accounting import Traffic
-from lexicast.compression.batches import Batched, Batcher, DueBatch
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Lost, Step
+from lexicast.compression.streams.batches import Batched, Batcher, DueBatch
 from lexicast.compression.wire import (
     ALIAS_TOPIC,
     BATCHES_PROPERTY,

@@ -24,10 +24,10 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
-from lexicast.compression.batches import BATCH_TAG, take_apart
 from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.link_history import HistoryReader
 from lexicast.compression.opening import Room
+from lexicast.compression.streams.batches import BATCH_TAG, take_apart
 from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, LOST_TOPIC, Bindings
 
 from ..broker.pipelines.entries import Done

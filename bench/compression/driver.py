@@ -43,12 +43,12 @@ from pathlib import Path
 from typing import Final
 
 from lexicast.cluster.errors import UsageError
-from lexicast.compression.batches import Batched, join_batch
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Deflate
 from lexicast.compression.dictionary_content import RECENT, SUBSTRINGS
 from lexicast.compression.link_dictionaries import LinkTotals
 from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Base, FormulaReading, Predict
+from lexicast.compression.streams.batches import Batched, join_batch
 
 from .. import report as reports
 from ..data.corpora import FLIGHTS, Corpus, of_folder, of_packages

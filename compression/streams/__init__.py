@@ -1,1 +1,1 @@
-"""Topic streams: one stream of frames a topic, from a broker to its subscribers."""
+"""Messages of a topic compressed together: topic streams from a broker to its subscribers, batches from a publisher."""

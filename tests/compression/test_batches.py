@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.batches import (
+from lexicast.compression.codecs import FIELDS, ZSTD_DENSE
+from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.link_history import HistoryReader
+from lexicast.compression.session import ClientSession
+from lexicast.compression.streams.batches import (
     AS_STREAM,
     BATCH_TAG,
     LAST_BATCHING_ALIAS,
@@ -21,15 +25,11 @@ from lexicast.compression.batches import (
     Batcher,
     DueBatch,
     join_batch,
-    pack_columns,
+    pack_entry_columns,
     split_batch,
     take_apart,
-    unpack_columns,
+    unpack_entry_columns,
 )
-from lexicast.compression.codecs import FIELDS, ZSTD_DENSE
-from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.link_history import HistoryReader
-from lexicast.compression.session import ClientSession
 from lexicast.compression.training import train
 from lexicast.compression.wire import HISTORY_TAG, Bindings, Recoder
 
@@ -160,29 +160,29 @@ def test_bombs_are_stopped() -> None:
 
 @given(st.binary(max_size=400), st.binary(max_size=2_000))
 def test_columns_come_back_equal(lengths: bytes, body: bytes) -> None:
-    head, packed = pack_columns(lengths, body)
+    head, packed = pack_entry_columns(lengths, body)
     assert len(packed) <= len(lengths) + len(body)
-    assert unpack_columns(head, packed, 10_000) == (lengths, body)
+    assert unpack_entry_columns(head, packed, 10_000) == (lengths, body)
 
 
 @given(st.binary(max_size=8), st.binary(max_size=100))
 def test_whatever_a_peer_sends_as_columns_is_bounded_or_an_error(head: bytes, packed: bytes) -> None:
     for told in (head, b"\0\0\0\1\1", b"\0\0\0\1\0"):
         with suppress(DictionaryError):
-            assert sum(map(len, unpack_columns(told, packed, 1_000))) <= 1_000
+            assert sum(map(len, unpack_entry_columns(told, packed, 1_000))) <= 1_000
 
 
 def test_columns_that_are_a_bomb_or_cut_short_are_refused() -> None:
-    head, packed = pack_columns(b"abcd", b"\0" * 100_000)
+    head, packed = pack_entry_columns(b"abcd", b"\0" * 100_000)
     with pytest.raises(DictionaryError, match="more than 1000"):
-        unpack_columns(head, packed, 1_000)
+        unpack_entry_columns(head, packed, 1_000)
     for wrong in (packed[:-1], packed + b"x"):
         with pytest.raises(DictionaryError, match="cut short"):
-            unpack_columns(head, wrong, 200_000)
+            unpack_entry_columns(head, wrong, 200_000)
     with pytest.raises(DictionaryError, match="lengths"):
-        unpack_columns(b"\0\0\0\5\0", b"abc", 1_000)
+        unpack_entry_columns(b"\0\0\0\5\0", b"abc", 1_000)
     with pytest.raises(DictionaryError, match="head"):
-        unpack_columns(b"", b"abc", 1_000)
+        unpack_entry_columns(b"", b"abc", 1_000)
 
 
 # -- gathering

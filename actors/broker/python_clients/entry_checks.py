@@ -9,7 +9,7 @@ from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import WireEntry, check_entry_columns
 from lexicast.cluster.topics.names import check_topic
-from lexicast.compression.batches import unpack_columns
+from lexicast.compression.streams.batches import unpack_entry_columns
 
 from ..pipelines.entries import SealedEntry
 
@@ -46,7 +46,7 @@ class EntryChecks:
         """An entry of a PACKED message as one of a PUBLISH. Raises PeerError, DictionaryError."""
         check_entry_columns(wire)
         group, meta, head, packed = wire
-        return group, meta, *unpack_columns(head, packed, UNPACKED_BYTES_MAX + self._payload_bytes_max)
+        return group, meta, *unpack_entry_columns(head, packed, UNPACKED_BYTES_MAX + self._payload_bytes_max)
 
     def _check_topic(self, topic: bytes, group: int) -> None:
         """Raises PeerError unless `topic` is one and belongs to `group`."""

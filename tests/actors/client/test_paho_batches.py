@@ -10,7 +10,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast.mqtt as mqtt
-from lexicast.compression.batches import BATCH_TAG
+from lexicast.compression.streams.batches import BATCH_TAG
 from lexicast.compression.wire import BATCHES_PROPERTY
 
 from ...support.mqtt_harness import WAIT_S, Served, served

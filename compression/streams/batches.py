@@ -12,7 +12,7 @@ q says that it is of QoS 1, under a packet id of its own: it is acknowledged, an
 itself is a PUBLISH of QoS 0.
 
 Python clients gather the same way; there a batch is an entry, of one topic group, whose columns, lengths and payloads,
-are compressed as one (`pack_columns`).
+are compressed as one (`pack_entry_columns`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from lexicast.cluster.errors import DictionaryError
 
-from .fields.codec import FieldsCodec
-from .streams.frames import fields_codec
+from ..fields.codec import FieldsCodec
+from .frames import fields_codec
 
 if TYPE_CHECKING:
-    from .wire import Bindings, Recoder
+    from ..wire import Bindings, Recoder
 
 BATCH_TAG: Final = 254
 LAST_BATCHING_ALIAS: Final = BATCH_TAG - 1
@@ -144,7 +144,7 @@ def take_apart(payload: bytes, recoder: Recoder, bindings: Bindings, unfold: Cal
     return from_stream(split_batch(payload[_STREAM_HEAD_BYTES:]), codec, recoder.payload_bytes_max)
 
 
-def pack_columns(lengths: bytes, body: bytes) -> tuple[bytes, bytes]:
+def pack_entry_columns(lengths: bytes, body: bytes) -> tuple[bytes, bytes]:
     """(head, packed) in the place of an entry's columns on one link: as they are where that is shorter."""
     columns = lengths + body
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -153,8 +153,8 @@ def pack_columns(lengths: bytes, body: bytes) -> tuple[bytes, bytes]:
     return head, packed if len(packed) < len(columns) else columns
 
 
-def unpack_columns(head: bytes, packed: bytes, bytes_max: int) -> tuple[bytes, bytes]:
-    """The inverse of `pack_columns`. Raises DictionaryError for what is none, or longer than `bytes_max`."""
+def unpack_entry_columns(head: bytes, packed: bytes, bytes_max: int) -> tuple[bytes, bytes]:
+    """The inverse of `pack_entry_columns`. Raises DictionaryError for what is none, or longer than `bytes_max`."""
     if len(head) != _COLUMNS_HEAD.size:
         raise DictionaryError("not the head of packed columns")
     length, is_packed = _COLUMNS_HEAD.unpack(head)
