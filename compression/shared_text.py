@@ -110,7 +110,7 @@ class SharedText:
         return separator.join(reversed(chosen))
 
 
-def told(content: bytes, sent: Sequence[Sent], publishers_min: int, length: int) -> bytes | None:
+def told_by_few(content: bytes, sent: Sequence[Sent], publishers_min: int, length: int) -> bytes | None:
     """A text of `length` bytes that is in the content and was sent by somebody, but by fewer than `publishers_min`, if
     there is one."""
     shared = SharedText(sent, publishers_min)

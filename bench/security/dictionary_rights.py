@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from lexicast.actors.sampling.family import SENT_MAX
-from lexicast.bench.compression.offline_runs import OfflineRun, simulate, train_now
-from lexicast.bench.data.corpora import of_folder
 from lexicast.compression.codecs import Deflate
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.maintenance import Due
 from lexicast.compression.predict import Predict
 from lexicast.compression.shared_text import Sent, SharedText
+
+from ..compression.offline_runs import OfflineRun, simulate, train_now
+from ..data.corpora import of_folder
 
 DEVICES: Final = 30
 PUBLISHERS_MIN: Final = 3

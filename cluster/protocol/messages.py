@@ -34,7 +34,7 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
                [(begins, filter, where)]  with these it has all that the map of that version puts there
     NAMES     {filter: names}             matcher -> broker: what conditions ask of these topics' publications
     PACKED    tag, entries                client -> broker: a PUBLISH whose entries' columns are compressed on this link
-                                          (`compression.streams.batches`), to brokers whose greeting says that they `unpack`
+                                          (`compression.streams.batches`), to brokers that say they `unpack`
 
 Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
 

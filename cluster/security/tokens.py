@@ -210,4 +210,6 @@ def _looked_at(claims: dict[str, Any], rules: TokenRules, now_s: float, fingerpr
 def _time_of(claims: dict[str, Any], name: str) -> float | None:
     """A time; None where it is none."""
     value = claims.get(name)
-    return float(value) if type(value) in (int, float) and 0 <= value < 1e12 else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value < 1e12 else None

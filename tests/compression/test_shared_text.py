@@ -18,7 +18,7 @@ from lexicast.compression.fields.model_texts import model_texts
 from lexicast.compression.fields.serialised import load_model
 from lexicast.compression.maintenance import Candidate, Due, split_by_thirds
 from lexicast.compression.predict import Predict
-from lexicast.compression.shared_text import TEXT_BYTES_MIN, Sent, SharedText, told
+from lexicast.compression.shared_text import TEXT_BYTES_MIN, Sent, SharedText, told_by_few
 from lexicast.compression.training import fulfil, train
 
 LENGTH = 6
@@ -56,7 +56,7 @@ class TestNothingIsTold:
         sent = fleet(devices)
         made = made_of(sent, codec, source)
         assert b'", "state": "' in made.content
-        assert told(made.content, sent, 3, LENGTH) is None
+        assert told_by_few(made.content, sent, 3, LENGTH) is None
         assert made.publishers == 3
 
     @pytest.mark.parametrize("source", FIELD_SOURCES)
@@ -65,8 +65,8 @@ class TestNothingIsTold:
         sent = fleet(devices)
         made = made_of(sent, FIELDS, source)
         _, preset, dumped = split_fields_content(made.content)
-        assert told(preset, sent, 3, LENGTH) is None
-        assert told(dumped, sent, 3, LENGTH) is None
+        assert told_by_few(preset, sent, 3, LENGTH) is None
+        assert told_by_few(dumped, sent, 3, LENGTH) is None
         texts = list(model_texts(load_model(dumped)))
         assert b'", "state": "' in texts
         shared = SharedText(sent, 3)
@@ -77,7 +77,7 @@ class TestNothingIsTold:
         for codec, source in ((ZSTD_DENSE, RECENT), (FIELDS, FIELD_SOURCES[0])):
             made = train([each.message for each in sent], 8_192, codec, source, family=b"f/+")
             content = made.content if codec != FIELDS else split_fields_content(made.content)[2]
-            assert told(content, sent, 3, LENGTH) is not None
+            assert told_by_few(content, sent, 3, LENGTH) is not None
             assert made.publishers == 0
 
     def test_what_one_poisoner_repeats_stays_out(self) -> None:
@@ -102,7 +102,7 @@ class TestNothingIsTold:
         shared = SharedText(sent, publishers_min)
         content = shared.packed(4_096)
         for length in (TEXT_BYTES_MIN, LENGTH, 12):
-            assert told(content, sent, publishers_min, length) is None
+            assert told_by_few(content, sent, publishers_min, length) is None
         try:
             made = made_of(sent, FIELDS, FIELD_SOURCES[0], publishers_min)
         except DictionaryError:
@@ -138,7 +138,7 @@ class TestTrials:
         candidates = (Candidate(ZSTD_DENSE, 2_000, RECENT), Candidate(FIELDS, 8_192, FIELD_SOURCES[0]))
         due = Due(training, held_out, candidates, 1e9, 0.0, None, 1, shared=SharedText(sent, 3))
         made = fulfil(due, family=b"f/+", now_us=1)
-        assert made is None or told(made.content, sent, 3, LENGTH) is None
+        assert made is None or told_by_few(made.content, sent, 3, LENGTH) is None
 
 
 class TestPacked:

@@ -1,1 +1,1 @@
-"""Who a client is: passwords, and what keeps guessing them slow."""
+"""Who a client is: passwords, tokens, and what keeps guessing them slow."""
