@@ -28,6 +28,7 @@ from .shapes import (
     name_text,
     nothing,
     row,
+    topic_filter,
     topic_name,
     truth,
     whole_number,
@@ -70,6 +71,11 @@ LAST_PLACE: Final = row(
 # Where retained publications go on: see `actors.coordinator.retained`.
 RETAINED_PLACE: Final = row(WHOLE, either(nothing, each(either(nothing, data))))
 
+# A shared subscription's name and filter, and its member.
+SHARE_MEMBER: Final[Fields] = (name_text, topic_filter, name_text)
+# group -> offsets of a member's records.
+MEMBER_RECORDS: Final = mapping(GROUP, OFFSETS)
+
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {
     "resume": (CURSOR,),
@@ -104,6 +110,10 @@ COORDINATOR: Final[dict[str, Fields]] = {
     ),
     "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
     "retained": (FILTERS, GROUPS, either(nothing, RETAINED_PLACE), whole_number(1)),
+    # `coordinator.shares`.
+    "share_join": (*SHARE_MEMBER, whole_number(1, 65_535), either(nothing, CURSOR), MEMBER_RECORDS),
+    "share_told": (each(row(*SHARE_MEMBER, MEMBER_RECORDS)),),
+    "share_leave": (*SHARE_MEMBER, MEMBER_RECORDS),
     "status": (),
 }
 

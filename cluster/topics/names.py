@@ -161,6 +161,12 @@ def shared(filter: bytes) -> tuple[str, bytes] | None:
     return group.decode(), inner
 
 
+def share_filter(filter: bytes) -> bytes:
+    """What a subscription's filter matches: that of a shared one is behind its share's name. Raises TopicError."""
+    found = shared(filter)
+    return filter if found is None else found[1]
+
+
 def escape_family(filter: bytes) -> bytes:
     """A topic family (any valid filter) as something that may stand in a topic name below `$sdc/`.
 
