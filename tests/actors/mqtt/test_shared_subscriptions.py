@@ -15,7 +15,7 @@ from ...support.harness import eventually
 from ...support.mqtt_harness import Message, Raw, Served, close_clients, served, unique
 
 VERSIONS = pytest.mark.parametrize("version", [V311, V5])
-EXPIRY, RECEIVE_MAX = "_17", "_33"
+# Properties: 17 session expiry, 33 receive maximum.
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ async def test_each_publication_goes_to_one_member_on_whichever_broker(
 
 async def test_what_a_member_has_not_acknowledged_goes_to_another_one(ports: list[int]) -> None:
     topic = unique()
-    first, publisher = await Raw.connect(ports[0], **{RECEIVE_MAX: 3}), await Raw.connect(ports[0])
+    first, publisher = await Raw.connect(ports[0], _33=3), await Raw.connect(ports[0])
     first.answers = False
     await first.subscribe(f"$share/g/{topic}", qos=1)
     for number in range(6):
@@ -111,7 +111,7 @@ async def test_what_a_member_has_not_acknowledged_goes_to_another_one(ports: lis
 
 async def test_with_nobody_there_the_share_waits_and_repeats_nothing(ports: list[int]) -> None:
     topic = unique()
-    first, publisher = await Raw.connect(ports[0], **{RECEIVE_MAX: 2}), await Raw.connect(ports[0])
+    first, publisher = await Raw.connect(ports[0], _33=2), await Raw.connect(ports[0])
     first.answers = False
     await first.subscribe(f"$share/g/{topic}", qos=1)
     for number in range(4):
@@ -129,7 +129,7 @@ async def test_with_nobody_there_the_share_waits_and_repeats_nothing(ports: list
 
 async def test_a_member_with_a_full_window_does_not_hold_up_the_others(free_port: int) -> None:
     topic = unique()
-    slow, fast = await Raw.connect(free_port, **{RECEIVE_MAX: 1}), await Raw.connect(free_port)
+    slow, fast = await Raw.connect(free_port, _33=1), await Raw.connect(free_port)
     publisher = await Raw.connect(free_port)
     slow.answers = False
     for member in (slow, fast):
@@ -147,7 +147,7 @@ async def test_qos_2_stays_with_its_member(ports: list[int]) -> None:
     """[MQTT-4.8.2-4]"""
     topic = unique()
     publisher, name = await Raw.connect(ports[0]), unique()
-    first = await Raw.connect(ports[0], name, **{EXPIRY: 600})
+    first = await Raw.connect(ports[0], name, _17=600)
     first.answers = False
     await first.subscribe(f"$share/g/{topic}", qos=2)
     await publisher.publish(topic, b"once", qos=2)
@@ -156,10 +156,10 @@ async def test_qos_2_stays_with_its_member(ports: list[int]) -> None:
     await second.subscribe(f"$share/g/{topic}", qos=2)
     first.abort()
     await second.nothing(publisher, topic)
-    again = await Raw.connect(ports[1], name, clean=False, **{EXPIRY: 600})
+    again = await Raw.connect(ports[1], name, clean=False, _17=600)
     (after,) = await again.messages(1)
     assert (after.payload, after.packet_id, after.dup, after.qos) == (b"once", before.packet_id, True, 2)
-    await again.disconnect(**{EXPIRY: 0})
+    await again.disconnect(_17=0)
     await second.nothing(publisher, topic)
 
 
@@ -206,7 +206,7 @@ async def test_nothing_retained_comes_at_subscribing(ports: list[int]) -> None:
 
 async def test_after_unsubscribe_nothing_comes_and_what_was_sent_is_completed(ports: list[int]) -> None:
     topic = unique()
-    first, publisher = await Raw.connect(ports[0], **{RECEIVE_MAX: 1}), await Raw.connect(ports[0])
+    first, publisher = await Raw.connect(ports[0], _33=1), await Raw.connect(ports[0])
     first.answers = False
     await first.subscribe(f"$share/g/{topic}", qos=1)
     for payload in (b"sent", b"waits"):
@@ -224,16 +224,16 @@ async def test_after_unsubscribe_nothing_comes_and_what_was_sent_is_completed(po
 async def test_a_member_that_returns_is_one_again(ports: list[int]) -> None:
     topic, name = unique(), unique()
     publisher = await Raw.connect(ports[0])
-    first = await Raw.connect(ports[0], name, **{EXPIRY: 600})
+    first = await Raw.connect(ports[0], name, _17=600)
     await first.subscribe(f"$share/g/{topic}", topic, qos=1)
     await first.disconnect()
     await publisher.publish(topic, b"missed", qos=1)
-    again = await Raw.connect(ports[1], name, clean=False, **{EXPIRY: 600})
+    again = await Raw.connect(ports[1], name, clean=False, _17=600)
     assert again.connack.session_present
     assert payloads(await again.messages(2)) == [b"missed", b"missed"]  # as a member, and as a subscriber
     await publisher.publish(topic, b"live", qos=1)
     assert payloads(await again.messages(2)) == [b"live", b"live"]
-    await again.disconnect(**{EXPIRY: 0})
+    await again.disconnect(_17=0)
 
 
 async def test_a_new_share_begins_in_the_past_where_it_is_asked_to(ports: list[int]) -> None:
@@ -260,7 +260,7 @@ async def test_conditions_hold_for_members(ports: list[int]) -> None:
 async def test_what_comes_while_as_much_is_open_as_may_be_is_read_from_the_log(free_port: int) -> None:
     """More than a share keeps in memory, and than members acknowledge meanwhile."""
     topic, count = unique(), 20_000
-    members = [await Raw.connect(free_port, **{RECEIVE_MAX: 10}) for _ in range(2)]
+    members = [await Raw.connect(free_port, _33=10) for _ in range(2)]
     publisher = await Raw.connect(free_port)
     for member in members:
         await member.subscribe(f"$share/g/{topic}", qos=1)
