@@ -103,6 +103,9 @@ class SubscriptionFeed:
     """See the module's docstring. `dropped` counts messages for which there was no room, `repeats` those that came
     twice."""
 
+    # Whether each message that the user has done with is told (`given`).
+    tells_given = False
+
     def __init__(
         self,
         host: FeedHost,
@@ -217,6 +220,9 @@ class SubscriptionFeed:
         while self._buffer and self._error is None and not self._closed and len(messages) < most:
             messages += await self._decode()
         self.finish()
+
+    def given(self, message: Message) -> None:
+        """The user asks for the next message after this one: of those that `tells_given`."""
 
     def finish(self) -> None:
         """All that was taken has been given."""

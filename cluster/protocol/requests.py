@@ -59,6 +59,10 @@ def _options(value: Any) -> bool:
 _where: Final[Shape] = either(nothing, name_text)
 
 
+# Records that a consumer group's member may be dealt and not have done, and how many it is where nobody says.
+GROUP_WINDOW_MAX: Final = 65_535
+GROUP_WINDOW: Final = 1_000
+
 # Filters of one request to a coordinator, so that no turn of its event loop becomes long.
 FILTERS_MAX: Final = 500
 
@@ -142,6 +146,8 @@ CLIENT: Final[dict[str, Fields]] = {
     "subscribe": (WHOLE, FILTERS, _since, _options),
     "unsubscribe": (WHOLE,),
     "retained": (WHOLE,),
+    "group_join": (WHOLE, name_text, topic_filter, _since, _options),
+    "group_done": (WHOLE, each(row(GROUP, OFFSET, OFFSET))),
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
     "cluster": (),

@@ -31,6 +31,8 @@ from .sample_stream import PackedSink, SampleStream
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
 
+    from .group_streams import GroupStream
+
 STREAMS_MAX = 10_000
 # By whether topic streams are taken; those in whose connections dictionaries come as they pay are aware.
 KINDS = {False: Kind(LINK), True: Kind(LINK, streams=True)}
@@ -82,11 +84,13 @@ class ClientStreams:
         self._link = link
         self._streams: dict[int, LinkStream | SampleStream] = {}
         self._feeds: dict[int, RetainedFeed] = {}
+        # Those that are members of consumer groups.
+        self.members: dict[int, GroupStream] = {}
         # None: the client is told of all that there are.
         self.dictionaries: ConnectionDictionaries | None = None
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._streams) + len(self.members)
 
     # -- the link
 
@@ -99,18 +103,20 @@ class ClientStreams:
         """Send a packed message; a full socket puts all streams behind."""
         self._link.send_packed(data)
         if not self._link.writable:
-            for stream in self._streams.values():
+            for stream in (*self._streams.values(), *self.members.values()):
                 stream.block()
 
     def drained(self) -> None:
         """The socket takes more again."""
-        for stream in list(self._streams.values()):
+        for stream in (*self._streams.values(), *self.members.values()):
             stream.unblock()
 
     def leave(self) -> None:
         """The client has gone; its cursors are its own."""
         for stream in self._streams.values():
             self._subscriptions.leave(stream)
+        for member in self.members.values():
+            member.leave()
         if self.dictionaries is not None:
             self._engine.dictionary_links.ended(self.dictionaries.link)
 
@@ -139,7 +145,7 @@ class ClientStreams:
         Raises TopicError, UsageError, UnavailableError.
         """
         check_filters(filters)
-        if number in self._streams or len(self._streams) >= STREAMS_MAX:
+        if number in self._streams or len(self) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
         stream = self._stream(number, options)
         # Nothing goes out before the reply; what comes meanwhile is caught up with.
@@ -214,3 +220,6 @@ class ClientStreams:
         stream = self._streams.pop(number, None)
         if stream is not None:
             self._subscriptions.leave(stream)
+        member = self.members.pop(number, None)
+        if member is not None:
+            member.leave()
