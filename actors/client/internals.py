@@ -48,6 +48,7 @@ HELD_TOLD_MAX: Final = 256
 log = logging.getLogger("lexicast.client")
 
 
+# More than 25 methods: eight are what feeds ask of it, six what its connection tells.
 class ClientInternals:
     """See the module's docstring; what each argument is, `lexicast.connect` says."""
 

@@ -30,7 +30,7 @@ from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
 from .replication.reporting import report_before_serving
 from .server import CoordinatorServer
-from .shares.shares import USUAL_RULES, ShareRules
+from .shares.led_shares import USUAL_RULES, ShareRules
 
 T = TypeVar("T")
 

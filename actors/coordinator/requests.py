@@ -27,7 +27,7 @@ from .peers import BrokerPeer
 from .retained import RetainedRequests
 from .session_home import SessionHome
 from .session_requests import SessionRequests
-from .shares.shares import Shares
+from .shares.led_shares import LedShares
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class CoordinatorRequests:
         home: SessionHome,
         interest: Interest,
         past: Past,
-        shares: Shares,
+        shares: LedShares,
         status: Callable[[], dict[str, Any]],
     ) -> None:
         """`status`: see `CoordinatorServer.status`."""

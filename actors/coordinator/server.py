@@ -32,7 +32,7 @@ from .replication.copies import Copies
 from .replication.reporting import LeadingAlone, LeadingWithOthers, Reporting
 from .requests import CoordinatorRequests
 from .session_home import SessionHome
-from .shares.shares import USUAL_RULES, ShareRules, Shares
+from .shares.led_shares import USUAL_RULES, LedShares, ShareRules
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class CoordinatorServer:
         led.when_closed.append(self.sessions.closed)
         self.past = Past(led)
         self._interest = Interest(led, self.sessions, self.past)
-        self.shares = Shares(led, self.sessions, self.past, shares)
+        self.shares = LedShares(led, self.sessions, self.past, shares)
         self.requests = CoordinatorRequests(led, self.sessions, self._interest, self.past, self.shares, self.status)
         self._publish = led.publish
         # What brokers have told of the entries of their next PUBLISH, by its tag.

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
-from .places import Place
+from .places import SharePlace
 
 TOPIC: Final = "topic"
 FREE: Final = "free"
@@ -48,7 +48,7 @@ CHOICES_MAX: Final = 65_536
 MemberKey: TypeAlias = tuple[str, str]
 
 
-class Record:
+class DealtRecord:
     """One publication of a share. `source` and `index`: where its bytes are, which is the caller's matter."""
 
     __slots__ = ("group", "holder", "index", "offset", "order", "size_bytes", "source", "topic")
@@ -64,10 +64,10 @@ class Record:
         self.index = index
         # When it was taken: what comes back goes before what came later.
         self.order = 0
-        self.holder: Member | None = None
+        self.holder: DealtMember | None = None
 
 
-class Member:
+class DealtMember:
     """One member: how many records it takes, which it holds, and which wait for it alone."""
 
     __slots__ = ("held", "key", "queue", "resting", "seed", "stalled", "window")
@@ -75,8 +75,8 @@ class Member:
     def __init__(self, key: MemberKey, window: int) -> None:
         self.key = key
         self.window = window
-        self.held: dict[Record, None] = {}
-        self.queue: list[tuple[int, Record]] = []
+        self.held: dict[DealtRecord, None] = {}
+        self.queue: list[tuple[int, DealtRecord]] = []
         self.resting = False
         self.stalled = False
         self.seed = "\0".join(key).encode()
@@ -91,7 +91,7 @@ class Deal(NamedTuple):
     """Records for one member, in the order in which they are to be sent."""
 
     member: MemberKey
-    records: list[Record]
+    records: list[DealtRecord]
 
 
 class _Part:
@@ -99,11 +99,11 @@ class _Part:
 
     __slots__ = ("again", "open", "read", "until")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SharePlace) -> None:
         self.read = place.floor
         self.until = place.read
         self.again = frozenset(place.open)
-        self.open: OrderedDict[int, Record] = OrderedDict()
+        self.open: OrderedDict[int, DealtRecord] = OrderedDict()
 
 
 # More than 25 methods: groups, members and records are one account.
@@ -112,15 +112,15 @@ class Share:
 
     def __init__(self, strategy: str = TOPIC, records_max: int = RECORDS_MAX, bytes_max: int = BYTES_MAX) -> None:
         self.strategy = strategy
-        self.members: dict[MemberKey, Member] = {}
+        self.members: dict[MemberKey, DealtMember] = {}
         self._records_max = records_max
         self._bytes_max = bytes_max
         self._parts: dict[int, _Part] = {}
-        self._choices: dict[bytes, Member] = {}
+        self._choices: dict[bytes, DealtMember] = {}
         # What no member waits for in particular: all of it with "free", else what comes while nobody is there.
-        self._common: list[tuple[int, Record]] = []
+        self._common: list[tuple[int, DealtRecord]] = []
         # Records that a member has brought along and that are still to be read here.
-        self._expected: dict[tuple[int, int], Member] = {}
+        self._expected: dict[tuple[int, int], DealtMember] = {}
         self._orders = 0
         self._open_records = 0
         self._open_bytes = 0
@@ -132,7 +132,7 @@ class Share:
         """The groups that it has a cursor in."""
         return self._parts.keys()
 
-    def begin(self, group: int, place: Place) -> None:
+    def begin(self, group: int, place: SharePlace) -> None:
         """Have a cursor in a group."""
         self._parts[group] = _Part(place)
 
@@ -144,13 +144,13 @@ class Share:
         self._expected = {key: member for key, member in self._expected.items() if key[0] != group}
         self._clean()
 
-    def place(self, group: int) -> Place:
+    def place(self, group: int) -> SharePlace:
         """Where it stands."""
         part = self._parts[group]
         again = [offset for offset in sorted(part.again) if offset >= part.read]
         offsets = (*part.open, *again)
         read = max(part.read, part.until)
-        return Place(offsets[0] if offsets else read, read, offsets)
+        return SharePlace(offsets[0] if offsets else read, read, offsets)
 
     def read(self, group: int) -> int:
         """From where on it is to be read."""
@@ -178,7 +178,7 @@ class Share:
         """Whether somebody is there who gets something."""
         return any([not member.resting for member in self.members.values()])
 
-    def take(self, group: int, records: Iterable[Record], read: int) -> None:
+    def take(self, group: int, records: Iterable[DealtRecord], read: int) -> None:
         """Of a group everything before `read` has been looked at, and these concern the share."""
         part = self._parts[group]
         for record in records:
@@ -213,14 +213,14 @@ class Share:
             self._forget(record)
         self._moved(member)
 
-    def _moved(self, member: Member) -> None:
+    def _moved(self, member: DealtMember) -> None:
         if member.stalled:
             member.stalled = False
             self._choose_anew()
         if member.resting and not member.held:
             self._remove(member)
 
-    def _forget(self, record: Record) -> None:
+    def _forget(self, record: DealtRecord) -> None:
         """It is gone; where it waits it is passed over."""
         self._open_records -= 1
         self._open_bytes -= record.size_bytes
@@ -240,7 +240,7 @@ class Share:
         """A member comes (back)."""
         if key in self.members:
             self.leave(key)
-        self.members[key] = Member(key, window)
+        self.members[key] = DealtMember(key, window)
         self._choose_anew()
 
     def hold(self, key: MemberKey, held: Mapping[int, Iterable[int]]) -> None:
@@ -274,7 +274,7 @@ class Share:
         else:
             self._remove(member)
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: DealtMember) -> None:
         del self.members[member.key]
         if self._expected:
             self._expected = {at: holder for at, holder in self._expected.items() if holder is not member}
@@ -302,7 +302,7 @@ class Share:
         return deals
 
     def _deal_freely(self) -> list[Deal]:
-        drawn: dict[MemberKey, list[Record]] = {}
+        drawn: dict[MemberKey, list[DealtRecord]] = {}
         while self._common:
             free = sorted([m for m in self.members.values() if m.room > 0], key=_fewest_held)
             if not free:
@@ -314,8 +314,8 @@ class Share:
         return [Deal(key, records) for key, records in drawn.items()]
 
     @staticmethod
-    def _draw(member: Member, queue: list[tuple[int, Record]], count: int) -> list[Record]:
-        drawn: list[Record] = []
+    def _draw(member: DealtMember, queue: list[tuple[int, DealtRecord]], count: int) -> list[DealtRecord]:
+        drawn: list[DealtRecord] = []
         while queue and len(drawn) < count:
             record = heappop(queue)[1]
             if record.holder is None:
@@ -324,11 +324,11 @@ class Share:
                 drawn.append(record)
         return drawn
 
-    def _wait(self, record: Record) -> None:
+    def _wait(self, record: DealtRecord) -> None:
         member = self._choice(record.topic) if self.strategy == TOPIC else None
         heappush(self._common if member is None else member.queue, (record.order, record))
 
-    def _choice(self, topic: bytes) -> Member | None:
+    def _choice(self, topic: bytes) -> DealtMember | None:
         """Whose a topic is."""
         found = self._choices.get(topic)
         if found is not None or not self.members:
@@ -356,14 +356,14 @@ class Share:
             self._wait(record)
 
 
-_NOBODY: Final = Member(("", ""), 0)
+_NOBODY: Final = DealtMember(("", ""), 0)
 
 
-def _order(entry: tuple[int, Record]) -> int:
+def _order(entry: tuple[int, DealtRecord]) -> int:
     return entry[0]
 
 
-def _fewest_held(member: Member) -> int:
+def _fewest_held(member: DealtMember) -> int:
     return len(member.held)
 
 

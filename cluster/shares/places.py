@@ -23,7 +23,7 @@ OPEN_MAX: Final = 1 << 20
 _OFFSET_MAX: Final = 2**63 - 1
 
 
-class Place(NamedTuple):
+class SharePlace(NamedTuple):
     """See the module's docstring."""
 
     floor: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     open: tuple[int, ...] = ()
 
 
-def pack_place(place: Place) -> bytes:
+def pack_place(place: SharePlace) -> bytes:
     """A place as bytes."""
     ranges = _ranges(place.floor, place.open)
     fields: tuple[Any, ...] = (FORMAT, place.floor, place.read, ranges)
@@ -54,7 +54,7 @@ def _ranges(floor: int, offsets: Iterable[int]) -> list[int]:
     return found
 
 
-def unpack_place(data: bytes) -> Place:
+def unpack_place(data: bytes) -> SharePlace:
     """The inverse. Raises PeerError when the bytes are no place."""
     try:
         version, floor, read, ranges = msgpack.unpackb(data, use_list=False)
@@ -74,4 +74,4 @@ def unpack_place(data: bytes) -> Place:
             raise ValueError("an open offset lies beyond what was read")
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise PeerError(f"a share's place cannot be read: {error}") from None
-    return Place(floor, read, tuple(offsets))
+    return SharePlace(floor, read, tuple(offsets))

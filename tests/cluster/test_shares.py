@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.cluster.errors import PeerError
-from lexicast.cluster.shares.dealing import FREE, TOPIC, MemberKey, Record, Share
-from lexicast.cluster.shares.places import RANGES_MAX, Place, pack_place, unpack_place
+from lexicast.cluster.shares.dealing import FREE, TOPIC, DealtRecord, MemberKey, Share
+from lexicast.cluster.shares.places import RANGES_MAX, SharePlace, pack_place, unpack_place
 
 A, B, C = ("broker", "a"), ("broker", "b"), ("other", "c")
 TOPICS = [b"t%d" % number for number in range(6)]
@@ -19,13 +19,13 @@ TOPICS = [b"t%d" % number for number in range(6)]
 
 def begun(strategy: str = TOPIC, records_max: int = 1_000) -> Share:
     share = Share(strategy, records_max)
-    share.begin(0, Place(0, 0))
+    share.begin(0, SharePlace(0, 0))
     return share
 
 
 def take(share: Share, offsets: Iterable[int], topics: Iterable[bytes] = (b"t",), group: int = 0) -> None:
     offsets, names = list(offsets), list(topics)
-    records = [Record(group, offset, names[offset % len(names)]) for offset in offsets]
+    records = [DealtRecord(group, offset, names[offset % len(names)]) for offset in offsets]
     share.take(group, records, max(offsets) + 1)
 
 
@@ -109,7 +109,7 @@ def test_a_member_that_rests_keeps_what_it_has_sent_and_then_is_gone() -> None:
     share.done(A, 0, [1])
     assert A not in share.members
     share.done(B, 0, [0, 2])
-    assert share.place(0) == Place(3, 5, (3, 4))
+    assert share.place(0) == SharePlace(3, 5, (3, 4))
 
 
 def test_a_stalled_member_loses_its_topics_until_it_moves() -> None:
@@ -143,12 +143,12 @@ def test_what_a_member_brings_along_is_its_and_not_dealt_again() -> None:
     take(share, range(4))
     found = dealt(share)
     assert sorted(offset for offsets in found.values() for offset in offsets) == [0, 3]
-    share.begin(1, Place(5, 5))
+    share.begin(1, SharePlace(5, 5))
     take(share, [7, 8], group=1)
     assert [offset for offsets in dealt(share).values() for offset in offsets] == [8]
     share.done(B, 0, [1, 2])
     share.done(B, 1, [7])
-    assert share.place(1) == Place(8, 9, (8,))
+    assert share.place(1) == SharePlace(8, 9, (8,))
 
 
 def test_what_another_one_has_by_now_is_not_done_by_who_had_it() -> None:
@@ -180,14 +180,16 @@ def test_as_much_as_may_be_open_is_full_until_half_of_it_is_done() -> None:
 # -- places
 
 
-@pytest.mark.parametrize("place", [Place(0, 0), Place(5, 9, (5, 6, 8)), Place(1 << 40, (1 << 40) + 3, (1 << 40,))])
-def test_a_place_is_read_as_it_was_written(place: Place) -> None:
+@pytest.mark.parametrize(
+    "place", [SharePlace(0, 0), SharePlace(5, 9, (5, 6, 8)), SharePlace(1 << 40, (1 << 40) + 3, (1 << 40,))]
+)
+def test_a_place_is_read_as_it_was_written(place: SharePlace) -> None:
     assert unpack_place(pack_place(place)) == place
 
 
 def test_a_place_of_too_many_ranges_is_its_floor() -> None:
     scattered = tuple(range(0, 4 * RANGES_MAX, 2))
-    assert unpack_place(pack_place(Place(0, 4 * RANGES_MAX, scattered))) == Place(0, 0)
+    assert unpack_place(pack_place(SharePlace(0, 4 * RANGES_MAX, scattered))) == SharePlace(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_a_share_goes_on_from_a_place_with_what_was_open() -> None:
     assert again.place(0) == share.place(0)
     again.join(B, 10)
     take(again, range(1, 3))
-    assert again.place(0) == Place(1, 6, (1, 4, 5))
+    assert again.place(0) == SharePlace(1, 6, (1, 4, 5))
     take(again, range(3, 8))
     assert dealt(again) == {B: [1, 4, 5, 6, 7]}
 
@@ -225,7 +227,7 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(strategy=st.sampled_from([TOPIC, FREE]))
     def begin(self, strategy: str) -> None:
         self.share = Share(strategy)
-        self.share.begin(0, Place(0, 0))
+        self.share.begin(0, SharePlace(0, 0))
         self.taken = 0
         self.gone: set[int] = set()
         self.holders: dict[int, MemberKey] = {}

@@ -68,7 +68,7 @@ def kill(cluster: Cluster, broker: BrokerServer) -> None:
         if pipeline.link is not None:
             link = pipeline.link
             link.send = lambda message: None  # type: ignore[method-assign]  # a dead process says nothing
-            link.send_packed = lambda parts: None  # type: ignore[method-assign]
+            link.send_packed = lambda parts: None  # type: ignore[method-assign]  # nor what was packed
             link.abort()
 
 

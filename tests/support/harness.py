@@ -35,7 +35,7 @@ from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.replication.reporting import report_before_serving
 from lexicast.actors.coordinator.server import CoordinatorServer
-from lexicast.actors.coordinator.shares.shares import ShareRules
+from lexicast.actors.coordinator.shares.led_shares import ShareRules
 from lexicast.actors.link.link import Link, LinkUser
 from lexicast.actors.link.sockets import dial, listen
 from lexicast.actors.status.cluster_status import AskActor, cannot_ask

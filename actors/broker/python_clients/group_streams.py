@@ -22,15 +22,14 @@ from ..encoding import Grant
 from ..shares.shared_members import ShareKey
 from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
-from .streams import STREAMS_MAX, LinkStream
+from .streams import STREAMS_MAX, ClientStreams, MemberStream
 
 if TYPE_CHECKING:
     from ...link.link import Link
     from ..engine import BrokerEngine
-    from .streams import ClientStreams
 
 
-class GroupStream(LinkStream):
+class GroupStream(MemberStream):
     """One member."""
 
     __slots__ = ("_dealt", "_engine", "_given", "_key", "_where")
@@ -87,7 +86,6 @@ class GroupStream(LinkStream):
             self._engine.shares.done(self._key, block.group, offsets - sent)
 
     def done(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """The client's user has done with what it got of these (group, first, last)."""
         for group, first, last in ranges:
             given = self._given.get(group)
             if given is None:
@@ -109,7 +107,6 @@ class GroupStream(LinkStream):
         self.ready = False
 
     def leave(self) -> None:
-        """The client wants no more, or has gone."""
         self.closed = True
         self._dealt.clear()
         self._given = {}

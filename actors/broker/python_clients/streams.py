@@ -6,7 +6,7 @@ A full socket puts all streams of a link behind; they are brought up when it has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -30,8 +30,6 @@ from .sample_stream import PackedSink, SampleStream
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
-
-    from .group_streams import GroupStream
 
 STREAMS_MAX = 10_000
 # By whether topic streams are taken; those in whose connections dictionaries come as they pay are aware.
@@ -75,6 +73,20 @@ class LinkStream(Subscriber):
         return self._dictionaries is None or self._dictionaries.gets(dictionary)
 
 
+class MemberStream(LinkStream):
+    """One that is a member of a consumer group: see `group_streams`."""
+
+    __slots__ = ()
+
+    def done(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """The client's user has done with what it got of these (group, first, last)."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """The client wants no more, or has gone."""
+        raise NotImplementedError
+
+
 class ClientStreams:
     """The streams of one client, by the numbers that it gave them."""
 
@@ -85,7 +97,7 @@ class ClientStreams:
         self._streams: dict[int, LinkStream | SampleStream] = {}
         self._feeds: dict[int, RetainedFeed] = {}
         # Those that are members of consumer groups.
-        self.members: dict[int, GroupStream] = {}
+        self.members: dict[int, MemberStream] = {}
         # None: the client is told of all that there are.
         self.dictionaries: ConnectionDictionaries | None = None
 

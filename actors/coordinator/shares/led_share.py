@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.selection import Picker, for_readers, select_topics
-from lexicast.cluster.shares.dealing import CHOICES_MAX, Deal, MemberKey, Record, Share
-from lexicast.cluster.shares.places import Place
+from lexicast.cluster.shares.dealing import CHOICES_MAX, Deal, DealtRecord, MemberKey, Share
+from lexicast.cluster.shares.places import SharePlace
 from lexicast.cluster.topics.names import matches
 
 from ...link.link import Link
@@ -40,7 +40,7 @@ class LedShare:
         # Held by whoever begins in a group: that is durable before others are told.
         self.beginning = asyncio.Lock()
         # When each group was saved last, and as what.
-        self.saved: dict[int, tuple[float, Place]] = {}
+        self.saved: dict[int, tuple[float, SharePlace]] = {}
         self._wanted: dict[bytes, bool] = {}
         # Since when a member has had no room (monotonic).
         self._no_room_s: dict[MemberKey, float] = {}
@@ -54,7 +54,7 @@ class LedShare:
             found = self._wanted[topic] = matches(self.filter, topic)
         return found
 
-    def begin(self, group: int, place: Place, delivered: int) -> None:
+    def begin(self, group: int, place: SharePlace, delivered: int) -> None:
         """Lead it in a group, where live delivery stands at `delivered`."""
         self.share.begin(group, place)
         if place.floor < delivered:
@@ -85,7 +85,7 @@ class LedShare:
             return
         self.share.take(block.group, _records(Picker(for_readers(part)), part), block.last + 1)
 
-    def place(self, group: int, delivered: int) -> Place:
+    def place(self, group: int, delivered: int) -> SharePlace:
         """Where it stands in a group; what was delivered there and is not its is behind it."""
         if group not in self.behind:
             self.share.take(group, (), delivered)
@@ -115,12 +115,12 @@ class LedShare:
                 send(link, deal.member, _blocks(deal))
 
 
-def _records(picker: Picker, block: Block) -> list[Record]:
+def _records(picker: Picker, block: Block) -> list[DealtRecord]:
     topics, runs, offsets = block.meta.topics, picker.runs, picker.offsets
     sizes = memoryview(block.lengths).cast("I")
     group = block.group
     return [
-        Record(group, offset, topics[run.topic], size, picker, index)
+        DealtRecord(group, offset, topics[run.topic], size, picker, index)
         for index, (offset, run, size) in enumerate(zip(offsets, runs, sizes, strict=True))
     ]
 

@@ -23,7 +23,7 @@ from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import DEAL
 from lexicast.cluster.records import SessionSaved
 from lexicast.cluster.shares.dealing import CHOICES_MAX, TOPIC, MemberKey, Share
-from lexicast.cluster.shares.places import Place, pack_place, unpack_place
+from lexicast.cluster.shares.places import SharePlace, pack_place, unpack_place
 from lexicast.cluster.topics.names import is_wildcard
 
 from ...link.link import Link
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 SAVE_S: Final = 1.0
 ROUND_S: Final = 0.1
 SAVES_AT_ONCE: Final = 10
-# Shares in memory; each takes `dealing.BYTES_MAX` of publications at most.
+# LedShares in memory; each takes `dealing.BYTES_MAX` of publications at most.
 SHARES_MAX: Final = 1_000
 DAY_S: Final = 86_400
 
@@ -60,7 +60,7 @@ def row_name(name: str, filter: bytes) -> str:
 
 
 # More than 25 methods: requests, dealing, reading and saving of one table.
-class Shares:
+class LedShares:
     """See the module's docstring."""
 
     def __init__(self, led: LedGroups, home: SessionHome, past: Past, rules: ShareRules) -> None:
@@ -172,7 +172,7 @@ class Shares:
         if place is None:
             cut = groups[group].delivered
             at = min(since.get(group, cut), cut)
-            place = Place(at, at)
+            place = SharePlace(at, at)
         share.begin(group, place, groups[group].delivered)
         share.saved[group] = 0.0, place
         if row is None or row.place != pack_place(place):
@@ -287,7 +287,7 @@ class Shares:
         found.sort(key=lambda each: each[0])
         return [(share, group) for _, share, group in found[:SAVES_AT_ONCE]]
 
-    def _place(self, share: LedShare, group: int) -> Place:
+    def _place(self, share: LedShare, group: int) -> SharePlace:
         state = self._led.sequencer.groups.get(group)
         return share.place(group, state.delivered if state is not None else 0)
 
@@ -303,7 +303,7 @@ class Shares:
         share.saved[group] = self._led.clock.monotonic(), place
         await self._home.keep(group, self._row(share, place))
 
-    def _row(self, share: LedShare, place: Place) -> SessionSaved:
+    def _row(self, share: LedShare, place: SharePlace) -> SessionSaved:
         expires_us = self._led.clock.time_us() + max(1, self._rules.expiry_s) * US_PER_S
         name = row_name(share.name, share.filter)
         return SessionSaved(
