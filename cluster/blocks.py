@@ -19,7 +19,7 @@ A *run* is consecutive records that agree in everything but the payload: one top
                 topic's stream (to clients that asked for them; never stored)
     expiry_ms   publication expiry (T_max) relative to time_us; 0 = never
     properties  None, or the MQTT 5 properties carried through (`cluster.properties`)
-    origin      index into `origins`: who published (client id); -1 = unknown
+    origin      index into `origins`: who published (client id, or `security.authors`); -1 = unknown
     count       records in the run
 
 `producers` names each record once more for repeats: (producer, incarnation, first sequence, count) in record order.

@@ -7,12 +7,14 @@ publications travel on links (`lexicast.actors.link.link`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from .leadership import GroupState
 from .placement import Site
 from .recovery import GroupReport
+from .security.files import SecurityFiles
 
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"
@@ -66,6 +68,8 @@ class Members:
     matchers: dict[str, Member] = field(default_factory=dict)
     # Where content subscriptions lie, as `hpartition.live_map.LiveMap.to_plain`.
     cells: tuple[Any, ...] | None = None
+    # The version of the files of security; 0: the coordination server does not know any.
+    security: int = 0
 
     def sites(self) -> dict[str, Site]:
         """Where the coordinators are."""
@@ -169,6 +173,24 @@ class OperatedCoordination(Coordination, Protocol):
 
     async def remove_node(self, node: str) -> None:
         """Forget `node` and its members. Raises UsageError while it has what others lack."""
+        ...
+
+    async def security(self) -> SecurityFiles:
+        """The files of security."""
+        ...
+
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
+        """These are the files of security from now on; returns their version, and what has changed. `starting`: the
+        cluster starts with them, else there have to be as many as there were. Raises ConfigError, and leaves what is
+        there; UsageError."""
+        ...
+
+    async def restore_security(self, files: SecurityFiles) -> bool:
+        """A broker has these files; taken (True) when no newer ones are known. Raises ConfigError."""
+        ...
+
+    async def refuse_security(self, why: str) -> None:
+        """The newest files are not taken: operators are told."""
         ...
 
     async def give_up_missing(self) -> dict[str, Any]:

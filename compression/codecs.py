@@ -42,6 +42,7 @@ from lexicast.cluster.errors import DictionaryError
 
 from .deflate import PAYLOAD_BYTES_MAX, Codec, Deflate, DictionaryDeflate, payload_bytes_max
 from .fields.codec import CONTENT_BYTES_MAX, FIELDS, FieldsCodec
+from .opening import unpacked_frame, unpacked_own_frame
 
 __all__ = [
     "CODECS",
@@ -121,7 +122,7 @@ class DictionaryZstd(Codec):
         if len(data) > 1 + _BLOCK_BYTES_MAX:
             raise self._refuse(f"a block of {len(data) - 1} bytes")
         header = _FRAME_HEADER + (len(data) - 1 << 3 | _LAST_COMPRESSED).to_bytes(3, "little")
-        payload = self._inflate(header + data[1:], min(bytes_max, _BLOCK_BYTES_MAX))
+        payload = self._opened(unpacked_own_frame, header + data[1:], min(bytes_max, _BLOCK_BYTES_MAX))
         if len(payload) > bytes_max:
             raise self._refuse(f"more than {bytes_max} bytes")
         return payload
@@ -132,16 +133,21 @@ class DictionaryZstd(Codec):
         length = int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
         if length > bytes_max:
             raise self._refuse(f"{length} bytes are announced, at most {bytes_max} are allowed")
-        payload = self._inflate(data[at + _LENGTH_BYTES :], length)
+        payload = self._opened(self._unpacked, data[at + _LENGTH_BYTES :], length)
         if len(payload) != length:
             raise self._refuse(f"{length} bytes are announced, {len(payload)} came")
         return payload
 
-    def _inflate(self, frame: bytes, room: int) -> bytes:
+    def _unpacked(self, decompressor: zstandard.ZstdDecompressor, frame: bytes, room: int) -> bytes:
+        return unpacked_frame(decompressor, frame, room, len(self._content))
+
+    def _opened(
+        self, unpack: Callable[[zstandard.ZstdDecompressor, bytes, int], bytes], frame: bytes, room: int
+    ) -> bytes:
         try:
-            return self._decompressor.decompress(frame, max_output_size=max(room, 1), allow_extra_data=False)
-        except (zstandard.ZstdError, MemoryError) as error:
-            raise self._refuse(f"{error} (room for {room} bytes)") from None
+            return unpack(self._decompressor, frame, room)
+        except (DictionaryError, zstandard.ZstdError, MemoryError) as error:
+            raise self._refuse(str(error)) from None
 
 
 class DenseZstd(DictionaryZstd):

@@ -10,6 +10,8 @@ from typing import ClassVar, Final
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW
 from lexicast.cluster.errors import DictionaryError
 
+from .opening import inflated
+
 # The longest payload that comes out of decompression, whoever does it: a bomb costs so much memory, once.
 PAYLOAD_BYTES_MAX: Final = 4 * 1024 * 1024
 # It grows with the largest packet that a cluster takes, as which a payload may come compressed.
@@ -87,18 +89,10 @@ class Deflate(Codec):
         return compressor.compress(payload) + compressor.flush()
 
     def decompress(self, data: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> bytes:
-        inflater = zlib.decompressobj(_RAW_WINDOW_BITS, self._content)
         try:
-            payload = inflater.decompress(data, bytes_max + 1)
-        except zlib.error as error:
+            return inflated(data, bytes_max, self._content)
+        except DictionaryError as error:
             raise self._refuse(str(error)) from None
-        if len(payload) > bytes_max:
-            raise self._refuse(f"more than {bytes_max} bytes")
-        if not inflater.eof:
-            raise self._refuse("cut short")
-        if inflater.unused_data:
-            raise self._refuse(f"{len(inflater.unused_data)} bytes follow its end")
-        return payload
 
 
 class DictionaryDeflate(Deflate):

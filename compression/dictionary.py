@@ -31,6 +31,7 @@ import zstandard
 from lexicast.cluster.errors import DictionaryError
 
 from .codecs import CODECS, Codec, Deflate
+from .opening import unpacked_frame
 
 NEVER_US: Final = 2**63 - 1
 
@@ -252,6 +253,6 @@ def _inflate_content(data: bytes, length: int, label: str, prefix: bytes | None)
     known = None if prefix is None else zstandard.ZstdCompressionDict(prefix, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     inflater = zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
     try:
-        return inflater.decompress(data, max_output_size=max(length, 1), allow_extra_data=False)
-    except (zstandard.ZstdError, MemoryError) as error:
+        return unpacked_frame(inflater, data, length, 0 if prefix is None else len(prefix))
+    except DictionaryError as error:
         raise DictionaryError(f"{label}: the content cannot be decompressed: {error}") from None

@@ -9,9 +9,11 @@ topic filter (`devices/+/telemetry`), and each topic belongs to one, by the firs
 
 A level **looks like an id** when it is a number, has 8 or more hexadecimal digits, is a UUID, or mixes letters and
 digits in 5 or more characters. Shorter mixtures (`co2`, `pm25`, `v1`) are mostly names of things; where they are many
-they are learned. A level **is learned to vary** when more than `values_max` distinct values were seen below the same
-parent: then it is `+` for good. The tree of values is bounded by `nodes_max`; where there is no room for a new value
-it becomes `+`.
+they are learned. The first `boundary_levels` levels are as they are, whatever they look like: they say whose topics
+these are (a tenant), and what one must not read of another is not in one dictionary. A topic for whose tenant there is
+no room in the tree has no family. A level **is learned to vary** when more than `values_max` distinct values were seen
+below the same parent: then it is `+` for good. The tree of values is bounded by `nodes_max`; where there is no room for
+a new value it becomes `+`.
 
 What is learned depends on the topics seen, so two brokers may disagree for a while. Nothing depends on their
 agreement: a dictionary carries its family's filter, and publishers choose among the announced dictionaries
@@ -27,6 +29,7 @@ from typing import Final
 
 from lexicast.cluster.topics.names import check_filter, matches
 
+from .codecs import FIELDS
 from .dictionary import Dictionary
 
 VALUES_MAX: Final = 20
@@ -52,6 +55,12 @@ def looks_like_id(level: bytes) -> bool:
     return len(level) > LEVEL_BYTES_MAX or _ID.fullmatch(level) is not None
 
 
+def crosses(family: bytes, boundary_levels: int) -> bool:
+    """Whether a family's topics differ in their first levels: it would hold pieces of several tenants' payloads."""
+    levels = family.split(b"/", boundary_levels)[:boundary_levels]
+    return b"+" in levels or b"#" in levels
+
+
 class Families:
     """Assigns topics to families and learns from those it sees. Deterministic: same topics, same order, same answer."""
 
@@ -62,9 +71,11 @@ class Families:
         opted_out: Iterable[bytes] = (),
         values_max: int = VALUES_MAX,
         nodes_max: int = NODES_MAX,
+        boundary_levels: int = 0,
     ) -> None:
-        """Raises TopicError when a filter is not one."""
-        self._filters = tuple(filters)
+        """Filters that cross the boundary are left out. Raises TopicError when a filter is not one."""
+        self._boundary_levels = boundary_levels
+        self._filters = tuple([filter for filter in filters if not crosses(filter, boundary_levels)])
         self._opted_out = tuple(opted_out)
         for filter in (*self._filters, *self._opted_out):
             check_filter(filter)
@@ -93,10 +104,15 @@ class Families:
         family = self._learned(topic.split(b"/"))
         return None if family == _RESERVED else family
 
-    def _learned(self, levels: list[bytes]) -> bytes:
-        node, family = self._root, []
-        for level in levels[:LEVELS_MAX]:
-            name = b"+" if looks_like_id(level) else self._name(node, level)
+    def _learned(self, levels: list[bytes]) -> bytes | None:
+        node, family, boundary = self._root, list[bytes](), self._boundary_levels
+        for at, level in enumerate(levels[:LEVELS_MAX]):
+            if at < boundary:
+                if not self._remember(node, level):
+                    return None
+                name = level
+            else:
+                name = b"+" if looks_like_id(level) else self._name(node, level)
             family.append(name)
             node = node.child(name)
         if len(levels) > LEVELS_MAX:
@@ -114,11 +130,16 @@ class Families:
             self._nodes_left += node.merge()
             self._cache.clear()  # topics answered with the literal level belong to the merged family from now on
             return b"+"
-        if self._nodes_left <= 0:
-            return b"+"
-        self._nodes_left -= 1
-        node.children[level] = _Node()
-        return level
+        return level if self._remember(node, level) else b"+"
+
+    def _remember(self, node: _Node, level: bytes) -> bool:
+        """Have a value below `node`; False where there is no room for it."""
+        if level not in node.children:
+            if self._nodes_left <= 0:
+                return False
+            self._nodes_left -= 1
+            node.children[level] = _Node()
+        return True
 
 
 class _Node:
@@ -149,6 +170,10 @@ class _Node:
         return 1 + sum(c.size() - (name == b"+") for name, c in self.children.items())
 
 
+def _is_newer(one: Dictionary, other: Dictionary) -> bool:
+    return (one.created_us, one.id) > (other.created_us, other.id)
+
+
 def specificity(family: bytes) -> tuple[int, ...]:
     """Orders filters that match the same topic: literal before `+` before `#`, the leftmost level first."""
     return tuple(2 if level == b"#" else 1 if level == b"+" else 0 for level in family.split(b"/"))
@@ -158,27 +183,46 @@ class FamilyMap:
     """The newest announced dictionary of each family, found by topic: what publishers choose from.
 
     At most `families_max` families: beyond that, the family whose dictionary was announced longest ago is forgotten.
+    The newest dictionary of bytes is kept beside a field model, for who knows none of these.
     """
 
     def __init__(self, families_max: int = FAMILIES_MAX, cache_max: int = CACHE_MAX) -> None:
         self._families_max = families_max
         self._cache_max = cache_max
         self._newest: OrderedDict[bytes, Dictionary] = OrderedDict()
+        # Of families whose newest is a field model.
+        self._of_bytes: dict[bytes, Dictionary] = {}
         self._cache: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def add(self, dictionary: Dictionary) -> bool:
         """Announce `dictionary`. False when a newer one of its family is known."""
         held = self._newest.get(dictionary.family)
-        if held is not None and (held.created_us, held.id) > (dictionary.created_us, dictionary.id):
+        self._keep_of_bytes(held, dictionary)
+        if held is not None and _is_newer(held, dictionary):
             return False
         if held is None:
             self._cache.clear()
         self._newest[dictionary.family] = dictionary
         self._newest.move_to_end(dictionary.family)
         if len(self._newest) > self._families_max:
-            self._newest.popitem(last=False)
+            family, _ = self._newest.popitem(last=False)
+            self._of_bytes.pop(family, None)
             self._cache.clear()
         return True
+
+    def _keep_of_bytes(self, held: Dictionary | None, dictionary: Dictionary) -> None:
+        """Of the two, and the one that is kept, the newest that is no field model, if the family's newest is one."""
+        family = dictionary.family
+        known = [each for each in (held, self._of_bytes.pop(family, None), dictionary) if each is not None]
+        newest = max(known, key=lambda each: (each.created_us, each.id))
+        of_bytes = [each for each in known if each.codec != FIELDS]
+        if newest.codec == FIELDS and of_bytes:
+            self._of_bytes[family] = max(of_bytes, key=lambda each: (each.created_us, each.id))
+
+    def newest_of_bytes(self, family: bytes) -> Dictionary | None:
+        """The family's newest dictionary that is no field model, as far as there is one."""
+        newest = self._newest.get(family)
+        return self._of_bytes.get(family) if newest is not None and newest.codec == FIELDS else newest
 
     def dictionary_for(self, topic: bytes, now_us: int) -> Dictionary | None:
         """The newest dictionary of the most specific family of `topic` that has one unexpired at `now_us`."""

@@ -38,6 +38,9 @@ from typing import Final, NamedTuple
 NONE: Final = 0
 """No dictionary, where an id is asked for."""
 
+BYTES_STREAM: Final = 1
+"""What a link uses that follows a topic stream of bytes (`streams`). No dictionary has this id."""
+
 FAMILIES_A_LINK_MAX: Final = 256
 """A link's families beyond it are forgotten, the first ones first: they have to earn their dictionary again."""
 
@@ -130,20 +133,23 @@ class LinkDictionaries:
         if held is not None:
             held.outdated_bytes += sent_bytes
 
-    def is_due(self, family: bytes, dictionary: int, packed_bytes: int, share: float) -> bool:
+    def is_due(
+        self, family: bytes, dictionary: int, packed_bytes: int, share: float, of_unclaimed: bool = False
+    ) -> bool:
         """Whether the link is to get `dictionary`, the family's newest. `share`: the part of what it sends now that
-        this would save; not positive: none, or not known yet."""
+        this would save; not positive: none, or not known yet. `of_unclaimed`: what it sends now needs none, whatever
+        it holds (`streams`)."""
         held = self._held.get(family)
         if share <= 0 or (held is not None and held.dictionary == dictionary):
             return False
-        if held is None:
+        if held is None or of_unclaimed:
             return self.unclaimed_bytes * share >= self._threshold * packed_bytes
         pays = held.outdated_bytes * share >= self._threshold * packed_bytes
         return pays and self.saved_bytes - self.paid_bytes >= packed_bytes
 
-    def take(self, family: bytes, dictionary: int, packed_bytes: int, share: float) -> None:
+    def take(self, family: bytes, dictionary: int, packed_bytes: int, share: float, of_unclaimed: bool = False) -> None:
         """It was sent to the link, which pays for it. `share` as for `is_due`; 0 where nothing is to be claimed."""
-        if self.held(family) == NONE and share > 0:
+        if (of_unclaimed or self.held(family) == NONE) and share > 0:
             claimed = int(self._threshold * packed_bytes / share)
             self.unclaimed_bytes = max(0, self.unclaimed_bytes - claimed)
         self.taken += 1
@@ -210,7 +216,7 @@ class FamilySavings:
 
     def saved_bytes(self, dictionary: int, sent_bytes: int) -> int:
         """What `sent_bytes` with a dictionary were spared, against sending without any."""
-        share = min(self.share(dictionary, NONE), 0.99)
+        share = min(self.share(dictionary, NONE) or self.share(dictionary, BYTES_STREAM), 0.99)
         return int(sent_bytes * share / (1 - share)) if share > 0 else 0
 
     def _of(self, dictionary: int, before: int) -> _Measured:

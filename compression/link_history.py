@@ -23,9 +23,14 @@ from typing import Final
 from lexicast.cluster.errors import DictionaryError
 
 from .codecs import PAYLOAD_BYTES_MAX
+from .opening import inflated
 
 HISTORY_BYTES: Final = 4_096
 """Flights (308 B, 33 a link) save 75.4% with 2 KiB, 76.6% with 4 KiB, 77.4% with 8 KiB."""
+
+RATIO_MAX: Final = 200
+"""So many times shorter is a frame at the most: a read off a socket, some 256 KiB, is opened at once, and may become
+`opening.AT_ONCE_BYTES_MAX`. What can be even shorter needs no past."""
 
 _LEVEL: Final = 9
 _MEMORY_LEVEL: Final = 6
@@ -60,14 +65,15 @@ class HistoryWriter:
         self._past = _Past()
 
     def frame(self, payload: bytes) -> bytes | None:
-        """`payload` as the next frame; None, and nothing changed, where that is not shorter."""
+        """`payload` as the next frame; None, and nothing changed, where that is not shorter, or so much shorter that
+        a reader might take it for an attack."""
         past = self._past
         small = len(past.content) + len(payload) <= _SMALL_WINDOW_BYTES
         window_bits = _SMALL_WINDOW_BITS if small else _WINDOW_BITS
         parameters = (_LEVEL, zlib.DEFLATED, window_bits, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY)
         compressor = zlib.compressobj(*parameters, past.content) if past.content else zlib.compressobj(*parameters)
         data = compressor.compress(payload) + compressor.flush()
-        if 1 + len(data) >= len(payload):
+        if not len(payload) / RATIO_MAX < 1 + len(data) < len(payload):
             return None
         past.add(payload)
         return bytes((past.check & 0xFF,)) + data
@@ -90,15 +96,10 @@ class HistoryReader:
         past = self._past
         if not frame:
             raise _refused("it is empty")
-        inflater = zlib.decompressobj(_WINDOW_BITS, past.content)
         try:
-            payload = inflater.decompress(frame[1:], bytes_max + 1)
-        except zlib.error as error:
+            payload = inflated(frame[1:], bytes_max, past.content)
+        except DictionaryError as error:
             raise _refused(str(error)) from None
-        if len(payload) > bytes_max:
-            raise _refused(f"more than {bytes_max} bytes")
-        if not inflater.eof or inflater.unused_data:
-            raise _refused("it does not end where its frame ends")
         past.add(payload)
         if past.check & 0xFF != frame[0]:
             raise _refused("it does not follow what came before")

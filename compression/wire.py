@@ -7,9 +7,9 @@
    applies. A client that asked sends no PUBLISH before CONNACK (it would not know whether to tag it).
 2. *Tags.* The payload of every application PUBLISH, both ways, starts with one tag byte: 0 (RAW) and the payload as it
    is; 1 (DEFLATE) and raw DEFLATE without dictionary; 2 to 254, an alias, and the payload compressed with the
-   dictionary bound to it; 255 (STREAM_TAG): rule 9. A zero-length payload (which clears a retained message) travels
-   as the tag 0 alone. A PUBLISH with no byte at all is an error. Wills are raw and untagged. Payload Format Indicator
-   and all other properties speak of the payload before encoding.
+   dictionary bound to it; on links with topic streams 224 to 255 are rule 9's. A zero-length payload (which clears a
+   retained message) travels as the tag 0 alone. A PUBLISH with no byte at all is an error. Wills are raw and untagged.
+   Payload Format Indicator and all other properties speak of the payload before encoding.
 3. *Raw topics.* PUBLISHes on topics below `$sdc/` carry no tag.
 4. *Bindings.* An alias is bound by a PUBLISH on `$sdc/alias` (ALIAS_TOPIC), QoS 0, payload one or more of: alias byte,
    dictionary id (8 bytes, big-endian). It holds from there on, in the order of the connection and of its sender's
@@ -24,11 +24,14 @@
    from that connection; a payload that needs one that nobody has is malformed: DISCONNECT 0x99.
 7. *Opted-out topics* (`opted_out_topics`): CONNACK names their filters; their payloads go raw, tagged 0, both ways.
 8. *Missing dictionaries* are fetched by subscribing to `dictionary_topic(family)`: they are retained there.
-9. *Topic streams.* A client that can read them adds the user property `sdc-streams` = `1` (STREAMS_PROPERTY) to
-   CONNECT; a broker that sends them echoes it in CONNACK. Then the broker may send payloads of QoS 0 and 1 as
-   STREAM_TAG and a frame of the topic's stream (`topic_stream`); before a key frame it sends the dictionary that this
-   names by its id (form of rule 5, no binding). All frames of a topic since a key frame arrive on the connection in
-   order, whatever standalone payloads stand between them. Without the property 255 is an alias (of older brokers).
+9. *Topic streams.* A client that can read them adds the user property `sdc-streams` = `2` (STREAMS_PROPERTY) to
+   CONNECT; a broker that sends them echoes it in CONNACK. Then the broker may send payloads of QoS 0 and 1 as frames of
+   the topic's stream (`streams.frames`), whose first byte is their tag, 224 to 255, and no alias; before a key frame
+   that begins with a dictionary it sends that (form of rule 5, no binding). All frames of a topic since a key frame
+   arrive on the connection in order, whatever standalone payloads stand between them. A client that cannot read a
+   frame says so by a PUBLISH of the topic's name on `$sdc/streams` (LOST_TOPIC), QoS 0, and gets standalone payloads
+   until the next key frame; a broker does not go on by itself with one. (Of other values the property
+   is not known: 1 was another form of frames.)
 10. *A link's own past.* A client that can compress against what it has published on the connection adds the user
    property `sdc-history` = `1` (HISTORY_PROPERTY); a broker that reads that echoes it in CONNACK. Then the client may
    send payloads of any QoS as HISTORY_TAG and a frame (`link_history`). The past is all such payloads of the connection
@@ -38,6 +41,12 @@
 11. *Field models.* A client that can read dictionaries of the codec `fields-1`, and topic streams that begin with one,
    adds the user property `sdc-fields` = `1` (FIELDS_PROPERTY) to CONNECT. Without it the broker sends it neither, but
    an older dictionary's form of the payload, or one without.
+
+12. *Batches.* A client that sends several publications of a topic as one adds the user property `sdc-batches` = `1`
+   (BATCHES_PROPERTY) to CONNECT; a broker that takes them apart echoes it in CONNACK. Then the client may send
+   PUBLISHes of QoS 0 without properties whose payload is BATCH_TAG and a batch (`batches`), and binds no alias above
+   LAST_BATCHING_ALIAS. Its messages count as if each had come in a PUBLISH of its own, with its QoS and packet id. One
+   that is none, or longer than a payload may be, is malformed: DISCONNECT 0x99.
 
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
@@ -58,23 +67,30 @@ from lexicast.cluster.topics.names import DICTIONARY_PREFIX
 
 from .codecs import PAYLOAD_BYTES_MAX, Codec, Deflate
 from .dictionary import Dictionary
+from .opening import AT_ONCE_BYTES_MAX, NoRoomError, Room
+from .streams.frames import FIRST_FRAME_TAG
 
 USER_PROPERTY: Final = ("sdc", "1")
 ALIAS_TOPIC: Final = DICTIONARY_PREFIX + b"alias"
+LOST_TOPIC: Final = DICTIONARY_PREFIX + b"streams"
 
 FIRST_ALIAS: Final = FIRST_DICTIONARY
 LAST_ALIAS: Final = 254
-STREAM_TAG: Final = 255
-"""No alias: a frame of the topic's stream."""
+LAST_BROKER_ALIAS: Final = FIRST_FRAME_TAG - 1
+"""Of a broker's aliases, which are the same on all connections: the tags above are frames of topic streams."""
 
-STREAMS_PROPERTY: Final = ("sdc-streams", "1")
+STREAMS_PROPERTY: Final = ("sdc-streams", "2")
+STREAMS_VERSION: Final = 2
+"""The same on the links of Python clients."""
 
-HISTORY_TAG: Final = STREAM_TAG
+HISTORY_TAG: Final = 255
 """Client to broker: a frame of the link's own past."""
 
 HISTORY_PROPERTY: Final = ("sdc-history", "1")
 
 FIELDS_PROPERTY: Final = ("sdc-fields", "1")
+
+BATCHES_PROPERTY: Final = ("sdc-batches", "1")
 
 _BINDING: Final = struct.Struct(">BQ")
 
@@ -236,10 +252,13 @@ def split_tag(payload: bytes) -> tuple[int, bytes]:
     return payload[0], payload[1:]
 
 
+STREAMED_FRAME: Final = 255
+
+
 class Encoded(NamedTuple):
     """A payload as stored: `encoding` is RAW, DEFLATE or FIRST_DICTIONARY, the last with its dictionary's id.
 
-    On the way to a client also STREAM_TAG: a frame, with the id of the dictionary that it begins with, if it does.
+    On the way to a client also STREAMED_FRAME: a frame, with the id of the dictionary that it begins with, if it does.
     """
 
     encoding: int
@@ -293,26 +312,56 @@ class Recoder:
     def __contains__(self, dictionary: object) -> bool:
         return dictionary in self._dictionaries
 
-    def to_raw(self, encoding: int, dictionary: int | None, data: bytes) -> bytes:
-        """The payload of a stored encoding. Raises DictionaryError: dictionary not held, or data not decompressable."""
+    def room(self, bytes_max: int = AT_ONCE_BYTES_MAX) -> Room:
+        """Room for the payloads of what came at once; one payload always fits in."""
+        return Room(max(bytes_max, self.payload_bytes_max))
+
+    def to_raw(self, encoding: int, dictionary: int | None, data: bytes, room: Room | None = None) -> bytes:
+        """The payload of a stored encoding. Raises DictionaryError: dictionary not held, data not decompressable, or no
+        `room` left for what it becomes."""
         if encoding == RAW:
             return data
-        return self._decoder(encoding, dictionary).decompress(data, bytes_max=self.payload_bytes_max)
+        decompress = self._decoder(encoding, dictionary).decompress
+        if room is None:
+            return decompress(data, bytes_max=self.payload_bytes_max)
+        limit = room.limit(self.payload_bytes_max)
+        try:
+            payload = decompress(data, bytes_max=limit)
+        except DictionaryError:
+            room.failed(len(data), limit, self.payload_bytes_max)
+            raise
+        room.take(len(payload))
+        return payload
 
-    def all_to_raw(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
-        """`to_raw` of a run of payloads that share their encoding."""
+    def all_to_raw(
+        self, encoding: int, dictionary: int | None, payloads: list[bytes], room: Room | None = None
+    ) -> list[bytes]:
+        """`to_raw` of a run of payloads that share their encoding. `room`: for all of them, untouched where one fails;
+        None: a new one."""
         if encoding == RAW:
             return payloads
         decompress, limit = self._decoder(encoding, dictionary).decompress, self.payload_bytes_max
-        return [decompress(data, bytes_max=limit) for data in payloads]
+        room = room or self.room()
+        left = room.left_bytes
+        raw: list[bytes] = []
+        for data in payloads:
+            if left < limit:
+                raise NoRoomError("there may be no room for all of them")
+            payload = decompress(data, bytes_max=limit)
+            left -= len(payload)
+            raw.append(payload)
+        room.left_bytes = left
+        return raw
 
     def each_to_raw(
-        self, encoding: int, dictionary: int | None, payloads: Iterable[bytes]
+        self, encoding: int, dictionary: int | None, payloads: Iterable[bytes], room: Room | None = None
     ) -> Iterator[bytes | DictionaryError]:
-        """`to_raw` of each payload of a run in which some are damaged: these give their errors."""
+        """`to_raw` of each payload of a run in which some are damaged: these give their errors. `room`: for all of
+        them; None: a new one."""
+        room = room or self.room()
         for data in payloads:
             try:
-                yield self.to_raw(encoding, dictionary, data)
+                yield self.to_raw(encoding, dictionary, data, room)
             except DictionaryError as error:
                 yield error
 

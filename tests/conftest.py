@@ -46,6 +46,7 @@ collect_ignore = [
 @pytest.hookimpl(trylast=True)  # after xdist's
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: starts Spark in a cluster (make test-spark)")
+    config.addinivalue_line("markers", "cve(*ids): shows how lexicast answers these (docs/cves.md)")
     config.addinivalue_line("markers", "drill: wants the machine for itself for some minutes (make test-drill)")
     if config.pluginmanager.has_plugin("dsession"):  # pytest -n 2: this process hands the tests out
         from .support.side_by_side import SideBySide

@@ -23,8 +23,9 @@ from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import for_readers, select
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE, FamilySavings
-from lexicast.compression.topic_stream import FrameBatch
-from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
+from lexicast.compression.opening import Room
+from lexicast.compression.streams.topic_streams import FrameBatch
+from lexicast.compression.wire import AliasTable, Recoder
 
 from ..mqtt.codec.encode import encode_qos0_run, publish_size
 from ..mqtt.codec.packets import V5
@@ -79,7 +80,6 @@ class Grant(NamedTuple):
         return self.where is not None or bool(self.any_of)
 
 
-_STREAM = bytes((STREAM_TAG,))
 _NO_ALIASES: frozenset[int] = frozenset()
 
 # One entry a topic of the block: the grant, or None when the subscriber does not want the topic.
@@ -130,16 +130,17 @@ class BlockView:
         return self._payloads
 
     def raw(self, recoder: Recoder) -> list[bytes | None]:
-        """The payloads decompressed; None for one whose dictionary is missing or that is damaged."""
+        """The payloads decompressed; None for one whose dictionary is missing, that is damaged, or that would make of
+        all of them more than a `Room` has."""
         if self._raw is None:
             meta, stored = self.block.meta, self.stored()
             if all([run.encoding == RAW for run in meta.runs]):
                 self._raw = list(stored)
             else:
-                self._raw = []
+                self._raw, room = [], recoder.room()
                 for run in meta.runs:
                     at = len(self._raw)
-                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count])
+                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count], room)
         return self._raw
 
     def tagged(self, tagging: Tagging, instead: Instead = NOTHING_INSTEAD) -> TaggedBlock:
@@ -159,10 +160,10 @@ class BlockView:
         """`raw` of these runs alone."""
         if self._raw is not None:
             return self.of_runs(self._raw, runs)
-        meta, stored = self.block.meta, self.stored()
+        meta, stored, room = self.block.meta, self.stored(), recoder.room()
         raw: list[bytes | None] = []
         for index in runs:
-            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]))
+            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]), room)
         return raw
 
     def of_runs(self, payloads: Sequence[T], runs: Iterable[int]) -> list[T]:
@@ -171,17 +172,40 @@ class BlockView:
         return [payload for index in runs for payload in payloads[ends[index] : ends[index + 1]]]
 
     def with_frames(
-        self, payloads: list[bytes | None], tags: list[int], streamed: Collection[int]
+        self,
+        payloads: list[bytes | None],
+        tags: list[int],
+        streamed: Collection[int],
+        joined: Collection[int] = (),
     ) -> tuple[list[bytes | None], list[int]]:
-        """Tagged payloads and their tags with frames in the place of the payloads of the topics `streamed`."""
+        """Tagged payloads and their tags with frames in the place of the payloads of the topics `streamed`; the past
+        comes along of those that are `joined` too."""
         payloads, tags, at = list(payloads), list(tags), 0
         for index, run in enumerate(self.block.meta.runs):
             end = at + run.count
             if run.topic in streamed and index in self.frames:
-                payloads[at:end] = [_STREAM + frame for frame in self.frames[index]]
+                payloads[at:end] = self.frames_of(index, run.topic in joined)
                 tags[at:end] = [RAW] * run.count  # as RAW, they need no binding
             at = end
         return payloads, tags
+
+    def frames_of(self, index: int, is_joined: bool) -> list[bytes]:
+        """A run's frames; the first of a topic brings the past along where the topic `is_joined`."""
+        frames = self.frames[index]
+        batch = self.batches[self.block.meta.runs[index].topic]
+        if is_joined and frames[0] is batch.frames[0]:
+            return batch.with_past()[: len(frames)]
+        return frames
+
+    def add_frames(self, sent: SentRuns, index: int) -> None:
+        """A run's frames were sent to a link: by a model, or as what needs no dictionary."""
+        batch = self.batches[self.block.meta.runs[index].topic]
+        size, model, newest = sum(map(len, self.frames[index])), batch.model, batch.newest
+        if model is None:
+            sent.add(NONE, 0, size, None)
+        else:
+            outdated = newest is not None and newest.id != model.id
+            sent.add(model.id, size, 0, model.family if outdated else None)
 
     def dictionaries(self, streamed: Collection[int]) -> tuple[Dictionary, ...]:
         """What the frames of these topics refer to."""
@@ -199,26 +223,28 @@ class BlockView:
         return run.expiry_ms > 0 and self.block.time_us + run.expiry_ms * 1000 <= self.now_us
 
 
-def _raw_run(recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes]) -> list[bytes | None]:
+def _raw_run(
+    recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes], room: Room
+) -> list[bytes | None]:
     if run.encoding == RAW:
         return list(stored)
     dictionary = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
-    return _decompressed(recoder, run.encoding, dictionary, stored)
+    return _decompressed(recoder, run.encoding, dictionary, stored, room)
 
 
 def _decompressed(
-    recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None]
+    recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None], room: Room
 ) -> list[bytes | None]:
     encoding = min(encoding, FIRST_DICTIONARY)
     if len(stored) > 1 and None not in stored:
         try:
-            return [*recoder.all_to_raw(encoding, dictionary, cast("list[bytes]", stored))]
+            return [*recoder.all_to_raw(encoding, dictionary, cast("list[bytes]", stored), room)]
         except DictionaryError:
             pass  # some of them, perhaps
     raw: list[bytes | None] = []
     for payload in stored:
         try:
-            raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload))
+            raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload, room))
         except DictionaryError:
             raw.append(None)
     return raw
@@ -256,23 +282,30 @@ class Forms(Protocol):
 class OtherForms:
     """What links get of a block that lack dictionaries of its first form: each form is made once for all of them."""
 
-    __slots__ = ("_encoder", "_grants", "_kind", "_made", "_streamed", "_view")
+    __slots__ = ("_encoder", "_grants", "_joined", "_kind", "_made", "_streamed", "_view")
 
     def __init__(
-        self, encoder: Encoder, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int]
+        self,
+        encoder: Encoder,
+        kind: Kind,
+        view: BlockView,
+        grants: Grants,
+        streamed: Collection[int],
+        joined: Collection[int],
     ) -> None:
         self._encoder = encoder
         self._kind = kind
         self._view = view
         self._grants = grants
         self._streamed = streamed
+        self._joined = joined
         self._made: dict[Instead, EncodedBlock] = {}
 
     def form(self, instead: Instead) -> EncodedBlock:
         """The form in which other dictionaries, or none, take the place of some."""
         made = self._made.get(instead)
         if made is None:
-            made = self._encoder.shared(self._kind, self._view, self._grants, self._streamed, instead)
+            made = self._encoder.shared(self._kind, self._view, self._grants, self._streamed, instead, self._joined)
             if len(self._made) < FORMS_MAX:
                 self._made[instead] = made
         return made
@@ -295,10 +328,11 @@ class Encoder:
         aliases: AliasTable,
         newest: NewestDictionary,
         opted_out: IsOptedOut = lambda topic: False,
+        newest_of_bytes: NewestDictionary = lambda topic: None,
     ) -> None:
         self._recoder = recoder
         self.savings = FamilySavings()
-        self._tagging = Tagging(recoder, aliases, newest, opted_out, self.savings)
+        self._tagging = Tagging(recoder, aliases, newest, opted_out, self.savings, newest_of_bytes)
         self._pack = msgpack.Packer(autoreset=True).pack
 
     def payloads(self, kind: Kind, view: BlockView) -> tuple[list[bytes | None], list[int]]:
@@ -312,9 +346,12 @@ class Encoder:
         """What dictionary-aware sessions get, in one of its forms."""
         return view.tagged(self._tagging, instead)
 
-    def decompressed(self, encoding: int, dictionary: int | None, stored: list[bytes | None]) -> list[bytes | None]:
-        """Payloads as plain sessions get them; None for one whose dictionary is missing or that is damaged."""
-        return _decompressed(self._recoder, encoding, dictionary, stored)
+    def decompressed(
+        self, encoding: int, dictionary: int | None, stored: list[bytes | None], room: Room | None = None
+    ) -> list[bytes | None]:
+        """Payloads as plain sessions get them; None for one whose dictionary is missing, that is damaged, or for which
+        there is no `room` (None: a new one)."""
+        return _decompressed(self._recoder, encoding, dictionary, stored, room or self._recoder.room())
 
     def tagged(self, view: BlockView) -> list[bytes | None]:
         """What dictionary-aware subscribers get as payloads."""
@@ -327,13 +364,15 @@ class Encoder:
         grants: Grants,
         streamed: Collection[int] = (),
         instead: Instead = NOTHING_INSTEAD,
+        joined: Collection[int] = (),
     ) -> EncodedBlock:
         """The block's publications at QoS 0 for every subscriber of `kind` with these grants.
 
-        `streamed`: the topics (by index into the block's) of which they get frames; `instead`: see `BlockView.tagged`.
+        `streamed`: the topics (by index into the block's) of which they get frames, `joined`: those of which the past
+        comes along; `instead`: see `BlockView.tagged`.
         """
         if kind.version == LINK:
-            return self._for_link(kind, view, grants, streamed, instead)
+            return self._for_link(kind, view, grants, streamed, instead, joined)
         form: TaggedBlock | None = None
         if kind.aware:
             form = view.tagged(self._tagging, instead)
@@ -341,7 +380,7 @@ class Encoder:
         else:
             payloads, tags = view.raw(self._recoder), []
         if streamed:
-            payloads, tags = view.with_frames(payloads, tags, streamed)
+            payloads, tags = view.with_frames(payloads, tags, streamed, joined)
         block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5
         parts: list[bytes] = []
         at, records, total = 0, 0, len(payloads)
@@ -362,14 +401,16 @@ class Encoder:
                 records += len(fit)
                 if form is not None and sent is not None:
                     used.update(tags[at : at + count])
-                    if topic_index not in streamed:
+                    if topic_index in streamed:
+                        view.add_frames(sent, index)
+                    else:
                         sent.add_of(form, index)
             at += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if sent is None:
             return EncodedBlock(data, _NO_ALIASES, records)
         account = sent.sent(self.savings)
-        other = OtherForms(self, kind, view, grants, streamed) if account.named else None
+        other = OtherForms(self, kind, view, grants, streamed, joined) if account.named else None
         return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed), account, other)
 
     @staticmethod
@@ -383,13 +424,19 @@ class Encoder:
         return fit  # type: ignore[return-value]  # None was left out above
 
     def _for_link(
-        self, kind: Kind, view: BlockView, grants: Grants, streamed: Collection[int], instead: Instead
+        self,
+        kind: Kind,
+        view: BlockView,
+        grants: Grants,
+        streamed: Collection[int],
+        instead: Instead,
+        joined: Collection[int],
     ) -> EncodedBlock:
         whole = view
         if instead:
             view = view.as_sent(recoded(view, instead, self._tagging))
         if streamed:
-            view = view.as_sent(with_frames(view, streamed, [each.id for each in view.dictionaries(streamed)]))
+            view = view.as_sent(with_frames(view, streamed, joined))
         block = view.block
         runs = block.meta.runs
         if None in grants or any([run.expiry_ms for run in runs]):
@@ -403,6 +450,6 @@ class Encoder:
         data = self._pack(for_readers(block).to_wire())
         if not kind.aware:
             return EncodedBlock(data, records=block.count)
-        account = sent_on_link(block, self._tagging)
-        other = OtherForms(self, kind, whole, grants, streamed) if account.named else None
+        account = sent_on_link(block, whole, streamed, self._tagging)
+        other = OtherForms(self, kind, whole, grants, streamed, joined) if account.named else None
         return EncodedBlock(data, frozenset(), block.count, view.dictionaries(streamed), account, other)

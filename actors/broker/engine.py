@@ -10,7 +10,7 @@ from __future__ import annotations
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.compression.codecs import payload_bytes_max
-from lexicast.compression.wire import AliasTable, Recoder
+from lexicast.compression.wire import LAST_BROKER_ALIAS, AliasTable, Recoder
 
 from .catching_up.block_cache import BlockCache
 from .content.content_fanout import ContentFanout
@@ -24,6 +24,7 @@ from .fanout import Fanout
 from .live_delivery import LiveDelivery
 from .matching.event_columns import EventColumns
 from .pipelines.stored_compression import StoredCompression
+from .security.rights import Rights
 from .shares.shared_members import SharedMembers
 from .streaming import Streamer
 from .subscriptions import Subscriptions
@@ -38,17 +39,20 @@ class BrokerEngine:
         self.groups = groups
         self.config = config
         self.clock = clock
+        self.rights = Rights()
         self.recoder = Recoder(payload_bytes_max=payload_bytes_max(config.mqtt.packet_bytes_max))
-        self.aliases = AliasTable()
+        self.aliases = AliasTable(LAST_BROKER_ALIAS)
         opted_out = [name.encode() for name in config.compression.optout]
-        self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out)
-        self.encoder = Encoder(self.recoder, self.aliases, self.dictionaries.newest, self.dictionaries.opted_out)
+        self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out, config.compression.boundary_levels)
+        known = self.dictionaries
+        self.encoder = Encoder(self.recoder, self.aliases, known.newest, known.opted_out, known.newest_of_bytes)
         self.dictionary_links = DictionaryLinks(self.dictionaries, self.recoder, self.encoder.savings)
         self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()
-        self.fanout = Fanout(config.broker.routes_max, self.streamer)
+        self.fanout = Fanout(config.broker.routes_max, self.streamer, self.rights)
+        self.rights.told.append(self.fanout.forget)
         self.predicates = PredicateTable()
-        self.content = ContentFanout(self.predicates, config.broker.routes_max)
+        self.content = ContentFanout(self.predicates, config.broker.routes_max, self.rights)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
         self.shares = SharedMembers(self.coordinators, config.link.request_timeout_s)
         self.dictionary_fetching = DictionaryFetching(self.dictionaries, self.coordinators)
@@ -89,7 +93,7 @@ class BrokerEngine:
         if not (compression.enabled and compression.stream_records_per_s):
             return None
         newest, opted_out = self.dictionaries.newest, self.dictionaries.opted_out
-        return Streamer(self.recoder, newest, opted_out, compression.stream_records_per_s)
+        return Streamer(self.recoder, newest, opted_out, compression.stream_records_per_s, self.config.has_users)
 
     async def close(self) -> None:
         """End all links."""

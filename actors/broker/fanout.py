@@ -14,6 +14,7 @@ from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from .encoding import LINK, BlockView, Encoder, Grant, Grants, Kind
 from .granted_filters import join_grants
+from .security.rights import Rights
 from .streaming import Streamer, deliver_streams
 from .subscriber import Subscriber, needs_ids
 
@@ -46,10 +47,12 @@ Fan = tuple[tuple[Subscriber, Grant], ...]
 
 
 class Fanout:
-    """All front-end subscriptions of a broker. `streamer`: makes topic streams."""
+    """All front-end subscriptions of a broker. `streamer`: makes topic streams; `rights`: who may not read a topic is
+    not in its fan."""
 
-    def __init__(self, topics_max: int, streamer: Streamer | None = None) -> None:
+    def __init__(self, topics_max: int, streamer: Streamer | None = None, rights: Rights | None = None) -> None:
         self._streamer = streamer
+        self._rights = rights
         self._trie: TopicTrie[Subscriber, Grant] = TopicTrie()
         self._fans: dict[bytes, Fan] = {}
         self._same: dict[Fan, Fan] = {}
@@ -80,6 +83,12 @@ class Fanout:
         if len(self._same) > 2 * len(self._fans) + SAME_SPARE:
             self._same = {fan: fan for fan in self._fans.values()}
 
+    def forget(self) -> None:
+        """The rules have changed: look everything up again."""
+        self._fans.clear()
+        self._same.clear()
+        self._plans.clear()
+
     def fan(self, topic: bytes) -> Fan:
         """The subscribers of a topic with their grants."""
         fan = self._fans.get(topic)
@@ -87,11 +96,11 @@ class Fanout:
             grants: dict[Subscriber, list[Grant]] = {}
             for subscriber, grant in self._trie.match(topic):
                 grants.setdefault(subscriber, []).append(grant)
+            if self._rights is not None and self._rights.restricted:
+                grants = {s: found for s, found in grants.items() if s.rights is None or s.rights.may_read(topic)}
             made = tuple([(s, joined) for s, found in grants.items() if (joined := join_grants(found)) is not None])
             if len(self._fans) >= self._topics_max:
-                self._fans.clear()
-                self._same.clear()
-                self._plans.clear()
+                self.forget()
             fan = self._fans[topic] = self._same.setdefault(made, made)
         return fan
 
@@ -112,7 +121,8 @@ class Fanout:
         plan = self.plan(view.block.meta.topics, view.highest_qos)
         sent = 0
         if plan.streamed and self._streamer is not None and any(s.ready for s in plan.streamers):
-            self._streamer.stream(view, encoder, plan.streamed, any(_is_tagged(s.kind) for s in plan.streamers))
+            tagged = any(_is_tagged(s.kind) for s in plan.streamers)
+            self._streamer.stream(view, encoder, plan.streamed, tagged, plan.streamers)
         for kind, grants, subscribers in plan.shared:
             if kind.streams and view.batches:
                 sent += deliver_streams(view, encoder, kind, grants, subscribers)

@@ -9,6 +9,7 @@ from mypy_extensions import mypyc_attr
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard, matches
 
 from .encoding import Grant
+from .security.rights import ClientRights
 
 TOPICS_REMEMBERED = 1_024
 # So many filters are looked at one by one; once there are more, those with wildcards lie in a trie, entered as they
@@ -20,9 +21,13 @@ FILTERS_TRIED = 8
 class GrantedFilters:
     """See the module's docstring. A base of `Subscriber`, not a part: `grant` is asked for each run of the past."""
 
-    __slots__ = ("_granted", "_trie", "chooses", "subscriptions")
+    __slots__ = ("_granted", "_rules", "_trie", "chooses", "rights", "subscriptions")
 
-    def __init__(self) -> None:
+    def __init__(self, rights: ClientRights | None = None) -> None:
+        """`rights`: what it may read; None: everything."""
+        self.rights = rights
+        # The number of the rules by which what is remembered was granted.
+        self._rules = 0
         # Whether a condition is among them, or was, as long as one is left.
         self.chooses = False
         self.subscriptions: dict[bytes, Grant] = {}
@@ -60,10 +65,16 @@ class GrantedFilters:
 
     def grant(self, topic: bytes) -> Grant | None:
         """How this subscriber gets `topic`; None: not at all."""
+        rights = self.rights
+        if rights is not None and rights.number != self._rules:
+            self._granted.clear()
+            self._rules = rights.number
         try:
             return self._granted[topic]
         except KeyError:
             found = join_grants(self._grants(topic))
+            if found is not None and rights is not None and not rights.may_read(topic):
+                found = None
             if len(self._granted) >= TOPICS_REMEMBERED:
                 self._granted.clear()
             self._granted[topic] = found

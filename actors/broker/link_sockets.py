@@ -30,6 +30,7 @@ class LinkSockets:
             "cluster_id": cluster.cluster_id,
             "payload_bytes_max": config.mqtt.packet_bytes_max,
             "optout": list(config.compression.optout),
+            "unpacks": config.compression.enabled,
         }
         self._name = name
         self._cluster = cluster

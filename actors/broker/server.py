@@ -15,6 +15,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import BROKER, ClusterInfo, Member, Members, OperatedCoordination
 from lexicast.cluster.protocol.broker_list import BrokerList, broker_list, standing_in
+from lexicast.cluster.security.files import SecurityContents, SecurityFiles
 
 from ..link.link import Link, LinkUser
 from ..loop.background import keep_going, stop_loops
@@ -28,6 +29,7 @@ from .link_sockets import LinkSockets
 from .matching.cell_reports import CellReports
 from .pipelines.pipeline import Pipeline
 from .python_clients.port import ClientPort
+from .security.following import SecurityFollowing
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +80,15 @@ class BrokerServer:
                 "brokers": self._tell_brokers,
                 "node_drain": coordination.drain_node,
                 "node_remove": coordination.remove_node,
+                "tls_reload": self.mqtt.reload_certificates,
+                "security_give": coordination.give_security,
+                "security_refuse": coordination.refuse_security,
             },
         )
         sessions = self.mqtt.sessions
         self._events = CoordinatorEvents(engine, sessions.requests, sessions.resumed, self._room)
         self._cells = self._cell_reports()
+        self._security = SecurityFollowing(config.security, coordination, self._take_security)
         self._meter, self._behind = Meter(), Since()
         self._loops: list[asyncio.Task[None]] = []
         self._leaving = False
@@ -128,6 +134,8 @@ class BrokerServer:
     async def _serve(self) -> None:
         await self._reach_coordinators()
         await self.engine.dictionary_fetching.learn_newest()
+        await self._security.ready()
+        self._loops.append(keep_going(self._security.run(), "following the files of security"))
         self.sockets.admit(self._opened)
         mqtt = self.config.mqtt
         await self.mqtt.start(mqtt.host or self.config.node.host, mqtt.port, self.cluster.cluster_id)
@@ -181,6 +189,7 @@ class BrokerServer:
         leaders = {group: state.leader for group, state in members.groups.items()}
         self.engine.coordinators.follow(members.coordinators.values(), self._pipeline, leaders)
         self._brokers = broker_list(members, self.name)
+        self._security.follow(members.security)
         if self._cells is not None:
             self._cells.follow(members.cells)
         leaving = self.config.node.own_name() in members.leaving
@@ -190,6 +199,12 @@ class BrokerServer:
                 self._sending_away.cancel()
             work = self._send_away(self._elsewhere(members)) if leaving else self._admit()
             self._sending_away = asyncio.get_running_loop().create_task(work)
+
+    def _take_security(self, files: SecurityFiles, found: SecurityContents) -> None:
+        """These are the users and the rules from now on. Raises ConfigError, and nothing has changed then."""
+        self.engine.rights.take(found.rules, files.version)
+        self.mqtt.logins.update(found.passwords, found.likenesses, found.token_keys)
+        self.mqtt.check_logins()
 
     def _elsewhere(self, members: Members) -> list[str]:
         """Where MQTT clients find brokers of other nodes, this one's backups first."""
@@ -303,5 +318,7 @@ class BrokerServer:
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
             "links": engine.dictionary_links.totals([*self.mqtt.links(), *self.clients.links()])._asdict(),
             "content": engine.content.status(),
+            "security": self._security.status(),
+            "rights": engine.rights.status(),
             "mqtt": self.mqtt.status(),
         }

@@ -19,6 +19,7 @@ from lexicast.cluster.selection import select_from
 from .content.choosing import chosen
 from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from .granted_filters import GrantedFilters
+from .security.rights import ClientRights
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
@@ -59,6 +60,7 @@ class Subscriber(GrantedFilters):
         "drops",
         "kind",
         "lagging",
+        "missed",
         "missed_live",
         "past",
         "ready",
@@ -66,8 +68,11 @@ class Subscriber(GrantedFilters):
         "steps",
     )
 
-    def __init__(self, broker: SubscriberBroker, kind: Kind, drops: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self, broker: SubscriberBroker, kind: Kind, drops: bool = False, rights: ClientRights | None = None
+    ) -> None:
+        """`rights`: see `GrantedFilters`."""
+        super().__init__(rights)
         self.broker = broker
         self.kind = kind
         self.drops = drops
@@ -83,6 +88,8 @@ class Subscriber(GrantedFilters):
         self.riding: dict[int, StandingPlace] = {}
         # Topic streams: the last batch that was sent, by the stream's slot.
         self.steps: dict[int, int] = {}
+        # And what frames would have spared while it was out of step, bytes by slot.
+        self.missed: dict[int, int] = {}
 
     @property
     def takes_dictionaries(self) -> bool:
@@ -110,8 +117,13 @@ class Subscriber(GrantedFilters):
         """`write` for dictionary-aware sessions: introduce aliases first."""
         self.write(encoded.data)
 
-    def gets_dictionary(self, dictionary: Dictionary) -> bool:
-        """Whether it has this dictionary, which a topic stream begins with, or gets it now that the stream needs it."""
+    def gets_dictionary(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        """Whether it has this dictionary, which a topic stream begins with, or gets it now that the stream needs it.
+        `instead_of_bytes`: it follows a stream that needs none."""
+        return True
+
+    def has_dictionary(self, dictionary: int) -> bool:
+        """Whether it has the dictionary of this id."""
         return True
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:

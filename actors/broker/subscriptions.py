@@ -16,6 +16,7 @@ from .beginnings import Beginning, Beginnings
 from .catching_up.block_cache import BlockCache
 from .catching_up.readers import CatchingUp
 from .content.content_fanout import ContentFanout
+from .content.predicate_table import PredicateTable
 from .coordinators import Coordinators
 from .dictionaries.keeper import DICTIONARIES_FILTER
 from .encoding import BlockView, Encoder, Grant
@@ -92,6 +93,11 @@ class Subscriptions:
     def now_us(self) -> int:
         """The wall clock's time."""
         return self._clock.time_us()
+
+    @property
+    def predicates(self) -> PredicateTable:
+        """The conditions of all subscriptions."""
+        return self._content.predicates
 
     def lagged(self, subscriber: Subscriber) -> None:
         """Bring a subscriber up."""

@@ -1,4 +1,4 @@
-"""`lexicast cert`: certificates to try TLS with."""
+"""`lexicast cert`: certificates to try TLS with, and new ones taken by a cluster that serves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Annotated, Final
 
 import typer
 
-from lexicast.cluster.errors import UsageError
+from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
-from .common import reported
+from ..client.address import resolver
+from ..status.over_link import ask_broker
+from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 from .parameters import QuickCommand, QuickGroup
 
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 cert = typer.Typer(
     cls=QuickGroup,
-    help="Certificates to try TLS with: an authority of your own, the server's and clients' certificates.",
+    help="Certificates to try TLS with; and new ones, taken by a cluster that serves.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -69,6 +71,36 @@ def make(
         authority.issue_client(name, days)
     made = [*([] if exists else ["the authority (ca)", "server"]), *(client or [])]
     typer.echo(f"made in {authority.folder}: {', '.join(made)}\n\n{_what_next(authority.folder, hosts[0], client)}")
+
+
+@cert.command(cls=QuickCommand)
+@reported
+def reload(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
+    """Have every broker take the files of [tls] as they are now, on its own machine.
+
+    They look by themselves once a minute; this is for who wants to see it done. Connections that stand are not touched,
+    but for those whose client's certificate is on the revocation list by now. Where a file cannot be used it is said
+    why, and the old ones are used on.
+
+        certbot renew --deploy-hook 'lexicast cert reload'
+    """
+    found = find_cluster(address, data_dir)
+
+    async def work() -> None:
+        failed = []
+        endpoints = await resolver(found.get("address"), found.get("data_dir"), None)()
+        for endpoint in endpoints:
+            try:
+                said = await ask_broker(endpoint, "tls_reload")
+            except (LexicastError, OSError) as error:
+                said = one_line(error)
+            if said:
+                failed.append(f"{endpoint.name}: {said}")
+        if failed or not endpoints:
+            raise UnavailableError("; ".join(failed) or "no broker is known")
+        typer.echo(f"taken by {len(endpoints)} broker{'s' * (len(endpoints) != 1)}")
+
+    run_async(work())
 
 
 def _what_next(folder: Path, host: str, clients: list[str] | None) -> str:

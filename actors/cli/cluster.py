@@ -35,6 +35,9 @@ def up(
     nodes: Annotated[
         int, typer.Option(min=1, help="With --address: wait till that Ray has so many nodes; each gets its share.")
     ] = 1,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Start although strangers on other machines may do everything.")
+    ] = False,
     config: ConfigOption = None,
     settings: SetOption = None,
     ready_file: Annotated[
@@ -62,6 +65,7 @@ def up(
         ("node.brokers", brokers),
         ("node.coordinators", coordinators),
         ("mqtt.host", host),
+        ("security.insecure", insecure or None),
     ):
         if value is not None:
             given[key] = value

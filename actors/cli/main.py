@@ -34,8 +34,11 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "spark": lambda: import_module("lexicast.actors.cli.programs").spark,
     "channel": lambda: import_module("lexicast.actors.cli.programs").channel,
     "export": lambda: import_module("lexicast.actors.cli.programs").export,
+    "acl": lambda: import_module("lexicast.actors.cli.acl").acl,
     "recover": lambda: import_module("lexicast.actors.cli.recover").recover,
     "store": lambda: import_module("lexicast.actors.cli.store").store,
+    "user": lambda: import_module("lexicast.actors.cli.user").user,
+    "security": lambda: import_module("lexicast.actors.cli.security").security,
 }
 PROGRAMS: Final = ("demo", "spark", "channel", "export")
 

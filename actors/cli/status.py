@@ -295,6 +295,8 @@ def _refusals(now: dict[str, Any]) -> list[tuple[str, str]]:
             connections, entries = actor.get("mqtt", {}).get("refused", {}), actor.get("refused", {})
             words = [f"connections: {_counted(connections)}" if connections else ""]
             words.append(f"publications: {_counted(entries)}" if entries else "")
+            logins = (actor.get("mqtt", {}).get("logins") or {}).get("refused", {})
+            words.append(f"logins: {_counted(logins)}" if logins else "")
             handshakes = (actor.get("mqtt", {}).get("tls") or {}).get("failed", {})
             words.append(f"TLS handshakes: {_counted(handshakes)}" if handshakes else "")
             if refused := "; ".join(filter(None, words)):

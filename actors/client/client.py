@@ -42,6 +42,7 @@ from .history_pages import HistoryPages, LastPages, Pages, counted
 from .internals import ClientInternals
 from .known_brokers import Resolve
 from .messages import Message, Properties, pack_properties
+from .publisher import BATCH_BYTES
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP, DROP, SubscriptionFeed
 
@@ -67,9 +68,11 @@ class Client:
         compress: bool = True,
         give_up_s: float | None = None,
         clock: Clock | None = None,
+        batch_s: float = 0.0,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         # for lexicast's own parts; everything below is the user's
-        self.internals = ClientInternals(resolve, client_id, compress, give_up_s, clock)
+        self.internals = ClientInternals(resolve, client_id, compress, give_up_s, clock, batch_s, batch_bytes)
 
     # -- life
 
@@ -276,15 +279,17 @@ class Client:
         left = limit
         while left != 0 and (page := await pages.next()) is not None:
             for block in page:
-                messages = await self.internals.decoder.decode_all(block)
-                for message in messages if left is None else messages[:left]:
-                    if message.damaged:
-                        self.internals.undecodable += 1
-                    yield message
-                if left is not None:
-                    left -= min(left, len(messages))
-                    if left == 0:
-                        return
+                at = block.first
+                while at <= block.last:
+                    messages, _, at = await self.internals.decoder.decode_all(block, at)
+                    for message in messages if left is None else messages[:left]:
+                        if message.damaged:
+                            self.internals.undecodable += 1
+                        yield message
+                    if left is not None:
+                        left -= min(left, len(messages))
+                        if left == 0:
+                            return
 
     async def count(
         self,

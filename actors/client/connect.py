@@ -6,6 +6,7 @@ import os
 
 from .address import resolver
 from .client import Client
+from .publisher import BATCH_BYTES
 
 
 def connect(
@@ -16,6 +17,8 @@ def connect(
     compress: bool = True,
     give_up_s: float | None = None,
     key: bytes | None = None,
+    batch_s: float = 0.0,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Client:
     """A client of the cluster at `address`, to be entered: `async with lexicast.connect() as bus:`.
 
@@ -29,6 +32,16 @@ def connect(
     ever. The first connection is not waited for: entering raises UnavailableError, AuthenticationError or PeerError at
     once.
 
-    Raises UsageError for an address that is none.
+    `batch_s` > 0: what is published waits up to so many seconds, or until it has `batch_bytes`, and what belongs to one
+    topic group crosses a TCP link compressed as one; for links on which bytes count more than time.
+
+    Raises UsageError for an address or bounds that are none.
     """
-    return Client(resolver(address, data_dir, key), client_id=client_id, compress=compress, give_up_s=give_up_s)
+    return Client(
+        resolver(address, data_dir, key),
+        client_id=client_id,
+        compress=compress,
+        give_up_s=give_up_s,
+        batch_s=batch_s,
+        batch_bytes=batch_bytes,
+    )

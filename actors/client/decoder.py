@@ -11,8 +11,10 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, STR
 from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
 from lexicast.cluster.points_in_time import utc
 from lexicast.cluster.positions import Position
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.compression.dictionary import Held, shown
-from lexicast.compression.topic_stream import StreamReaders
+from lexicast.compression.opening import NoRoomError, Room
+from lexicast.compression.streams.readers import StreamReaders
 
 from .dictionaries import Dictionaries
 from .messages import DamagedMessage, Message, unpack_properties
@@ -32,13 +34,14 @@ class Decoded(NamedTuple):
 
 
 class Frames:
-    """Reads the topic streams of one subscription's stream of blocks."""
+    """Reads the topic streams of one subscription's stream of blocks. `lost`: one cannot be read any further."""
 
     def __init__(self, held: Held, payload_bytes_max: int) -> None:
         self._readers = StreamReaders(held, payload_bytes_max)
         # Group -> offset up to which frames were read: one that is asked for again, after an error in its block, is not
         # read twice.
         self._read_to: dict[int, int] = {}
+        self.lost = False
 
     def read(self, topic: bytes, frames: list[bytes], group: int, end: int) -> list[bytes]:
         """The payloads of a run of frames that ends at offset `end`; none when they were read before.
@@ -48,7 +51,11 @@ class Frames:
         if end <= self._read_to.get(group, 0):
             return []
         self._read_to[group] = end
-        return [self._readers.decode(topic, frame) for frame in frames]
+        try:
+            return [self._readers.decode(topic, frame) for frame in frames]
+        except DictionaryError:
+            self.lost = True
+            raise
 
 
 def _read(frames: Frames | None, topic: bytes, payloads: list[bytes], group: int, end: int) -> list[bytes]:
@@ -74,23 +81,35 @@ class Decoder:
         """A reader of topic streams for a subscription's new stream of blocks."""
         return Frames(self._dictionaries.held, self._dictionaries.payload_bytes_max)
 
+    def room(self) -> Room:
+        """Room for what is taken at once."""
+        return self._dictionaries.room()
+
     async def decode(
-        self, block: Block, start: int, *, retain: bool | None = None, frames: Frames | None = None
+        self,
+        block: Block,
+        start: int,
+        *,
+        retain: bool | None = None,
+        frames: Frames | None = None,
+        room: Room | None = None,
     ) -> Decoded:
         """The messages of `block` from offset `start` on. `retain` None: as published. `frames`: reads topic streams.
 
         Never raises for a payload that cannot be decompressed: the messages before it come with the error, and the
-        caller asks again from `resume`. Raises PeerError for a block that cannot be read.
+        caller asks again from `resume`; so it does, without an error, where there is no `room` for more of them.
+        Raises PeerError for a block that cannot be read.
         """
         damaged = await self._hold(block)
-        return self._decode(block, start, retain, damaged, frames, through=False)
+        return self._decode(block, start, retain, damaged, frames, room or self.room(), through=False)
 
-    async def decode_all(self, block: Block) -> list[Message]:
-        """All messages of a stored block; a payload that cannot be decompressed is a DamagedMessage's.
+    async def decode_all(self, block: Block, start: int) -> Decoded:
+        """The messages of a stored block from offset `start` on, as many as there is room for at once (`resume`); a
+        payload that cannot be decompressed is a DamagedMessage's.
 
         Raises PeerError for a block that cannot be read.
         """
-        return self._decode(block, block.first, None, await self._hold(block), None, through=True).messages
+        return self._decode(block, start, None, await self._hold(block), None, self.room(), through=True)
 
     async def _hold(self, block: Block) -> dict[int, DictionaryError]:
         """Fetch what the block needs; the errors of dictionaries that are damaged."""
@@ -112,6 +131,7 @@ class Decoder:
         retain: bool | None,
         damaged: dict[int, DictionaryError],
         frames: Frames | None,
+        room: Room,
         through: bool,
     ) -> Decoded:
         meta, payloads, time = block.meta, block.payloads(), utc(block.time_us)
@@ -127,6 +147,7 @@ class Decoder:
             mine = payloads[at : at + run.count]
             first, at, offset = offset, at + run.count, offset + run.count
             failed: dict[int, DictionaryError] = {}
+            full: int | None = None
             try:
                 if run.encoding == streamed:
                     mine = _read(frames, meta.topics[run.topic], mine, group, offset)
@@ -136,10 +157,12 @@ class Decoder:
                     mine, first = mine[start - first :], start
                 topic = topics[run.topic]
                 if run.encoding not in (RAW, streamed):
-                    mine, failed = self._raw(meta.dictionaries, run, mine, damaged)
+                    wanted = len(mine)
+                    mine, failed = self._raw(meta.dictionaries, run, mine, damaged, room)
+                    full = len(mine) if len(mine) < wanted else None
                     if failed and not through:
                         mine = mine[: min(failed)]
-                publisher = meta.origins[run.origin] if run.origin >= 0 else None
+                publisher = publisher_of(meta.origins[run.origin]) if run.origin >= 0 else None
             except DictionaryError as error:
                 return Decoded(messages, error, max(offset, start))
             except IndexError as error:
@@ -159,21 +182,31 @@ class Decoder:
                 return Decoded(messages, failed[stretch], first + end)
             for index, why in failed.items():
                 _mark(messages, index - len(mine), why)
+            if full is not None:
+                return Decoded(messages, None, first + full)
         if at != len(payloads):
             raise PeerError(f"group {group} offset {block.first}: runs and payloads of the block disagree")
         return Decoded(messages, None, block.last + 1)
 
     def _raw(
-        self, dictionaries: tuple[int, ...], run: Run, payloads: list[bytes], damaged: dict[int, DictionaryError]
+        self,
+        dictionaries: tuple[int, ...],
+        run: Run,
+        payloads: list[bytes],
+        damaged: dict[int, DictionaryError],
+        room: Room,
     ) -> tuple[list[bytes], dict[int, DictionaryError]]:
-        """A run's payloads, empty for those that cannot be decompressed, and by their index why."""
+        """A run's payloads, as many as there is room for, empty for those that cannot be decompressed, and by their
+        index why."""
         named = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
         if named in damaged:
             return [b""] * len(payloads), dict.fromkeys(range(len(payloads)), damaged[named])
         try:
-            return self._dictionaries.decompress(run.encoding, named, payloads), {}
+            return self._dictionaries.decompress(run.encoding, named, payloads, room), {}
         except DictionaryError:
-            found = list(self._dictionaries.decompress_each(run.encoding, named, payloads))
+            found = list(self._dictionaries.decompress_each(run.encoding, named, payloads, room))
+        full = next((index for index, error in enumerate(found) if isinstance(error, NoRoomError)), len(found))
+        found = found[:full]
         failed = {index: error for index, error in enumerate(found) if isinstance(error, DictionaryError)}
         return [b"" if isinstance(payload, DictionaryError) else payload for payload in found], failed
 

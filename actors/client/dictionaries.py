@@ -16,6 +16,7 @@ from lexicast.compression.codecs import Codec, Deflate, payload_bytes_max
 from lexicast.compression.dictionary import Dictionary, unpack_dictionary
 from lexicast.compression.families import FamilyMap
 from lexicast.compression.link_dictionaries import NONE
+from lexicast.compression.opening import Room
 from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.wire import Recoder
 
@@ -53,6 +54,10 @@ class Dictionaries:
         self._families.add(dictionary)
         self._announced = True
         return dictionary
+
+    def opted_out(self, topic: bytes) -> bool:
+        """Whether nobody is to compress what is published to the topic."""
+        return self._opted_out(topic)
 
     def opt_out(self, filters: Iterable[bytes]) -> None:
         """Topics that the cluster wants nobody to compress. Raises TopicError when a filter is none."""
@@ -125,15 +130,20 @@ class Dictionaries:
         """The dictionary with this id, if it is here."""
         return self._recoder.get(dictionary)
 
-    def decompress(self, encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
-        """A run of payloads as they were published. Raises DictionaryError: not held, or data that does not fit."""
-        return self._recoder.all_to_raw(encoding, dictionary, payloads)
+    def room(self) -> Room:
+        """Room for the payloads of messages that are taken at once."""
+        return self._recoder.room()
+
+    def decompress(self, encoding: int, dictionary: int | None, payloads: list[bytes], room: Room) -> list[bytes]:
+        """A run of payloads as they were published. Raises DictionaryError: not held, data that does not fit, or no
+        `room` left."""
+        return self._recoder.all_to_raw(encoding, dictionary, payloads, room)
 
     def decompress_each(
-        self, encoding: int, dictionary: int | None, payloads: list[bytes]
+        self, encoding: int, dictionary: int | None, payloads: list[bytes], room: Room
     ) -> Iterator[bytes | DictionaryError]:
         """The same for a run in which some payloads are damaged: these give their errors."""
-        return self._recoder.each_to_raw(encoding, dictionary, payloads)
+        return self._recoder.each_to_raw(encoding, dictionary, payloads, room)
 
     def _codec(self, dictionary: Dictionary) -> Codec:
         codec = self._compressors.get(dictionary.id)

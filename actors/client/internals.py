@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from lexicast.cluster.blocks import unpack_meta
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import (
     DictionaryError,
@@ -24,16 +25,18 @@ from lexicast.cluster.errors import (
     UsageError,
 )
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY
+from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PACKED, PUBLISH
 from lexicast.cluster.protocol.requests import LINK_DICTIONARIES
 from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
+from lexicast.compression.batches import pack_columns
 
 from ..link.link import REQUEST_TIMEOUT_S, Link
 from .connection import Connection
 from .decoder import Decoder
 from .dictionaries import Dictionaries
+from .entries import Compress
 from .known_brokers import Resolve
-from .publisher import Publisher
+from .publisher import BATCH_BYTES, Publisher
 from .subscription import Subscription
 from .subscription_feed import FILTERS_MAX, SubscriptionFeed
 
@@ -53,7 +56,14 @@ class ClientInternals:
     """See the module's docstring; what each argument is, `lexicast.connect` says."""
 
     def __init__(
-        self, resolve: Resolve, client_id: str | None, compress: bool, give_up_s: float | None, clock: Clock | None
+        self,
+        resolve: Resolve,
+        client_id: str | None,
+        compress: bool,
+        give_up_s: float | None,
+        clock: Clock | None,
+        batch_s: float = 0.0,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self.client_id = client_id or f"python-{secrets.token_hex(8)}"
         if len(self.client_id.encode(errors="replace")) > CLIENT_ID_BYTES_MAX:
@@ -64,9 +74,13 @@ class ClientInternals:
         if give_up_s is not None and not give_up_s > 0:
             raise UsageError(f"give_up_s={give_up_s!r}: give seconds above 0, or None to wait for ever")
         self._give_up_s = give_up_s
+        if not (batch_s >= 0 and batch_bytes >= 1):
+            raise UsageError(f"batch_s={batch_s!r}, batch_bytes={batch_bytes!r}: give seconds from 0, and bytes from 1")
         self._compresses = compress
-        compressor = self.dictionaries.compressor if compress else None
-        self.publisher = Publisher(self.client_id, compressor, self._send, give_up_s)
+        # Whether what it sends is packed, an entry as one.
+        self._packs = False
+        self._batches = compress and batch_s > 0
+        self.publisher = Publisher(self.client_id, self._compressor, self._send, give_up_s, batch_s, batch_bytes)
         self.connection = Connection(resolve, self.client_id, secrets.randbits(INCARNATION_BITS), self, give_up_s)
         self._streams: weakref.WeakValueDictionary[int, SubscriptionFeed] = weakref.WeakValueDictionary()
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
@@ -251,6 +265,7 @@ class ClientInternals:
             raise PeerError("another cluster answers at this cluster's address: connect anew")
         self._groups, self._cluster_id = groups, cluster_id
         self.dictionaries.deflates = False
+        self._packs = self._batches and not self.connection.is_local and link.info.get("unpacks") is True
         if self._compresses and self.takes_streams:
             self._ask_for_dictionaries(link)
         self.publisher.connected(groups, payload_bytes_max)
@@ -305,8 +320,19 @@ class ClientInternals:
         link = self.connection.link
         if link is None:
             return False
-        link.send(message)
+        link.send(self._packed(message) if self._packs and message[0] == PUBLISH else message)
         return link.writable
+
+    def _compressor(self) -> Compress | None:
+        return self.dictionaries.compressor() if self._compresses and not self._packs else None
+
+    def _packed(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A PUBLISH as a PACKED, unless something in it is not to be compressed."""
+        _, tag, entries = message
+        topics = [topic for _, meta, _, _ in entries for topic in unpack_meta(meta).topics]
+        if any(map(self.dictionaries.opted_out, topics)):
+            return message
+        return PACKED, tag, [(group, meta, *pack_columns(lengths, body)) for group, meta, lengths, body in entries]
 
 
 def closed_error() -> UnavailableError:

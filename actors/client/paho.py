@@ -25,16 +25,27 @@ from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from lexicast.cluster.clock import Clock, SystemClock
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.accounting import Traffic
+from lexicast.compression.batches import Batched, Batcher, DueBatch
 from lexicast.compression.codecs import PAYLOAD_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
-from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Step
-from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY, USER_PROPERTY
+from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Lost, Step
+from lexicast.compression.wire import (
+    ALIAS_TOPIC,
+    BATCHES_PROPERTY,
+    FIELDS_PROPERTY,
+    HISTORY_PROPERTY,
+    LOST_TOPIC,
+    STREAMS_PROPERTY,
+    USER_PROPERTY,
+)
 
 HELD_MAX: Final = 1_000
+BATCH_BYTES: Final = 4_096
 
 _PUBLISH: Final = 0x30
 # paho calls on_publish for what it queued as a PUBLISH of QoS 0; a binding is not the program's, so it is queued as 1.
@@ -77,6 +88,12 @@ class PahoClient(paho.Client):
     received, 11 MiB at the most). `on_sdc_error(client, userdata, message, error)` is called where a message is lost
     because it cannot be decompressed (`message` still holds the tagged payload), with None for the message where a
     dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
+
+    `batch_s` > 0: publications of QoS 0 and 1 wait up to so many seconds for others of their topic and cross the link
+    as one compressed unit, of up to `batch_bytes`; a retained one, one with properties and one of QoS 2 does not wait,
+    and goes behind what waits of its topic. Of QoS 1 no more can wait than may be unanswered
+    (`max_inflight_messages_set`: 20). What waits is sent by `disconnect()` too. Raises ValueError for bounds that are
+    none.
     """
 
     def __init__(
@@ -92,6 +109,8 @@ class PahoClient(paho.Client):
         *,
         sdc: bool = True,
         sdc_streams: bool = True,
+        batch_s: float = 0.0,
+        batch_bytes: int = BATCH_BYTES,
         clock: Clock | None = None,
         held_max: int = HELD_MAX,
         payload_bytes_max: int = PAYLOAD_BYTES_MAX,
@@ -99,6 +118,7 @@ class PahoClient(paho.Client):
         self._sdc_asks = sdc and protocol == MQTTProtocolVersion.MQTTv5
         self._sdc_questions = [USER_PROPERTY, HISTORY_PROPERTY, FIELDS_PROPERTY]
         self._sdc_questions += [STREAMS_PROPERTY] if sdc_streams else []
+        self._sdc_questions += [BATCHES_PROPERTY] if batch_s else []
         self._sdc_user_on_connect: Callable[..., None] | None = None
         super().__init__(
             callback_api_version,
@@ -118,6 +138,8 @@ class PahoClient(paho.Client):
         self._sdc_held_max = held_max
         # publishing threads and the network thread; reentrant, for paho may run callbacks while it sends
         self._sdc_lock = threading.RLock()
+        self._sdc_batcher: Batcher[_Held] | None = Batcher(batch_s, batch_bytes) if batch_s else None
+        self._sdc_timer: threading.Timer | None = None
 
     def sdc_stats(self) -> SdcStats:
         """Raw and sent payload bytes a family, both ways, and how many messages wait for a dictionary."""
@@ -152,7 +174,8 @@ class PahoClient(paho.Client):
             with self._sdc_lock:
                 self._sdc_accepted = False
                 # paho itself sends QoS 1 and 2 again
-                self._sdc_held = deque(held for held in self._sdc_held if held.qos == 0)
+                held = [*self._sdc_held, *self._sdc_waiting()]
+                self._sdc_held = deque([one for one in held if one.qos == 0])
         return super().reconnect()
 
     @property
@@ -169,9 +192,8 @@ class PahoClient(paho.Client):
             told = getattr(properties, "UserProperty", ())
             opted_out = [value.encode() for name, value in told if name == OPTOUT_PROPERTY]
             with self._sdc_lock:
-                steps = self._sdc.connected(
-                    USER_PROPERTY in told, opted_out, STREAMS_PROPERTY in told, HISTORY_PROPERTY in told
-                )
+                agreed = [each in told for each in (STREAMS_PROPERTY, HISTORY_PROPERTY, BATCHES_PROPERTY)]
+                steps = self._sdc.connected(USER_PROPERTY in told, opted_out, *agreed)
                 self._sdc_accepted = True
                 for binding in self._sdc.held():
                     self._packet_queue(_PUBLISH, _binding_packet(binding), 0, _SILENT)
@@ -205,10 +227,89 @@ class PahoClient(paho.Client):
         with self._sdc_lock:
             if not self._sdc_accepted:
                 return self._sdc_hold(_Held(mid, topic, bytes(payload), qos, retain, dup, info, properties))
+            if self._sdc_batcher is not None and self._sdc.batches(topic):
+                one = _Held(mid, topic, bytes(payload), qos, retain, dup, info, properties)
+                if self._sdc_gather(self._sdc_batcher, one):
+                    return MQTTErrorCode.MQTT_ERR_SUCCESS
             bindings, encoded = self._sdc.outgoing(topic, bytes(payload), self._sdc_clock.time_us())
             for binding in bindings:
                 self._packet_queue(_PUBLISH, _binding_packet(binding), 0, _SILENT)
             return super()._send_publish(mid, topic, encoded, qos, retain, dup, info, properties)
+
+    # -- batches
+
+    def _sdc_gather(self, batcher: Batcher[_Held], one: _Held) -> bool:
+        """Whether the publication waits for others, or went with them; what is before it of its topic goes first."""
+        alone = one.qos > 1 or one.retain or one.dup or one.properties is not None
+        if alone or len(one.payload) >= batcher.batch_bytes:
+            self._sdc_send_batches(batcher.flush(one.topic))
+            return False
+        self._sdc_send_batches(batcher.add(one.topic, one, len(one.payload), self._sdc_clock.monotonic()))
+        self._sdc_wait_for_batches(batcher)
+        return True
+
+    def _sdc_wait_for_batches(self, batcher: Batcher[_Held]) -> None:
+        due_s = batcher.due_s
+        if due_s is None or self._sdc_timer is not None:
+            return
+        self._sdc_timer = threading.Timer(max(0.0, due_s - self._sdc_clock.monotonic()), self._sdc_batches_due)
+        self._sdc_timer.daemon = True
+        self._sdc_timer.start()
+
+    def _sdc_batches_due(self) -> None:
+        """What has waited long enough is sent; called by a timer's thread."""
+        with self._sdc_lock:
+            self._sdc_timer = None
+            batcher = self._sdc_batcher
+            if batcher is not None and self._sdc_accepted:
+                self._sdc_send_batches(batcher.due(self._sdc_clock.monotonic()))
+                self._sdc_wait_for_batches(batcher)
+
+    def _sdc_send_batches(self, due: Iterable[DueBatch[_Held]]) -> None:
+        for topic, entries in due:
+            if len(entries) == 1:
+                one = entries[0]
+                bindings, payload = self._sdc.outgoing(topic, one.payload, self._sdc_clock.time_us())
+            else:
+                messages = [Batched(each.payload, each.mid if each.qos else 0) for each in entries]
+                bindings, payload = self._sdc.outgoing_batch(topic, messages, self._sdc_clock.time_us())
+            for binding in bindings:
+                self._packet_queue(_PUBLISH, _binding_packet(binding), 0, _SILENT)
+            if len(entries) == 1:
+                super()._send_publish(one.mid, topic, payload, one.qos, False, False, one.info, None)
+                continue
+            told = [each for each in entries if not each.qos]
+            info = _BatchInfo(self, told) if told else None
+            packet = _control_packet(topic, payload)
+            self._packet_queue(_PUBLISH, packet, told[0].mid if told else 0, 0 if told else _SILENT, info)  # type: ignore[arg-type]  # what paho asks of one
+
+    def _sdc_tell_published(self, on_publish: Callable[..., None], mid: int) -> None:
+        """As paho calls it: the first one's of a batch is told by paho itself."""
+        with self._in_callback_mutex:
+            try:
+                if self._callback_api_version == CallbackAPIVersion.VERSION1:
+                    on_publish(self, self._userdata, mid)
+                else:
+                    reason: Any = ReasonCode  # paho does not annotate its constructors
+                    untyped: Any = Properties
+                    on_publish(self, self._userdata, mid, reason(PacketTypes.PUBACK), untyped(PacketTypes.PUBACK))
+            except Exception as error:
+                self._easy_log(paho.MQTT_LOG_ERR, "Caught exception in on_publish: %s", error)
+                if not self.suppress_exceptions:
+                    raise
+
+    def _sdc_waiting(self) -> list[_Held]:
+        """What waits, in its order by topic, and does so no longer."""
+        if self._sdc_batcher is None:
+            return []
+        return [each for waiting in self._sdc_batcher.flush_all() for each in waiting.entries]
+
+    def disconnect(self, reasoncode: Any = None, properties: Properties | None = None) -> MQTTErrorCode:
+        """As paho's; what waits for a batch is sent first."""
+        with self._sdc_lock:
+            if self._sdc_batcher is not None and self._sdc_accepted:
+                self._sdc_send_batches(self._sdc_batcher.flush_all())
+        return super().disconnect(reasoncode, properties)
 
     def _sdc_hold(self, held: _Held) -> MQTTErrorCode:
         if len(self._sdc_held) >= self._sdc_held_max:
@@ -235,6 +336,8 @@ class PahoClient(paho.Client):
                 self._sdc_report(step)
             elif isinstance(step, Fetch):
                 self.subscribe(step.topic.decode())
+            elif isinstance(step, Lost):
+                self._packet_queue(_PUBLISH, _control_packet(LOST_TOPIC, step.topic), 0, _SILENT)
             else:
                 self.unsubscribe(step.topic.decode())
 
@@ -246,10 +349,36 @@ class PahoClient(paho.Client):
         self._easy_log(paho.MQTT_LOG_ERR, "%s%s", lost, failed.error)
 
 
+class _BatchInfo:
+    """What paho tells of a packet that it has written: passed on to those whose messages of QoS 0 were in it."""
+
+    def __init__(self, client: PahoClient, sent: list[_Held]) -> None:
+        self._client = client
+        self._sent = sent
+
+    def _set_as_published(self) -> None:
+        on_publish: Any = self._client.on_publish
+        for one in self._sent:
+            if one is not self._sent[0] and on_publish is not None:
+                self._client._sdc_tell_published(on_publish, one.mid)
+            if one.info is not None:
+                one.info._set_as_published()
+
+
 def _binding_packet(binding: bytes) -> bytes:
     """A QoS 0 PUBLISH of a binding on ALIAS_TOPIC, without properties."""
-    body = len(ALIAS_TOPIC).to_bytes(2, "big") + ALIAS_TOPIC + b"\0" + binding
-    return bytes((_PUBLISH, len(body))) + body
+    return _control_packet(ALIAS_TOPIC, binding)
+
+
+def _control_packet(topic: bytes, payload: bytes) -> bytes:
+    """A QoS 0 PUBLISH without properties."""
+    body = len(topic).to_bytes(2, "big") + topic + b"\0" + payload
+    length, left = bytearray(), len(body)
+    while left > 0x7F:
+        length.append(left & 0x7F | 0x80)
+        left >>= 7
+    length.append(left)
+    return bytes((_PUBLISH,)) + length + body
 
 
 def _asking(properties: Properties | None, questions: Iterable[tuple[str, str]]) -> Properties:

@@ -3,7 +3,8 @@
 Rules:
 
 1. At most `WINDOW` PUBLISH messages are unacknowledged (`sent_window`); what is published meanwhile joins the next one.
-   No timers: an idle publisher sends at the end of the event loop's present round.
+   No timers: an idle publisher sends at the end of the event loop's present round. With `batch_s` it waits so long for
+   more, or until it has `batch_bytes`.
 2. Each group's records carry consecutive sequence numbers of this producer, given when an entry is made. An entry is
    never changed afterwards and is sent again as it is, in order, over a new link: the group stores nothing twice.
 3. What waits is bounded by `QUEUE_RECORDS_MAX` and `QUEUE_BYTES_MAX`; whoever publishes beyond it waits.
@@ -42,6 +43,7 @@ LOOKS: Final = 4
 # Topics whose bytes and group are remembered (about 300 bytes each); beyond it they are forgotten all at once.
 TOPICS_MAX: Final = 100_000
 CHUNK: Final = 2_048
+BATCH_BYTES: Final = 64 * 1024
 
 
 class Publisher:
@@ -53,7 +55,13 @@ class Publisher:
         compressor: Compressor | None,
         send: Callable[[tuple[Any, ...]], bool],
         give_up_s: float | None = None,
+        batch_s: float = 0.0,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
+        self._batch_s = batch_s
+        self._batch_bytes = batch_bytes
+        self._drains = 0
+        self._later: asyncio.TimerHandle | None = None
         self._compressor = compressor
         self._send = send
         self.builder = EntryBuilder(client_id)
@@ -207,6 +215,9 @@ class Publisher:
     def flush(self) -> None:
         """Send what the window and the link allow."""
         self._scheduled = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._may_send():
             entries, waiting = self._take()
             self._writable = self._send((PUBLISH, self._sent.add(entries, waiting), entries))
@@ -216,9 +227,14 @@ class Publisher:
         return bool(self._queue) and self._connected and self._writable and len(self._sent) < WINDOW
 
     def _flush_soon(self) -> None:
-        if not self._scheduled and self._may_send():
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+        if self._scheduled or not self._may_send():
+            return
+        if self._batch_s and self._queue_bytes < self._batch_bytes and not self._drains:
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(self._batch_s, self.flush)
+            return
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self.flush)
 
     def _take(self) -> tuple[list[Entry], list[list[Queued]]]:
         """The next message's entries, off the queue."""
@@ -291,7 +307,12 @@ class Publisher:
 
     async def drain(self) -> None:
         """Return when everything that was published is acknowledged."""
-        await self._idle.wait()
+        self._drains += 1
+        try:
+            self._flush_soon()
+            await self._idle.wait()
+        finally:
+            self._drains -= 1
 
     def counts(self) -> dict[str, int]:
         """How many publications have their positions, were refused, were given up, and wait or are under way."""

@@ -22,6 +22,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.points_in_time import CURSOR, US_PER_S, WireSince
 from lexicast.cluster.positions import Cursor
+from lexicast.compression.wire import STREAMS_VERSION
 
 from .decoder import Decoder, Frames
 from .history_pages import HistoryPages, Requests
@@ -137,6 +138,8 @@ class SubscriptionFeed:
         self._pages: HistoryPages | None = None
         self._ended = False
         self._turn = 0
+        # For what is taken at once.
+        self._room = host.decoder.room()
         self._arrived = asyncio.Event()
         self.dropped = 0
         self.repeats = 0
@@ -211,13 +214,17 @@ class SubscriptionFeed:
             low = self._stream == 0 and not self._ended and self._buffered < self._buffer_bytes // 2
             if low or not self._buffer:
                 await self._fill()
+            self._room = self._host.decoder.room()
             if self._buffer and (messages := await self._decode()):
                 self._turn += len(messages)
                 return messages
 
     async def add_at_hand(self, messages: list[Message], most: int) -> None:
         """Add to `messages` what is in the buffer, until there are `most`; then all of it has been given."""
-        while self._buffer and self._error is None and not self._closed and len(messages) < most:
+        room = self._room
+        while (
+            self._buffer and self._error is None and not self._closed and len(messages) < most and room.left_bytes > 0
+        ):
             messages += await self._decode()
         self.finish()
 
@@ -259,7 +266,9 @@ class SubscriptionFeed:
             self._pieces.append((block.group, block.last + 1))
             return []
         try:
-            decoded = await self._host.decoder.decode(block, start, retain=cut is not None, frames=piece.frames)
+            decoded = await self._host.decoder.decode(
+                block, start, retain=cut is not None, frames=piece.frames, room=self._room
+            )
         except PeerError:
             self._drop_first(piece)
             raise
@@ -267,13 +276,26 @@ class SubscriptionFeed:
         if self._closed:
             return []
         self._error = decoded.error
-        if decoded.error is not None and decoded.resume <= block.last:
+        if piece.frames is not None and piece.frames.lost and piece.frames is self._frames:
+            self._begin_anew(block.group, decoded.resume)
+        elif decoded.resume <= block.last:
             self._buffer.appendleft(piece._replace(start=decoded.resume))
             self._buffered += piece.size
         if cut is None:
             self._pieces.append((block.group, decoded.resume))
             return decoded.messages
         return [message for message in decoded.messages if message.position.offset < cut]
+
+    def _begin_anew(self, group: int, resume: int) -> None:
+        """A topic's stream cannot be read any further: what is not decoded yet is asked for again, standalone."""
+        self._let_go()
+        received, frames = self._received, self._frames
+        received[group] = min(resume, received[group])
+        for piece in [piece for piece in self._buffer if piece.frames is frames]:
+            received[piece.block.group] = min(piece.start, received[piece.block.group])
+            self._buffer.remove(piece)
+            self._buffered -= piece.size
+        self._frames = None
 
     def _drop_first(self, piece: _Piece) -> None:
         if self._buffer and self._buffer[0] is piece:
@@ -361,7 +383,7 @@ class SubscriptionFeed:
         # What is dropped for want of room would be a hole in a topic stream.
         streams = self._host.takes_streams and not self._drops
         self._frames = self._host.decoder.frames() if streams else None
-        options = {**self._options, "streams": streams}
+        options = {**self._options, "streams": STREAMS_VERSION if streams else 0}
         self._host.hold(self)
         try:
             reply = await self._host.request_once("subscribe", self._stream, self.filters, since, options)

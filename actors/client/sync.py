@@ -27,6 +27,7 @@ from lexicast.cluster.protocol.requests import GROUP_WINDOW
 from .client import Client
 from .connect import connect as connect_async
 from .messages import Message, Properties
+from .publisher import BATCH_BYTES
 from .subscription import Subscription
 from .subscription_feed import BUFFER_BYTES, CATCH_UP
 
@@ -43,10 +44,21 @@ def connect(
     compress: bool = True,
     give_up_s: float | None = None,
     key: bytes | None = None,
+    batch_s: float = 0.0,
+    batch_bytes: int = BATCH_BYTES,
 ) -> SyncClient:
     """Connect, blocking; arguments and errors as `lexicast.connect` and `Client.open`."""
     return SyncClient(
-        connect_async(address, data_dir=data_dir, client_id=client_id, compress=compress, give_up_s=give_up_s, key=key)
+        connect_async(
+            address,
+            data_dir=data_dir,
+            client_id=client_id,
+            compress=compress,
+            give_up_s=give_up_s,
+            key=key,
+            batch_s=batch_s,
+            batch_bytes=batch_bytes,
+        )
     )
 
 

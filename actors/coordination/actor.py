@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from lexicast.cluster.config.tables import SecurityConfig
 from lexicast.cluster.errors import LexicastError, StoreError, StoreFormatError, UnavailableError, UsageError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import ClusterInfo, CoordinatorReport, Member, Members
 from lexicast.cluster.protocol.heartbeat import detecting_beats
+from lexicast.cluster.security.files import SecurityFiles, wanted
 from lexicast.storage.registry import Registry
 
 from ..ray.serving import LASTING
@@ -61,7 +64,9 @@ class CoordinationActor:
         names, key = {*self._coordinators, *stores_here(folder)}, links_key(folder)
         try:
             least, copies = max(1, cluster["min_copies"]), cluster["copies"]
-            return CoordinationServer(registry, cluster["groups"], sorted(names), least, self._run, copies, key=key)
+            server = CoordinationServer(registry, cluster["groups"], sorted(names), least, self._run, copies, key=key)
+            server.security_paths = wanted(SecurityConfig(**self._config["security"]))
+            return server
         except BaseException:
             registry.close()
             raise
@@ -138,6 +143,18 @@ class CoordinationActor:
         if node == self._config["node"]["name"]:
             raise UsageError(f"{node} has the coordination server: start the cluster on another head first")
         await server.remove_node(node)
+
+    async def security(self) -> SecurityFiles:
+        return await (await self._serving()).security()
+
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
+        return await (await self._serving()).give_security(files, starting)
+
+    async def restore_security(self, files: SecurityFiles) -> bool:
+        return await (await self._serving()).restore_security(files)
+
+    async def refuse_security(self, why: str) -> None:
+        await (await self._serving()).refuse_security(why)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         return await (await self._serving()).change_group(group, expected, new)

@@ -20,8 +20,9 @@ LOST_S: Final = 20.0
 class ContentCells:
     """See the module's docstring. `map`: as plain values; None as long as there is no matcher."""
 
-    def __init__(self) -> None:
-        self._planner = CellPlanner(time.time_ns() // 1_000_000)
+    def __init__(self, version: int | None = None) -> None:
+        """`version`: of its first map, beyond any that was given before; None: by the clock."""
+        self._planner = CellPlanner(time.time_ns() // 1_000_000 if version is None else version)
         self._heard_s: dict[str, float] = {}
         self.map: tuple[Any, ...] | None = None
 

@@ -13,7 +13,8 @@ change.
 Members belong to a *run* (one `lexicast up`): a restart of the server keeps them, since they serve on; a new run
 starts without them, since their addresses are gone. Incarnations outlive both.
 
-Registry keys: cluster, run, version, group/NNNNN, incarnation/KIND/NAME, member/KIND/NAME, and those of `nodes`.
+Registry keys: cluster, run, version, group/NNNNN, incarnation/KIND/NAME, member/KIND/NAME, and those of `nodes` and
+`security_keeping`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from .content_cells import ContentCells
 from .nodes import Nodes
 from .recovering import KEY_BYTES, Recovery
 from .registry_recovery import RegistryRecovery
+from .rows import group_key, group_rows, member_of, state_of
+from .security_keeping import SecurityKeeping
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ FOUND_WAIT_S: Final = 40.0
 
 
 # More than 25 methods: eight are those of `Coordination`, one decision each.
-class CoordinationServer(RegistryRecovery):
+class CoordinationServer(RegistryRecovery, SecurityKeeping):
     """The server without Ray; implements `membership.Coordination`. Owns `registry` from here on."""
 
     def __init__(
@@ -96,6 +99,7 @@ class CoordinationServer(RegistryRecovery):
         self._lost: set[str] = set()
         self._started_us = time.time_ns() // 1_000
         self._load(groups, sorted(set(coordinators)), run)
+        self._load_security()
 
     # -- start
 
@@ -117,9 +121,9 @@ class CoordinationServer(RegistryRecovery):
     def _load_groups(self, cluster: Mapping[str, Any]) -> dict[int, GroupState]:
         """The stored states; who leads a group whose row is lost, its copies have to say."""
         rows = self._registry.items("group/")
-        found = {group: rows.get(_group_key(group)) for group in range(cluster["groups"])}
+        found = {group: rows.get(group_key(group)) for group in range(cluster["groups"])}
         self.recovery.begin([group for group, row in found.items() if row is None])
-        return {group: UNKNOWN if row is None else _state(row) for group, row in found.items()}
+        return {group: UNKNOWN if row is None else state_of(row) for group, row in found.items()}
 
     def _load_members(self, run: str) -> None:
         rows = self._registry.items("member/")
@@ -127,7 +131,7 @@ class CoordinationServer(RegistryRecovery):
             for key, row in rows.items():
                 _, kind, name = key.split("/", 2)
                 if kind in self._members:  # else a bit of the key has flipped
-                    self._members[kind][name] = _member(name, row)
+                    self._members[kind][name] = member_of(name, row)
         else:
             # What was being drained is there again when the cluster is started anew, or it gets no members.
             leaving = {f"leaving/{node}": None for node in self._nodes.leaving}
@@ -172,7 +176,7 @@ class CoordinationServer(RegistryRecovery):
         home = self._nodes.registered(kind, member)
         self._commit_version({f"incarnation/{key}": incarnation, f"member/{key}": row, **home})
         self._nodes.took(home)
-        self._members[kind][member.name] = _member(member.name, row)
+        self._members[kind][member.name] = member_of(member.name, row)
         if kind == COORDINATOR:
             self._lost.discard(member.name)
             self._succeed()
@@ -200,13 +204,16 @@ class CoordinationServer(RegistryRecovery):
         coordinators, brokers, samplers, matchers = (dict(self._members[kind]) for kind in KINDS)
         states, leaving = self._leadership.states(), self._nodes.leaving
         backups, cells = self._backups.by_broker(), self._cells.map
-        return Members(self._version, coordinators, brokers, samplers, states, leaving, backups, matchers, cells)
+        security = self.security_files.version
+        return Members(
+            self._version, coordinators, brokers, samplers, states, leaving, backups, matchers, cells, security
+        )
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         await self._wait_founded()
-        changed = self._leadership.change(group, _state(expected), _state(new))
+        changed = self._leadership.change(group, state_of(expected), state_of(new))
         if changed:
-            self._commit_groups({group: _state(new)})
+            self._commit_groups({group: state_of(new)})
         return changed
 
     async def change_groups(self, changes: dict[int, tuple[GroupState, GroupState]]) -> dict[int, GroupState]:
@@ -214,8 +221,8 @@ class CoordinationServer(RegistryRecovery):
         made = {}
         for group, (expected, new) in changes.items():
             try:
-                if self._leadership.change(group, _state(expected), _state(new)):
-                    made[group] = _state(new)
+                if self._leadership.change(group, state_of(expected), state_of(new)):
+                    made[group] = state_of(new)
             except (StaleEpochError, UsageError) as error:
                 log.warning("a change that is none: %s", error)
         self._commit_groups(made)
@@ -225,7 +232,7 @@ class CoordinationServer(RegistryRecovery):
         if not states:
             return
         try:
-            self._commit_version(_group_rows(states))
+            self._commit_version(group_rows(states))
         except BaseException:
             # What is not durable must not be told: after a restart somebody else would get the same epoch.
             self._leadership = Leadership(self._durable)
@@ -390,6 +397,7 @@ class CoordinationServer(RegistryRecovery):
             "version": self._version,
             "started_us": self._started_us,
             "unknown": {group: list(missing) for group, missing in sorted(self.recovery.unknown.items())},
+            "security": self.security_status(),
             "damage": self._registry.damage.status(),
         }
 
@@ -425,7 +433,7 @@ class CoordinationServer(RegistryRecovery):
     def _found(self, cluster_id: str = "") -> None:
         cluster = {**self._cluster, "id": cluster_id or uuid.uuid4().hex}
         leadership = Leadership.found(cluster["groups"], cluster["coordinators"])
-        self._registry.commit({"cluster": cluster, **_group_rows(leadership.states())})
+        self._registry.commit({"cluster": cluster, **group_rows(leadership.states())})
         self._cluster, self._leadership, self._durable = cluster, leadership, leadership.states()
         self._founded.set()
 
@@ -454,25 +462,6 @@ class CoordinationServer(RegistryRecovery):
         named = self._members[kind]
         if member.name not in named and len(named) >= MEMBERS_MAX:
             raise UsageError(f"the cluster has {MEMBERS_MAX} {kind}s already, the limit")
-
-
-def _member(name: str, row: Sequence[Any]) -> Member:
-    incarnation, addresses, node, pid, groups, *location = row
-    return Member(name, incarnation, tuple(addresses), node, pid, tuple(groups), *location)
-
-
-def _state(state: Sequence[Any]) -> GroupState:
-    """A state as it came over a link."""
-    epoch, leader, in_sync = state
-    return GroupState(epoch, leader, tuple(in_sync))
-
-
-def _group_rows(states: Mapping[int, GroupState]) -> dict[str, Any]:
-    return {_group_key(group): list(state) for group, state in states.items()}
-
-
-def _group_key(group: int) -> str:
-    return f"group/{group:05d}"
 
 
 class LocalCoordination(CoordinationServer):

@@ -142,8 +142,11 @@ class Past:
                 blocks += span.blocks
                 room -= sum([block.size_bytes for block in span.blocks]) + 1
                 await turns.give_way()
-        for group in spans:
+        for group, span in spans.items():
             self._led.check_served(group)
+            if span.live:
+                # What waits for matchers lies before that place: behind the answer it would be taken for a repeat.
+                self._led.routing.choosers.release(peer, group)
         self._led.routing.flush()
         groups, store = self._led.sequencer.groups, self._led.store
         return {

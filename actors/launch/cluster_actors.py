@@ -89,6 +89,8 @@ class ClusterActors:
         coordination = self._spawn(COORDINATION, CoordinationActor, COORDINATION, names[0], list(new), run)
         async with _within(START_TIMEOUT_S, "the coordination server does not start"):
             status = await coordination.call("ready", timeout_s=START_TIMEOUT_S)
+        # Before anybody is there who could be asked to let somebody in.
+        await coordination.call_retried("give_security", self._ray.security.given(), True)
         said = await coordination.call("status")
         known = {**new, **said["homes"][COORDINATOR]}
         if not set(known.values()).issubset(names):  # a node is away, or has another name

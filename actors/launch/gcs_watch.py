@@ -125,7 +125,7 @@ def _child(name: str) -> psutil.Process:
     for process in children():
         if process.name().startswith(name):
             return process
-    raise UnavailableError(f"Ray has started without its {name}: see the logs below /tmp/ray/session_latest/logs")
+    raise UnavailableError(f"Ray has started without its {name}: see the logs below /tmp/lexicast-*/ray")
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)

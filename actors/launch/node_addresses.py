@@ -8,12 +8,15 @@ address of its machine ("0.0.0.0") is reached at that one.
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
+
+from ..ray.token import DISABLED, MODE_VARIABLE
 
 
 class NodeAddresses:
@@ -25,10 +28,49 @@ class NodeAddresses:
         self._mqtt = config.mqtt.host
         self._tls = (config.mqtt.tls_host or config.mqtt.host) if config.mqtt.tls_port else None
         self._anonymous = config.anonymous
+        self._certified = config.tls.client_certificates == "required"
+        self._ruled = bool(config.security.acl_file)
+        self._insecure = config.security.insecure
         self._nodes = dict(nodes)
 
-    def check(self) -> None:
-        """Raises ConfigError: one machine's address is configured for several."""
+    def check(self, ray_mode: str | None = None) -> None:
+        """Raises ConfigError: one machine's address is configured for several, or the cluster is open to strangers and
+        security.insecure does not say that it is meant to be. `ray_mode`: RAY_AUTH_MODE; None: what this process has.
+        """
+        self._check_one_machine()
+        if not self._insecure:
+            self._check_strangers()
+            self._check_own_ray(os.environ.get(MODE_VARIABLE, "") if ray_mode is None else ray_mode)
+
+    def _check_strangers(self) -> None:
+        if not self.is_open():
+            return
+        raise ConfigError(
+            'mqtt.allow_anonymous = "always" lets whoever reaches the MQTT port publish and read everything, and it is '
+            f"reached from other machines ({', '.join(self._beyond())}). Give rules (security.acl_file), users "
+            '(security.password_file) and allow_anonymous = "auto", or say --insecure if it is meant so'
+        )
+
+    def _check_own_ray(self, ray_mode: str) -> None:
+        """A Ray that was joined is looked at by itself, whoever has started it (`ray_nodes.check_closed`)."""
+        if ray_mode == DISABLED and len(self._nodes) < 2 and (beyond := self._beyond()):
+            raise ConfigError(
+                f"{MODE_VARIABLE}=disabled: Ray would run code for whoever reaches this machine, and the cluster is to "
+                f"be reached from others ({', '.join(beyond)}). Leave it out, or say --insecure if it is meant so"
+            )
+
+    def is_open(self) -> bool:
+        """Whether strangers on other machines may publish and read everything."""
+        anybody = self._anonymous == "always" and not self._ruled
+        plain = [host for host in self.reached_at() if not is_loopback(host)]
+        return anybody and bool(plain or (not self._certified and self._beyond()))
+
+    def _beyond(self) -> list[str]:
+        """The addresses at which MQTT clients of other machines reach the nodes."""
+        reached = dict.fromkeys([*self.reached_at(), *self.reached_by_tls()])
+        return [host for host in reached if not is_loopback(host)]
+
+    def _check_one_machine(self) -> None:
         if len(self._nodes) < 2:
             return
         for key, host in (("node.host", self._link), ("mqtt.host", self._mqtt), ("mqtt.tls_host", self._tls)):
@@ -72,7 +114,7 @@ class NodeAddresses:
 
     def notice(self) -> str:
         """What to tell of who is let in at addresses that other machines reach; "" where none does."""
-        if all(is_loopback(host) for host in [*self.reached_at(), *self.reached_by_tls()]):
+        if not self._beyond() or (self._anonymous == "always" and not self.is_open()):
             return ""
         return _NOTICES[self._anonymous]
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.security.files import NOTHING_KNOWN, SecurityFiles, wanted
 
 from ..broker.port_claim import TLS_PORT_KNOB, PortClaim, claim_port
 from ..ray.handles import end_actors, named_actors
@@ -25,6 +26,7 @@ from .gcs_watch import GcsWatch
 from .node_addresses import NodeAddresses
 from .processes import children, end_leftovers, end_processes, forget_processes, note_processes
 from .ray_nodes import RayNodes, check_closed, connect_ray, disconnect_ray, ray_address, start_embedded
+from .security_files import read_security, with_whole_security_paths
 from .store_check import check_stores
 
 GONE_TIMEOUT_S: Final = 5.0
@@ -36,11 +38,12 @@ INTERRUPTED: Final = 130
 @dataclass(frozen=True, slots=True)
 class ConnectedRay:
     """The Ray in which a cluster is to run. `config` names its data folder and its MQTT port; `gcs` watches over an
-    embedded Ray's processes (None: one that was joined has its own keepers)."""
+    embedded Ray's processes (None: one that was joined has its own keepers); `security`: the files of [security]."""
 
     nodes: RayNodes
     config: Config
     gcs: GcsWatch | None
+    security: SecurityFiles
 
     def addresses(self) -> NodeAddresses:
         """Where its nodes listen, and are reached."""
@@ -54,12 +57,13 @@ class RayConnection:
         """`progress` gets one short line a step, `warn` what is dangerous, once. `config.node.data_dir` may be empty:
         the user's folder."""
         self._folder = config.node.data_path()
-        self._config = with_whole_paths(config.replaced(node__data_dir=str(self._folder)))
+        self._config = with_whole_security_paths(with_whole_paths(config.replaced(node__data_dir=str(self._folder))))
         self._progress = progress
         self._warn = warn
         self._files_are_ours = False
         self._gcs: GcsWatch | None = None
         self._claims: list[PortClaim] = []
+        self._security = NOTHING_KNOWN
         self._taken = ExitStack()
 
     def connect(self, address: str | None, nodes: int) -> ConnectedRay:
@@ -68,6 +72,7 @@ class RayConnection:
         Raises LexicastError.
         """
         self._look_at_certificates()
+        self._read_security()
         self._taken.callback(os.close, lock_data_dir(self._folder))
         self._taken.callback(self.remove_files)
         end_leftovers(self._folder)
@@ -85,7 +90,7 @@ class RayConnection:
         self._look_at_addresses(nodes)
         self._note()
         self._gcs = GcsWatch(nodes.address, self._progress, self._note)
-        return ConnectedRay(nodes, self._config, self._gcs)
+        return ConnectedRay(nodes, self._config, self._gcs, self._security)
 
     def _join_ray(self, address: str, nodes_wanted: int) -> ConnectedRay:
         self._progress(f"joining Ray at {address}")
@@ -99,7 +104,7 @@ class RayConnection:
         # Not before: what a killed `up` left in that Ray had the stores and the port.
         check_stores(self._config, all_here=False, wait_s=LEFT_TIMEOUT_S)
         self._look_at_port(nodes.hosts_in_order())
-        return ConnectedRay(nodes, self._config, None)
+        return ConnectedRay(nodes, self._config, None, self._security)
 
     def _look_at_ray(self, address: str) -> None:
         if warning := check_closed(address):
@@ -119,6 +124,13 @@ class RayConnection:
             looked = check_before_start(self._config.tls, now)
             for warning in [*looked.warnings, *looked.overdue(now)]:
                 self._warn(warning)
+
+    def _read_security(self) -> None:
+        """Raises ConfigError where the files of [security] cannot be used."""
+        found = read_security(wanted(self._config.security))
+        self._security = found.files
+        for warning in found.warnings:
+            self._warn(warning)
 
     def _take_files(self) -> None:
         """From here on what tells of a running cluster is ours; before, it may tell what a killed `up` left."""

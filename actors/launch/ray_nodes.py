@@ -22,6 +22,7 @@ import ray
 from lexicast.cluster.errors import UnavailableError, UsageError
 from lexicast.cluster.files import make_folder, private_umask
 
+from ..link.run_directory import private_folder
 from ..ray.address import RAY_CLIENT, check_ray, is_open
 from ..ray.errors import error_line, ray_errors
 from ..ray.handles import NAMESPACE
@@ -35,6 +36,8 @@ ACTOR_CPUS: Final = 0.01
 NODES_TIMEOUT_S: Final = 300.0
 NODES_PAUSE_S: Final = 0.5
 GCS_FOLDER: Final = "ray"
+TEMPORARY_VARIABLE: Final = "RAY_TMPDIR"
+_FILES_HINT: Final = f"its files are below {TEMPORARY_VARIABLE}, else /tmp"
 # Read by Ray's processes when they start (FACTS.md): no reports home, quiet, and a GCS that survives its own end.
 QUIET: Final[Mapping[str, str]] = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -83,11 +86,28 @@ def start_embedded(data_dir: Path, actors: int) -> RayNodes:
     try:
         cpus = embedded_cpus(os.cpu_count() or 1, actors)
         with private_umask(), lean_ray():  # Ray's processes and our actors write logs
-            _init(address="local", namespace=NAMESPACE, include_dashboard=False, num_cpus=cpus)
+            where = str(ray_folder(data_dir))
+            _init(address="local", namespace=NAMESPACE, include_dashboard=False, num_cpus=cpus, _temp_dir=where)
     finally:
         for name in durable:
             del os.environ[name]
     return _nodes(embedded=True)
+
+
+def ray_folder(data_dir: Path) -> Path:
+    """Where a Ray of one's own has its sockets, logs and what actors are given, below a folder that nobody else enters:
+    Ray lets everybody write into its own folders, and who replaces a socket there is taken for Ray.
+
+    A short path, as `run_directory`'s: Ray's longest socket has 105 bytes of 107 where user and process ids are long.
+    Raises UnavailableError.
+    """
+    below = Path(os.environ.get(TEMPORARY_VARIABLE) or "/tmp")
+    try:
+        folder = private_folder(data_dir, below) / "ray"
+        make_folder(folder)
+    except OSError as error:
+        raise UnavailableError(f"cannot start Ray: {error.strerror} ({below}); {_FILES_HINT}") from None
+    return folder
 
 
 def embedded_cpus(cores: int, actors: int) -> int:
@@ -156,7 +176,7 @@ def _init(**options: Any) -> None:
     except Exception as error:
         reason = error_line(error)
         what = "start Ray" if options["address"] == "local" else f"join the Ray at {options['address']}"
-        hint = "its files are below RAY_TMPDIR, else /tmp"
+        hint = _FILES_HINT
         if options["address"] != "local":
             hint = f"if it asks for a token, set {MODE_VARIABLE}=token"
         raise UnavailableError(f"cannot {what}: {reason}; {hint}") from None

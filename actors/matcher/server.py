@@ -179,7 +179,7 @@ class MatcherServer:
     def _tell_names(self) -> None:
         self._telling = None
         changed, self.conditions.changed = self.conditions.changed, set()
-        names = self.conditions.names(changed)
+        names = self.conditions.names(sorted(changed))
         for link in self._brokers.values():
             link.send((NAMES, names))
 

@@ -12,22 +12,19 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from lexicast.cluster.errors import AuthenticationError, NotOwnerError, StaleEpochError
+from lexicast.cluster.errors import NotOwnerError, StaleEpochError
 from lexicast.cluster.topics.names import SHARE_PREFIX
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
-from lexicast.compression.wire import FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
+from lexicast.compression.wire import BATCHES_PROPERTY, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Grant, Kind
 from ..loop.turns import Turns
-from ..tls.identity import certified_user
-from .admission import admission
 from .client_line import ClientLine
 from .codec.encode import encode_acks, encode_answer, encode_packet
 from .codec.packets import (
     BAD_AUTHENTICATION_METHOD,
-    BAD_USER_NAME_OR_PASSWORD,
     CLIENT_ID_NOT_VALID,
     CONNACK_REASONS,
     NOT_AUTHORIZED,
@@ -54,6 +51,7 @@ from .codec.properties import (
     TOPIC_ALIAS_MAXIMUM,
     USER_PROPERTY,
 )
+from .login.logins import Login, end_of
 from .open_session import OpenSession
 from .publishing import SYS_PREFIX
 from .services import MqttServices
@@ -107,13 +105,19 @@ class Connecting:
     """One CONNECT on its way to CONNACK."""
 
     def __init__(
-        self, services: MqttServices, line: ClientLine, transport: asyncio.Transport, connect: Connect
+        self,
+        services: MqttServices,
+        line: ClientLine,
+        transport: asyncio.Transport,
+        connect: Connect,
+        login: Login,
     ) -> None:
         self._services = services
         self._engine = services.engine
         self._line = line
         self._transport = transport
         self._connect = connect
+        self._login = login
         self._properties: Properties = connect.properties or {}
         self._config = services.config
         self._terms = terms_of(connect)
@@ -131,7 +135,7 @@ class Connecting:
 
     async def _run(self) -> Accepted | None:
         connect = self._connect
-        user = self._admit()
+        self._admit()
         client_id = connect.client_id or f"auto-{secrets.token_hex(11)}"
         if self._terms.packet_bytes_max and self._answer(client_id, False, 0) is None:
             raise Refused(PACKET_TOO_LARGE)
@@ -144,9 +148,11 @@ class Connecting:
             self._config.receive_max,
             self._config.subscriptions_per_session_max,
         )
-        session.user = user
+        session.user = self._login.user
         session.expiry_s = self._expiry_s()
         session.will = self._will()
+        if session.will is not None:
+            self._check_will(session.user, client_id, session.will.topic)
         with self._services.sessions.opening(session):
             return await self._open(client_id, session)
 
@@ -157,6 +163,8 @@ class Connecting:
         except StaleEpochError:  # another connection has taken the session over: CONNACK has no code of its own for it
             raise Refused(SERVER_BUSY) from None
         except NotOwnerError:
+            user, peer = self._login.user, end_of(self._transport, "peername")
+            self._services.logins.note("login_refused", "another user's session", user, client_id, peer)
             raise Refused(CLIENT_ID_NOT_VALID) from None
         releases = session.connected(connect.version, int(self._properties.get(RECEIVE_MAXIMUM, PACKET_ID_MAX)))
         subscriber = self._subscriber(session)
@@ -191,15 +199,14 @@ class Connecting:
 
     # -- may it come in
 
-    def _admit(self) -> str:
-        """The user who has logged in; "": nobody has to. Raises Refused."""
+    def _admit(self) -> None:
         connect = self._connect
         if AUTHENTICATION_METHOD in self._properties:
             raise Refused(BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]: none is offered
-        user = self._certified_user()
-        ends = self._end("peername"), self._end("sockname")
-        if not user and (code := admission(self._engine.config, connect, *ends)) != SUCCESS:
-            raise Refused(code)
+        if self._login.reason_code != SUCCESS:
+            raise Refused(self._login.reason_code)
+        if not self._services.logins.holds(self._login):
+            raise Refused(NOT_AUTHORIZED)  # while it waited for its turn
         if not connect.client_id and connect.version != V5 and not connect.clean_start:
             raise Refused(CLIENT_ID_NOT_VALID)  # 3.1.1 [MQTT-3.1.3-8]
         if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
@@ -207,15 +214,6 @@ class Connecting:
         will = connect.will
         if will is not None and will.topic.startswith(b"$") and not will.topic.startswith(SYS_PREFIX):
             raise Refused(TOPIC_NAME_INVALID if connect.version == V5 else NOT_AUTHORIZED)
-        return user
-
-    def _certified_user(self) -> str:
-        """Whom the client's certificate names, whatever CONNECT says; "" where none does. Raises Refused."""
-        try:
-            return certified_user(self._transport, self._engine.config.tls)
-        except AuthenticationError as error:
-            log.info("client %r: %s", self._connect.client_id, error)
-            raise Refused(BAD_USER_NAME_OR_PASSWORD) from None
 
     def _will(self) -> Will | None:
         """The will that is kept. Not one on `$SYS/`: a Mosquitto bridge announces itself there, and is welcome."""
@@ -225,10 +223,12 @@ class Connecting:
             return None
         return will
 
-    def _end(self, which: str) -> str:
-        """The IP address of one end of the connection; "" where it is gone."""
-        end = self._transport.get_extra_info(which)
-        return str(end[0]) if end else ""
+    def _check_will(self, user: str, client_id: str, topic: bytes) -> None:
+        """Raises Refused where the client may not publish it. (When it is due, that is asked again.)"""
+        rights = self._engine.rights
+        if not rights.may_publish(user, client_id, topic):
+            rights.refuse("will", user, client_id, topic)
+            raise Refused(NOT_AUTHORIZED)
 
     # -- the session
 
@@ -263,6 +263,11 @@ class Connecting:
         """Whether it may publish against its link's own past, which takes 4 KiB here."""
         return self._aware and self._asks(HISTORY_PROPERTY)
 
+    @property
+    def _batches(self) -> bool:
+        """Whether what it publishes may come as batches."""
+        return self._aware and self._asks(BATCHES_PROPERTY)
+
     def _asks(self, asked: tuple[str, str]) -> bool:
         return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
 
@@ -272,6 +277,7 @@ class Connecting:
         subscriber = MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
         if subscriber.dictionaries is not None:
             subscriber.dictionaries.reads_history = self._history
+            subscriber.dictionaries.reads_batches = self._batches
             subscriber.dictionaries.reads_fields = self._asks(FIELDS_PROPERTY)
         return subscriber
 
@@ -321,6 +327,7 @@ class Connecting:
                 SDC,
                 *([STREAMS_PROPERTY] if self._streams else []),
                 *([HISTORY_PROPERTY] if self._history else []),
+                *([BATCHES_PROPERTY] if self._batches else []),
                 *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out],
             ]
         if discarded:

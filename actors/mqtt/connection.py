@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from .client_socket import CLOSED, NEW, OPEN, OPENING, ClientSocket
 from .codec import PacketReader, encode_packet, farewell
 from .codec.packets import (
     KEEP_ALIVE_TIMEOUT,
+    NOT_AUTHORIZED,
     PUBREL,
     SERVER_BUSY,
     SERVER_UNAVAILABLE,
@@ -47,6 +48,7 @@ from .codec.packets import (
 )
 from .codec.properties import SERVER_REFERENCE
 from .connecting import Accepted, Connecting, Refused
+from .login.logins import Login
 from .open_session import OpenSession
 from .services import MqttServices
 
@@ -74,6 +76,7 @@ class MqttConnection(ClientSocket):
         "_heard_at",
         "_held",
         "_keep_alive_s",
+        "_login",
         "_reader",
         "_services",
         "_socket_full",
@@ -94,6 +97,7 @@ class MqttConnection(ClientSocket):
         self._heard = False
         self._heard_at = asyncio.get_running_loop().time()
         self._keep_alive_s = 0
+        self._login = Login(SUCCESS)
         self.client_id = ""
         self.served: OpenSession | None = None
 
@@ -134,13 +138,27 @@ class MqttConnection(ClientSocket):
         self.state = OPENING
         self._stalled = True
         # Read on until something else comes: who has left by the time that it is its turn is not opened.
-        self._services.openings.enter(partial(self._open, connect))
+        login = self._services.logins.check(connect, self.transport, lambda: self.state == CLOSED)
+        if isinstance(login, Login):
+            self._services.openings.enter(partial(self._open, connect, login))
+        else:
+            self._services.spawn(self._wait_for_login(connect, login))
 
-    async def _open(self, connect: Connect) -> None:
+    async def _wait_for_login(self, connect: Connect, login: Awaitable[Login]) -> None:
+        try:
+            found = await login
+        except BaseException:
+            self.transport.abort()
+            raise
+        if self.state == OPENING:
+            self._services.openings.enter(partial(self._open, connect, found))
+
+    async def _open(self, connect: Connect, login: Login) -> None:
         if self.state != OPENING:
             return  # the client has left while it waited for its turn
+        self._login = login
         try:
-            accepted = await Connecting(self._services, self, self.transport, connect).run()
+            accepted = await Connecting(self._services, self, self.transport, connect, login).run()
             if accepted is not None:
                 self._opened(accepted)
         except Refused as refused:
@@ -158,6 +176,8 @@ class MqttConnection(ClientSocket):
         self.client_id, self._keep_alive_s = served.session.client_id, accepted.keep_alive_s
         self.state = OPEN
         self.transport.write(accepted.connack)
+        if self.check_login():
+            return  # its user has changed while its session was opened
         self._go_on()
         served.begin()
 
@@ -252,8 +272,19 @@ class MqttConnection(ClientSocket):
 
     # -- the end
 
+    def check_login(self) -> bool:
+        """Close where whoever has logged in may not stay: their row has changed. Whether it was so."""
+        if self.state != OPEN or self._services.logins.holds(self._login):
+            return False
+        log.info("client %r may not stay", self.client_id)
+        self.disconnect(NOT_AUTHORIZED)
+        return True
+
     def check_keep_alive(self, now_s: float) -> None:
-        """Close when nothing was heard for one and a half times the keep-alive [MQTT-3.1.2-22], or no CONNECT came."""
+        """Close when nothing was heard for one and a half times the keep-alive [MQTT-3.1.2-22], no CONNECT came, or the
+        login is over."""
+        if now_s > self._login.until_s and self.state == OPEN:
+            self.disconnect(NOT_AUTHORIZED)
         if self._heard and self.state != NEW:
             self._heard, self._heard_at = False, now_s
             return

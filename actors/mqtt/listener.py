@@ -14,6 +14,7 @@ from lexicast.compression.link_dictionaries import LinkDictionaries
 
 from ..broker.port_claim import PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
+from ..loop.turns import Turns
 from ..tls.door import TlsDoor
 from ..tls.identity import is_encrypted
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
@@ -54,6 +55,7 @@ class MqttListener:
         self._config = config
         self._services = MqttServices(engine, config, compression)
         self.sessions = self._services.sessions
+        self.logins = self._services.logins
         self.connections: set[MqttConnection] = set()
         self._since_us: dict[MqttConnection, int] = {}
         self.port = 0
@@ -64,6 +66,7 @@ class MqttListener:
         self._server: asyncio.AbstractServer | None = None
         self._claim: PortClaim | None = None
         self._lost = asyncio.Event()
+        self._checking_logins = False
         self._periodic: list[asyncio.Task[None]] = []
 
     def _door(self, config: TlsConfig) -> TlsDoor:
@@ -151,6 +154,21 @@ class MqttListener:
         self._lost.set()
         self._services.waiting.discard(connection)
 
+    def check_logins(self) -> None:
+        """The users have changed: disconnect those who may not stay, a few at a time."""
+        if not self._checking_logins:
+            self._checking_logins = True
+            self._services.spawn(self._check_logins())
+
+    async def _check_logins(self) -> None:
+        self._checking_logins = False  # of a change from here on somebody else takes care
+        turns, ended = Turns(), 0
+        for connection in list(self.connections):
+            ended += connection.check_login()
+            await turns.give_way()
+        if ended:
+            log.warning("%d clients were disconnected: their users are gone, or have another password", ended)
+
     def room(self) -> None:
         """The pipelines have room again."""
         self._services.room()
@@ -214,6 +232,10 @@ class MqttListener:
         for connection in list(self.connections):
             connection.transport.abort()
 
+    async def reload_certificates(self) -> str:
+        """Take the files of [tls] as they are now; "", or why they cannot be used."""
+        return "it has no port for TLS (mqtt.tls_port)" if self.tls is None else self.tls.reload()
+
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
         services = self._services
@@ -226,6 +248,7 @@ class MqttListener:
             "publishers": sum([publisher.records > 0 for publisher in self._publishers()]),
             "aware": sum([served.subscriber.kind.aware for _, served in self._served()]),
             "refused": dict(services.refused),
+            "logins": services.logins.status(),
             "tls": None if self.tls is None else self.tls.status(),
             "encrypted": sum([is_encrypted(connection.transport) for connection in self.connections]),
         }

@@ -40,7 +40,7 @@ class PacedSubscriber(Subscriber):
     )
 
     def __init__(self, engine: BrokerEngine, session: Session, kind: Kind, drops: bool) -> None:
-        super().__init__(engine.subscriptions, kind, drops)
+        super().__init__(engine.subscriptions, kind, drops, engine.rights.client(session.user, session.client_id))
         self._engine = engine
         self.session = session
         self._retained: RetainedSending | None = None

@@ -14,16 +14,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
+from lexicast.compression.batches import BATCH_TAG, take_apart
 from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.link_history import HistoryReader
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, Bindings
+from lexicast.compression.opening import Room
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, LOST_TOPIC, Bindings
 
 from ..broker.pipelines.entries import Done
 from .client_line import ClientLine
@@ -51,6 +56,8 @@ from .subscriber import MqttSubscriber
 log = logging.getLogger(__name__)
 
 SYS_PREFIX = b"$SYS/"
+_RAW = bytes((RAW,))
+_BATCH = bytes((BATCH_TAG,))
 TOPICS_PUBLISHED_MAX = 1_000
 # Unknown dictionaries that are fetched for one binding message; more are no honest client's.
 FETCHED_MAX = 8
@@ -86,6 +93,8 @@ class Publishing:
         "_history",
         "_line",
         "_refused",
+        "_rights",
+        "_room",
         "_services",
         "_session",
         "_slots",
@@ -103,6 +112,7 @@ class Publishing:
         self._write = subscriber.send
         self._session = subscriber.session
         self._subscriber = subscriber
+        self._rights = subscriber.rights
         self._slots: deque[Slot] = deque()
         self._acks_scheduled = False
         # A publication of an MQTT 3.1.1 client is refused: its connection is about to end.
@@ -110,23 +120,27 @@ class Publishing:
         self._aliases = Bindings() if subscriber.kind.aware else None
         # What came as frames of this link's own past; made with the first of them.
         self._history: HistoryReader | None = None
+        self._room: Room | None = None
         self._topics: set[bytes] = set()
         self.records = 0
 
     # -- publications
 
-    def publish(self, run: PublishRun) -> None:
-        """Publications of one topic. Raises MqttProtocolError, UnavailableError."""
+    def publish(self, run: PublishRun, batched_bytes: int = 0, is_batch: bool = True) -> None:
+        """Publications of one topic. Raises MqttProtocolError, UnavailableError. `batched_bytes`: what each took of a
+        batch that they came in; `is_batch`: they may be batches."""
         if self._refused:
             return
         topic = run.topic
         payloads, ids = run.payloads, run.packet_ids
         sizes = 0
         if self._aliases is not None and not topic.startswith(DICTIONARY_PREFIX):
+            if is_batch and self._reads_batches and ids is None and any([each[:1] == _BATCH for each in payloads]):
+                self._publish_batches(run)
+                return
             # Before repeats are left out: they are part of the link's past.
-            sizes = sum(map(len, payloads))
-            own = self._subscriber.dictionaries
-            if own is not None and own.reads_history:
+            sizes = batched_bytes * len(payloads) or sum(map(len, payloads))
+            if self._reads_history:
                 payloads = self._unfolded(payloads)
         if ids is not None:
             arrived = self._session.on_publishes(run.qos, ids, self._coordinators.group_of(topic))
@@ -141,6 +155,10 @@ class Publishing:
         if topic.startswith(b"$"):
             self._publish_dollar(run, ids)
             return
+        if self._rights is not None and not self._rights.may_write(topic):
+            self._rights.refuse("publish", topic, len(payloads))
+            self._not_published(run.qos, ids, NOT_AUTHORIZED)
+            return
         flags = run.qos | (RETAIN if run.retain else 0)
         like: Like = NOTHING
         if run.properties:
@@ -149,6 +167,37 @@ class Publishing:
             self._publish_run(topic, flags, payloads, ids, RAW, None, like)
         else:
             self._publish_tagged(topic, flags, payloads, ids, like, sizes // len(run.payloads))
+
+    def _publish_batches(self, run: PublishRun) -> None:
+        """Publications of which some came as batches: as if each had come by itself. Raises MqttProtocolError."""
+        recoder, aliases = self._engine.recoder, self._aliases
+        assert aliases is not None
+        unfold: Callable[[list[bytes]], list[bytes]] = self._unfolded if self._reads_history else list
+        for payload in run.payloads:
+            if payload[:1] != _BATCH:
+                self.publish(replace(run, payloads=[payload]), 0, is_batch=False)
+                continue
+            try:
+                messages = take_apart(payload, recoder, aliases, lambda tagged: unfold([tagged])[0])
+            except DictionaryError as error:
+                raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            mean_bytes = -(-len(payload) // len(messages))
+            for at_most_once, some in groupby(messages, lambda message: not message.packet_id):
+                part = list(some)
+                payloads = [_RAW + message.payload for message in part]
+                ids = None if at_most_once else [message.packet_id for message in part]
+                single = PublishRun(run.topic, 0 if at_most_once else 1, False, False, None, payloads, ids)
+                self.publish(single, mean_bytes, is_batch=False)
+
+    @property
+    def _reads_batches(self) -> bool:
+        own = self._subscriber.dictionaries
+        return own is not None and own.reads_batches
+
+    @property
+    def _reads_history(self) -> bool:
+        own = self._subscriber.dictionaries
+        return own is not None and own.reads_history
 
     def _publish_run(
         self,
@@ -166,9 +215,10 @@ class Publishing:
             done = self._expecting(flags & QOS_MASK, ids)
             if flags & QOS_MASK == 2:
                 mark = (session.uid, session.generation, ids)
-        pipeline = self._coordinators.publish(
-            topic, flags, payloads, session.client_id, done, mark, encoding, dictionary, *like
-        )
+        origin = session.client_id
+        if flags & RETAIN and self._rights is not None:
+            origin = self._rights.author()
+        pipeline = self._coordinators.publish(topic, flags, payloads, origin, done, mark, encoding, dictionary, *like)
         if pipeline.full:
             self._services.wait_for_room(self._line)
 
@@ -221,16 +271,28 @@ class Publishing:
         history = self._history
         if history is None:
             history = self._history = HistoryReader()
-        limit = self._engine.recoder.payload_bytes_max
+        limit, room = self._engine.recoder.payload_bytes_max, self._room_of_read()
+        unfolded: list[bytes] = []
         try:
-            return [
-                bytes((RAW,)) + history.payload(payload[1:], bytes_max=limit)
-                if payload and payload[0] == HISTORY_TAG
-                else payload
-                for payload in payloads
-            ]
+            for payload in payloads:
+                if payload and payload[0] == HISTORY_TAG:
+                    payload = bytes((RAW,)) + history.payload(payload[1:], bytes_max=room.limit(limit))
+                    room.take(len(payload))
+                unfolded.append(payload)
         except DictionaryError as error:
-            raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
+            code = QUOTA_EXCEEDED if room.left_bytes < limit else PAYLOAD_FORMAT_INVALID
+            raise MqttProtocolError(code, "$sdc", str(error)) from None
+        return unfolded
+
+    def _room_of_read(self) -> Room:
+        """For what one read off the socket becomes."""
+        if self._room is None:
+            self._room = self._engine.recoder.room()
+            asyncio.get_running_loop().call_soon(self._read_over)
+        return self._room
+
+    def _read_over(self) -> None:
+        self._room = None
 
     def _account(
         self, topic: bytes, encoding: int, dictionary: int | None, payloads: list[bytes], mean_bytes: int
@@ -255,7 +317,8 @@ class Publishing:
         return any(matches(family, topic) for topic in self._topics)
 
     def _publish_dollar(self, run: PublishRun, ids: list[int] | None) -> None:
-        """`$sdc/alias` binds aliases; nothing else below `$` is for clients to publish.
+        """`$sdc/alias` binds aliases, `$sdc/streams` names topics whose stream cannot be read; nothing else below `$`
+        is for clients to publish.
 
         What is on `$SYS/` is dropped as if nobody had subscribed to it: bridges announce themselves there.
         """
@@ -271,17 +334,26 @@ class Publishing:
             if missing:
                 self._line.work(self._fetch(missing[:FETCHED_MAX]), first=True)
             return
+        if self._aliases is not None and run.topic == LOST_TOPIC and run.qos == 0:
+            if self._engine.streamer is not None:
+                for payload in run.payloads:
+                    self._engine.streamer.lost(self._subscriber, payload)
+            return
         self._services.dropped_dollar += len(run.payloads)
         log.info("client %r may not publish to %r", self._session.client_id, run.topic[:100])
+        sys = run.topic.startswith(SYS_PREFIX)
+        self._not_published(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
+
+    def _not_published(self, qos: int, ids: list[int] | None, reason_code: int) -> None:
+        """Say that publications were dropped, as far as it can be said."""
         if ids is None:
             return  # QoS 0: there is no way to say it, and the standard asks for none (4.7.2)
         if self._session.version == V5:
-            sys = run.topic.startswith(SYS_PREFIX)
-            self._answer(run.qos, ids, NO_MATCHING_SUBSCRIBERS if sys else NOT_AUTHORIZED)
+            self._answer(qos, ids, reason_code)
         else:
             # 3.1.1 has no negative answer: "a positive acknowledgement, according to the normal QoS rules, or close"
             # [MQTT-3.3.5-2]; a client that only tries is not worth a closed connection.
-            self._answer(run.qos, ids)
+            self._answer(qos, ids)
 
     def _answer(self, qos: int, ids: list[int], reason_code: int = SUCCESS) -> None:
         """Acknowledge in its turn what nobody has to commit."""

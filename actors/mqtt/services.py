@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lexicast.cluster.config.tables import MqttConfig
 
 from .client_line import NO_ROOM, ClientLine
+from .login.logins import Logins
 from .opening_line import OpeningLine
 from .owning.owned_sessions import OwnedSessions
 
@@ -27,7 +28,8 @@ class MqttServices:
         self.engine = engine
         self.config = config
         self.compression = compression
-        self.sessions = OwnedSessions(engine)
+        self.logins = Logins(engine.config)
+        self.sessions = OwnedSessions(engine, self.logins.knows)
         # Connections refused, by CONNACK's reason code or the name of the limit.
         self.refused: Counter[str] = Counter()
         # Publications and wills of clients on topics below `$`, which are not theirs.
@@ -79,5 +81,6 @@ class MqttServices:
     def cancel(self) -> None:
         """End what is still being done for connections."""
         self.openings.close()
+        self.logins.close()
         for task in list(self._tasks):
             task.cancel()

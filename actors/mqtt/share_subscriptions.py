@@ -24,7 +24,7 @@ from lexicast.cluster.topics.names import shared
 
 from ..broker.content.choosing import chosen
 from ..broker.dictionaries.link_choice import ConnectionDictionaries
-from ..broker.encoding import EncodedBlock, Grant
+from ..broker.encoding import EncodedBlock, Grant, Grants
 from ..broker.shares.shared_members import ShareKey
 from ..broker.subscriber import needs_ids
 from .subscriber import MqttSubscriber
@@ -39,7 +39,7 @@ DICTIONARY_S: Final = 0.05
 class ShareSubscriber(MqttSubscriber):
     """One shared subscription, beside the session's own subscriber `main`."""
 
-    __slots__ = ("_dealt", "_flying", "_grant", "_key", "_main", "_members", "_rests")
+    __slots__ = ("_began_us", "_dealt", "_flying", "_grant", "_key", "_main", "_members", "_rests")
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, share: str, filter: bytes, grant: Grant) -> None:
         self._main = main
@@ -47,6 +47,7 @@ class ShareSubscriber(MqttSubscriber):
         self._members = engine.shares
         self._key = ShareKey(share, filter, engine.shares.member_name(main.session.client_id))
         self._grant = grant
+        self._began_us = engine.clock.time_us()
         self._dealt: deque[Block] = deque()
         # What was sent and is not acknowledged, by group.
         self._flying: dict[int, set[int]] = {}
@@ -89,7 +90,8 @@ class ShareSubscriber(MqttSubscriber):
 
     def _send_block(self, block: Block) -> int | None:
         """The offset where the window was used up, None if all went."""
-        found = chosen(self.broker.view(block), (self._grant,) * len(block.meta.topics), self._engine.encoder)
+        grants = self._grants(block)
+        found = chosen(self.broker.view(block), grants, self._engine.encoder) if any(grants) else None
         stopped: int | None = None
         flying: list[int] = []
         if found is not None:
@@ -109,6 +111,15 @@ class ShareSubscriber(MqttSubscriber):
         if offsets:
             self._members.done(self._key, block.group, offsets)
         return stopped
+
+    def _grants(self, block: Block) -> Grants:
+        """What its client may not read is withheld, and done with: of what was published before it joined what it may
+        not read of the past."""
+        topics, rights = block.meta.topics, self.rights
+        if rights is None or not self._engine.rights.restricted:
+            return (self._grant,) * len(topics)
+        may_read = rights.may_read_past if block.time_us < self._began_us else rights.may_read
+        return tuple([self._grant if may_read(topic) else None for topic in topics])
 
     def _took_off(self, count: int) -> list[int]:
         """The offsets of the newest `count` in flight: the share's from now on, not the session's cursor's."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lexicast.cluster.blocks import QOS_MASK, RETAIN, Block, Run
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.wire import ALIAS_TOPIC
 
@@ -66,7 +67,7 @@ class MqttSubscriber(PacedSubscriber):
     def _connection_dictionaries(self) -> ConnectionDictionaries | None:
         if not self.kind.aware:
             return None
-        return self._engine.dictionary_links.connection(self.session.client_id, self.introduce)
+        return self._engine.dictionary_links.connection(self.session.client_id, self.introduce, self.rights)
 
     def discarded(self, group: int, first: int) -> None:
         """Retention took what this session had not got: an upper bound of how much."""
@@ -104,8 +105,11 @@ class MqttSubscriber(PacedSubscriber):
             topic = dictionary_topic(dictionary.family)
             self.write(encode_qos0_run(self.kind.version, topic, [dictionary.pack()], True))
 
-    def gets_dictionary(self, dictionary: Dictionary) -> bool:
-        return self.dictionaries is None or self.dictionaries.gets(dictionary)
+    def gets_dictionary(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        return self.dictionaries is None or self.dictionaries.gets(dictionary, instead_of_bytes)
+
+    def has_dictionary(self, dictionary: int) -> bool:
+        return self.dictionaries is None or self.dictionaries.introductions.knows(dictionary)
 
     @property
     def takes_packets(self) -> bool:
@@ -179,11 +183,14 @@ class MqttSubscriber(PacedSubscriber):
 
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Runs of QoS 1 and 2 with packet ids, QoS 0 in between; stops where the window is used up."""
-        streamed: Sequence[int] = self._streamed(view, grants) if self.kind.streams and view.batches else ()
+        streamed: Sequence[int] = ()
+        joined: Sequence[int] = ()
+        if self.kind.streams and view.batches:
+            streamed, joined = self._streamed(view, grants)
         form = self._form(view, grants, streamed)
         payloads, tags = self._payloads(view, form)
         if streamed:
-            payloads, tags = view.with_frames(payloads, tags, streamed)
+            payloads, tags = view.with_frames(payloads, tags, streamed, joined)
         parts: list[bytes] = []
         aliases: set[int] = set()
         sent = SentRuns()
@@ -198,7 +205,9 @@ class MqttSubscriber(PacedSubscriber):
                 parts.append(data)
                 if form is not None:
                     aliases.update(tags[at : at + dealt_with])
-                    if dealt_with == count and run.topic not in streamed:
+                    if dealt_with == count and run.topic in streamed:
+                        view.add_frames(sent, index)
+                    elif dealt_with == count:
                         sent.add_of(form, index)
                 if dealt_with < count:
                     stopped = offset + dealt_with
@@ -254,8 +263,9 @@ class MqttSubscriber(PacedSubscriber):
             sent.add_of(form, 0)
         self._write_chosen(EncodedBlock(data, frozenset(tags)), sent)
 
-    def _streamed(self, view: BlockView, grants: Grants) -> list[int]:
-        """The topics of which it gets frames: it is in step, and nothing of theirs is withheld or of QoS 2.
+    def _streamed(self, view: BlockView, grants: Grants) -> tuple[list[int], list[int]]:
+        """The topics of which it gets frames, and those of them whose past comes along: it is in step, and nothing of
+        theirs is withheld or of QoS 2.
 
         (paho gives a QoS 2 publication to the program when it is released: not in the order of the connection.)
         """
@@ -266,7 +276,8 @@ class MqttSubscriber(PacedSubscriber):
             for run, grant in zip(runs, granted, strict=True)
             if grant is None or min(grant.qos, run.flags & QOS_MASK) > 1
         }
-        return [topic for topic in in_step(self, view, grants) if topic not in lost]
+        streamed, joined = in_step(self, view, grants)
+        return [topic for topic in streamed if topic not in lost], [topic for topic in joined if topic not in lost]
 
     def granting(self, view: BlockView, run: Run, grant: Grant | None) -> Grant | None:
         """The grant that counts for this run: another, or none, when this client published it [MQTT-3.8.3-3]."""
@@ -276,7 +287,8 @@ class MqttSubscriber(PacedSubscriber):
 
     def granted(self, origin: str | None, grant: Grant) -> Grant | None:
         """`granting` of what `origin` published."""
-        return grant.own if grant.no_local and origin == self.session.client_id else grant
+        own = grant.no_local and origin is not None and publisher_of(origin) == self.session.client_id
+        return grant.own if own else grant
 
     def _run(
         self, view: BlockView, run: Run, grant: Grant, payloads: list[bytes | None], offset: int, retained: bool
@@ -321,6 +333,8 @@ class MqttSubscriber(PacedSubscriber):
 
     def _send_retained(self, block: Block, granted: Grant) -> bool:
         """One retained publication; False when the window is used up."""
+        if self._is_withheld(block):
+            return True
         found = chosen(self.broker.view(block), (granted,) * len(block.meta.topics), self._engine.encoder)
         if found is None:
             return True
@@ -340,6 +354,15 @@ class MqttSubscriber(PacedSubscriber):
                 self._write_one(form, data, tags)
         return True
 
+    def _is_withheld(self, block: Block) -> bool:
+        """Whether what a feed brings may not be read, or was left by somebody who may not write it any more."""
+        meta, rights = block.meta, self._engine.rights
+        if not rights.restricted:
+            return False
+        run = meta.runs[0]
+        topic, author = meta.topics[run.topic], meta.origins[run.origin] if run.origin >= 0 else None
+        return self.grant(topic) is None or not rights.author_may_write(author, topic)
+
     def send_again(self, again: Iterable[Resend], blocks: dict[tuple[int, int], Block]) -> None:
         """Publications of an earlier connection, with DUP and their packet ids [MQTT-4.4.0-1]; `blocks` by position.
 
@@ -353,6 +376,9 @@ class MqttSubscriber(PacedSubscriber):
             view, run = self.broker.view(block), block.meta.runs[0]
             topic = block.meta.topics[run.topic]
             granted = self.grant(topic)
+            if self.rights is not None and not self.rights.may_read(topic):
+                self.session.abandon([resend.packet_id])
+                continue
             if granted is not None and granted.chooses:
                 found = chosen(view, tuple(map(self.grant, block.meta.topics)), self._engine.encoder)
                 granted = None if found is None else found.grants[found.view.block.meta.runs[0].topic]

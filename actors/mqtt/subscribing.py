@@ -20,6 +20,7 @@ from ..loop.turns import Turns
 from .codec.packets import (
     IMPLEMENTATION_SPECIFIC_ERROR,
     NO_SUBSCRIPTION_EXISTED,
+    NOT_AUTHORIZED,
     QUOTA_EXCEEDED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
@@ -208,6 +209,10 @@ class _Subscribing:
         except TopicError as error:
             log.info("client %r: %s", session.client_id, error)
             return TOPIC_FILTER_INVALID
+        rights = subscriber.rights
+        if rights is not None and not rights.may_subscribe(share_filter(name), window is not None and window.has_past):
+            rights.refuse("subscribe", name)
+            return NOT_AUTHORIZED
         if share is not None:
             return await self._share(name, options, identifier, window, where)
         if window is not None:

@@ -11,6 +11,7 @@ from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.properties import carried
 
 from ..broker.coordinators import Coordinators
+from ..broker.security.rights import Rights
 from .codec.packets import Will
 from .codec.properties import expiry_ms
 from .session_state import will_of
@@ -26,16 +27,21 @@ KEPT_MAX: Final = 10_000
 
 
 class WillPublisher:
-    """See the module's docstring. `waiting`: wills that are not committed yet."""
+    """See the module's docstring. `waiting`: wills that are not committed yet; `rights`: who may publish what."""
 
-    def __init__(self, coordinators: Coordinators) -> None:
+    def __init__(self, coordinators: Coordinators, rights: Rights) -> None:
         self._coordinators = coordinators
+        self._rights = rights
         self.waiting: set[asyncio.Future[bool]] = set()
         self._kept: set[asyncio.Task[None]] = set()
 
     def publish(self, client_id: str, will: Will, user: str) -> asyncio.Future[bool]:
-        """Publish a will of `user`; whether it was taken."""
+        """Publish a will of `user`; whether it was taken, or is one that its user may not publish any more."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if not self._rights.may_publish(user, client_id, will.topic):
+            self._rights.refuse("will", user, client_id, will.topic)
+            future.set_result(True)  # there is nothing left to be done about it
+            return future
 
         def done(result: Any) -> None:
             refused = isinstance(result, str)
@@ -51,7 +57,7 @@ class WillPublisher:
                 will.topic,
                 flags,
                 [will.payload],
-                client_id,
+                self._rights.client(user, client_id).author() if will.retain else client_id,
                 done,
                 expiry_ms=expiry_ms(properties),
                 properties=carried(properties),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.points_in_time import FOREVER_US, US_PER_S, parse_last, parse_time
 
@@ -41,6 +42,11 @@ class Window(NamedTuple):
     until_us: int
     last: int | None = None
 
+    @property
+    def has_past(self) -> bool:
+        """Whether it begins before the subscription."""
+        return self.since_us is not None or self.last is not None
+
 
 def window_of(properties: Properties | None, now_us: int) -> Window | None:
     """The window that a SUBSCRIBE asks for; None when it asks for none.
@@ -60,13 +66,15 @@ def window_of(properties: Properties | None, now_us: int) -> Window | None:
 class WindowSubscriber(MqttSubscriber):
     """One subscription with a window, beside the session's own subscriber `main`."""
 
-    __slots__ = ("_main", "_timer", "_until_us")
+    __slots__ = ("_began_us", "_main", "_timer", "_until_us")
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, until_us: int) -> None:
         # What `main` gets too would come twice: no topic stream.
         self._main = main
         super().__init__(engine, main.session, main.kind._replace(streams=False), main.write, drops=False)
         self._until_us = until_us
+        # What is older is the past, which is a right of its own.
+        self._began_us = engine.clock.time_us()
         self._timer: asyncio.TimerHandle | None = None
         self.ready = False
 
@@ -103,10 +111,24 @@ class WindowSubscriber(MqttSubscriber):
     def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
         """What is out of the past, unless its time is over."""
         block = view.block
-        if block.time_us < self._until_us:
+        if block.time_us < self._began_us and self._engine.rights.restricted:
+            grants, before = self._of_past(view, grants), grants
+            if grants != before and encoded is not None:
+                encoded = self.broker.encoder.shared(self.kind, view, grants)
+        if block.time_us < self._until_us and any(grants):
             return super().take_view(view, grants, encoded)
         self.lagging[block.group] = block.last + 1
         return True
+
+    def _of_past(self, view: BlockView, grants: Grants) -> Grants:
+        """What it gets of a block from before it began."""
+        topics, rights = view.block.meta.topics, self.rights
+        assert rights is not None
+        return tuple([g if rights.may_read_past(topic) else None for topic, g in zip(topics, grants, strict=True)])
+
+    def _is_withheld(self, block: Block) -> bool:
+        """A feed brings the last publications of topics, from before it began."""
+        return self.rights is not None and not self.rights.may_read_past(block.meta.topics[block.meta.runs[0].topic])
 
     def end_at(self, wait_s: float, name: bytes) -> None:
         """End by itself in `wait_s` seconds, once it has been brought up."""

@@ -77,7 +77,7 @@ RAY_ERRORS: Final[dict[str, Meaning]] = {
 }
 
 NO_ANSWER: Final = Meaning("the actor did not answer in time")
-LOG_HINT: Final = "see its log below /tmp/ray/session_latest/logs"
+LOG_HINT: Final = "see its log below /tmp/lexicast-*/ray/session_latest/logs (of a Ray that was joined: /tmp/ray/...)"
 
 
 def meaning(error: BaseException) -> Meaning:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import ClusterInfo, CoordinatorReport, Member, Members
+from lexicast.cluster.security.files import SecurityFiles
 
 from .errors import may_pass, ray_errors, translated
 
@@ -201,6 +203,21 @@ class RayCoordination:
 
     async def remove_node(self, node: str) -> None:
         await self._reference().call_retried("remove_node", node)
+
+    async def security(self) -> SecurityFiles:
+        files: SecurityFiles = await self._reference().call_retried("security")
+        return files
+
+    async def give_security(self, files: Mapping[str, bytes], starting: bool = False) -> tuple[int, list[str]]:
+        told: tuple[int, list[str]] = await self._reference().call_retried("give_security", dict(files), starting)
+        return told
+
+    async def restore_security(self, files: SecurityFiles) -> bool:
+        taken: bool = await self._reference().call_retried("restore_security", files)
+        return taken
+
+    async def refuse_security(self, why: str) -> None:
+        await self._reference().call_retried("refuse_security", why)
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:
         changed: bool = await self._reference().call_retried("change_group", group, expected, new)

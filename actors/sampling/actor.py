@@ -43,7 +43,14 @@ class SamplingActor(ServingActor):
         except BaseException:
             await self._client.close()
             raise
-        self._server = SamplingServer(self._client, self.config.compression, SystemClock(), audience=self._audience)
+        self._server = SamplingServer(
+            self._client,
+            self.config.compression,
+            SystemClock(),
+            audience=self._audience,
+            # What a sibling has learned holds pieces of its messages, which with rules not everybody may read.
+            siblings=not self.config.security.acl_file,
+        )
         following = follow_members(
             self._coordination, lambda members: self.name in members.samplers, self._register, self._follow
         )

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.maintenance import Maintenance
+from lexicast.compression.maintenance import SAMPLE_BYTES_MAX, Maintenance
 from lexicast.compression.regression import Observation, PublishedModel
+
+from .siblings import SAMPLES
 
 TOPICS_KEPT: Final = 8
 # Messages of a family that wait while its dictionary is trained: as many as the algorithms look at.
@@ -39,6 +41,7 @@ class SampledFamily:
         "announcing",
         "audience",
         "current",
+        "first",
         "maintenance",
         "model",
         "pending",
@@ -51,6 +54,8 @@ class SampledFamily:
         # Publishers and subscribers that may get its dictionaries, when one was made last.
         self.audience = (0, 0)
         self.current: Dictionary | None = None
+        # The first messages of a family that has no dictionary yet, for its siblings' to be tried on; None: no more.
+        self.first: list[bytes] | None = []
         self.announcing = 0  # the id of the one that is being published now
         self.announced: AnnouncedDictionary | None = None  # somebody else's, to be taken over
         self.model: PublishedModel | None = None  # one that came while a thread worked on the algorithm
@@ -65,10 +70,17 @@ class SampledFamily:
             self.topics[topic] = None
             if len(self.topics) > TOPICS_KEPT:
                 self.topics.popitem(last=False)
+        if self.first is not None and len(self.first) < SAMPLES and len(message) <= SAMPLE_BYTES_MAX:
+            self.first.append(message)
         if self.pending is None:
             self.maintenance.observe(message, time_us, topic)
         else:
             self.pending.append((message, time_us, topic))
+
+    @property
+    def begins(self) -> bool:
+        """Whether it has no dictionary yet, and messages enough to try its siblings' on, which is done once."""
+        return self.first is not None and len(self.first) >= SAMPLES and self.current is None
 
     def hold(self) -> None:
         """A thread is about to work on the algorithm."""

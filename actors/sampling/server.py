@@ -49,6 +49,7 @@ from .announcements import Announcements
 from .budget import CpuBudget
 from .family import AnnouncedDictionary, SampledFamily
 from .ring import Ring
+from .siblings import begin_from, siblings_of
 
 log = logging.getLogger(__name__)
 
@@ -76,15 +77,20 @@ class SamplingServer:
         clock: Clock,
         maintenance: Callable[[], Maintenance] = default_maintenance,
         audience: Audience | None = None,
+        siblings: bool = True,
     ) -> None:
-        """`audience`: asks all brokers; None: the one that the client is linked to."""
+        """`audience`: asks all brokers; None: the one that the client is linked to. `siblings`: whether new families
+        may begin with what others have learned."""
         self._client = client
         self._config = config
         self._clock = clock
         self._make = maintenance
         self._audience = audience or self._ask_broker
+        self._siblings = siblings
         self._families = Families(
-            [name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout]
+            [name.encode() for name in config.families],
+            opted_out=[name.encode() for name in config.optout],
+            boundary_levels=config.boundary_levels,
         )
         self._ring = Ring([client.client_id])
         self._mine: dict[bytes, bool] = {}
@@ -98,6 +104,7 @@ class SamplingServer:
         self.observed = 0
         self.published = 0
         self.taken_over = 0
+        self.begun_from_siblings = 0
 
     # -- what is looked after
 
@@ -196,7 +203,7 @@ class SamplingServer:
             encoded = self._recoder.encode(message.payload, kept.current)
             self.counters.add(name, len(message.payload), len(encoded.data) + 1)
         kept.observe(topic, message.payload, self._clock.time_us())
-        if not kept.queued and kept.maintenance.due() is not None:
+        if not kept.queued and (kept.begins or kept.maintenance.due() is not None):
             self._enqueue(name, kept)
 
     def _enqueue(self, name: bytes, kept: SampledFamily) -> None:
@@ -229,8 +236,31 @@ class SamplingServer:
     async def _attend_to(self, name: bytes, kept: SampledFamily) -> None:
         if kept.announced is not None:
             await self._take_over(name, kept)
-        else:
-            await self._renew(name, kept)
+            return
+        if kept.begins:
+            await self._begin(name, kept)
+        await self._renew(name, kept)
+
+    async def _begin(self, name: bytes, kept: SampledFamily) -> None:
+        """A new family begins with what a sibling has learned, where that pays on its first messages."""
+        samples, kept.first = tuple(kept.first or ()), None
+        known = self._client.dictionaries() if self._siblings else ()
+        siblings = siblings_of(name, known, self._config.boundary_levels)
+        if not siblings:
+            return
+        kept.hold()
+        try:
+            now_us = self._clock.time_us()
+            made = await self._in_thread(lambda: begin_from(name, samples, siblings, now_us))
+            if made is None or len(made.content) > self._config.dictionary_bytes_max or kept.announced is not None:
+                return
+            await self._announce(name, kept, made)
+            await self._in_thread(lambda: kept.maintenance.adopt(made))
+            kept.current = made
+            self.begun_from_siblings += 1
+        finally:
+            kept.let_go()
+        await self._states.save(name, kept.maintenance, kept.current)
 
     async def _take_over(self, name: bytes, kept: SampledFamily) -> None:
         """Somebody else's dictionary is the family's now: the algorithm and the accounts go on from it."""
@@ -274,12 +304,15 @@ class SamplingServer:
         made = await self._in_thread(lambda: fulfil(due, family=name, now_us=now_us)) if due.candidates else None
         if made is None or len(made.content) > most or kept.announced is not None:
             return None
+        await self._announce(name, kept, made)
+        return made
+
+    async def _announce(self, name: bytes, kept: SampledFamily, made: Dictionary) -> None:
         packed = made.pack()
         kept.announcing = made.id
         await self._client.publish(dictionary_topic(name).decode(), packed, qos=1, retain=True)
         self.counters.add_dictionary(name, len(packed))
         self.published += 1
-        return made
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run it in a thread, its CPU charged to the budget."""
@@ -328,6 +361,7 @@ class SamplingServer:
             "observed": self.observed,
             "dictionaries_published": self.published,
             "dictionaries_taken_over": self.taken_over,
+            "families_begun_from_siblings": self.begun_from_siblings,
             "regression_of_us": self._announcements.model.created_us if self._announcements.model else None,
             "looked_after": len(self._kept),
             "waiting": self._waiting.qsize(),

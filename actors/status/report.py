@@ -132,6 +132,7 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
             f"{damage['first'][0]}): what they told is known from those who call (see `lexicast recover`)"
         )
     yield from _of_copies(now["coordination"])
+    yield from _of_security(now)
     away = _away(now)
     for node, names in away.items():
         yield (
@@ -191,6 +192,29 @@ def _of_copies(said: dict[str, Any]) -> Iterator[str]:
             f"{count:,} topic groups have {'one copy' if copies == 1 else f'{copies} copies'} of {wanted} ({why}): "
             "what is stored there alone is lost with its disk"
         )
+
+
+def _of_security(now: dict[str, Any]) -> Iterator[str]:
+    """Files of security that are not taken, or were lost; brokers that do not go by the newest."""
+    said = now["coordination"].get("security", {})
+    version = said.get("version", 0)
+    if refused := said.get("refused"):
+        since = span(now["time"] - refused["at_us"] / 1_000_000)
+        yield (
+            f"the files of [security] that were read {since} ago are not taken, those of before hold: "
+            f"{refused['why']}; mend it, then `lexicast security reload`"
+        )
+    if said.get("paths") and not version:
+        yield (
+            "the coordination server has lost the files of [security]: brokers that start let nobody in before one "
+            "that serves gives them back; run `lexicast security reload`"
+        )
+    for name, broker in now.get("brokers", {}).items():
+        own = broker.get("security", {})
+        if own.get("error"):
+            yield f"{name} cannot take the newest files of [security], and goes by those of before: {own['error']}"
+        elif own and own["version"] < version:
+            yield f"{name} does not go by the newest files of [security] yet"
 
 
 def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PUBLISH
 from lexicast.cluster.selection import select
 from lexicast.cluster.topics.names import matches
 from lexicast.compression.dictionary import unpack_dictionary
-from lexicast.compression.wire import AliasTable, Recoder
+from lexicast.compression.wire import LAST_BROKER_ALIAS, AliasTable, Recoder
 
 from ..broker.content.choosing import chosen
 from ..broker.encoding import BlockView, Encoder, Grant
@@ -57,7 +57,7 @@ class MemoryBroker:
         self.streams: dict[tuple[Link, int], tuple[bytes, ...]] = {}
         self._conditions: dict[tuple[Link, int], Predicate | None] = {}
         self._recoder = Recoder()
-        self._encoder = Encoder(self._recoder, AliasTable(), lambda topic: None)
+        self._encoder = Encoder(self._recoder, AliasTable(LAST_BROKER_ALIAS), lambda topic: None)
         self.requests: list[tuple[str, tuple[Any, ...]]] = []
         self.history_bytes = 1024 * 1024
         self._clock = clock or SystemClock()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from .decrypted_reads import BUFFER_BYTES, DecryptedReads
 from .failures import MADE_WAY, failure_of
 from .handshake_line import HandshakeLine, party
 
@@ -56,6 +57,7 @@ class TlsAcceptor:
         self._line = line
         self._timeout_s = timeout_s
         self._failures = failures
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._loop = asyncio.get_running_loop()
         self._accepted_s: dict[socket.socket, float] = {}
         self._shaking: dict[socket.socket, asyncio.Task[None]] = {}
@@ -161,8 +163,11 @@ class TlsAcceptor:
         if context is None or left_s <= 0:
             raise TimeoutError("it has waited for too long")
         await self._loop.connect_accepted_socket(
-            self._protocol, sock, ssl=context, ssl_handshake_timeout=left_s, ssl_shutdown_timeout=SHUTDOWN_S
+            self._reading, sock, ssl=context, ssl_handshake_timeout=left_s, ssl_shutdown_timeout=SHUTDOWN_S
         )
+
+    def _reading(self) -> DecryptedReads:
+        return DecryptedReads(self._protocol(), self._buffer)
 
     def _shaken(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         """A handshake is done; where it failed its transport has closed the socket, if there was one."""

@@ -28,7 +28,7 @@ _ENCRYPTED: Final = (b"ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class TlsFiles:
     """What the files say. `until`: the certificate's last second; `crl_until`: when the lists are to be renewed, if
     there are any; `revoked`: issuers (DER) and serial numbers in them; `warnings`: what should not be so."""
 
@@ -51,7 +51,7 @@ class Looked:
         return said
 
 
-def look(config: TlsConfig) -> Looked:
+def look(config: TlsConfig) -> TlsFiles:
     """Look at all files. Raises ConfigError with what is wrong with one; that something has expired is not."""
     certificates = _certificates(config.certificate, "tls.certificate")
     _check_key(config, certificates[0])
@@ -61,10 +61,10 @@ def look(config: TlsConfig) -> Looked:
         if config.crl:
             crl_until, revoked = _revoked(config.crl, authorities)
     warnings = [*_readable_by_others(config.key), *_nameless(certificates[0])]
-    return Looked(certificates[0].not_valid_after_utc, crl_until, revoked, tuple(warnings))
+    return TlsFiles(certificates[0].not_valid_after_utc, crl_until, revoked, tuple(warnings))
 
 
-def check_before_start(config: TlsConfig, now: datetime) -> Looked:
+def check_before_start(config: TlsConfig, now: datetime) -> TlsFiles:
     """For `lexicast up`: what nobody would want to start with is wrong too. Raises ConfigError."""
     looked = look(config)
     if now > looked.until:
@@ -157,13 +157,20 @@ def _revoked(path: str, authorities: list[x509.Certificate]) -> tuple[datetime |
     if not lists:
         raise ConfigError(f"tls.crl = '{path}' holds no revocation list in PEM form")
     for found in lists:
-        if not any(each.subject == found.issuer for each in authorities):
+        if not any(_is_by(found, each) for each in authorities):
             raise ConfigError(
                 f"tls.crl = '{path}' is by '{found.issuer.rfc4514_string()}', which is none of tls.client_ca"
             )
     due = [found.next_update_utc for found in lists if found.next_update_utc is not None]
     named = frozenset([(found.issuer.public_bytes(), each.serial_number) for found in lists for each in found])
     return min(due, default=None), named
+
+
+def _is_by(found: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    try:
+        return found.issuer == authority.subject and found.is_signature_valid(authority.public_key())  # type: ignore[arg-type] # keys that sign nothing are a TypeError
+    except TypeError:
+        return False
 
 
 def _readable_by_others(path: str) -> list[str]:

@@ -7,6 +7,7 @@ owner's alone. This is for a laptop and for tests: the authority's key lies besi
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,7 +47,7 @@ class DevelopmentAuthority:
     def create(self, days: int = 10 * DAYS) -> DevelopmentAuthority:
         """Make it: ca.crt and ca.key."""
         self._key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("lexicast development authority")
+        name = _name(f"lexicast development authority {secrets.token_hex(4)}")  # clients may trust several
         usage = x509.KeyUsage(
             digital_signature=True,
             content_commitment=False,

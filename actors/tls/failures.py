@@ -31,6 +31,7 @@ _REASONS: Final = {
     "NO_SUITABLE_SIGNATURE_ALGORITHM": "no common cipher",
     # What the client told.
     "TLSV1_ALERT_UNKNOWN_CA": "client distrusts our certificate",
+    "TLSV1_ALERT_DECRYPT_ERROR": "client distrusts our certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "client distrusts our certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "client distrusts our certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "client distrusts our certificate",

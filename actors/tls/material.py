@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 from lexicast.cluster.config.tables import TlsConfig
 from lexicast.cluster.errors import ConfigError
 
-from .certificates import Looked, look, signature
+from .certificates import TlsFiles, look, signature
 from .identity import issuer_and_number
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class TlsMaterial:
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         self.context: ssl.SSLContext | None = None
-        self.looked: Looked | None = None
+        self.looked: TlsFiles | None = None
         self.problem = ""
         self.taken = 0
         self._signature: tuple[Any, ...] | None = None
@@ -92,7 +92,7 @@ class TlsMaterial:
         return bool(revoked) and issuer_and_number(transport) in revoked
 
     def status(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> dict[str, Any]:
-        """{"until_s", "taken", "warnings"}: see `Looked`; `taken` counts how often files were."""
+        """{"until_s", "taken", "warnings"}: see `TlsFiles`; `taken` counts how often files were."""
         warnings = [self.problem + "; the old ones are used on" * (self.context is not None)] if self.problem else []
         until_s = 0.0
         if self.looked is not None:

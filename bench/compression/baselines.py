@@ -7,6 +7,7 @@ None of them knows how many links a dictionary has to cross.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from lexicast.compression.codecs import DEFLATE_PRESET
@@ -128,6 +129,18 @@ class FixedRate(_Baseline):
             self._multiplier = next((size for size in MULTIPLIERS if size > self._multiplier), self._multiplier)
 
 
+class AdaptiveReading(Enum):
+    """Where ADAPTIVE's pseudocode and its text differ."""
+
+    PRINTED = "printed"
+    """Algorithms 4.2 and 4.3: sizes grow four times and no more; what is prolonged lives twice as long as it did when
+    it was new, each time; `adaptations` counts new dictionaries and begins anew where one is prolonged."""
+
+    TEXT = "text"
+    """Sections 4.2.2 and 5.4.1: whenever a dictionary is prolonged sizes grow, the buffer four times and the multiplier
+    as far as there are any; `adaptations` counts these changes, and what is prolonged lives by equation 4.2.6."""
+
+
 class Adaptive(_Baseline):
     """ADAPTIVE (algorithms 4.1 to 4.3): at T_exp a new dictionary if it gains more than `improvement` percent.
 
@@ -136,9 +149,17 @@ class Adaptive(_Baseline):
     `observe`; the thesis has 100 messages a second.
     """
 
-    def __init__(self, improvement: float, *, codec: str = DEFLATE_PRESET, source: str = SUBSTRINGS) -> None:
+    def __init__(
+        self,
+        improvement: float,
+        *,
+        reading: AdaptiveReading = AdaptiveReading.PRINTED,
+        codec: str = DEFLATE_PRESET,
+        source: str = SUBSTRINGS,
+    ) -> None:
         super().__init__(_ADAPTIVE_FIRST, MULTIPLIERS[0], codec, source)
         self._improvement = improvement
+        self._reading = reading
         self._buffer_step = self._multiplier_step = 0
         self._buffer_next = True
         self._adaptations = self._increases = 0
@@ -146,6 +167,7 @@ class Adaptive(_Baseline):
         self._now_us = 0
         self._expires_us: float = 0.0
         self._payoff_us: float = 0.0
+        self._amortized_us: float = 0.0
         self._bytes = 0
 
     def observe(self, message: bytes, time_us: int, topic: bytes = b"") -> None:
@@ -176,19 +198,30 @@ class Adaptive(_Baseline):
     def adopt(self, dictionary: Dictionary | None) -> None:
         first = self._current is None
         super().adopt(dictionary)
+        printed = self._reading is AdaptiveReading.PRINTED
         if dictionary is not None:
-            amortized_us = self._amortize_us(dictionary)
-            self._adaptations += not first
-            life = _ADAPTIVE_FIRST_PAYOFFS if first else _ADAPTIVE_PAYOFFS * max(1, self._adaptations) ** 3
-            self._expires_us = self._now_us + amortized_us * life
-            self._payoff_us = amortized_us * life
+            self._amortized_us = self._amortize_us(dictionary)
+            self._adaptations += printed and not first
+            self._payoff_us = self._amortized_us * (_ADAPTIVE_FIRST_PAYOFFS if first else self._payoffs)
+            self._expires_us = self._now_us + self._payoff_us
             return
-        self._adaptations = 0
-        self._payoff_us *= 2
-        self._expires_us = self._now_us + max(1.0, self._payoff_us)
+        if printed:
+            self._adaptations = 0
+            life_us = 2 * self._payoff_us
+        else:
+            self._adaptations += 1
+            life_us = self._amortized_us * self._payoffs
+        self._expires_us = self._now_us + max(1.0, life_us)
         if self._increases < _ADAPTIVE_INCREASES_MAX:
             self._increase()
+        elif not printed:
+            self._enlarge()
         self._increases += 1
+
+    @property
+    def _payoffs(self) -> int:
+        """How often a dictionary is to amortize before it expires, equation 4.2.6."""
+        return _ADAPTIVE_PAYOFFS * max(1, self._adaptations) ** 3
 
     def _amortize_us(self, dictionary: Dictionary) -> float:
         """T_amortize = |SD| / (R BR), equations 4.2.3 to 4.2.5."""
@@ -207,6 +240,9 @@ class Adaptive(_Baseline):
             self._history = max(_ADAPTIVE_FIRST, HISTORIES[self._buffer_step])
             self._samples.resize(self._history)
         else:
-            self._multiplier_step = min(self._multiplier_step + 1, len(MULTIPLIERS) - 1)
-            self._multiplier = MULTIPLIERS[self._multiplier_step]
+            self._enlarge()
         self._buffer_next = not self._buffer_next
+
+    def _enlarge(self) -> None:
+        self._multiplier_step = min(self._multiplier_step + 1, len(MULTIPLIERS) - 1)
+        self._multiplier = MULTIPLIERS[self._multiplier_step]

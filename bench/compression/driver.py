@@ -4,13 +4,20 @@
 tpchgen-cli); `--data DIR` adds every file in DIR whose lines are messages, and then br_mean_* are over those alone.
 Every tag byte, every dictionary byte and the messages before the first dictionary count (thesis equation 5.2.1).
 
-  br_mean_1, _1_stream   PREDICT, mean over the corpora, 1 publisher and 1 subscriber; with the topic stream on the
-                         subscriber's link
+  br_mean_1, _1_stream   PREDICT, mean over the corpora, 1 publisher and 1 subscriber; link by link, with the topic
+                         stream on the subscriber's
+  stream_vs_each_min     points above one DEFLATE stream a subscriber on a subscriber's link with the topic stream,
+                         least
+  cold_vs_each, _min     the same of the first 2,000 messages, mean and least (see `bench.compression.cold`)
   br_mean_1k_large       1,000 publishers, mean over the corpora of 9,000 messages or more
   br_min_margin_any      least difference to DEFLATE in points, over all corpora and 1, 10, 100, 1,000, 3,000 and 10,000
                          publishers; br_min_margin_10k: with 10,000 alone
   br_flights_1, _1k, _10k  all flights
+  br_flights_1_stream, br_weather_1_stream   as br_mean_1_stream, of these alone
   predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
+  sb_cpu                 sampling broker's CPU of PREDICT, seconds a family (corpus), mean
+  sb_cpu_share, _max     the same as a share of a core in %, were each family's messages to come at 100 a second, mean
+                         and most
   sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all whole
                          corpora
 
@@ -19,14 +26,15 @@ both links every dictionary at once, for comparison with the other algorithms.
 
 The permutations are searched on the first --grid-messages of a corpus: a coarse lattice of them, then uphill from the
 best (--all-permutations: all, hours). Each dictionary is made in full, every n-th message compressed, so that
---grid-encoded are. FIXEDRATE and ADAPTIVE run with ranked substrings (as in the thesis) and with
-recent messages as content, with DEFLATE and with zstd; sb_cpu_ratio is to FIXEDRATE as in the thesis.
+--grid-encoded are. FIXEDRATE and ADAPTIVE run with ranked substrings (as in the thesis) and with recent messages as
+content, with DEFLATE and with zstd, ADAPTIVE by its pseudocode and by its text; sb_cpu_ratio is to FIXEDRATE as in the
+thesis. The table of the others has all of a row on that same prefix. VCDIFF is made by xdelta3 where that is installed
+(Debian's package), else a model of its size stands for it.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +43,8 @@ from pathlib import Path
 from typing import Final
 
 from lexicast.cluster.errors import UsageError
-from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Codec, Deflate
+from lexicast.compression.batches import Batched, join_batch
+from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Deflate
 from lexicast.compression.dictionary_content import RECENT, SUBSTRINGS
 from lexicast.compression.link_dictionaries import LinkTotals
 from lexicast.compression.maintenance import Maintenance
@@ -52,25 +61,29 @@ from .baselines import (
     MULTIPLIERS,
     SINGLEDICT_MULTIPLIERS,
     Adaptive,
+    AdaptiveReading,
     FixedRate,
     SingleDict,
 )
-from .batching import join_batch
+from .codec_times import codec_us
+from .cold import COLD_MESSAGES, Beside, beside_each, tell_cold
 from .link_runs import LinkRun, MeasuredCorpus, link_run
 from .offline_runs import OfflineRun, SharedTrainer, simulate
-from .without_dictionary import deflate_reduction, stream_reduction, vcdiff_reduction
+from .without_dictionary import deflate_reduction, stream_reduction, vcdiff_reduction, xdelta3_program
 
 PUBLISHERS: Final = (1, 10, 100, 1_000, 3_000, 10_000)
 ALL_AT_ONCE: Final = 1_000
 """Publishers, for comparison: every link gets every dictionary at once, as PREDICT alone has it."""
 
+MESSAGES_PER_S: Final = 100
 LARGE: Final = 9_000
 BATCHES: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """BS, thesis equation 5.5.1."""
 
 _HEAT_INTERVAL: Final = 5_500
 _CODECS: Final = (DEFLATE_PRESET, ZSTD_DENSE)
-_VCDIFF_MESSAGES: Final = 2_000
+_VCDIFF_MESSAGES: Final = 500
+_VCDIFF_MESSAGES_QUICK: Final = 100
 _CPU_MESSAGES: Final = 1_000
 _CPU_STRIDE: Final = 100
 _BATCH_MESSAGES: Final = 5_000
@@ -112,6 +125,11 @@ class Measured:
     at_once: OfflineRun
     """With ALL_AT_ONCE publishers."""
     by_publishers: dict[int, LinkRun]
+    streamed: LinkRun
+    """With 1 publisher and the topic stream to the subscriber."""
+    each: float
+    """A DEFLATE stream a subscriber."""
+    cold: Beside
     deflate: float
     best: dict[str, Best]
     grid_predict: OfflineRun
@@ -147,10 +165,11 @@ def measure(report: DriverReport) -> None:
 def _measure_corpus(report: DriverReport, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
     options = report.options
     progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1 to 10,000 publishers")
-    alone = simulate(corpus.messages, Predict(), stream=True)
+    alone = simulate(corpus.messages, Predict())
     at_once = simulate(corpus.messages, Predict(), publishers=ALL_AT_ONCE)
     of_links = MeasuredCorpus(corpus.messages, alone.dictionaries)
     by_publishers = {count: link_run(of_links, count) for count in PUBLISHERS}
+    streamed = link_run(of_links, 1, streams=True)
     progress.step(f"{corpus.name}: permutations of the other algorithms")
     grid = corpus.first(options.grid_messages)
     stride = max(1, len(grid.messages) // options.grid_encoded)
@@ -158,7 +177,9 @@ def _measure_corpus(report: DriverReport, progress: reports.Steps, corpus: Corpu
     again = simulate(grid.messages, Predict())
     cpu_s = {"PREDICT": alone.sampling_cpu_s} | {name: found.cpu_s(corpus) for name, found in best.items()}
     deflate = deflate_reduction(corpus.messages)
-    return Measured(corpus, of_data, alone, at_once, by_publishers, deflate, best, again, cpu_s)
+    cold = beside_each(corpus.first(COLD_MESSAGES))
+    each = stream_reduction(corpus.messages)
+    return Measured(corpus, of_data, alone, at_once, by_publishers, streamed, each, cold, deflate, best, again, cpu_s)
 
 
 @dataclass(frozen=True)
@@ -189,6 +210,10 @@ def _adaptive(improvement: float, codec: str, *, source: str, length: int) -> Ma
     return Adaptive(improvement, codec=codec, source=source)
 
 
+def _adaptive_text(improvement: float, codec: str, *, source: str, length: int) -> Maintenance:
+    return Adaptive(improvement, reading=AdaptiveReading.TEXT, codec=codec, source=source)
+
+
 def _single_dict(multiplier: float, codec: str, *, source: str, length: int) -> Maintenance:
     return SingleDict(multiplier, samples=min(10_000, max(30, length // 10)), codec=codec, source=source)
 
@@ -201,6 +226,8 @@ _GRIDS: Final = {
     "FIXEDRATE recent": Grid(_FIXED_RATE_AXES, _fixed_rate, RECENT),
     "ADAPTIVE": Grid(_ADAPTIVE_AXES, _adaptive, SUBSTRINGS),
     "ADAPTIVE recent": Grid(_ADAPTIVE_AXES, _adaptive, RECENT),
+    "ADAPTIVE text": Grid(_ADAPTIVE_AXES, _adaptive_text, SUBSTRINGS),
+    "ADAPTIVE text recent": Grid(_ADAPTIVE_AXES, _adaptive_text, RECENT),
     "SINGLEDICT": Grid((SINGLEDICT_MULTIPLIERS, _CODECS), _single_dict, SUBSTRINGS),
 }
 
@@ -284,7 +311,8 @@ def _batches(report: DriverReport, corpora: Sequence[Corpus]) -> None:
         joined = []
         for corpus in corpora:
             messages = corpus.messages[:first]
-            joined.append([join_batch(messages[at : at + size]) for at in range(0, len(messages), size)])
+            singles = [Batched(message, 0) for message in messages]
+            joined.append([join_batch(singles[at : at + size]) for at in range(0, len(messages), size)])
         lines["DEFLATE"].append(_mean([deflate_reduction(one) for one in joined]))
         for name, publishers in (("PREDICT", 1), ("PREDICT, 1,000 publishers", 1_000)):
             runs = [simulate(one, Predict(), publishers=publishers) for one in joined]
@@ -301,14 +329,18 @@ def _figures(report: DriverReport, measured: Sequence[Measured]) -> None:
     of_data = [one for one in measured if one.of_data] or list(measured)
     large = [one for one in of_data if len(one.corpus.messages) >= report.options.large]
     report.figure("br_mean_1", _mean([one.predict.reduction() for one in of_data]))
-    streams = [one.predict.stream_reduction() for one in of_data]
-    report.figure("br_mean_1_stream", _mean([value for value in streams if value is not None]))
+    report.figure("br_mean_1_stream", _mean([one.streamed.reduction() for one in of_data]))
+    report.figure("stream_vs_each_min", min([one.streamed.subscriber_reduction() - one.each for one in measured]))
+    tell_cold(report, [one.cold for one in measured])
     report.figure("br_mean_1k_large", _mean([one.by_publishers[1_000].reduction() for one in large]) if large else None)
     margins = {count: min(one.margin(count) for one in measured) for count in PUBLISHERS}
     report.figure("br_min_margin_any", round(min(margins.values()), 6))
     report.figure("br_min_margin_10k", round(margins[10_000], 6))
     flights = next(one for one in measured if one.corpus.name == FLIGHTS)
     report.figure("br_flights_1", flights.predict.reduction())
+    for one in measured:
+        if one.corpus.name in (FLIGHTS, "weather"):
+            report.figure(f"br_{one.corpus.name}_1_stream", one.streamed.reduction())
     for key, count in (("1k", 1_000), ("10k", 10_000)):
         report.figure(f"br_flights_{key}", flights.by_publishers[count].reduction())
     differences = [
@@ -319,23 +351,28 @@ def _figures(report: DriverReport, measured: Sequence[Measured]) -> None:
     spent = sum(one.cpu_s["PREDICT"] for one in measured)
     for key, name in (("sb_cpu_ratio", "FIXEDRATE"), ("sb_cpu_ratio_recent", "FIXEDRATE recent")):
         report.figure(key, spent / max(1e-9, sum(one.cpu_s[name] for one in measured)))
+    report.figure("sb_cpu", spent / len(measured))
+    shares = [100 * one.cpu_s["PREDICT"] / len(one.corpus.messages) * MESSAGES_PER_S for one in measured]
+    report.figure("sb_cpu_share", _mean(shares))
+    report.figure("sb_cpu_share_max", max(shares))
 
 
 def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
-    peers = ["DEFLATE", "VCDIFF", "stream each"]
+    program = xdelta3_program()
+    vcdiff = "VCDIFF, xdelta3" if program is not None else "VCDIFF, modelled"
+    peers = ["DEFLATE", vcdiff, "stream each"]
     own = ["PREDICT", "+ topic stream", "1,000 publishers, all at once"]
     others, rows = [], []
     for one in measured:
-        messages = one.corpus.messages
-        vcdiff = vcdiff_reduction(messages[: 300 if report.options.quick else _VCDIFF_MESSAGES])
-        values = [one.deflate, vcdiff, stream_reduction(messages), *(best.reduction for best in one.best.values())]
-        values += [one.predict.reduction(), one.predict.stream_reduction() or 0.0]
-        values += [one.at_once.reduction(ALL_AT_ONCE)]
-        cells = [f"{value:.1f}" for value in values]
-        others.append([one.corpus.name, *cells[: -len(own)]])
-        rows.append([one.corpus.name, f"{len(messages):,}", cells[0], *cells[-len(own) :]])
+        beside = [*_of_prefix(one, report.options, program), *(best.reduction for best in one.best.values())]
+        beside.append(one.grid_predict.reduction())
+        ours = [one.predict.reduction(), one.streamed.reduction(), one.at_once.reduction(ALL_AT_ONCE)]
+        others.append([one.corpus.name, f"{one.grid_predict.messages:,}", *(f"{value:.1f}" for value in beside)])
+        cells = [f"{value:.1f}" for value in (one.deflate, *ours)]
+        rows.append([one.corpus.name, f"{len(one.corpus.messages):,}", *cells])
         report.samples[one.corpus.name] = {
-            "reduction": dict(zip([*peers, *_GRIDS, *own], values, strict=True)),
+            "reduction": {"DEFLATE": one.deflate, "stream each": one.each} | dict(zip(own, ours, strict=True)),
+            "reduction of the first": dict(zip([*peers, *_GRIDS, "PREDICT"], beside, strict=True)),
             "best": {name: best.name for name, best in one.best.items()},
             "sampling_cpu_s": one.cpu_s,
             "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict.dictionaries],
@@ -343,12 +380,21 @@ def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
         }
     report.table("PREDICT's bandwidth reduction in % (table 5.4.4)", ["corpus", "messages", "DEFLATE", *own], rows)
     _links(report, measured)
-    report.table("Others, at their best permutation", ["corpus", *peers, *_short_names()], others)
+    heads = ["corpus", "first", *peers, *_short_names(), "PREDICT"]
+    report.table("Others at their best permutation, all of a row on the same messages", heads, others)
     rows = [_cpu_row(one) for one in measured]
     codecs = ["codec", "compress", "decompress", "DEFLATE", "its inverse"]
     report.table("CPU of publisher and subscriber, us a message", ["corpus", *codecs], [row[:6] for row in rows])
     names = ["PREDICT", *_short_names()]
     report.table("CPU of the sampling broker, s", ["corpus", *names], [[row[0], *row[6:]] for row in rows])
+
+
+def _of_prefix(one: Measured, options: argparse.Namespace, program: str | None) -> list[float]:
+    """DEFLATE, VCDIFF and a stream a subscriber on the messages that the permutations were searched on."""
+    messages = one.corpus.first(options.grid_messages).messages
+    measured = _VCDIFF_MESSAGES_QUICK if options.quick else _VCDIFF_MESSAGES
+    vcdiff = vcdiff_reduction(messages, measured=measured, xdelta3=program)
+    return [deflate_reduction(messages), vcdiff, stream_reduction(messages)]
 
 
 def _links(report: DriverReport, measured: Sequence[Measured]) -> None:
@@ -375,29 +421,20 @@ def _got(totals: LinkTotals) -> str:
 
 
 def _short_names() -> list[str]:
-    return [name.replace("RATE", "").replace("recent", "(r)").replace("IVE", "").replace("DICT", "") for name in _GRIDS]
+    return [
+        name.replace("RATE", "").replace("text", "(t)").replace("recent", "(r)").replace("IVE", "").replace("DICT", "")
+        for name in _GRIDS
+    ]
 
 
 def _cpu_row(one: Measured) -> list[str]:
     messages = one.corpus.messages[-_CPU_MESSAGES:]
     made = one.predict.dictionaries
     codec = made[-1][1].build() if made else Deflate()
-    times = [*_codec_us(codec, messages), *_codec_us(Deflate(), messages)]
+    times = [*codec_us(codec, messages), *codec_us(Deflate(), messages)]
     spent = [one.cpu_s[name] for name in ("PREDICT", *_GRIDS)]
     name = made[-1][1].codec if made else "DEFLATE"
     return [one.corpus.name, name, *(f"{value:.1f}" for value in times), *(f"{value:.2f}" for value in spent)]
-
-
-def _codec_us(codec: Codec, messages: Sequence[bytes]) -> tuple[float, float]:
-    """CPU of publisher and subscriber, microseconds a message."""
-    begun = time.process_time()
-    packed = [codec.compress(message) for message in messages]
-    between = time.process_time()
-    for data in packed:
-        codec.decompress(data)
-    ended = time.process_time()
-    count = max(1, len(messages)) / 1e6
-    return (between - begun) / count, (ended - between) / count
 
 
 def _pictures(report: DriverReport, measured: Sequence[Measured]) -> None:

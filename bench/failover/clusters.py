@@ -53,6 +53,8 @@ CONFIG: Final = """
 copies = 2
 [mqtt]
 allow_anonymous = "always"
+[security]
+insecure = true
 [node]
 matchers = {matchers}
 """

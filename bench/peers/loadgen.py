@@ -24,7 +24,9 @@ import socket
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Protocol
 
@@ -253,6 +255,12 @@ def check_sequence(packets: bytearray, layout: Layout, count: int, name: str) ->
         raise DeliveryError(f"{name}: messages before number {count} are not consecutive")
 
 
+def take_whole(read: Callable[[], object]) -> None:
+    """`read` from a socket with TLS, where nothing whole may have come."""
+    with suppress(BlockingIOError):
+        read()
+
+
 @dataclass(frozen=True)
 class RunResult:
     """What one run of a load gave. `generator_cpu` is this process's CPU time over the elapsed time, 0 to 1."""
@@ -298,6 +306,7 @@ class OpenLoad:
         names = [f"bench-{load.name}-{number}" for number in range(load.subscribers)]
         specs = [SessionSpec(name, self._topic_filter(topic), load.qos) for name in names]
         specs.append(SessionSpec(f"bench-{load.name}-publisher"))
+        self._encrypted = bool(address.cafile)
         self._sockets = open_sessions(address, wire, specs)
         self.publisher_socket = self._sockets[-1]
         self._epoll = select.epoll()
@@ -350,7 +359,8 @@ class OpenLoad:
     def _register(self) -> None:
         self._handlers: dict[int, Callable[[], object]] = {}
         for subscriber in self.subscribers:
-            self._handlers[subscriber.sock.fileno()] = subscriber.on_readable
+            read = subscriber.on_readable
+            self._handlers[subscriber.sock.fileno()] = read if not self._encrypted else partial(take_whole, read)
             self._epoll.register(subscriber.sock, select.EPOLLIN)
         self._handlers[self.publisher_socket.fileno()] = self.on_publisher
         self._events = select.EPOLLIN

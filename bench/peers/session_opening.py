@@ -14,10 +14,12 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
 
 from ..stage.servers import Address
+from .tls_socket import TlsSocket
 from .wire import HandshakeStep, RefusedError, Wire
 
 
@@ -64,7 +66,10 @@ class _Handshake:
 
     def on_readable(self) -> bool:
         """Reads what arrived; True when the session is open."""
-        data = self.sock.recv(65_536)
+        try:
+            data = self.sock.recv(65_536)
+        except BlockingIOError:  # a part of a record of TLS
+            return False
         if not data:
             raise RefusedError(f"the broker closed a connection at step {self._at + 1} of its handshake")
         self._received += data
@@ -73,6 +78,15 @@ class _Handshake:
             if self.advance():
                 return True
         return False
+
+
+def encrypted(sock: socket.socket, address: Address) -> socket.socket:
+    """`sock` with TLS, whose handshake is done. Raises UnavailableError."""
+    try:
+        return cast(socket.socket, TlsSocket(sock, address.cafile, address.host))
+    except OSError as error:
+        sock.close()
+        raise UnavailableError(f"no TLS with {address.host}:{address.port}: {error}") from error
 
 
 def raise_open_files(needed: int) -> None:
@@ -162,6 +176,8 @@ class _Opener:
         except OSError as error:
             place = f"{self._address.host}:{self._address.port}"
             raise UnavailableError(f"cannot connect to {place}: {error.strerror or error}") from error
+        if self._address.cafile:
+            sock = encrypted(sock, self._address)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         handshake = _Handshake(len(self.sockets), sock, self._wire.opening(spec.client_id, spec.topic, spec.qos))

@@ -50,11 +50,15 @@ def _executable(name: str, package: str) -> str:
     return found
 
 
-def _start_mosquitto(directory: Path, latency: bool) -> Target:
+def start_mosquitto(directory: Path, latency: bool, listens: str = "") -> Target:
+    """Mosquitto in `directory`; `listens`: more lines of its configuration, of its listener.
+
+    Raises TargetMissingError, UnavailableError.
+    """
     executable, port = _executable("mosquitto", "mosquitto"), free_port()
     config = directory / "mosquitto.conf"
     config.write_text(
-        f"listener {port} 127.0.0.1\n"
+        f"listener {port} 127.0.0.1\n{listens}"
         "allow_anonymous true\n"
         "persistence false\n"
         "max_connections -1\n"
@@ -111,7 +115,7 @@ def _start_lexicast(directory: Path, latency: bool) -> Target:
 
 _STARTERS: dict[str, Callable[[Path, bool], Target]] = {
     "lexicast": _start_lexicast,
-    "mosquitto": _start_mosquitto,
+    "mosquitto": start_mosquitto,
     "nats": _start_nats,
     "toy": _start_toy,
 }

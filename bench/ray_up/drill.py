@@ -77,7 +77,7 @@ class Drill:
         (self._network.operator.home / "ray_cluster.yaml").write_text(yaml, encoding="utf-8")
         self._do("(umask 077; ray get-auth-token --generate > /dev/null 2>&1)")
         self._do(
-            "printf '[mqtt]\\nallow_anonymous = \"always\"\\n' |\n"
+            "printf '[mqtt]\\nallow_anonymous = \"always\"\\n[security]\\ninsecure = true\\n' |\n"
             "    ssh 192.0.2.10 'umask 077; mkdir -p lexicast; cat > lexicast/lexicast.toml'"
         )
         began = time.monotonic()

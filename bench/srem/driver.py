@@ -8,6 +8,7 @@ engine. Only `live` starts clusters.
     content_...           JSON in, matches out at one broker's engine (`delivery_rates`)
     plain_...             what those pay who have no condition (`plain_cost`)
     history_where_...     conditions on the stored past (`past_rates`)
+    content_resume_...    many subscriptions with conditions that go on from their places (`resumptions`)
     disagreements         of all ways to ask a condition with a naive evaluator (`truth`)
     live_...              what matchers spare brokers of a running cluster (`spared_work`)
     hpartition_...        subscriptions shared out among matchers, simulated (`sharing_rates`); matchers_scaling
@@ -26,7 +27,7 @@ from typing import Final, NamedTuple
 from .. import report as reports
 from ..report import DriverReport, Steps
 from . import index_churn, index_rates, mass_failure, overlay_messages, sharing_rates
-from .edge import delivery_rates, past_rates, plain_cost, truth
+from .edge import delivery_rates, past_rates, plain_cost, resumptions, truth
 from .live import spared_work
 
 
@@ -43,6 +44,7 @@ PARTS: Final = {
     "edge": SremPart(delivery_rates.measure, delivery_rates.steps),
     "plain": SremPart(plain_cost.measure, plain_cost.steps),
     "past": SremPart(past_rates.measure, past_rates.steps),
+    "resumptions": SremPart(resumptions.measure, resumptions.steps),
     "truth": SremPart(truth.measure, truth.steps),
     "live": SremPart(spared_work.measure, spared_work.steps),
     "hpartition": SremPart(sharing_rates.measure, sharing_rates.steps),

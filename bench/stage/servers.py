@@ -29,11 +29,12 @@ STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a broker listens, and which protocol it speaks there."""
+    """Where a broker listens, and which protocol it speaks there; `cafile`: with TLS, whom to trust."""
 
     host: str
     port: int
     protocol: str = "mqtt"
+    cafile: str = ""
 
 
 @dataclass

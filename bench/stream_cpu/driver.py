@@ -49,7 +49,7 @@ from .peer import WebSocketPeer
 
 SUBSCRIBERS: Final = 500
 SDC_PROPERTY: Final = b"\x26\x00\x03sdc\x00\x011"
-STREAMS_PROPERTY: Final = b"\x26\x00\x0bsdc-streams\x00\x011"
+STREAMS_PROPERTY: Final = b"\x26\x00\x0bsdc-streams\x00\x012"
 FIELDS_PROPERTY: Final = b"\x26\x00\x0asdc-fields\x00\x011"
 # Links get a dictionary when it pays, each by a threshold of its own; these have nearly the same one, so that they get
 # the same messages in the same form, but for a few of the first.

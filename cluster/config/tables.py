@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from ..errors import ConfigError
 from ..positions import DEFAULT_GROUPS
 from ..protocol.heartbeat import Beats
+from ..security.tokens import check_algorithms
 from .knobs import checked, closest, knob, parsed
 
 ENVIRONMENT_PREFIX = "LEXICAST_"
@@ -144,13 +145,19 @@ class SecurityConfig(_Table):
 
     password_file: str = knob("")
     acl_file: str = knob("")
+    jwt_key_file: str = knob("")
+    jwt_algorithms: tuple[str, ...] = knob(("RS256", "ES256", "EdDSA"))
+    jwt_user: str = knob("sub")
+    jwt_audience: str = knob("")
+    jwt_issuer: str = knob("")
+    insecure: bool = knob(False)
     hashing_threads: int = knob(2, 1, 64)
     hashing_waiting_max: int = knob(1_000, 1, 1_000_000)
 
     @property
     def has_users(self) -> bool:
         """Whether somebody can log in."""
-        return bool(self.password_file)
+        return bool(self.password_file or self.jwt_key_file)
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,7 @@ class CompressionConfig(_Table):
     enabled: bool = knob(True)
     families: tuple[str, ...] = knob(())
     optout: tuple[str, ...] = knob(())
+    boundary_levels: int = knob(0, 0, 32)
     families_max: int = knob(1_000, 1, 1_000_000)
     dictionary_bytes_max: int = knob(64 * KIB, 256, 256 * KIB)
     sampling_records_per_s: int = knob(500, 4, 10_000_000)
@@ -237,6 +245,14 @@ class Config:
                 f"cluster.min_copies = {self.cluster.min_copies} is more than cluster.copies = {self.cluster.copies}: "
                 "nothing would ever be acknowledged; lower it or raise the other"
             )
+        if self.security.jwt_key_file:
+            check_algorithms(self.security.jwt_algorithms)
+        for family in self.compression.families:
+            if set(family.split("/")[: self.compression.boundary_levels]) & {"+", "#"}:
+                raise ConfigError(
+                    f"compression.families: {family!r} crosses the boundary of compression.boundary_levels = "
+                    f"{self.compression.boundary_levels}: name its first levels, or lower that"
+                )
         if wrong := self.tls.contradiction():
             raise ConfigError(wrong)
         if self.mqtt.tls_port and not self.tls.certificate:
@@ -259,6 +275,11 @@ class Config:
                 raise ConfigError(
                     f"{low} = {self[low]} is more than {high} = {self[high]}: lower it or raise the other"
                 )
+
+    @property
+    def has_users(self) -> bool:
+        """Whether clients log in, with passwords or certificates, or there are rules of who may do what."""
+        return self.security.has_users or self.security.acl_file != "" or self.tls.user_from != "no"
 
     @property
     def anonymous(self) -> str:

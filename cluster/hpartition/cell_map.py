@@ -1,6 +1,7 @@
 """Where cells lie now and where they go: what a subscription is told to, who may be asked about an event. Pure.
 
-A cell that is hot gets copies, or is split. Both are a *handover* from the places it had to those it will have:
+A cell that is hot gets copies, or is split; the halves of one that is cold are joined. Each is a *handover* from the
+places that there were to those that there will be:
 
     phase       subscriptions go to       events go to
     none        old                       old
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,10 +44,20 @@ class HandoverPhase(Enum):
     DRAINING = "draining"
 
 
-class Handover(NamedTuple):
-    """What becomes of a cell: so many copies, or two halves."""
+class Join(NamedTuple):
+    """The halves of a cell become one again, which has so many copies."""
 
-    change: Split | int
+    copies: int
+
+
+# What becomes of a cell: two halves, so many copies, or one out of its two halves.
+Change = Split | int | Join
+
+
+class Handover(NamedTuple):
+    """See the module's table."""
+
+    change: Change
     phase: HandoverPhase = HandoverPhase.FILLING
 
 
@@ -81,7 +93,20 @@ class CellMap:
             found.update(self._old(cell))
             if (handover := self.handovers.get(cell)) is not None:
                 found.update(self._new(cell, handover, low, high))
+            if cell.halves and (joined := self._joining.get(self._parent(cell))) is not None:
+                found.update(self._at(self._parent(cell), joined.copies))
         return found
+
+    @cached_property
+    def _joining(self) -> Mapping[CellId, Join]:
+        """The cells that are to be one again."""
+        return {cell: each.change for cell, each in self.handovers.items() if isinstance(each.change, Join)}
+
+    @cached_property
+    def _asked_splits(self) -> Mapping[CellId, Split]:
+        """The splits whose halves are asked, and not what they become."""
+        drained = [cell for cell in self._joining if self.handovers[cell].phase is HandoverPhase.DRAINING]
+        return {cell: split for cell, split in self.splits.items() if cell not in drained} if drained else self.splits
 
     def candidates(self, point: Sequence[float]) -> list[CellPlace]:
         """Everywhere an event [dimensions] can be matched; all are right."""
@@ -93,7 +118,7 @@ class CellMap:
 
     def part(self, cell: CellId, point: Sequence[float]) -> CellId:
         """The part of a cell of the partition that is asked about a point of it."""
-        cell = part_of_event(self.splits, cell, point)
+        cell = part_of_event(self._asked_splits, cell, point)
         handover = self.handovers.get(cell)
         if handover is not None and handover.phase is HandoverPhase.DRAINING and isinstance(handover.change, Split):
             return part_of_event({cell: handover.change}, cell, point)
@@ -102,25 +127,31 @@ class CellMap:
     def candidates_in(self, part: CellId) -> list[CellPlace]:
         """The places of what `part` has found."""
         handover = self.handovers.get(part)
-        if handover is not None and handover.phase is HandoverPhase.DRAINING and isinstance(handover.change, int):
-            return self._at(part, handover.change)
+        if handover is not None and handover.phase is HandoverPhase.DRAINING:
+            match handover.change:
+                case Join(copies):
+                    return self._at(part, copies)
+                case int(copies):
+                    return self._at(part, copies)
         return self._old(part)
 
     # Steps
 
-    def begun(self, cell: CellId, change: Split | int) -> CellMap:
-        """`cell` begins to be split, or to have so many copies.
+    def begun(self, cell: CellId, change: Change) -> CellMap:
+        """`cell` begins to be split, to have so many copies, or to be joined.
 
-        Raises UsageError: that is under way for this cell already, or it is none (any more); copies below one; too many
-        handovers at once, splits, or splits of one cell.
+        Raises UsageError: that is under way for this cell already, or it is none (any more); it is not split, or into
+        more than two parts, of which something is under way; copies below one; too many handovers at once, splits, or
+        splits of one cell.
         """
-        if cell in self.handovers or not self._is_whole(cell):
+        able = self._can_be_joined(cell) if isinstance(change, Join) else self.is_whole(cell)
+        if cell in self.handovers or not able or (cell.halves and self._parent(cell) in self.handovers):
             raise UsageError(f"{cell} is no cell that can be changed now")
         if len(self.handovers) >= HANDOVERS_MAX:
             raise UsageError(f"{HANDOVERS_MAX} handovers are under way: wait for one to end")
         if isinstance(change, Split) and (len(self.splits) >= SPLITS_MAX or len(cell.halves) >= DEPTH_MAX):
             raise UsageError(f"no more than {SPLITS_MAX} splits, {DEPTH_MAX} of one cell")
-        if isinstance(change, int) and change < 1:
+        if (change.copies if isinstance(change, Join) else change if isinstance(change, int) else 1) < 1:
             raise UsageError("a cell has a copy or more")
         return replace(self, handovers={**self.handovers, cell: Handover(change)})
 
@@ -142,21 +173,33 @@ class CellMap:
         copies = {each: count for each, count in self.copies.items() if each != cell}
         if isinstance(change, int):
             return replace(self, handovers=handovers, copies={**copies, cell: change})
+        if isinstance(change, Join):
+            splits = {each: split for each, split in self.splits.items() if each != cell}
+            copies = {each: count for each, count in copies.items() if each not in halves(cell)}
+            if change.copies != self.copies_each:
+                copies[cell] = change.copies
+            return replace(self, handovers=handovers, splits=splits, copies=copies)
         # Halves begin with as many copies as the cell had: events made it hot before subscriptions did.
         inherited = {half: self.copies[cell] for half in halves(cell) if cell in self.copies}
         return replace(self, handovers=handovers, splits={**self.splits, cell: change}, copies={**copies, **inherited})
 
-    def changed(self, cell: CellId, change: Split | int) -> CellMap:
+    def changed(self, cell: CellId, change: Change) -> CellMap:
         """All three steps at once, where nobody is between them (a map that nobody has yet, a simulation)."""
         return self.begun(cell, change).filled(cell).drained(cell)
 
-    def _is_whole(self, cell: CellId) -> bool:
+    def is_whole(self, cell: CellId) -> bool:
         """Whether there is such a cell, not split any further."""
         if cell in self.splits or not 0 <= cell.group < len(self.partition.groups):
             return False
         if cell.halves:
             return self._parent(cell) in self.splits
         return 0 <= cell.number < self.partition.groups[cell.group].cells
+
+    def _can_be_joined(self, cell: CellId) -> bool:
+        """Whether it is split into two, of which nothing is under way."""
+        return cell in self.splits and all(
+            [self.is_whole(half) and half not in self.handovers for half in halves(cell)]
+        )
 
     def _in_phase(self, cell: CellId, phase: HandoverPhase) -> Handover:
         handover = self.handovers.get(cell)
@@ -172,13 +215,14 @@ class CellMap:
         copies = self.copies.get(cell)
         if copies is None and cell.halves:
             parent = self._parent(cell)
-            copies = self.copies.get(parent) if parent in self.handovers else None
+            copies = self.copies.get(parent) if parent in self.handovers and parent not in self._joining else None
         return self._at(cell, copies or self.copies_each)
 
     def _new(self, cell: CellId, handover: Handover, low: Floats, high: Floats) -> list[CellPlace]:
         """Where a subscription that overlaps the cell has to be as well."""
         if isinstance(handover.change, int):
             return self._at(cell, handover.change)
+        assert isinstance(handover.change, Split), "a cell that is to be joined is split: no part is"
         parts = parts_of_box({cell: handover.change}, cell, low, high)
         return [place for part in parts for place in self._old(part)]
 

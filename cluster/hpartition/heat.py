@@ -49,17 +49,20 @@ class HotCell(NamedTuple):
     copies: int
 
 
+def hot_limit(loads: Mapping[CellId, CellLoad], matchers: int) -> float:
+    """The comparisons beyond which each copy of a cell is hot; 0 where nothing was asked."""
+    asked = [load.comparisons for load in loads.values() if load.comparisons > 0]
+    total = sum(asked)
+    return max(HOT * total / len(asked), WORTH * total / matchers) if asked else 0.0
+
+
 def hot_cells(loads: Mapping[CellId, CellLoad], matchers: int, copies: Mapping[CellId, int]) -> list[HotCell]:
     """The hottest first, CHANGES_MAX at most. `copies`: of cells that have more than one; each carries its share."""
     asked = {cell: load for cell, load in loads.items() if load.comparisons > 0}
     if not asked or matchers < 2:
         return []
-    events, subscriptions, total = (
-        sum([load[0] for load in asked.values()]),
-        sum([load[1] for load in asked.values()]),
-        sum([load.comparisons for load in asked.values()]),
-    )
-    limit = max(HOT * total / len(asked), WORTH * total / matchers)
+    events, subscriptions = sum([load[0] for load in asked.values()]), sum([load[1] for load in asked.values()])
+    limit = hot_limit(asked, matchers)
     found = []
     for cell, load in asked.items():
         share = load.comparisons / copies.get(cell, 1)

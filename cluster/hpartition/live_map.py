@@ -22,11 +22,11 @@ import numpy as np
 from ..content.boxes import Boxes
 from ..errors import PeerError, UsageError
 from ..skipcloud.identifiers import CloudShape
-from .cell_map import CellMap, Handover, HandoverPhase
+from .cell_map import CellMap, Change, Handover, HandoverPhase, Join
 from .partition import CellId, DimensionGroup, Partition
 from .placing import CellPlaces
-from .segments import DimensionCuts
-from .splits import Split
+from .segments import DimensionCuts, Floats
+from .splits import Split, parts_of_box
 
 # A byte a matcher: all are told apart by one digit.
 SHAPE: Final = CloudShape(base=256, levels=1)
@@ -82,12 +82,19 @@ class LiveMap:
                     return self._all, frozenset()
                 for cell in found:
                     names |= self._holders_of(cell, bounds)
-                    cells.add(cell)
+                    cells.update(self._parts_of(cell, bounds))
         return frozenset(names), frozenset(cells)
 
     @cached_property
     def _known(self) -> dict[CellId, Names]:
         return {}
+
+    def _parts_of(self, cell: CellId, bounds: Sequence[Any]) -> Iterable[CellId]:
+        """The parts of a whole cell that a box lies in."""
+        assert self.cells is not None
+        if cell not in self.cells.splits:
+            return (cell,)
+        return parts_of_box(self.cells.splits, cell, *_sides(bounds))
 
     def _holders_of(self, cell: CellId, bounds: Sequence[Any]) -> Names:
         found = self._known.get(cell)
@@ -95,9 +102,8 @@ class LiveMap:
             return found
         assert self.cells is not None
         if cell in self.cells.splits or cell in self.cells.handovers:
-            low = np.array([-inf if bound is None else bound.low for bound in bounds])
-            high = np.array([inf if bound is None else bound.high for bound in bounds])
-            return frozenset([self._name_of[place.cluster] for place in self.cells.holders_in(cell, low, high)])
+            places = self.cells.holders_in(cell, *_sides(bounds))
+            return frozenset([self._name_of[place.cluster] for place in places])
         found = frozenset([self._name_of[place.cluster] for place in self.cells.candidates_in(cell)])
         self._known[cell] = found
         return found
@@ -151,6 +157,13 @@ class LiveMap:
             raise PeerError(f"not a map of cells: {error}") from None
 
 
+def _sides(bounds: Sequence[Any]) -> tuple[Floats, Floats]:
+    """(low, high) of a box [columns]; infinite where it bounds nothing."""
+    low = np.array([-inf if bound is None else bound.low for bound in bounds])
+    high = np.array([inf if bound is None else bound.high for bound in bounds])
+    return low, high
+
+
 class _Grid:
     """The whole cells of a group of dimensions, found by bisection: numpy's calls cost more than these few steps."""
 
@@ -183,6 +196,13 @@ class _Grid:
         return [CellId(self._group, sum(steps)) for steps in product(*ranges)]
 
 
+def _change(plain: Any) -> Change:
+    """Copies are a number, a join a tuple of one, a split of two."""
+    if isinstance(plain, int):
+        return plain
+    return Join(*plain) if len(plain) == 1 else Split(*plain)
+
+
 def _cells(matchers: Sequence[str], plain: Any) -> CellMap:
     groups, splits, copies, handovers, copies_each = plain
     made = [
@@ -194,9 +214,6 @@ def _cells(matchers: Sequence[str], plain: Any) -> CellMap:
         CellPlaces(SHAPE, clusters_of(matchers)),
         {CellId(*cell): Split(*split) for cell, split in splits},
         {CellId(*cell): int(count) for cell, count in copies},
-        {
-            CellId(*cell): Handover(change if isinstance(change, int) else Split(*change), HandoverPhase(phase))
-            for cell, change, phase in handovers
-        },
+        {CellId(*cell): Handover(_change(change), HandoverPhase(phase)) for cell, change, phase in handovers},
         int(copies_each),
     )

@@ -35,6 +35,8 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
     WANTS     version, number,            broker -> matcher: subscriptions with conditions that begin (True) and end;
                [(begins, filter, where)]  with these it has all that the map of that version puts there
     NAMES     {filter: names}             matcher -> broker: what conditions ask of these topics' publications
+    PACKED    tag, entries                client -> broker: a PUBLISH whose entries' columns are compressed on this link
+                                          (`compression.batches`), to brokers whose greeting says that they `unpack`
 
 Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
 
@@ -102,7 +104,8 @@ WELCOME: Final = 18
 VERDICT: Final = 19
 WANTS: Final = 20
 NAMES: Final = 21
-DEAL: Final = 22
+PACKED: Final = 22
+DEAL: Final = 23
 
 NONCE_BYTES: Final = 32
 
@@ -178,6 +181,7 @@ MESSAGES: Final[dict[int, Fields]] = {
     VERDICT: (WHOLE, mapping(name_text, row(WHOLE, WHOLE, data))),
     WANTS: (WHOLE, WHOLE, each(row(truth, topic_filter, name_text))),
     NAMES: (mapping(topic_filter, each(name_text)),),
+    PACKED: (WHOLE, _array),
     DEAL: (name_text, topic_filter, name_text, _array),
     CHALLENGE: (data, name_text, WHOLE),
     HELLO: (data, name_text, name_text, WHOLE, data),

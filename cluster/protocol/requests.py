@@ -41,7 +41,9 @@ OFFSETS: Final = each(OFFSET)
 
 def _since(value: Any) -> bool:
     """A point in the past: see `client_messages.WireSince`; of an unknown kind is the caller's mistake."""
-    return value is None or (type(value) is tuple and len(value) == 2 and _START.get(value[0], _unknown)(value[1]))
+    if type(value) is not tuple or len(value) != 2 or type(value[0]) is not str:
+        return value is None
+    return _START.get(value[0], _unknown)(value[1])
 
 
 def _unknown(value: Any) -> bool:
@@ -154,6 +156,9 @@ CLIENT: Final[dict[str, Fields]] = {
     "brokers": (),
     "node_drain": (name_text, truth),
     "node_remove": (name_text,),
+    "tls_reload": (),
+    "security_give": (mapping(name_text, data),),
+    "security_refuse": (name_text,),
     "clients": (whole_number(1),),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1), _where),
     "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR), _where),

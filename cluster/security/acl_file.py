@@ -1,13 +1,14 @@
 """Mosquitto's acl files, line by line (mosquitto.conf(5), `acl_file`), and one word of our own.
 
-    # a comment
-    topic read public/#             before the first `user`: for clients that have not logged in
-    user ada                        what follows is for this user
-    topic readwrite plant/+/state   read, write, readwrite (so without a word), deny
-    topic nohistory plant/secret    it may be read, but not its past
-    pattern write devices/%u/#      for all users: %u is the user's name, %c the client id
+    # a comment, on a line of its own
+    topic read public/#
+    user ada
+    topic readwrite plant/+/state
+    topic nohistory plant/secret
+    pattern write devices/%u/#
 
-A file with a line that is none of these is refused as a whole. One without rules allows nothing.
+Rules before the first `user` are for clients that have not logged in. `nohistory`, ours: it may be read, but not its
+past. Patterns are for all users: %u is the user's name, %c the client id. A file with a line that is none of these is refused as a whole. One without rules allows nothing.
 """
 
 from __future__ import annotations

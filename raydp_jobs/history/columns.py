@@ -39,6 +39,8 @@ from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import DictionaryError, UsageError
 from lexicast.cluster.properties import USER_PROPERTY
+from lexicast.cluster.security.authors import publisher_of
+from lexicast.compression.opening import Room
 from lexicast.compression.wire import Recoder
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -66,6 +68,8 @@ COLUMNS: Final = tuple(SCHEMA.names)
 # Stored bytes of one batch (and one block more): Arrow's binary columns end at 2 GiB of decompressed ones.
 BATCH_BYTES: Final = 4 << 20
 BATCH_RECORDS: Final = 50_000
+# What they become at the most: as many times as much as what a broker opens at once.
+OPENED_BYTES_MAX: Final = 1 << 30
 
 # The fields of a run as they lie in a block's meta (see `cluster.blocks`); properties are no number.
 _SKIP, _TOPIC, _FLAGS, _ENCODING, _EXPIRY_MS, _RUN_PROPERTIES, _ORIGIN, _COUNT = range(RUN_FIELDS)
@@ -159,7 +163,7 @@ class _Collected:
         runs = np.array(flat, dtype=np.int64).reshape(-1, RUN_FIELDS)
         runs[:, _TOPIC] = self.topics.of(topics)[runs[:, _TOPIC]]
         # the last of the numbers is the one of "none": -1 finds it
-        runs[:, _ORIGIN] = self.origins.of([*origins_of(topics, origins), None])[runs[:, _ORIGIN]]
+        runs[:, _ORIGIN] = self.origins.of([*map(publisher_of, origins_of(topics, origins)), None])[runs[:, _ORIGIN]]
         plain = self.dictionaries.of([(RAW, None), (DEFLATE, None), *[(FIRST_DICTIONARY, id) for id in dictionaries]])
         runs[:, _ENCODING] = plain[runs[:, _ENCODING]]
         while len(self.topic_wanted) < len(self.topics.values):
@@ -334,19 +338,21 @@ class _Batch:
         if not used:
             return stored
         payloads: list[bytes | None] = stored.to_pylist()
+        room = self._recoder.room(OPENED_BYTES_MAX)
         for number in used:
             where = np.flatnonzero(encodings == number).tolist()
             encoding, id = known[number]
-            for at, payload in zip(where, self._raw(encoding, id, [payloads[at] or b"" for at in where]), strict=True):
+            opened = self._raw(encoding, id, [payloads[at] or b"" for at in where], room)
+            for at, payload in zip(where, opened, strict=True):
                 payloads[at] = payload
         return pa.array(payloads, type=pa.binary())
 
-    def _raw(self, encoding: int, id: int | None, payloads: list[bytes]) -> Sequence[bytes | None]:
-        """Payloads of one encoding, decompressed; None for one that cannot be."""
+    def _raw(self, encoding: int, id: int | None, payloads: list[bytes], room: Room) -> Sequence[bytes | None]:
+        """Payloads of one encoding, decompressed; None for one that cannot be, or for which there is no room."""
         try:
-            return self._recoder.all_to_raw(encoding, id, payloads)
+            return self._recoder.all_to_raw(encoding, id, payloads, room)
         except DictionaryError:
-            found = list(self._recoder.each_to_raw(encoding, id, payloads))
+            found = list(self._recoder.each_to_raw(encoding, id, payloads, room))
         raw = [None if isinstance(payload, DictionaryError) else payload for payload in found]
         self.undecodable += raw.count(None)
         return raw

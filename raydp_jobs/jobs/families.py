@@ -9,7 +9,7 @@ import lexicast
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import UnavailableError
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.families import Families, FamilyMap
+from lexicast.compression.families import Families, FamilyMap, crosses
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,8 +38,13 @@ def families_of(topics: Sequence[str], config: CompressionConfig, held: Iterable
     """The family of each topic that has one: the announced one that matches it best, else as a sampler would say."""
     announced = FamilyMap()
     for dictionary in held:
-        announced.add(dictionary)
-    learned = Families([name.encode() for name in config.families], opted_out=[name.encode() for name in config.optout])
+        if not crosses(dictionary.family, config.boundary_levels):
+            announced.add(dictionary)
+    learned = Families(
+        [name.encode() for name in config.families],
+        opted_out=[name.encode() for name in config.optout],
+        boundary_levels=config.boundary_levels,
+    )
     names = sorted(topic.encode() for topic in topics)
     for name in names:
         learned.family_of(name)  # a level turns out to vary only after some of its values

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from lexicast.bench.compression.baselines import FixedRate
 from lexicast.bench.compression.femtozip import FemtoZip, Match, tokens, usage
 from lexicast.bench.compression.link_runs import MeasuredCorpus, link_run
-from lexicast.bench.compression.offline_runs import SharedTrainer, simulate, train_now
+from lexicast.bench.compression.offline_runs import BINDING_BYTES, SharedTrainer, simulate, train_now
 from lexicast.bench.compression.without_dictionary import (
     deflate_reduction,
     stream_reduction,
     vcdiff_bytes,
     vcdiff_reduction,
+    xdelta3_program,
 )
 from lexicast.bench.data.corpora import Corpus, of_folder
 from lexicast.bench.tapd import driver as tapd
@@ -71,6 +72,16 @@ class TestPeers:
         messages = readings(1, 200)
         assert deflate_reduction(messages) < vcdiff_reduction(messages) < stream_reduction(messages)
 
+    def test_a_part_stands_for_all(self) -> None:
+        messages = readings(1, 600)
+        assert abs(vcdiff_reduction(messages, measured=100) - vcdiff_reduction(messages)) < 3
+
+    @pytest.mark.skipif(xdelta3_program() is None, reason="xdelta3 is not installed")
+    def test_xdelta3_is_about_what_the_model_of_it_is(self) -> None:
+        messages = readings(1, 100)
+        made = vcdiff_reduction(messages, xdelta3=xdelta3_program())
+        assert abs(made - vcdiff_reduction(messages)) < 10
+
     def test_vcdiff_of_equal_and_of_unrelated_messages(self) -> None:
         assert vcdiff_bytes(b"x" * 5 + b"0123456789" * 3, b"x" * 5 + b"0123456789" * 3) < 15
         assert vcdiff_bytes(b"", b"0123456789") >= 10
@@ -81,13 +92,8 @@ class TestSimulation:
         messages = readings(1, 400)
         run = simulate(messages, FixedRate(5, 100, 150))
         assert [seen for seen, _ in run.dictionaries] == [100, 250, 400]
-        packed = [
-            made.pack(before)
-            for before, made in zip(
-                [None, *(d for _, d in run.dictionaries)], (d for _, d in run.dictionaries), strict=False
-            )
-        ]
-        assert run.dictionary_bytes == sum(map(len, packed))
+        packed = [made.pack() for _, made in run.dictionaries]
+        assert run.dictionary_bytes == sum(map(len, packed)) + BINDING_BYTES * len(packed)
         codec_of = dict(run.dictionaries)
         sent, codec = 0, None
         for seen, message in enumerate(messages):
@@ -107,11 +113,9 @@ class TestSimulation:
 
     def test_a_stride_estimates(self) -> None:
         messages = readings(1, 2_000)
-        whole, part = simulate(messages, Predict(), stream=True), simulate(messages, Predict(), stride=7)
+        whole, part = simulate(messages, Predict()), simulate(messages, Predict(), stride=7)
         assert whole.messages == part.messages
         assert abs(whole.reduction() - part.reduction()) < 2
-        assert whole.stream_reduction() is not None
-        assert part.stream_reduction() is None
 
 
 class TestLinks:
@@ -120,6 +124,15 @@ class TestLinks:
         corpus = MeasuredCorpus(messages, simulate(messages, Predict()).dictionaries)
         for publishers in (1, 10, 100, 1_000, 3_000):
             assert link_run(corpus, publishers).reduction() >= deflate_reduction(messages), publishers
+
+    def test_a_topic_stream_keeps_up_with_a_stream_of_each_subscriber_from_the_first_message_on(self) -> None:
+        for count in (20, 200, 1_500):
+            messages = readings(1, count)
+            corpus = MeasuredCorpus(messages, simulate(messages, Predict()).dictionaries)
+            streamed = link_run(corpus, 1, streams=True)
+            assert streamed.subscriber_bytes <= link_run(corpus, 1).subscriber_bytes
+            # a byte a message is the price of saying that it is a frame
+            assert streamed.subscriber_reduction() > stream_reduction(messages) - 100 * count / streamed.raw_bytes - 1
 
     def test_short_streams_have_no_dictionary_and_pay_nothing(self) -> None:
         messages = readings(1, 300)

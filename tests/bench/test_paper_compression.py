@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.bench.compression.baselines import HISTORIES, MULTIPLIERS, Adaptive, FixedRate, SingleDict
+from lexicast.bench.compression.baselines import (
+    HISTORIES,
+    MULTIPLIERS,
+    Adaptive,
+    AdaptiveReading,
+    FixedRate,
+    SingleDict,
+)
 from lexicast.bench.tapd.publisher_link import PublisherLink
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
@@ -273,6 +281,36 @@ class TestBaselinesSection541:
         assert looks[0][0] == 100
         assert looks[0][2] is not None
         assert [answer for _, _, answer in looks[1:]] == [None] * (len(looks) - 1)
+
+    def test_adaptives_pseudocode_stops_to_grow_and_its_text_does_not(self) -> None:
+        sizes: dict[AdaptiveReading, list[int]] = {}
+        lives: dict[AdaptiveReading, list[int]] = {}
+        for reading in AdaptiveReading:
+            algorithm, now_us = Adaptive(101, reading=reading), 0
+            looks: list[int] = []
+            sizes[reading] = []
+            for message in readings(1, 1) * 100:
+                algorithm.observe(message, now_us)
+                now_us += 10_000
+            for _ in range(12):
+                while (due := algorithm.due()) is None:
+                    now_us += 1_000_000
+                    algorithm.observe(readings(1, 1)[0], now_us)
+                looks.append(now_us)
+                sizes[reading].append(due.candidates[0].size)
+                made = Dictionary(b"f", DEFLATE_PRESET, readings(1, 5)[0]) if algorithm.current is None else None
+                algorithm.adopt(made)
+            lives[reading] = [after - before for before, after in pairwise(looks)]
+        printed, text = sizes[AdaptiveReading.PRINTED], sizes[AdaptiveReading.TEXT]
+        assert printed[:5] == text[:5], "the buffer and the multiplier grow in turn"
+        assert len(set(printed[5:])) == 1
+        assert len(set(text)) > len(set(printed))
+        assert text == sorted(text)
+        lasting = lives[AdaptiveReading.PRINTED]
+        assert max(lasting[1:]) < 1.5 * min(lasting[1:]), "twice what it was when new, each time"
+        growing = lives[AdaptiveReading.TEXT][1:]
+        assert growing == sorted(growing)
+        assert growing[-1] > 50 * growing[0]
 
     def test_adaptive_trains_on_the_newest_70_percent(self) -> None:
         messages = readings(1, 100)

@@ -13,7 +13,7 @@ from lexicast.actors.broker.content.content_fanout import ContentFanout
 from lexicast.actors.mqtt.codec.encode import encode_qos0_run
 from lexicast.actors.mqtt.codec.packets import V311
 from lexicast.bench.srem import driver
-from lexicast.bench.srem.edge import delivery_rates, past_rates, plain_cost, plain_rounds, truth
+from lexicast.bench.srem.edge import delivery_rates, past_rates, plain_cost, plain_rounds, resumptions, truth
 from lexicast.bench.srem.edge.condition_dice import ConditionDice
 from lexicast.cluster.content.predicate import Predicate
 
@@ -26,6 +26,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_rates, "QUICK_FEW", (50,))
     monkeypatch.setattr(delivery_rates, "WIDE_EVENTS", 32)
     monkeypatch.setattr(past_rates, "QUICK_MESSAGES", 200)
+    monkeypatch.setattr(resumptions, "QUICK_MESSAGES", 200)
+    monkeypatch.setattr(resumptions, "QUICK_SUBSCRIPTIONS", 40)
     monkeypatch.setattr(truth, "QUICK_PAIRS", 1_000)
     monkeypatch.setattr(plain_cost, "QUICK_ROUNDS", 1)
     monkeypatch.setattr(plain_cost, "BESIDE", 20)
@@ -46,6 +48,14 @@ def test_the_edge_is_measured(tmp_path: Path) -> None:
     assert figures["content_vs_filtering"] > 1
     shares = [figures[f"content_share_{name}"] for name in ("decoding", "columns", "index", "delivery")]
     assert sum(shares) == pytest.approx(1, abs=0.01)
+
+
+def test_resumptions_are_measured_and_held_against_a_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, told = run(tmp_path, "resumptions")
+    assert (code, told["problems"]) == (0, [])
+    assert told["figures"]["content_resume_us"] > 0
+    monkeypatch.setattr(resumptions.Resumed, "write", lambda self, data: None)
+    assert run(tmp_path, "resumptions")[0] == 1
 
 
 def test_what_is_not_delivered_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

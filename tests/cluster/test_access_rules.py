@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,16 @@ def test_a_file_as_people_write_it() -> None:
         ("ada lovelace", False, DENY, b"a b c", 6),
         ("", True, WRITE, b"d/%u/#", 7),
     ]
+
+
+def test_the_file_that_the_docs_show_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/security.md").read_text(encoding="utf-8")
+    shown = page.partition("## Rules")[2].partition("```text\n")[2].partition("```")[0]
+    found = {user: rights(shown, user, b"plant/meter") for user in ("", "ada", "bob")}
+    assert found == {"": "", "ada": "r", "bob": ""}
+    assert rights(shown, "ada", b"plant/1/state") == "rwh"
+    assert rights(shown, "ada", b"plant/9/state") == ""
+    assert rights(shown, "bob", b"devices/bob/x") == "w"
 
 
 def test_a_lone_word_is_the_topic_whatever_it_is() -> None:

@@ -115,7 +115,7 @@ def test_comments_blanks_and_empty_lines_say_nothing() -> None:
         (f"ada:{SEVEN.replace('$101$', '$0$')}", "iterations"),
         (f"ada:{SEVEN.replace('$101$', '$-1$')}", "iterations"),
         (f"ada:{SEVEN.replace('$101$', f'${ITERATIONS_MAX + 1}$')}", "iterations"),
-        (f"ada:{SEVEN.replace('$101$', '$\u0661$')}", "iterations"),
+        ("ada:" + SEVEN.replace("$101$", "$\u0661$"), "iterations"),
         ("ada:$argon2id$v=16$m=64,t=1,p=1$AAAAAAAAAAA$AAAAAAAA", "v=19"),
         (f"ada:$argon2id$v=19$m={MEMORY_KIB_MAX + 1},t=1,p=1$AAAAAAAAAAA$AAAAAAAA", "KiB"),
         ("ada:$argon2id$v=19$m=64,t=1000,p=1$AAAAAAAAAAA$AAAAAAAA", "passes"),

@@ -102,6 +102,10 @@ def test_what_is_no_record_is_refused(fields: Any) -> None:
             SessionSaved("c", b"u", 1, "b", 2, 3, 4, 5, 6, b"f", b"w", b"p"),
             (9, "c", b"u", 1, "b", 2, 3, 4, 5, 6, b"f", b"w", b"p"),
         ),
+        (
+            SessionSaved("c", b"u", 1, "b", 2, 3, 4, 5, 6, b"f", b"w", b"p", "ada"),
+            (9, "c", b"u", 1, "b", 2, 3, 4, 5, 6, b"f", b"w", b"p", "ada"),
+        ),
         (SessionMoved("c", 1, "b", 2, 3, 4, 5, 6, b"p"), (10, "c", 1, "b", 2, 3, 4, 5, 6, b"p")),
         (Dropped(), (11,)),
         (SessionEnded("c", b"u", 1), (5, "c", b"u", 1)),

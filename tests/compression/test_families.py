@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from lexicast.cluster.errors import TopicError
 from lexicast.cluster.topics.names import check_filter, matches
-from lexicast.compression.codecs import ZSTD
+from lexicast.compression.codecs import FIELDS, ZSTD
 from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.families import LEVELS_MAX, Families, FamilyMap, looks_like_id
+from lexicast.compression.families import LEVELS_MAX, Families, FamilyMap, crosses, looks_like_id
+from lexicast.compression.training import train
 
 LEVEL = st.one_of(
     st.text(st.characters(exclude_characters="/+#\0", exclude_categories=["Cs"]), max_size=6),
@@ -134,6 +135,23 @@ def test_the_newest_dictionary_of_the_most_specific_family_is_found() -> None:
     assert families.family_of(b"z") is None
 
 
+def test_the_newest_dictionary_of_bytes_is_kept_beside_a_field_model() -> None:
+    families = FamilyMap()
+    model = train([b"n=%d" % n for n in range(60)], 8_192, FIELDS, family=b"a", created_us=5)
+    bytes_3, bytes_4, bytes_6 = (announced(b"a", b"%d" % at, created_us=at) for at in (3, 4, 6))
+    assert families.newest_of_bytes(b"a") is None
+    families.add(bytes_3)
+    assert families.newest_of_bytes(b"a") == bytes_3
+    families.add(model)
+    assert (families.newest(b"a"), families.newest_of_bytes(b"a")) == (model, bytes_3)
+    assert not families.add(bytes_4), "older than the model, and newer than what clients without fields have"
+    assert families.newest_of_bytes(b"a") == bytes_4
+    assert not families.add(bytes_3)
+    assert families.newest_of_bytes(b"a") == bytes_4
+    families.add(bytes_6)
+    assert families.newest(b"a") == families.newest_of_bytes(b"a") == bytes_6
+
+
 def test_a_prolonged_dictionary_replaces_itself() -> None:
     families = FamilyMap()
     families.add(announced(b"a", expires_us=50))
@@ -152,3 +170,51 @@ def test_the_map_is_bounded() -> None:
     assert [d.family for d in families.dictionaries()] == [b"f/7", b"f/8", b"f/9"]
     assert families.dictionary_for(b"f/0", 0) is None
     assert len(families._cache) <= 4
+
+
+class TestBoundary:
+    @given(st.lists(TOPIC, max_size=60), st.integers(0, 4))
+    def test_a_family_has_the_first_levels_of_its_topics(self, topics: list[bytes], levels: int) -> None:
+        families = Families(boundary_levels=levels, values_max=2, nodes_max=20)
+        for topic in topics:
+            family = families.family_of(topic)
+            if family is not None:
+                assert family.split(b"/")[:levels] == topic.split(b"/")[:levels]
+                assert not crosses(family, levels)
+                assert matches(family, topic)
+
+    def test_many_tenants_stay_apart_whatever_they_are_called(self) -> None:
+        families = Families(boundary_levels=1)
+        for number in range(1_000):
+            for tenant in (b"tenant-%d" % number, b"%d" % number):
+                assert families.family_of(tenant + b"/devices/%d/state" % number) == tenant + b"/devices/+/state"
+
+    def test_without_it_the_21st_tenant_merges_all(self) -> None:
+        families = Families()
+        found = [families.family_of(b"tenant%s/state" % (b"x" * number)) for number in range(30)]
+        assert found[-1] == b"+/state"
+
+    def test_where_there_is_no_room_a_tenant_has_no_family(self) -> None:
+        families = Families(boundary_levels=1, nodes_max=3)
+        assert families.family_of(b"a/x") == b"a/x"
+        assert families.family_of(b"b/x") == b"b/+"
+        assert families.family_of(b"c/x") is None
+
+    def test_families_given_by_hand_do_not_cross_it(self) -> None:
+        families = Families([b"+/state", b"acme/+"], boundary_levels=1)
+        assert families.family_of(b"acme/state") == b"acme/+"
+        assert families.family_of(b"globex/state") == b"globex/state"
+
+    @pytest.mark.parametrize(
+        ("family", "levels", "over"),
+        [
+            (b"+/x", 1, True),
+            (b"a/+", 1, False),
+            (b"a/+", 2, True),
+            (b"#", 1, True),
+            (b"a/#", 1, False),
+            (b"+/x", 0, False),
+        ],
+    )
+    def test_what_crosses(self, family: bytes, levels: int, over: bool) -> None:
+        assert crosses(family, levels) is over

@@ -14,9 +14,9 @@ from lexicast.compression.accounting import Traffic
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import HistoryReader
-from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Release, Step
-from lexicast.compression.topic_stream import Primed, TopicStream
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, STREAM_TAG, AliasTable, Bindings, Recoder
+from lexicast.compression.session import ClientSession, Deliver, Fail, Fetch, Lost, Release, Step
+from lexicast.compression.streams.topic_stream import TopicStream
+from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, AliasTable, Bindings, Recoder
 
 FAMILY = b"cars/+/speed"
 TOPIC = b"cars/1234/speed"
@@ -258,8 +258,9 @@ def test_any_interleaving_delivers_in_order_the_right_bytes(seed: int) -> None:
 
 def streamed(count: int, dictionary: Dictionary | None = None) -> list[bytes]:
     """Tagged frames of `message(0)` and so on."""
-    stream = TopicStream(Primed(dictionary))
-    return [bytes((STREAM_TAG,)) + stream.encode([message(n)], 1 << 30)[0] for n in range(count)]
+    stream = TopicStream()
+    stream.begin(dictionary)
+    return [stream.encode([message(n)], 1 << 30)[0][0] for n in range(count)]
 
 
 def streaming(**limits: float) -> tuple[ClientSession[int], Broker]:
@@ -299,7 +300,7 @@ def test_frames_wait_in_order_for_the_dictionary_of_their_key_frame() -> None:
     assert session.waiting == 0
 
 
-def test_a_key_frame_that_was_given_up_takes_the_rest_of_its_interval_with_it() -> None:
+def test_a_key_frame_that_was_given_up_takes_the_rest_with_it_and_the_broker_is_told_once() -> None:
     session, broker = streaming(fetch_s=1)
     frames = streamed(3, SHARED)
     for n in range(2):
@@ -307,6 +308,7 @@ def test_a_key_frame_that_was_given_up_takes_the_rest_of_its_interval_with_it() 
     steps = session.tick(2.0)
     assert [step.item for step in steps if isinstance(step, Fail)] == [0, 1]
     assert broker.announce(session, SHARED) == []
+    assert steps.count(Lost(TOPIC)) == 1
     (failed,) = session.incoming(2, TOPIC, frames[2], 3.0)
     assert isinstance(failed, Fail)
     assert "topic stream of 'cars/1234/speed'" in str(failed.error)
@@ -319,12 +321,15 @@ def test_damaged_frames_name_family_and_id_and_a_bomb_is_stopped() -> None:
     broker.announce(session, SHARED)
     frames = streamed(2, SHARED)
     assert session.incoming(0, TOPIC, frames[0], 0.0) == [Deliver(0, message(0))]
-    for wrong in (frames[1][:2], frames[1][:2] + b"\xff\xff", bytes((STREAM_TAG, 77)) + frames[1][2:], frames[0][:9]):
-        (failed,) = session.incoming(1, TOPIC, wrong, 0.0)
+    other = bytes((224 + (frames[1][0] - 223) % 31,))
+    for wrong in (frames[1][:2], frames[1][:2] + b"\xff\xff", other + frames[1][1:]):
+        assert session.incoming(0, TOPIC, frames[0], 0.0) == [Deliver(0, message(0))]
+        failed, lost = session.incoming(1, TOPIC, wrong, 0.0)
         assert isinstance(failed, Fail)
         assert f"family 'cars/+/speed', dictionary {SHARED.id:016x}" in str(failed.error)
-    bomb = TopicStream(Primed()).encode([b"\0" * 100_000], 1)[0]
-    (failed,) = session.incoming(2, TOPIC, bytes((STREAM_TAG,)) + bomb, 0.0)
+        assert lost == Lost(TOPIC)
+    bomb = TopicStream().encode([b"\0" * 100_000], 1)[0][0]
+    failed, *_ = session.incoming(2, TOPIC, bomb, 0.0)
     assert isinstance(failed, Fail)
     assert "more than 1000 bytes" in str(failed.error)
 

@@ -13,6 +13,7 @@ import pytest
 
 from lexicast.actors.broker.encoding import Grant
 from lexicast.actors.broker.matching import cell_reports
+from lexicast.actors.coordinator.matching import asked_blocks
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.fields import FieldReader
@@ -22,7 +23,7 @@ from lexicast.cluster.hpartition.heat import CellLoad, HeatCause, HotCell
 from lexicast.cluster.hpartition.partition import CellId
 from lexicast.cluster.topics.names import matches
 
-from ..support.harness import Cluster, Stream, eventually
+from ..support.harness import GROUPS, Cluster, Stream, eventually
 
 if TYPE_CHECKING:
     from lexicast.actors.broker.server import BrokerServer
@@ -132,6 +133,26 @@ async def test_a_resumed_subscription_gets_what_it_missed(cluster: Cluster) -> N
         again = await subscribed(broker, b"flights/#", where, start)
         assert len(await again.arrived(count)) == count
     assert len((await subscribed(broker, b"flights/#", start=start)).subscriptions) == 1
+
+
+async def test_who_catches_up_takes_nothing_from_who_waits_for_matchers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits lies before the place from which on all comes live: behind that answer it was taken for a repeat."""
+    monkeypatch.setattr(asked_blocks, "ANSWER_S", 0.3)
+    broker = await cluster.start_broker("broker-0")
+    matcher = await cluster.start_matcher()
+    waits = await subscribed(broker, b"flights/#", "delay > 10")
+    late = Stream(broker.engine)
+    late.block()
+    grant = Grant(where=predicate("delay > 15"))
+    await broker.engine.subscriptions.subscribe(late, {b"flights/#": grant}, start=dict.fromkeys(range(GROUPS), 0))
+    await choosing(cluster, 1)
+    monkeypatch.setattr(matcher, "ask", lambda *_: None)  # it says nothing
+    await publish(broker, b"flights/UA", [flight(20)])
+    late.give_room(1 << 60)
+    assert len(await late.arrived(1)) == 1
+    assert len(await waits.arrived(1)) == 1
 
 
 class Passenger:

@@ -45,6 +45,7 @@ from lexicast.actors.mqtt.codec.packets import (
     Will,
 )
 from lexicast.cluster.config.tables import Config
+from lexicast.cluster.security.files import NOTHING_KNOWN, SecurityFiles
 from lexicast.storage.environment.options import StoreOptions
 
 from .harness import STORE, Cluster
@@ -74,7 +75,11 @@ def unique(prefix: str = "t") -> str:
 class Served:
     """A cluster with one coordinator and brokers in a thread of its own."""
 
-    def __init__(self, folder: Path, brokers: int, config: Config, options: StoreOptions) -> None:
+    def __init__(
+        self, folder: Path, brokers: int, config: Config, options: StoreOptions, files: SecurityFiles = NOTHING_KNOWN
+    ) -> None:
+        """`files`: of security, those that `config` names."""
+        self._files = files
         self._options = options
         self._folder = folder
         self._names = [f"broker-{i}" for i in range(brokers)]
@@ -92,6 +97,7 @@ class Served:
     async def _start(self) -> None:
         self.cluster = Cluster(self._folder, config=self._config, options=self._options)
         await self.cluster.start_coordinator()
+        await self.cluster.coordination.give_security(self._files.given(), True)
         for name in self._names:
             await self.cluster.start_broker(name)
         for number in range(self._config.node.matchers):
@@ -122,10 +128,24 @@ class Served:
 
 
 @contextmanager
-def served(brokers: int = 1, options: StoreOptions = STORE, **knobs: Any) -> Iterator[Served]:
-    """A running cluster; `knobs` as for `Config.replaced`."""
+def served(
+    brokers: int = 1,
+    options: StoreOptions = STORE,
+    passwords: bytes | None = None,
+    rules: bytes | None = None,
+    token_keys: bytes | None = None,
+    **knobs: Any,
+) -> Iterator[Served]:
+    """A running cluster; `passwords`, `rules`, `token_keys`: what is in its files of security, None: it has none;
+    `knobs` as for `Config.replaced`."""
+    named = {
+        "security__password_file": passwords,
+        "security__acl_file": rules,
+        "security__jwt_key_file": token_keys,
+    }
+    config = Config().replaced(**{knob: "given" for knob, data in named.items() if data is not None}, **knobs)
     with tempfile.TemporaryDirectory(prefix="lexicast-test-") as folder:
-        running = Served(Path(folder), brokers, Config().replaced(**knobs), options).start()
+        running = Served(Path(folder), brokers, config, options, SecurityFiles(0, passwords, rules, token_keys)).start()
         try:
             yield running
         finally:
@@ -202,13 +222,15 @@ class Raw:
         keep_alive_s: int = 0,
         will: Will | None = None,
         receive_bytes: int = 0,
+        user: str | None = None,
+        password: bytes | None = None,
         **properties: Any,
     ) -> Self:
         """CONNECT, and CONNACK in `connack`. Properties by number: `_17=60` asks for a session expiry of 60 s."""
         client = await cls.open(port, version, receive_bytes)
         found = {int(name[1:]): value for name, value in properties.items()} or None
         client_id = unique() if client_id is None else client_id
-        client.send(Connect(version, client_id, clean, keep_alive_s, will, properties=found))
+        client.send(Connect(version, client_id, clean, keep_alive_s, will, user, password, found))
         client.connack = await client.expect(ConnAck)
         return client
 

@@ -7,11 +7,13 @@ from typing import Final
 RAY: Final = "ray"
 # The files that start a Ray; tests/tidy looks whether these are all.
 RAY_FILES: Final = (
+    "tests/actors/cli/test_certificates_cluster.py",
     "tests/actors/cli/test_cli.py",
     "tests/actors/client/test_ray.py",
     "tests/actors/launch/test_cluster.py",
     "tests/actors/matcher/test_ray.py",
     "tests/actors/sampling/test_ray.py",
+    "tests/attacks/test_strangers.py",
     "tests/bench/test_demo.py",
     "tests/bench/test_demo_where.py",
     "tests/cluster/test_files.py",

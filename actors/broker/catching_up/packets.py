@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN, Block
+from lexicast.compression.opening import Room
 
 from ...mqtt.codec.encode import encode_qos0_run, split_qos_packet, split_qos_run
 from ...mqtt.session import InFlight
@@ -187,8 +188,9 @@ class PagePackets:
             if encoding != RAW:
                 dictionary = columns.row(number).dictionary if encoding >= FIRST_DICTIONARY else None
                 places.setdefault((min(encoding, FIRST_DICTIONARY), dictionary), []).append(at)
+        room = Room(JOINED_BYTES_MAX)  # what has none is looked at by itself
         for (encoding, dictionary), of in places.items():
-            found = self._broker.encoder.decompressed(encoding, dictionary, [payloads[at] for at in of])
+            found = self._broker.encoder.decompressed(encoding, dictionary, [payloads[at] for at in of], room)
             for at, payload in zip(of, found, strict=True):
                 payloads[at] = payload
         return payloads
@@ -245,8 +247,13 @@ class PagePackets:
             raw = self._broker.encoder.decompressed(row.run.encoding, row.dictionary, stored)
             if None in raw:
                 return raw  # a dictionary may come yet
-            self._raw[number] = raw
-            self._opened_bytes += sum([len(payload or b"") for payload in raw]) + RECORD_BYTES
+            size = sum([len(payload or b"") for payload in raw]) + RECORD_BYTES
+            if self._opened_bytes + size > self._page.size_bytes + MADE_BYTES_MAX:
+                self._raw.clear()
+                self._opened_bytes = self._page.size_bytes
+            if size <= MADE_BYTES_MAX:
+                self._raw[number] = raw
+                self._opened_bytes += size
         return raw
 
 

@@ -105,6 +105,11 @@ class PageColumns:
             self.bodies[number],
         )
 
+    def block_rows(self) -> list[int]:
+        """The first row of each block."""
+        of = self._of
+        return [at for at in range(len(of)) if not at or (of[at] is not of[at - 1] and of[at][:2] != of[at - 1][:2])]
+
     def end(self, number: int) -> int:
         """The offset behind a row."""
         return self.offsets[number] + self.runs[number].count

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Protocol
 from lexicast.cluster.blocks import Block
 
 from ...loop.turns import Turns
+from ..content.predicate_table import PredicateTable
 from ..dictionaries.waiting_blocks import WaitingBlocks
 from ..encoding import BlockView, Encoder
 from ..pipelines.pipeline import Pipeline
 from ..subscriber import Subscriber
 from .at_hand import AtHand
 from .block_cache import BlockCache
-from .delivery import PageDelivery, Wanted, given
+from .delivery import Deliveries, Wanted, given
 from .fetching import PageFetching
-from .packets import PacketsCache
 from .pages import Page, PageCache, Stand
 from .returning import ReturningSubscribers
 
@@ -79,16 +79,20 @@ class CatchUpBroker(Protocol):
     def now_us(self) -> int:
         """The wall clock's time."""
 
+    @property
+    def predicates(self) -> PredicateTable:
+        """The conditions of all subscriptions."""
+
 
 class CatchingUp:
     """All subscribers of a broker that lag."""
 
     def __init__(self, broker: CatchUpBroker, cache: BlockCache, waiting: WaitingBlocks, bytes_max: int) -> None:
-        """`bytes_max`: of the pages kept, and as much of what was made of them."""
+        """`bytes_max`: of the pages kept, and three times as much of what was made of them."""
         self._broker = broker
         self._cache = cache
         self._pages = PageCache(bytes_max)
-        self._packets = PacketsCache(broker, bytes_max)
+        self._deliveries = Deliveries(broker, bytes_max)
         self._stands: dict[int, dict[int, Stand]] = {}
         # Groups whose reader can go on.
         self._due: dict[int, None] = {}
@@ -96,9 +100,9 @@ class CatchingUp:
         self._closed = False
         self._fetching = PageFetching(broker, waiting, self._took, self._go_on, self._not_now)
         self._at_hand = at_hand = AtHand(cache, self._pages)
-        self._pages.gone = at_hand.gone
+        self._pages.gone = self._gone
         self._returning = ReturningSubscribers(
-            broker, at_hand, self._packets, self._fetching.need, self._join_all, bytes_max // AT_ONCE_SHARE
+            broker, at_hand, self._deliveries, self._fetching.need, self._join_all, bytes_max // AT_ONCE_SHARE
         )
 
     @property
@@ -136,7 +140,7 @@ class CatchingUp:
             if blocks is None:
                 continue
             for block in blocks:
-                if not subscriber.take(block):
+                if not self._deliveries.give_block(block, subscriber):
                     subscriber.yield_turn(group)
                     return
             subscriber.caught_up(group)
@@ -254,7 +258,7 @@ class CatchingUp:
             subscriber.lagging[group] = offset
         version = stand.version
         self._advance(stand, stands, page.end, group)
-        making = PageDelivery(self._broker, page, self._packets.of(page))
+        making = self._deliveries.of(page)
         for subscriber, wanted in wanting.items():
             # Unless it has left meanwhile, or subscribed to something else.
             if subscriber.riding.get(group) is apart:
@@ -314,6 +318,10 @@ class CatchingUp:
         return found
 
     # -- pages come
+
+    def _gone(self, page: Page) -> None:
+        self._at_hand.gone(page)
+        self._deliveries.gone(page)
 
     def _took(self, page: Page) -> None:
         if page.end > page.start:

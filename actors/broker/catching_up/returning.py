@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...loop import turns as turns_of
 from ...loop.turns import Turns
-from ..encoding import BlockView, Encoder
 from .at_hand import AtHand
-from .delivery import PageDelivery, Wanted, given
-from .packets import PacketsCache
+from .delivery import Deliveries, Wanted, given
 from .pages import Page, Stand
 
 if TYPE_CHECKING:
-    from lexicast.cluster.blocks import Block
-
     from ..subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -38,17 +34,8 @@ TOO_LONG_S = 30.0
 class ReturningBroker(Protocol):
     """What is needed of the engine."""
 
-    encoder: Encoder
-
     def version_of(self, subscriber: Subscriber) -> int:
         """By which version of the broker's interest all its filters were registered."""
-
-    def view(self, block: Block) -> BlockView:
-        """A view of a block, now."""
-
-    @property
-    def now_us(self) -> int:
-        """The wall clock's time."""
 
 
 class ReturningSubscribers:
@@ -62,14 +49,14 @@ class ReturningSubscribers:
         self,
         broker: ReturningBroker,
         at_hand: AtHand,
-        packets: PacketsCache,
+        deliveries: Deliveries,
         need: Callable[[int, Stand], None],
         give_up: Callable[[Subscriber], None],
         bytes_max: int,
     ) -> None:
         self._broker = broker
         self._at_hand = at_hand
-        self._packets = packets
+        self._deliveries = deliveries
         self._need = need
         self._give_up = give_up
         self._bytes_max = bytes_max
@@ -122,6 +109,7 @@ class ReturningSubscribers:
     def step(self, turns: Turns) -> None:
         """Serve those that are due, as far as this turn goes; have fetched what they lack."""
         at_hand = self._at_hand
+        self._deliveries.begin_turn()
         while self._due:
             subscriber = next(iter(self._due))
             del self._due[subscriber]
@@ -164,16 +152,13 @@ class ReturningSubscribers:
     def _give(self, subscriber: Subscriber, wanted: dict[int, list[tuple[Page, Wanted]]], turns: Turns) -> bool:
         for group, pages in wanted.items():
             for page, of_page in pages:
-                if not self._given(page, subscriber, of_page):
+                if not given(self._deliveries.in_turn(page), page, subscriber, of_page):
                     return True  # it comes again when nothing is in its way
                 subscriber.lagging[group] = page.end
                 if turns.over:
                     return False
             subscriber.caught_up(group)
         return True
-
-    def _given(self, page: Page, subscriber: Subscriber, wanted: Wanted) -> bool:
-        return given(PageDelivery(self._broker, page, self._packets.of(page)), page, subscriber, wanted)
 
     # -- waited for
 

@@ -17,6 +17,7 @@ from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
 from ..encoding import BlockView, Encoder, Grant, Kind
 from ..granted_filters import join_grants
+from ..security.rights import Rights
 from ..subscriber import Subscriber
 from .choosing import Pick, choice_of
 from .giving import Cohort, Giving
@@ -69,10 +70,12 @@ class FilterSubscriptions:
 
 
 class ContentFanout:
-    """See the module's docstring. `topics_max`: of so many topics it is known which filters match."""
+    """See the module's docstring. `topics_max`: of so many topics it is known which filters match; `rights`: nobody
+    gets what it may not read, whatever its conditions."""
 
-    def __init__(self, predicates: PredicateTable, topics_max: int) -> None:
-        self._predicates = predicates
+    def __init__(self, predicates: PredicateTable, topics_max: int, rights: Rights | None = None) -> None:
+        self._rights = rights
+        self.predicates = predicates
         self._topics_max = topics_max
         self._of_filters: dict[bytes, FilterSubscriptions] = {}
         self._granted: dict[Subscriber, dict[bytes, Grant]] = {}
@@ -93,7 +96,7 @@ class ContentFanout:
 
     def insert(self, wanted: Mapping[bytes, Grant], subscriber: Subscriber) -> None:
         """Subscribe, or replace the grants."""
-        predicates, granted = self._predicates, self._granted.setdefault(subscriber, {})
+        predicates, granted = self.predicates, self._granted.setdefault(subscriber, {})
         for name, grant in wanted.items():
             before = granted.get(name)
             of_filter = self._of_filters.get(name)
@@ -121,9 +124,9 @@ class ContentFanout:
             if grant is None:
                 continue
             of_filter = self._of_filters[name]
-            of_filter.drop(subscriber, grant, self._predicates.number(grant.where))
+            of_filter.drop(subscriber, grant, self.predicates.number(grant.where))
             if grant.where is not None:
-                self._predicates.release(grant.where)
+                self.predicates.release(grant.where)
             if not of_filter.cohorts:
                 del self._of_filters[name]
                 self._trie.remove(name, of_filter)
@@ -138,7 +141,7 @@ class ContentFanout:
             "matched_records": self.matched,
             "skipped_records": self.skipped,
             "us_a_record": round(1e6 * self._looked_s / max(1, self.matched + self.skipped), 2),
-            **self._predicates.status(),
+            **self.predicates.status(),
         }
 
     def _forget_topics(self, changed: bytes) -> None:
@@ -182,23 +185,44 @@ class ContentFanout:
             return 0
         hits = self._hits(view, encoder, concerned)
         giving = Giving(view, encoder)
+        hidden = self._hidden(view, encoder, hits) if self._rights is not None and self._rights.restricted else {}
         several: dict[Subscriber, list[Cohort]] = {}
         sent = 0
         for cohort, records in hits.items():
             alone = list[Subscriber]()
             for subscriber, filters in cohort.members.items():
-                if len(filters) == 1:
+                if len(filters) == 1 and subscriber not in hidden:
                     alone.append(subscriber)
                 else:
                     several.setdefault(subscriber, []).append(cohort)
             if alone:
                 sent += giving.of_one(cohort, records, alone)
-        shares: dict[tuple[Cohort, ...], list[Subscriber]] = {}
+        shares: dict[tuple[tuple[Cohort, ...], frozenset[int]], list[Subscriber]] = {}
         for subscriber, cohorts in several.items():
-            shares.setdefault(tuple(cohorts), []).append(subscriber)
-        for together, subscribers in shares.items():
-            sent += giving.of_several(_picks(together, hits), subscribers)
+            shares.setdefault((tuple(cohorts), hidden.get(subscriber, _NO_RECORDS)), []).append(subscriber)
+        for (together, left_out), subscribers in shares.items():
+            picks = [pick for pick in _picks(together, hits) if pick[0] not in left_out]
+            if picks:
+                sent += giving.of_several(picks, subscribers)
         return sent
+
+    @staticmethod
+    def _hidden(
+        view: BlockView, encoder: Encoder, hits: Mapping[Cohort, Sequence[int]]
+    ) -> dict[Subscriber, frozenset[int]]:
+        """The records that subscribers may not read, of those who may not read all that their conditions hold for."""
+        topics, runs = view.block.meta.topics, choice_of(view, encoder).runs
+        hidden: dict[Subscriber, frozenset[int]] = {}
+        for cohort, records in hits.items():
+            by_topic: dict[int, list[int]] = {}
+            for number in records:
+                by_topic.setdefault(runs[number].topic, []).append(number)
+            for subscriber in cohort.members:
+                rights = subscriber.rights
+                for topic, of_topic in by_topic.items():
+                    if rights is not None and not rights.may_read(topics[topic]):
+                        hidden[subscriber] = hidden.get(subscriber, _NO_RECORDS).union(of_topic)
+        return hidden
 
     def _hits(
         self, view: BlockView, encoder: Encoder, concerned: Sequence[tuple[FilterSubscriptions, ...]]
@@ -230,12 +254,13 @@ class ContentFanout:
         choice = choice_of(view, encoder)
         if sum([len(each.cohorts) for each in filters]) <= ASKED_MAX:
             some = {number: predicate for each in filters for number, predicate in each.conditions.items()}
-            return self._predicates.holding_of(choice, asked, some)
+            return self.predicates.holding_of(choice, asked, some)
         residual = {number: predicate for each in filters for number, predicate in each.residual.items()}
-        return self._predicates.holding(choice, asked, residual)
+        return self.predicates.holding(choice, asked, residual)
 
 
 _NONE: dict[tuple[Kind, Grant], Cohort] = {}
+_NO_RECORDS: frozenset[int] = frozenset()
 
 
 def _picks(cohorts: Sequence[Cohort], hits: Mapping[Cohort, Sequence[int]]) -> list[Pick]:

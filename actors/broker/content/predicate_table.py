@@ -19,11 +19,13 @@ from typing import Any, Final, Protocol
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.extraction import columns_of
 from lexicast.cluster.content.fields import FieldCounts, FieldReader
-from lexicast.cluster.content.index.predicate_index import PredicateIndex
+from lexicast.cluster.content.index.predicate_index import BoxMatches, PredicateIndex
 from lexicast.cluster.content.nodes import Name
 from lexicast.cluster.content.normal_form import boxes_of
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import LimitError, UsageError
+
+from .index_answers import IndexAnswers
 
 PREDICATES_MAX: Final = 2_000_000
 RESIDUAL_MAX: Final = 1_000
@@ -154,11 +156,33 @@ class PredicateTable:
     # -- asked
 
     @property
+    def names(self) -> frozenset[Name]:
+        """The names of all conditions."""
+        return frozenset(self._names)
+
+    @property
     def reader(self) -> FieldReader:
         """What reads the fields that all conditions need; made anew when one needs more."""
         if self._reader is None:
             self._reader = FieldReader(self._names, self._counts)
         return self._reader
+
+    def indexed(self, predicate: Predicate) -> int:
+        """The number of a condition, as `answers` know it; 0 for one that no index helps, or that is not held here."""
+        number = self._numbers.get(predicate, 0)
+        return 0 if number in self._residual else number
+
+    def is_inexact(self, number: int) -> bool:
+        """Whether a condition has to be asked itself where its boxes hold."""
+        return number in self._inexact
+
+    def answers(self, asked: Sequence[ContentRecord]) -> IndexAnswers:
+        """What the index says of records, of all conditions at once. Their reader knows `names`."""
+        return IndexAnswers(self._matches(asked), self._last_number, len(self._index))
+
+    def _matches(self, asked: Sequence[ContentRecord]) -> BoxMatches:
+        columns = tuple(self._index.columns)
+        return self._index.match(columns_of(asked, columns), columns)
 
     def holding_of(
         self, records: Records, numbers: Iterable[int], some: Mapping[int, Predicate]
@@ -178,8 +202,7 @@ class PredicateTable:
         """All that hold, of those that no index helps only these; by the number of the publication."""
         inexact, every = self._inexact, records.records(self.reader)
         asked = every if len(numbers) == len(every) else [every[number] for number in numbers]
-        columns = tuple(self._index.columns)
-        matches = self._index.match(columns_of(asked, columns), columns)
+        matches = self._matches(asked)
         found: dict[int, list[int]] = {}
         for event, condition in zip(matches.events.tolist(), matches.keys.tolist(), strict=True):
             if condition not in inexact or inexact[condition].matches(asked[event]):

@@ -4,7 +4,7 @@ dictionaries than the publisher's, or none."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, STREAMED, Block, Run, pack_meta
 from lexicast.compression.link_dictionaries import NONE
@@ -12,17 +12,18 @@ from lexicast.compression.link_dictionaries import NONE
 from .tagging import Instead, SentBytes, SentRuns, Tagging, ViewedBlock, instead_of
 
 
-def with_frames(view: ViewedBlock, streamed: Collection[int], key_dictionaries: Iterable[int]) -> Block:
-    """The block for a Python client's link with frames of the topics `streamed` (STREAMED, see `cluster.blocks`)."""
+def with_frames(view: ViewedBlock, streamed: Collection[int], joined: Collection[int]) -> Block:
+    """The block for a Python client's link with frames of the topics `streamed` (STREAMED, see `cluster.blocks`); the
+    past comes along of those that are `joined` too."""
     block, meta = view.block, view.block.meta
     # What the runs that stay need, and what key frames do; each id is 9 bytes on the link.
-    named = dict.fromkeys([STREAMED, *key_dictionaries])
+    named = dict.fromkeys([STREAMED, *[each.id for each in view.dictionaries(streamed)]])
     runs, payloads, at = [], list(view.stored()), 0
     for index, run in enumerate(meta.runs):
         end = at + run.count
         id = meta.dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
         if run.topic in streamed and index in view.frames:
-            payloads[at:end], id = view.frames[index], STREAMED
+            payloads[at:end], id = view.frames_of(index, run.topic in joined), STREAMED
         if id is not None:
             named[id] = None
             run = run._replace(encoding=FIRST_DICTIONARY + list(named).index(id))
@@ -60,10 +61,13 @@ def _encoded(block: Block, runs: Sequence[Run], dictionaries: Sequence[int], pay
     return Block(*fields, lengths, b"".join(payloads), made)
 
 
-def sent_on_link(block: Block, tagging: Tagging) -> SentBytes:
-    """What a Python client's link carries of a block; frames are not counted."""
+def sent_on_link(block: Block, view: ViewedBlock, streamed: Collection[int], tagging: Tagging) -> SentBytes:
+    """What a Python client's link carries of a block, which has frames of the topics `streamed` of what is viewed."""
     meta, lengths = block.meta, memoryview(block.lengths).cast("I")
     sent = SentRuns()
+    for index, run in enumerate(view.block.meta.runs):
+        if run.topic in streamed and index in view.frames:
+            view.add_frames(sent, index)
     at = 0
     for run in meta.runs:
         size = sum(lengths[at : at + run.count])

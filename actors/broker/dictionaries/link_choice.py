@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import mypyc_attr
 
 from lexicast.compression.codecs import FIELDS
-from lexicast.compression.link_dictionaries import NONE, FamilySavings, LinkDictionaries, LinkTotals, threshold_of
+from lexicast.compression.link_dictionaries import (
+    BYTES_STREAM,
+    NONE,
+    FamilySavings,
+    LinkDictionaries,
+    LinkTotals,
+    threshold_of,
+)
 from lexicast.compression.wire import Introductions
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from lexicast.compression.wire import Recoder
 
     from ..encoding import EncodedBlock
+    from ..security.rights import ClientRights
     from .keeper import DictionaryKeeper
     from .tagging import Instead, SentBytes
 
@@ -42,16 +50,20 @@ class DictionaryLinks:
         self.published = FamilySavings()
         self._ended = LinkTotals()
 
-    def allows(self, client_id: str, family: bytes) -> bool:
-        """Whether a client's link may have dictionaries of a family: they hold pieces of its messages.
+    @staticmethod
+    def allows(rights: ClientRights | None, family: bytes, publishes: bool) -> bool:
+        """Whether a client's link may have dictionaries of a family, because of what it gets, or of what it publishes:
+        they hold pieces of its messages, so only where it may read, or publish to, all of the family.
 
-        The one place that says so. There are no read permissions yet, so everybody may.
+        The one place that says so. `rights` None: of a Python client, which may everything.
         """
-        return True
+        return rights is None or rights.may_have_dictionaries(family, publishes)
 
-    def connection(self, client_id: str, send: Callable[[Dictionary], None]) -> ConnectionDictionaries:
-        """A client has connected; `send` sends it a dictionary that it lacks."""
-        return ConnectionDictionaries(self, client_id, send)
+    def connection(
+        self, client_id: str, send: Callable[[Dictionary], None], rights: ClientRights | None = None
+    ) -> ConnectionDictionaries:
+        """A client has connected; `send` sends it a dictionary that it lacks; `rights`: see `allows`."""
+        return ConnectionDictionaries(self, client_id, send, rights)
 
     def ended(self, link: LinkDictionaries) -> None:
         """The client has gone; what its link got, paid and saved counts on."""
@@ -69,20 +81,38 @@ class DictionaryLinks:
 class ConnectionDictionaries:
     """One connection's: what it has (`introductions`), what it earned (`link`), and which form of a block it takes.
 
-    `reads_history`: what it publishes may be compressed against its own past. `reads_fields`: it knows field models, as
-    Python clients that ask for their link's dictionaries do; who does not is never sent one. `complete`: a set of
+    `reads_history`: what it publishes may be compressed against its own past; `reads_batches`: may come as batches.
+    `reads_fields`: it knows field models, as Python clients that ask for their link's dictionaries do; who does not is
+    never sent one, but the family's newest dictionary of bytes. `complete`: a set of
     dictionaries as the last block named it, of which none was lacking; blocks name the same again and again.
     """
 
-    __slots__ = ("_client_id", "_links", "_send", "complete", "introductions", "link", "reads_fields", "reads_history")
+    __slots__ = (
+        "_links",
+        "_rights",
+        "_send",
+        "complete",
+        "introductions",
+        "link",
+        "reads_batches",
+        "reads_fields",
+        "reads_history",
+    )
 
-    def __init__(self, links: DictionaryLinks, client_id: str, send: Callable[[Dictionary], None]) -> None:
+    def __init__(
+        self,
+        links: DictionaryLinks,
+        client_id: str,
+        send: Callable[[Dictionary], None],
+        rights: ClientRights | None = None,
+    ) -> None:
         self._links = links
-        self._client_id = client_id
+        self._rights = rights
         self._send = send
         self.link = LinkDictionaries(threshold_of(client_id))
         self.introductions = Introductions()
         self.reads_history = False
+        self.reads_batches = False
         self.reads_fields = True
         self.complete: tuple[int, ...] = ()
 
@@ -125,17 +155,22 @@ class ConnectionDictionaries:
     def _held(self, dictionary: Dictionary) -> int:
         return self.link.held(dictionary.family)
 
-    def gets(self, dictionary: Dictionary) -> bool:
-        """Whether it has this dictionary, which a topic stream begins with, or gets it now."""
-        return self.introductions.knows(dictionary.id) or self._used(dictionary) == dictionary.id
+    def gets(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        """Whether it has this dictionary, which a topic stream begins with, or gets it now. `instead_of_bytes`: it
+        follows a stream that needs none."""
+        if self.introductions.knows(dictionary.id):
+            return True
+        return self._used(dictionary, instead_of_bytes) == dictionary.id
 
-    def _used(self, dictionary: Dictionary) -> int:
+    def _used(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> int:
         """What its family's payloads are compressed with towards this link: perhaps a dictionary that it gets now."""
         links, family = self._links, dictionary.family
-        newest = links.keeper.families.newest(family) or dictionary
+        families = links.keeper.families
+        newest = (families.newest(family) or dictionary) if self.reads_fields else families.newest_of_bytes(family)
         held = self.link.held(family)
-        if held != newest.id:
-            self._offer(newest, links.delivered.share(newest.id, held))
+        if newest is not None and held != newest.id:
+            before = BYTES_STREAM if instead_of_bytes else held
+            self._offer(newest, links.delivered.share(newest.id, before), False, instead_of_bytes)
         return self.link.held(family)
 
     def account(self, sent: SentBytes) -> None:
@@ -166,7 +201,7 @@ class ConnectionDictionaries:
         if used != NONE:
             link.saved_bytes += links.published.saved_bytes(used, sizes)
             self.named(used)
-        newest = links.keeper.newest(topic)
+        newest = links.keeper.newest(topic) if self.reads_fields else links.keeper.newest_of_bytes(topic)
         if newest is None:
             link.unclaimed_bytes += sizes if used == NONE else 0
             return
@@ -180,7 +215,7 @@ class ConnectionDictionaries:
         if links.published.wants(newest.id, used):
             with_newest = len(links.recoder.encode(raw(payloads[0]), newest).data)
             links.published.note(newest.id, used, 1, sizes // count, 1 + with_newest)
-        self._offer(newest, links.published.share(newest.id, used))
+        self._offer(newest, links.published.share(newest.id, used), True)
 
     def fetched(self, dictionary: Dictionary) -> None:
         """The client has asked for a dictionary that it needs, and is sent it."""
@@ -194,14 +229,16 @@ class ConnectionDictionaries:
             if dictionary is not None:
                 self.link.found(dictionary.family, id)
 
-    def _offer(self, newest: Dictionary, share: float) -> None:
+    def _offer(self, newest: Dictionary, share: float, publishes: bool, of_unclaimed: bool = False) -> None:
         """Send a family's newest dictionary if that is due."""
         link, links = self.link, self._links
-        if newest.codec == FIELDS and not self.reads_fields:
+        if (newest.codec == FIELDS and not self.reads_fields) or links.keeper.crosses(newest.family):
             return
         cost = len(newest.pack()) + BINDING_BYTES
         if self.introductions.knows(newest.id):
             link.found(newest.family, newest.id)
-        elif link.is_due(newest.family, newest.id, cost, share) and links.allows(self._client_id, newest.family):
-            link.take(newest.family, newest.id, cost, share)
+        elif link.is_due(newest.family, newest.id, cost, share, of_unclaimed) and links.allows(
+            self._rights, newest.family, publishes
+        ):
+            link.take(newest.family, newest.id, cost, share, of_unclaimed)
             self._send(newest)

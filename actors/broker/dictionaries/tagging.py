@@ -6,7 +6,7 @@ replaced (`Instead`), for links that do not have them; so brokers recode at the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, RAW, Block, Run
@@ -44,6 +44,15 @@ class ViewedBlock(Protocol):
 
     def tagged(self, tagging: Tagging) -> TaggedBlock:
         """The payloads in their first form."""
+
+    def frames_of(self, index: int, is_joined: bool) -> list[bytes]:
+        """A run's frames."""
+
+    def add_frames(self, sent: SentRuns, index: int) -> None:
+        """A run's frames were sent to a link."""
+
+    def dictionaries(self, streamed: Collection[int]) -> tuple[Dictionary, ...]:
+        """What the frames of these topics refer to."""
 
 
 class TaggedRun(NamedTuple):
@@ -131,6 +140,7 @@ class Tagging(NamedTuple):
     newest: NewestDictionary
     opted_out: IsOptedOut
     savings: FamilySavings
+    newest_of_bytes: NewestDictionary
 
     def block(self, view: ViewedBlock, instead: Instead) -> TaggedBlock:
         """A block's payloads in one form."""
@@ -207,21 +217,25 @@ class Tagging(NamedTuple):
         """A run's payloads took so many bytes with the dictionary `held`: would they take fewer with the newest?"""
         meta = view.block.meta
         run = meta.runs[index]
-        newest = self.newest(meta.topics[run.topic])
+        topic = meta.topics[run.topic]
+        newest = self.newest(topic)
         if newest is None or newest.id == held:
             return
+        of_bytes = self.newest_of_bytes(topic)
+        if of_bytes is not None and of_bytes.id not in (newest.id, held) and self.savings.wants(of_bytes.id, held):
+            self._note_tried(view, index, of_bytes, held, sent_bytes)
         first = view.tagged(self)
-        if index in view.frames:
-            # It is the dictionary that keeps the link out of its topic's stream.
-            frames = view.frames[index]
-            self.savings.note(newest.id, held, run.count, sent_bytes, len(frames) + sum(map(len, frames)))
-        elif first.used[index] == newest.id:
+        if first.used[index] == newest.id:
             with_newest = first.with_bytes[index] + first.plain_bytes[index]
             self.savings.note(newest.id, held, run.count, sent_bytes, with_newest)
         elif self.savings.wants(newest.id, held):
-            raw = [payload for payload in view.raw_runs(self.recoder, [index]) if payload is not None]
-            sizes = [1 + len(self.recoder.encode(payload, newest).data) for payload in raw]
-            self.savings.note(newest.id, held, len(raw), sent_bytes, sum(sizes))
+            self._note_tried(view, index, newest, held, sent_bytes)
+
+    def _note_tried(self, view: ViewedBlock, index: int, dictionary: Dictionary, held: int, sent_bytes: int) -> None:
+        """Encode a run's payloads to know what they would take."""
+        raw = [payload for payload in view.raw_runs(self.recoder, [index]) if payload is not None]
+        sizes = [1 + len(self.recoder.encode(payload, dictionary).data) for payload in raw]
+        self.savings.note(dictionary.id, held, len(raw), sent_bytes, sum(sizes))
 
     def recoded(self, run: Run, raw: Sequence[bytes | None], other: int) -> tuple[Run, list[bytes], int]:
         """A run for a Python client's link with another dictionary, or none: (the run, its payloads, the dictionary).

@@ -47,9 +47,10 @@ class ChoosingFilters:
         self._leaving: Counter[bytes] = Counter()
         # What coordinators know to choose; what they have been told chooses no more, and have not answered; what may
         # have changed since.
-        self._chosen: set[bytes] = set()
+        # In the order in which they came: what is told must not depend on hashes.
+        self._chosen: dict[bytes, None] = {}
         self._ending: Counter[bytes] = Counter()
-        self._unsettled: set[bytes] = set()
+        self._unsettled: dict[bytes, None] = {}
         # Up to which number coordinators have been told, and have answered.
         self._answered = 0
         self._samples = 0
@@ -90,7 +91,8 @@ class ChoosingFilters:
         if not plain and (not known or number <= self._answered):
             return
         self._told.tell()
-        self._chosen.difference_update(plain)
+        for name in plain:
+            self._chosen.pop(name, None)
         self._ending.update(plain)
         telling = asyncio.get_running_loop().create_task(self._choose(plain, number))
         self._tellings.add(telling)
@@ -148,7 +150,7 @@ class ChoosingFilters:
                     self._samples -= 1
                 self._drop(subscriber, name)
             if name not in self._filters:
-                self._chosen.discard(name)
+                self._chosen.pop(name, None)
             self._may_change(name)
 
     def _drop(self, subscriber: Subscriber, name: bytes) -> None:
@@ -166,14 +168,14 @@ class ChoosingFilters:
     # -- told to coordinators
 
     def _may_change(self, name: bytes) -> None:
-        self._unsettled.add(name)
+        self._unsettled[name] = None
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_later(SETTLES_S, self._settle)
 
     def _settle(self) -> None:
         """Tell coordinators of filters that choose by now."""
         self._settling = None
-        unsettled, self._unsettled = self._unsettled, set()
+        unsettled, self._unsettled = self._unsettled, {}
         fresh = []
         for name in unsettled:
             if name in self._chosen or not self._all_choose(name):
@@ -184,7 +186,7 @@ class ChoosingFilters:
                 self._may_change(name)
         if fresh:
             self._told.tell()
-            self._chosen.update(fresh)
+            self._chosen.update(dict.fromkeys(fresh))
             for pipeline in self._pipelines():
                 self._tell(pipeline, fresh, ())
 

@@ -7,12 +7,15 @@ from typing import Any
 from lexicast.cluster.blocks import U32, Meta, unpack_meta
 from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.protocol.messages import check_entry_columns
+from lexicast.cluster.protocol.messages import WireEntry, check_entry_columns
 from lexicast.cluster.topics.names import check_topic
+from lexicast.compression.batches import unpack_columns
 
 from ..pipelines.entries import SealedEntry
 
 TOPICS_CHECKED_MAX = 100_000
+# Of an entry's columns without its last payload: what clients put into a message is half of it.
+UNPACKED_BYTES_MAX = 2 * 1024 * 1024
 
 
 class EntryChecks:
@@ -38,6 +41,12 @@ class EntryChecks:
             raise PeerError(f"a payload of {largest} bytes: at most {self._payload_bytes_max} are allowed")
         size = len(meta) + len(lengths) + len(body)
         return SealedEntry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // U32, parsed
+
+    def unpacked(self, wire: Any) -> WireEntry:
+        """An entry of a PACKED message as one of a PUBLISH. Raises PeerError, DictionaryError."""
+        check_entry_columns(wire)
+        group, meta, head, packed = wire
+        return group, meta, *unpack_columns(head, packed, UNPACKED_BYTES_MAX + self._payload_bytes_max)
 
     def _check_topic(self, topic: bytes, group: int) -> None:
         """Raises PeerError unless `topic` is one and belongs to `group`."""

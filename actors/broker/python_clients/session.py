@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, Meta
 from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError, UsageError
-from lexicast.cluster.protocol.messages import ACK, DICTIONARY, PUBLISH, REQUEST
+from lexicast.cluster.protocol.messages import ACK, DICTIONARY, PACKED, PUBLISH, REQUEST
 from lexicast.cluster.protocol.requests import CLIENT, LINK_DICTIONARIES
 from lexicast.cluster.protocol.shapes import check_request
 from lexicast.compression.dictionary import Dictionary
@@ -108,6 +108,8 @@ class PythonClientSession:
             return
         if message[0] == PUBLISH:
             self._publish(message[1], message[2])
+        elif message[0] == PACKED:
+            self._publish(message[1], message[2], is_packed=True)
         elif message[0] == REQUEST:
             work = self.requests.get(message[2])
             if work is None:
@@ -138,7 +140,7 @@ class PythonClientSession:
 
     # -- publishing
 
-    def _publish(self, tag: int, wires: Any) -> None:
+    def _publish(self, tag: int, wires: Any, is_packed: bool = False) -> None:
         results: list[Any] = [None] * len(wires)
         left = len(wires)
 
@@ -153,11 +155,13 @@ class PythonClientSession:
             self._link.send((ACK, tag, ()))
         for index, wire in enumerate(wires):
             try:
+                if is_packed:
+                    wire = self._checks.unpacked(wire)
                 entry, count, meta = self._checks.entry(wire)
                 entry.done.append(partial(done, index))
                 pipeline = self._coordinators.forward(entry, count)
                 self.published_records += count
-                if self.streams.dictionaries is not None:
+                if self.streams.dictionaries is not None and not is_packed:  # a batch needs no dictionary
                     self._account(self.streams.dictionaries, meta, wire)
             except LexicastError as error:
                 # Also what breaks the rules: its client would send it again on the next link, for ever.

@@ -15,6 +15,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.protocol.messages import DELIVER
 from lexicast.cluster.topics.names import matches
+from lexicast.compression.wire import STREAMS_VERSION
 from lexicast.storage.log.block_cuts import only_topic
 
 from ...link.link import Link
@@ -69,8 +70,11 @@ class LinkStream(Subscriber):
             encoded = self._dictionaries.form(encoded)
         self.write(encoded.data)
 
-    def gets_dictionary(self, dictionary: Dictionary) -> bool:
-        return self._dictionaries is None or self._dictionaries.gets(dictionary)
+    def gets_dictionary(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
+        return self._dictionaries is None or self._dictionaries.gets(dictionary, instead_of_bytes)
+
+    def has_dictionary(self, dictionary: int) -> bool:
+        return self._dictionaries is None or self._dictionaries.introductions.knows(dictionary)
 
 
 class MemberStream(LinkStream):
@@ -187,7 +191,7 @@ class ClientStreams:
     def _stream(self, number: int, options: dict[str, Any]) -> LinkStream | SampleStream:
         records_per_s = options.get("sample_records_per_s")
         if records_per_s is None:
-            streams = options.get("streams") is True and self._engine.streamer is not None
+            streams = options.get("streams") == STREAMS_VERSION and self._engine.streamer is not None
             drops = options.get("slow") == "drop"
             return LinkStream(self._subscriptions, self, number, drops, streams, self.dictionaries)
         if not isinstance(records_per_s, int) or records_per_s < 1:

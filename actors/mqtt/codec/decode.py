@@ -70,6 +70,7 @@ RETURN_CODES = {0: 0x00, 1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
 _ACK_REASONS = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
 _RELEASE_REASONS = frozenset((0x00, 0x92))
 _SUBACK_REASONS = frozenset((0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
+_SUBACK_CODES = frozenset((0x00, 0x01, 0x02, 0x80))  # 3.1.1 [MQTT-3.9.3-2]
 _UNSUBACK_REASONS = frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
 _AUTH_REASONS = frozenset((0x00, 0x18, 0x19))
 _DISCONNECT_FROM_CLIENT = frozenset(
@@ -331,7 +332,8 @@ def _reason_list(body: Body, allowed: frozenset[int], packet: str) -> list[int]:
 def _decode_suback(body: Body, version: int) -> SubAck:
     packet_id = _packet_id(body, "SUBACK")
     properties = read_properties(body, SUBACK) if version == V5 else None
-    return SubAck(packet_id, _reason_list(body, _SUBACK_REASONS, "SUBACK"), properties)
+    allowed = _SUBACK_REASONS if version == V5 else _SUBACK_CODES
+    return SubAck(packet_id, _reason_list(body, allowed, "SUBACK"), properties)
 
 
 def _decode_unsuback(body: Body, version: int) -> UnsubAck:

@@ -52,6 +52,10 @@ from .wire import Body, decode_text, malformed
 # A fixed header and a packet id fit into anything; below this not even a CONNECT would.
 PACKET_BYTES_MIN: Final = 128
 
+# Room for a will's largest payload, and for 64 KiB beside it: who is not known yet is not read further, so that all of
+# `mqtt.connections_max` hold 2.3 GB at most, and not 18.
+CONNECT_BYTES_MAX: Final = 128 * 1024
+
 # Packets cut by one struct call, and how many of one length have to come first: an attempt that fails costs about
 # 1 us, so that it must not be made at every second packet.
 BLOCK: Final = 16
@@ -120,12 +124,14 @@ class PacketReader:
 
     `from_client` says whose packets come: a broker reads a client's (the first must be CONNECT, which sets `version`,
     also when the rest of it is wrong), a client reads a server's and states the `version` itself.
-    `packet_bytes_max` bounds a whole packet, header included. `topic_alias_max` is what this side announced.
+    `packet_bytes_max` bounds a whole packet, header included, and CONNECT_BYTES_MAX the first one of a client.
+    `topic_alias_max` is what this side announced.
     Raises UsageError for a `packet_bytes_max` below PACKET_BYTES_MIN or a client without a version.
     """
 
     __slots__ = (
         "_aliases",
+        "_bytes_max",
         "_from_client",
         "_need",
         "_tail",
@@ -147,6 +153,7 @@ class PacketReader:
         self.version = version
         self.error: MqttProtocolError | None = None
         self._from_client = from_client
+        self._bytes_max = packet_bytes_max if version else min(packet_bytes_max, CONNECT_BYTES_MAX)
         self._aliases: dict[int, bytes] | None = None
         self._tail: bytearray | None = None
         self._need = 0
@@ -190,7 +197,7 @@ class PacketReader:
                 return pos
             if first & 0xF0 == PUBLISH and self.version:
                 pos = self._publishes(data, first, body, end, items)
-            elif first in _PLAIN_ACKS and end - body == 2 and self.version:
+            elif first in _PLAIN_ACKS and end - body == body - pos == 2 and self.version:
                 pos = self._acks(data, pos, size, items)
             else:
                 items.append(self._other(first, data, body, end))
@@ -313,7 +320,7 @@ class PacketReader:
                 return 0, 0
             remaining = sum((data[pos + 1 + i] & 127) << 7 * i for i in range(body - pos - 1))
         end = body + remaining
-        if end > size or end - pos > self.packet_bytes_max:
+        if end > size or end - pos > self._bytes_max:
             self._check_size(data, pos, end)
             return 0, 0
         return body, end
@@ -336,11 +343,11 @@ class PacketReader:
         """Refuse a packet over the limit as soon as its length is known; else remember how much is needed."""
         if not self.version:
             _check_connect(data[pos])
-        if end - pos > self.packet_bytes_max:
+        if end - pos > self._bytes_max:
             raise MqttProtocolError(
                 PACKET_TOO_LARGE,
                 "MQTT-3.2.2-15",
-                f"a packet of {end - pos} bytes is over the limit of {self.packet_bytes_max}",
+                f"a packet of {end - pos} bytes is over the limit of {self._bytes_max}",
             )
         self._need = end - pos
 
@@ -465,4 +472,5 @@ class PacketReader:
         rest = Body(data, body, end)
         # Set before anything else can fail: the farewell is in the client's version.
         self.version, bridge = protocol_level(rest)
+        self._bytes_max = self.packet_bytes_max
         return decode_connect(rest, self.version, bridge)

@@ -90,10 +90,10 @@ class Owner(Protocol):
 class OwnedSessions:
     """See the module's docstring."""
 
-    def __init__(self, engine: BrokerEngine) -> None:
+    def __init__(self, engine: BrokerEngine, knows_user: Callable[[str], bool]) -> None:
+        """`knows_user`: whether there still is a user of this name; sessions of those that were are nobody's."""
         self._engine = engine
-        # Whether there still is a user of this name, as far as is known: sessions of those that were are nobody's.
-        self.knows_user: Callable[[str], bool] = lambda user: True
+        self._knows_user = knows_user
         self.owners: dict[str, Owner] = {}
         self._saving: set[str] = set()
         # Sessions whose connection has ended here, by client id, until they are saved and their wills are out.
@@ -115,7 +115,7 @@ class OwnedSessions:
         self._telling = FloorTelling(engine, self.owners, self._unsettled)
         self._order = SavingOrder()
         self._checking: dict[str, asyncio.Task[None]] = {}
-        self._wills = WillPublisher(engine.coordinators)
+        self._wills = WillPublisher(engine.coordinators, engine.rights)
         # What a home may ask, by method name.
         self.requests: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "session_yield": self._yield,
@@ -187,7 +187,7 @@ class OwnedSessions:
             session.user,
         )
         opened = SessionGrant(*await self._ask_home("session_open", session.client_id, tuple(asked)))
-        if opened.user not in ("", session.user) and not self.knows_user(opened.user):
+        if opened.user not in ("", session.user) and not self._knows_user(opened.user):
             asked = asked._replace(over=opened.user)
             opened = SessionGrant(*await self._ask_home("session_open", session.client_id, tuple(asked)))
         if opened.user != session.user:

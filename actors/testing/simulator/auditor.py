@@ -106,12 +106,18 @@ class Auditor:
         if not any(all(self._stores[name].holds(group, payload) for name in members[group]) for group in range(GROUPS)):
             self.found(f"committed: {payload!r} was seen before every member in sync had it")
 
-    def missing(self, topic_filter: bytes, since_s: float, seen: Collection[bytes]) -> list[bytes]:
-        """What was first sent after `since_s` at QoS 1 or 2, is stored, matches, and was not seen."""
+    def missing(
+        self, topic_filter: bytes, since_s: float, seen: Collection[bytes], wants: Callable[[bytes, bytes], bool]
+    ) -> list[bytes]:
+        """What was first sent after `since_s` at QoS 1 or 2, is stored, matches, is wanted (topic, payload), and was
+        not seen."""
         return [
             payload
             for payload, topic in self._kept.items()
-            if self._sent_s.get(payload, 0.0) > since_s and payload not in seen and matches(topic_filter, topic)
+            if self._sent_s.get(payload, 0.0) > since_s
+            and payload not in seen
+            and matches(topic_filter, topic)
+            and wants(topic, payload)
         ]
 
     def retained(self) -> dict[bytes, bytes]:

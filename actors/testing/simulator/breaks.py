@@ -6,15 +6,17 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.replication import FollowerProgress, Phase
 from lexicast.storage.log.stored_block import StoredBlock
 
 from ...coordinator import server as server_module
+from ...coordinator.matching.asked_blocks import AskedBlock
 from ...coordinator.replication import copies as copies_module
 from ...coordinator.replication.copies import Copies
 from ...coordinator.replication.follower_link import Led
@@ -22,16 +24,19 @@ from ...coordinator.replication.followers import Followers
 from ...coordinator.replication.following import Following
 from ...link.link import Link
 from .disks import Gate
+from .scene import CONTENT_FROM
 
 
 @dataclass(frozen=True)
 class Break:
-    """`substitutes`: attributes of modules (module, name, value); `gate`: what processes reach their stores by."""
+    """`substitutes`: attributes of modules (module, name, value); `gate`: what processes reach their stores by;
+    `first`: it can be noticed by stories from this one on."""
 
     name: str
     what: str
     substitutes: tuple[tuple[Any, str, Any], ...] = ()
     gate: type[Gate] = Gate
+    first: int = 0
 
 
 class HastyFollowers(Followers):
@@ -103,6 +108,15 @@ class TalkativeCopies(Copies):
         return stored
 
 
+def _of_any_number(judge: Callable[..., Any]) -> Callable[..., Any]:
+    """`AskedBlock.wanted` or `unwanted` that compares no numbers."""
+
+    def careless(self: AskedBlock, broker: str, incarnation: int, number: int, *rest: Any) -> Any:
+        return judge(self, broker, incarnation, 0, *rest)
+
+    return careless
+
+
 BREAKS = {
     each.name: each
     for each in (
@@ -127,6 +141,21 @@ BREAKS = {
             "deliver-uncommitted",
             "a publication is delivered before it is committed",
             ((server_module, "Copies", TalkativeCopies),),
+        ),
+        Break(
+            "vouch-for-unknown",
+            "what a matcher has not heard of it takes for unwanted",
+            (
+                (AskedBlock, "wanted", _of_any_number(AskedBlock.wanted)),
+                (AskedBlock, "unwanted", _of_any_number(AskedBlock.unwanted)),
+            ),
+            first=CONTENT_FROM,
+        ),
+        Break(
+            "ask-nobody",
+            "conditions hold for everything that a broker gets",
+            ((Predicate, "matches", lambda self, record: True),),
+            first=CONTENT_FROM,
         ),
     )
 }

@@ -14,6 +14,7 @@ from ...broker.engine import BrokerEngine
 from ...broker.pipelines.pipeline import Pipeline
 from ...loop.background import keep_going
 from ...mqtt.listener import MqttListener
+from .matcher_processes import MatcherProcesses
 from .network import CLUSTER_ID, KEY
 from .scene import GROUPS, Scene
 from .virtual import SimProcess
@@ -46,6 +47,8 @@ class BrokerProcesses:
         self.processes: dict[str, SimProcess] = {}
         self.listeners: dict[str, SimListener] = {}
         self._incarnations: dict[str, int] = {}
+        # Where there are content subscriptions.
+        self.matchers: MatcherProcesses | None = None
 
     def open(self, name: str, states: Mapping[int, GroupState]) -> None:
         """Start a broker, if it does not run; `states`: who leads the groups now."""
@@ -54,10 +57,23 @@ class BrokerProcesses:
             return
         process = self.processes[name] = self.scene.new_process(name, self.scene.node_of(name))
         self.scene.transcript.say(name, f"starts on {process.node}")
-        process.do(self._start, name, {group: state.leader for group, state in states.items()})
+        leaders = {group: state.leader for group, state in states.items()}
+        if self.matchers is None:
+            self._incarnations[name] = incarnation = self._incarnations.get(name, 0) + 1
+            process.do(self._start, name, incarnation, leaders)
+        else:
+            self.scene.loop.create_task(
+                self._start_registered(self.matchers, process, leaders), context=process.context.copy()
+            )
 
-    def _start(self, name: str, leaders: Mapping[int, str]) -> None:
-        self._incarnations[name] = incarnation = self._incarnations.get(name, 0) + 1
+    async def _start_registered(
+        self, matchers: MatcherProcesses, process: SimProcess, leaders: Mapping[int, str]
+    ) -> None:
+        incarnation = await matchers.register_broker(process)
+        self._start(process.name, incarnation, leaders)
+        matchers.with_broker(process, self.engines[process.name])
+
+    def _start(self, name: str, incarnation: int, leaders: Mapping[int, str]) -> None:
         clock = self.scene.clocks[self.processes[name].node]
         engine = self.engines[name] = BrokerEngine(name, incarnation, GROUPS, self.scene.config, clock)
         listener = self.listeners[name] = SimListener(engine, self.scene.config)
@@ -88,5 +104,6 @@ class BrokerProcesses:
         if process.alive:
             self.scene.transcript.say(name, "is killed")
             process.kill()
-            del self.engines[name], self.listeners[name]
+            self.engines.pop(name, None)
+            self.listeners.pop(name, None)
             self.scene.network.ends_of(process)

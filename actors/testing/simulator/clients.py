@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 
 from lexicast.cluster.blocks import Block
+from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.positions import topic_group
 
@@ -19,6 +20,7 @@ from ...broker.pipelines.entries import GroupEntryBuilder, SealedEntry
 from ...broker.subscriber import Subscriber
 from .auditor import Auditor
 from .broker_processes import BrokerProcesses
+from .conditions import EVERYTHING, StoryCondition
 from .scene import GROUPS, TOPICS, Scene
 
 # After so long without an answer a client tries elsewhere.
@@ -29,9 +31,10 @@ LOOK_S = 0.05
 class SimReader:
     """A client that reads one filter: what it has seen, whichever brokers it got it from."""
 
-    def __init__(self, name: str, topic_filter: bytes, since: dict[int, int]) -> None:
+    def __init__(self, name: str, topic_filter: bytes, since: dict[int, int], condition: StoryCondition) -> None:
         self.name = name
         self.filter = topic_filter
+        self.condition = condition
         self.since = since
         self.places: set[tuple[int, int]] = set()
         self.last: dict[int, int] = {}
@@ -58,6 +61,8 @@ class SimStream(Subscriber):
             return
         for record in block.records():
             self.scene.transcript.say(reader.name, f"sees {record.payload!r} at {block.group}:{record.offset}")
+            if not reader.condition.wants(record.topic, record.payload):
+                self.auditor.found(f"unwanted: {reader.name} sees {record.payload!r}, wants {reader.condition.where}")
             before = reader.last.get(block.group, -1)
             if record.offset <= before:
                 self.auditor.found(f"order: {reader.name} sees {block.group}:{record.offset} after {before}")
@@ -119,7 +124,7 @@ class Clients:
         """Somebody publishes once. What the broker has not answered before it died is nobody's promise."""
         choose = self.scene.choose
         qos = choose.randint(0, 1)
-        payloads = [payload + b"/%d" % i for i in range(choose.choice([1, 1, 5]))]
+        payloads = [self.scene.payload(payload + b"/%d" % i) for i in range(choose.choice([1, 1, 5]))]
         kept = payloads if qos else []
         for each in payloads:
             self.auditor.sent(each)
@@ -130,7 +135,7 @@ class Clients:
 
     def publish_marked(self, payload: bytes, packet_id: int) -> None:
         """A QoS 2 publication, sent again over other brokers and never released."""
-        topic = self.scene.choose.choice(TOPICS)
+        topic, payload = self.scene.choose.choice(TOPICS), self.scene.payload(payload)
         self.auditor.sent(payload)
 
         def send() -> None:
@@ -147,7 +152,7 @@ class Clients:
         """A client that is its own producer sends an entry, and again, perhaps over another broker."""
         who, topic = f"producer {producer.decode()}", self.scene.choose.choice(TOPICS)
         builder = GroupEntryBuilder(topic_group(topic, GROUPS))
-        payloads = [b"%s-%d" % (producer, sequence + i) for i in range(count)]
+        payloads = [self.scene.payload(b"%s-%d" % (producer, sequence + i)) for i in range(count)]
         for each in payloads:
             self.auditor.sent(each)
         builder.add(topic, 1, payloads, "client")
@@ -168,23 +173,27 @@ class Clients:
 
     # -- readers
 
-    async def read(self, name: str, topic_filter: bytes, until_s: float) -> None:
+    async def read(
+        self, name: str, topic_filter: bytes, until_s: float, condition: StoryCondition = EVERYTHING
+    ) -> None:
         """A reader from its start to the end of the story, at one broker after the other; from `until_s` on it stays
         where it is as long as that is there."""
         scene = self.scene
         groups = range(GROUPS) if topic_filter in (b"#", b"b/+") else [topic_group(topic_filter, GROUPS)]
         start = dict.fromkeys(groups, 0) if scene.choose.random() < 0.6 else None
-        reader = SimReader(name, topic_filter, start or {})
+        reader = SimReader(name, topic_filter, start or {}, condition)
+        where = predicate(condition.where) if condition.where else None
         while True:
             broker = self._any_broker()
             if broker is None:
                 await asyncio.sleep(LOOK_S)
                 continue
             engine, process = self.brokers.engines[broker], self.brokers.processes[broker]
-            scene.transcript.say(name, f"subscribes to {topic_filter.decode()} at {broker} from {start or 'now'}")
+            wanted = topic_filter.decode() + (f" where {condition.where}" if where is not None else "")
+            scene.transcript.say(name, f"subscribes to {wanted} at {broker} from {start or 'now'}")
             stream = reader.stream = SimStream(scene, self.auditor, engine, reader)
             stream.block()
-            subscribing = engine.subscriptions.subscribe(stream, {topic_filter: Grant()}, start=start)
+            subscribing = engine.subscriptions.subscribe(stream, {topic_filter: Grant(where=where)}, start=start)
             task = scene.loop.create_task(subscribing, context=process.context.copy())
             # Not awaited: in a process that is killed it never ends.
             await asyncio.wait([task], timeout=PATIENCE_S)

@@ -230,7 +230,7 @@ def _breaks(chosen: argparse.Namespace, interrupts: Interrupts) -> int:
                 print(f"    NOT caught in {most} stories", file=shown)
             else:
                 print(f"    caught after {seeds} stories: {violated}", file=shown)
-                print(f"    replay: {replaying(chosen.first + seeds - 1, name)}", file=shown)
+                print(f"    replay: {replaying(each.first + chosen.first + seeds - 1, name)}", file=shown)
     except KeyboardInterrupt:
         interrupted = True
         progress.end()

@@ -10,6 +10,7 @@ from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.leadership import GroupState
 from lexicast.cluster.membership import COORDINATOR, ClusterInfo, CoordinatorReport, Member, Members
 
+from ...coordination.content_cells import ContentCells
 from ...coordination.server import CoordinationServer
 from .disks import MemoryRegistry
 from .network import CLUSTER_ID, KEY
@@ -30,6 +31,7 @@ class SimulatedCoordination(CoordinationServer):
         rows: Any = registry
         super().__init__(rows, GROUPS, names, run="story")
         self._scene = scene
+        self._cells = ContentCells(1 + int(1_000 * scene.loop.time()))
         if not self._founded.is_set():
             self._found(CLUSTER_ID)
         self._cluster["key"] = KEY
@@ -114,6 +116,10 @@ class CoordinationCalls:
     async def members(self, known_version: int, wait_s: float) -> Members:
         """See `Coordination`."""
         return await self._call(lambda server: server.members(known_version, wait_s))
+
+    async def cells_report(self, broker: str, report: tuple[Any, ...]) -> None:
+        """See `OperatedCoordination`."""
+        await self._call(lambda server: server.cells_report(broker, report))
 
     async def overview(self) -> dict[str, Any]:
         """See `Coordination`."""

@@ -67,7 +67,8 @@ class CoordinatorProcesses:
             self.scene.network.ends_of(process)
             self.coordination.end()
 
-    def _serving(self) -> SimulatedCoordination | None:
+    def serving(self) -> SimulatedCoordination | None:
+        """The coordination server, where it runs."""
         return self.coordination if self.processes[COORDINATION].alive else None
 
     # -- coordinators
@@ -96,7 +97,7 @@ class CoordinatorProcesses:
         gate = self._gates[name] = self._gate(name, store, scene.transcript, *told, clock)
         taken: Any = gate
         beats = detecting_beats(scene.detect_s)
-        calls = CoordinationCalls(scene, self._serving, process, scene.head)
+        calls = CoordinationCalls(scene, self.serving, process, scene.head)
         states = await calls.open_groups(name, store.known_epochs(), CLUSTER_ID)
         server = CoordinatorServer(name, taken, clock, beats=beats)
         server.led.when_opened.append(partial(self._told, name, "serves groups"))

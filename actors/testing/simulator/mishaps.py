@@ -7,6 +7,7 @@ from lexicast.cluster.membership import COORDINATOR
 
 from .broker_processes import BrokerProcesses
 from .coordinator_processes import COORDINATION, CoordinatorProcesses
+from .matcher_processes import MatcherProcesses
 from .scene import NODES, Scene
 from .virtual import SimProcess
 
@@ -19,8 +20,16 @@ SLOW_WORKS_S, SLOW_RESTS_S = 0.01, 0.15
 class Mishaps:
     """See the module's docstring."""
 
-    def __init__(self, scene: Scene, coordinators: CoordinatorProcesses, brokers: BrokerProcesses) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        coordinators: CoordinatorProcesses,
+        brokers: BrokerProcesses,
+        matchers: MatcherProcesses | None,
+    ) -> None:
+        """`matchers`: None where there are none."""
         self.scene = scene
+        self.matchers = matchers
         self.coordinators = coordinators
         self.brokers = brokers
         kinds = [self.coordinator, self.broker, self.cut, self.full]
@@ -34,6 +43,8 @@ class Mishaps:
         self._kinds = [*kinds, *scene.choose.sample(others, scene.choose.randint(0, 4))]
         if scene.slow_disks:
             self._kinds += [self.slow_disk, self.slow_disk]
+        if matchers is not None:
+            self._kinds += [self.matcher, self.matcher, self.matcher]
 
     def happen(self) -> None:
         """One of them."""
@@ -66,6 +77,15 @@ class Mishaps:
     def _open_broker(self, name: str) -> None:
         self.brokers.open(name, self.coordinators.coordination.states())
 
+    def matcher(self) -> None:
+        """A matcher is killed, and started again."""
+        assert self.matchers is not None
+        running = sorted(self.matchers.servers)
+        if running:
+            name = self.scene.choose.choice(running)
+            self.matchers.kill(name)
+            self.scene.at(self._soon(0.6), self.matchers.open, name)
+
     def coordination(self) -> None:
         """The coordination server is killed, and started again."""
         self.coordinators.kill_coordination()
@@ -85,12 +105,17 @@ class Mishaps:
             elif process.name in self.brokers.processes:
                 self.brokers.kill(process.name)
                 self.scene.at(back_s, self._open_broker, process.name)
+            elif self.matchers is not None and process.name in self.matchers.processes:
+                self.matchers.kill(process.name)
+                self.scene.at(back_s, self.matchers.open, process.name)
             else:
                 self.coordinators.kill(process.name)
                 self.scene.at(back_s, self.coordinators.open, process.name)
 
     def _running(self) -> list[SimProcess]:
         every = [*self.coordinators.processes.values(), *self.brokers.processes.values()]
+        if self.matchers is not None:
+            every += self.matchers.processes.values()
         return [process for process in every if process.alive]
 
     def stopped(self) -> None:

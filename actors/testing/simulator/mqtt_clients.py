@@ -32,9 +32,10 @@ from ...mqtt.codec.packets import (
     SubscriptionOptions,
     Will,
 )
-from ...mqtt.codec.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_S, WILL_DELAY_S
+from ...mqtt.codec.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_S, USER_PROPERTY, WILL_DELAY_S
 from .auditor import Auditor
 from .broker_processes import BrokerProcesses
+from .conditions import EVERYTHING, drawn_condition
 from .scene import Scene
 from .virtual import SimProcess
 
@@ -111,6 +112,8 @@ class SimMqttClient:
         choose = scene.choose
         self.filter = choose.choice(MQTT_FILTERS)
         self.qos = choose.choice([1, 2])
+        dice = scene.content_dice
+        self.condition = drawn_condition(dice) if scene.content and dice.random() < 0.8 else EVERYTHING
         self.line: MqttLine | None = None
         # Whether there is a session, as CONNACK has said; when SUBACK came; what was seen at QoS 1 and 2, in the order
         # of first sights. (Of QoS 0 some is sent anew behind what an earlier connection left unacknowledged.)
@@ -249,7 +252,8 @@ class SimMqttClient:
                     self.auditor.may_double.add(sent.publication.payload)
                 line.send(sent.publication)
         if self.subscribed_s is None:
-            line.send(Subscribe(1, [(self.filter, SubscriptionOptions(self.qos))]))
+            where = {USER_PROPERTY: [("where", self.condition.where)]} if self.condition.where else None
+            line.send(Subscribe(1, [(self.filter, SubscriptionOptions(self.qos))], properties=where))
 
     def _delivered(self, line: MqttLine, run: PublishRun, payload: bytes, packet_id: int) -> None:
         self._say(f"gets {payload!r} on {run.topic.decode()}{' again' if run.dup else ''} from {line.broker}")
@@ -259,6 +263,8 @@ class SimMqttClient:
             line.send(AckRun(PUBREC, [packet_id]))
         if not matches(self.filter, run.topic):
             self.auditor.found(f"subscribers: {self.name} gets {run.topic!r}, it wants {self.filter!r}")
+        if not self.condition.wants(run.topic, payload):
+            self.auditor.found(f"unwanted: {self.name} gets {payload!r}, it wants {self.condition.where}")
         if run.qos:
             self.auditor.seen_by_session(payload)
         if run.retain:
@@ -286,7 +292,7 @@ class SimMqttClient:
 
     def publish(self, payload: bytes) -> None:
         """Publish once, if it is connected."""
-        line, choose = self.line, self.scene.choose
+        line, choose, payload = self.line, self.scene.choose, self.scene.payload(payload)
         qos, topic = choose.choice([0, 1, 1, 2, 2]), choose.choice(MQTT_TOPICS)
         if line is None or not line.connected or line.ended.is_set():
             return
@@ -310,7 +316,7 @@ class SimMqttClient:
             return f"{self.name} has no answer to {waiting}"
         if self.subscribed_s is None:
             return f"{self.name} is not subscribed"
-        missing = self.auditor.missing(self.filter, self.subscribed_s, self.seen)
+        missing = self.auditor.missing(self.filter, self.subscribed_s, self.seen, self.condition.wants)
         if missing:
             return f"{self.name} ({self.filter!r}) has not got {missing[:3]} of {len(missing)}"
         # Where a disk was full only the broker knows of a will that was refused as its session was taken over; and by a

@@ -110,7 +110,7 @@ def seeds_until_caught(
     does."""
     for at in range(most):
         tell(at + 1)
-        found = violation_of(first + at, broken)
+        found = violation_of(BREAKS[broken].first + first + at, broken)
         if found is not None:
             return at + 1, found
     return None, None

@@ -10,6 +10,7 @@ from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.protocol.heartbeat import Beats
 
+from .conditions import content_payload
 from .network import Network
 from .transcript import Transcript
 from .virtual import NOBODY, SimLoop, SimProcess
@@ -40,6 +41,8 @@ class NodeClock:
 
 # Stories of seeds from here on have slow disks too.
 SLOW_DISKS_FROM = 1_000_000
+# And from here on content subscriptions and matchers.
+CONTENT_FROM = 3_000_000
 
 
 class Scene:
@@ -70,6 +73,11 @@ class Scene:
         self.slow_disks = seed >= SLOW_DISKS_FROM and apart.random() < 0.5
         # For so long a coordinator may owe what it is to store.
         self.slow_s = apart.choice([0.3, 0.6, 1.0]) if self.slow_disks else 60.0
+        # What only stories with content subscriptions draw.
+        self.content = seed >= CONTENT_FROM
+        self.content_dice = random.Random(seed + 3)
+        if self.content:
+            self.config = self.config.replaced(node__matchers=1)
         # Where the coordination server is.
         self.head = self.choose.choice(NODES)
         self.clocks = {node: NodeClock(self.loop) for node in NODES}
@@ -80,6 +88,10 @@ class Scene:
     def node_of(self, name: str) -> str:
         """Where a coordinator or broker runs: one of each is on a node, by their numbers."""
         return NODES[int(name.rpartition("-")[2]) % len(NODES)]
+
+    def payload(self, name: bytes) -> bytes:
+        """The payload of that name: the name itself, or where conditions are asked of it a map."""
+        return content_payload(name) if self.content else name
 
     def new_process(self, name: str, node: str) -> SimProcess:
         """A process that begins to run."""

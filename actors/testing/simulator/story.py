@@ -1,7 +1,8 @@
 """One story: a cluster, its clients and what goes wrong, all from a seed, so that a failure replays.
 
-Real: coordinators (sequencer, committer, routing, requests, copies, homes of sessions), the coordination server and its
-watch, pipelines, links and their heartbeats, engines, fan-out, subscribers, caches, MQTT connections and sessions.
+Real: coordinators (sequencer, committer, routing, requests, copies, homes of sessions), matchers, the coordination
+server and its watch, pipelines, links and their heartbeats, engines, fan-out, subscribers, caches, MQTT connections and
+sessions.
 Simulated: clocks and processes (`virtual`: time passes when nothing is left to do), disks (`disks`: sometimes full
 or slow, and a crash loses what was not committed), wires (`network`: delays, pieces, cuts, ways that are broken). No
 sockets, no threads, no real time. What goes wrong is in `mishaps`.
@@ -19,6 +20,8 @@ sockets, no threads, no real time. What goes wrong is in `mishaps`.
     sessions    a session that was there is there, at whichever broker its client comes back
     wills       of a connection that was lost are out in the end, of one that stands they are not
     retained    a newcomer is given what is retained
+    unwanted    nobody with a condition gets what it does not hold for (stories with content subscriptions and
+                matchers, seeds from 3,000,000 on; what such a subscriber is owed is judged by `conditions`)
     alive       nobody ends by himself, nobody is sent what he cannot read
 
 Not looked at: dictionaries and compression, bounded memory, retention and repair (a `MemoryStore` keeps everything and
@@ -44,8 +47,10 @@ from .auditor import Violation
 from .breaks import Break
 from .broker_processes import BrokerProcesses
 from .clients import Clients
+from .conditions import EVERYTHING, StoryCondition, drawn_condition
 from .coordinator_processes import CoordinatorProcesses
 from .disks import Gate
+from .matcher_processes import MatcherProcesses
 from .mishaps import Mishaps
 from .mqtt_clients import LOOK_S, RETAINED_FILTER, SimMqttClient
 from .scene import FILTERS, Scene
@@ -68,7 +73,9 @@ class Story:
         self.auditor = self.coordinators.auditor
         self.brokers = BrokerProcesses(self.scene)
         self.clients = Clients(self.scene, self.brokers, self.auditor)
-        self.mishaps = Mishaps(self.scene, self.coordinators, self.brokers)
+        self.matchers = MatcherProcesses(self.scene, self.coordinators) if self.scene.content else None
+        self.brokers.matchers = self.matchers
+        self.mishaps = Mishaps(self.scene, self.coordinators, self.brokers, self.matchers)
         self.sessions: list[SimMqttClient] = []
         self.lasted_s = 0.0
 
@@ -87,6 +94,8 @@ class Story:
         begin_s = scene.loop.time()
         for i in range(choose.randint(1, 3)):
             self.brokers.open(f"broker-{i}", self.coordinators.coordination.states())
+        if self.matchers is not None:
+            self._with_matchers(self.matchers, begin_s)
         for i in range(choose.randint(10, 40)):
             scene.at(begin_s + when(), self.clients.publish, b"once-%d" % i)
         for i in range(choose.randint(0, 6)):
@@ -98,12 +107,30 @@ class Story:
                 scene.at(begin_s + at, self.clients.publish_again, producer, sequence, count)
                 sequence += count
         for i in range(choose.randint(1, 5)):
-            scene.later(when() * 0.7, self.clients.read, f"reader-{i}", choose.choice(FILTERS), begin_s + STORY_S)
+            begins_s, what = when() * 0.7, choose.choice(FILTERS)
+            scene.later(begins_s, self.clients.read, f"reader-{i}", what, begin_s + STORY_S, self._condition())
         self._with_sessions(begin_s)
         for _ in range(choose.randint(0, 8)):
             scene.at(begin_s + when(), self.mishaps.happen)
         await asyncio.sleep(STORY_S + 1.0)
         await self._healed()
+
+    def _condition(self) -> StoryCondition:
+        """A reader's: where all who share a filter at a broker have one, matchers are asked."""
+        dice = self.scene.content_dice
+        return drawn_condition(dice) if self.scene.content and dice.random() < 0.75 else EVERYTHING
+
+    def _with_matchers(self, matchers: MatcherProcesses, begin_s: float) -> None:
+        """Content subscribers and publications beside those that there are."""
+        scene, dice = self.scene, self.scene.content_dice
+        for i in range(dice.choice([1, 2, 2, 3])):
+            scene.at(begin_s + dice.choice([0.0, dice.random()]), matchers.open, f"matcher-{i}")
+        scene.at(begin_s, matchers.plan)
+        for i in range(dice.randint(0, 40)):
+            scene.at(begin_s + dice.random() * STORY_S, self.clients.publish, b"more-%d" % i)
+        for i in range(dice.randint(2, 12)):
+            what = f"chooser-{i}", dice.choice(FILTERS), begin_s + STORY_S, drawn_condition(dice)
+            scene.later(dice.random() * STORY_S * 0.7, self.clients.read, *what)
 
     def _with_sessions(self, begin_s: float) -> None:
         """MQTT clients, in every other story."""
@@ -140,7 +167,7 @@ class Story:
     async def _see_retained(self) -> None:
         """Somebody who has not been there before is given what is retained."""
         client = SimMqttClient(self.scene, self.brokers, self.auditor, self.sessions[0].process, "newcomer")
-        client.filter = RETAINED_FILTER
+        client.filter, client.condition = RETAINED_FILTER, EVERYTHING
         self.scene.begin(client.live, 0.0)
         for _ in range(round(RETAINED_S / LOOK_S)):
             await asyncio.sleep(LOOK_S)
@@ -163,8 +190,11 @@ class Story:
             wanted = {
                 (group, offset)
                 for store in stores.values()
-                for group, offset, topic, _, _ in store.records()
-                if group in reader.since and offset >= reader.since[group] and matches(reader.filter, topic)
+                for group, offset, topic, _, payload in store.records()
+                if group in reader.since
+                and offset >= reader.since[group]
+                and matches(reader.filter, topic)
+                and reader.condition.wants(topic, payload)
             }
             if not wanted <= reader.places:
                 missing = sorted(wanted - reader.places)
@@ -217,6 +247,7 @@ def run(seed: int, broken: Break | None = None, transcript: Transcript | None = 
         (owned_sessions_module, "secrets", SeededSecrets(seed)),
         # What only measures the event loop.
         (turns_module.LoopWatch, "PERIOD_S", HEAL_S),
+        *(story.matchers.substitutes() if story.matchers is not None else ()),
         *(broken.substitutes if broken is not None else ()),
     ]
     with transcript.listening(), in_the_place_of(substitutes):

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from array import array
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lexicast.actors.broker.catching_up import asked_topics
+from lexicast.actors.broker.catching_up.delivery import Deliveries
+from lexicast.actors.broker.catching_up.pages import Page
 from lexicast.actors.broker.content import content_fanout, predicate_table
 from lexicast.actors.broker.content.content_fanout import ContentFanout
 from lexicast.actors.broker.content.predicate_table import PredicateTable
@@ -120,6 +123,10 @@ class World:
         self.held: list[dict[bytes, tuple[Tree | None, int, int]]] = [{} for _ in range(SUBSCRIBERS)]
         self.encoder = Encoder(Recoder(), AliasTable(), lambda topic: None)
         self.offset = 0
+        self.now_us = 0
+        self.deliveries = Deliveries(cast(Any, self), 1 << 20)
+        # Pages that were given before, whatever conditions there were then.
+        self.pages: list[tuple[Page, Block, list[ModelRecord]]] = []
 
     def change(self, change: Change) -> None:
         who, name, tree, qos, identifier, gone = change
@@ -146,11 +153,33 @@ class World:
             assert taker.take_all() == found
             assert taker.lagging.pop(0) == block.last + 1
         self.offset = block.last + 1
+        self.pages.append((Page(0, block.first, block.last + 1, [block]), block, records))
+        for page, of_page, its_records in self.pages:
+            self._check_past(page, of_page, its_records)
+
+    def _check_past(self, page: Page, block: Block, records: list[ModelRecord]) -> None:
+        """Together, as a page and as a block of the cache; from its beginning, and from within."""
+        self.deliveries.begin_turn()
+        for start in {block.first, (block.first + block.last + 1) // 2}:
+            for taker, held in zip(self.takers, self.held, strict=True):
+                wanted = [got for got in expected(held, records, block.first) if got[0] >= start]
+                taker.lagging[0] = start
+                topics = dict.fromkeys([topic for topic in page.index if taker.grant(topic) is not None])
+                if topics and taker.chooses:
+                    assert self.deliveries.in_turn(page).give(taker, topics)
+                    assert taker.take_all() == wanted
+                taker.lagging[0] = start
+                assert self.deliveries.give_block(block, taker)
+                assert taker.take_all() == wanted
+                assert taker.lagging.pop(0) == block.last + 1
 
 
 @pytest.fixture(autouse=True, params=[0, 16], ids=["index", "few"])
 def asked_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content_fanout, "ASKED_MAX", request.param)
+    for module in (content_fanout, asked_topics):
+        monkeypatch.setattr(module, "ASKED_MAX", request.param)
+    # Blocks are short here.
+    monkeypatch.setattr(asked_topics, "NUMPY_FROM", 1)
     return
 
 

@@ -10,6 +10,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,21 +20,24 @@ from lexicast.actors.client.client import Client
 from lexicast.actors.client.internals import ClientInternals
 from lexicast.actors.client.known_brokers import Endpoint
 from lexicast.actors.link.link import Link
+from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.cluster.blocks import PUBLICATIONS, Run
 from lexicast.cluster.protocol.messages import DICTIONARY
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic
-from lexicast.compression.codecs import ZSTD_DENSE
+from lexicast.compression import link_history
+from lexicast.compression.codecs import FIELDS, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import HistoryWriter
 from lexicast.compression.session import ClientSession, Deliver
 from lexicast.compression.training import train
-from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_PROPERTY, HISTORY_TAG, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, HISTORY_PROPERTY, HISTORY_TAG, USER_PROPERTY
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served, unique
 
 USER = 38
 PAYLOAD_FORMAT_INVALID = 0x99
+QUOTA_EXCEEDED = 0x97
 
 
 def reading(seed: int) -> bytes:
@@ -136,10 +140,15 @@ def useless(seed: int) -> bytes:
 
 
 async def learn(
-    there: Served, family: str, created_us: int = 1, of: Callable[[int], bytes] = reading, size: int = 1_000
+    there: Served,
+    family: str,
+    created_us: int = 1,
+    of: Callable[[int], bytes] = reading,
+    size: int = 1_000,
+    codec: str = ZSTD_DENSE,
 ) -> Dictionary:
     samples = [of(-n) for n in range(1, 300)]
-    made = train(samples, size, ZSTD_DENSE, family=family.encode(), created_us=created_us)
+    made = train(samples, size, codec, family=family.encode(), created_us=created_us)
 
     async def announce() -> None:
         async with python_client(there, unique("sampling"), compress=False) as client:
@@ -151,6 +160,20 @@ async def learn(
 
     await asyncio.to_thread(lambda: there.run(announce()))
     return made
+
+
+@contextmanager
+def restricted(there: Served, rules: str) -> Iterator[None]:
+    """Meanwhile there are rules."""
+
+    async def take(text: str | None) -> None:
+        there.broker().engine.rights.update(text, 1)
+
+    there.run(take(rules))
+    try:
+        yield
+    finally:
+        there.run(take(None))
 
 
 class TestPublishers:
@@ -252,6 +275,19 @@ class TestPublishers:
         (farewell,) = [packet for packet in await client.closed() if isinstance(packet, Disconnect)]
         assert farewell.reason_code == PAYLOAD_FORMAT_INVALID
 
+    async def test_what_a_read_becomes_is_bounded(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        """160 KiB of frames that would be 160 MiB."""
+        monkeypatch.setattr(link_history, "RATIO_MAX", 1e9)
+        past, client = HistoryWriter(), (await device(there)).client
+        frames = [past.frame(bytes(4 << 20)) for _ in range(40)]
+        topic, packets = unique("bomb/").encode(), b""
+        for frame in frames:
+            assert frame is not None
+            packets += encode_packet(Publish(topic, bytes((HISTORY_TAG,)) + frame, 0, False, False, 0, None), 5)
+        client.send(packets)
+        (farewell,) = [packet for packet in await client.closed() if isinstance(packet, Disconnect)]
+        assert farewell.reason_code == QUOTA_EXCEEDED
+
 
 class TestSubscribers:
     @pytest.mark.parametrize("qos", [0, 1])
@@ -270,6 +306,25 @@ class TestSubscribers:
         first = next(at for at, tag in enumerate(subscriber.tags) if tag >= 2)
         assert all(tag >= 2 for tag in subscriber.tags[first:])
         assert sum(map(len, subscriber.wire)) + len(made.pack()) < sum(map(len, messages)) / 2
+
+    async def test_who_knows_no_field_models_gets_the_newest_dictionary_of_bytes(self, there: Served) -> None:
+        topic = unique("fields/")
+        of_bytes = await learn(there, topic, size=4_000)
+        model = await learn(there, topic, 2, codec=FIELDS, size=64 * 1024)
+        old, new = await old_device(there), await device(there, FIELDS_PROPERTY)
+        for each in (old, new):
+            await each.client.subscribe(topic)
+        plain = await Raw.connect(there.port)
+        messages = [reading(n) for n in range(200)]
+        for message in messages:
+            await plain.publish(topic, message, qos=1)
+        assert await old.take(200) == await new.take(200) == messages
+        assert (old.dictionaries, new.dictionaries) == ([of_bytes.pack()], [model.pack()])
+        assert old.tags[-1] >= 2
+        publisher = await old_device(there)
+        await publisher.publish(topic, *messages)
+        assert publisher.dictionaries == [of_bytes.pack()]
+        assert publisher.tags[-1] >= 2
 
     async def test_links_with_and_without_it_read_the_same(self, there: Served) -> None:
         topic = unique("both/")
@@ -351,17 +406,32 @@ class TestSubscribers:
         assert again.dictionaries == []
         assert again.tags[0] >= 2
 
-    async def test_nobody_gets_what_its_link_may_not_have(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-        topic = unique("secret/")
-        await learn(there, topic)
-        links = there.broker().engine.dictionary_links
-        monkeypatch.setattr(type(links), "allows", lambda links, client_id, family: family != topic.encode())
-        publisher, subscriber = await device(there), await old_device(there)
-        await subscriber.client.subscribe(topic)
-        messages = [reading(n) for n in range(100)]
-        await publisher.publish(topic, *messages)
-        assert await subscriber.take(100) == messages
-        assert publisher.dictionaries == subscriber.dictionaries == []
+    @pytest.mark.parametrize(
+        ("rules", "who"),
+        [
+            ("topic #", {"publisher", "subscriber"}),
+            ("topic BASE/+", {"publisher", "subscriber"}),
+            ("topic write #\ntopic read BASE/a", {"publisher"}),
+            ("topic write BASE/a\ntopic read #", {"subscriber"}),
+            ("topic #\ntopic deny BASE/b", set()),
+            ("topic BASE/a", set()),
+        ],
+    )
+    async def test_only_who_may_read_or_publish_to_all_of_a_family_gets_its_dictionary(
+        self, there: Served, rules: str, who: set[str]
+    ) -> None:
+        base = unique("secret/")
+        await learn(there, f"{base}/+")
+        with restricted(there, rules.replace("BASE", base)):
+            publisher, subscriber = await device(there), await old_device(there)
+            await subscriber.client.subscribe(f"{base}/a")
+            messages = [reading(n) for n in range(100)]
+            await publisher.publish(f"{base}/a", *messages)
+            assert await subscriber.take(100) == messages
+            await subscriber.client.subscribe(f"$sdc/{base}/+")  # nor as a retained message
+            await subscriber.look()
+        got = {"publisher": publisher.dictionaries, "subscriber": subscriber.dictionaries}
+        assert {name for name, dictionaries in got.items() if dictionaries} == who
 
 
 class TestPythonClients:

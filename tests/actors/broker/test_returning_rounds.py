@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from lexicast.actors.broker.catching_up.delivery import Deliveries
 from lexicast.actors.broker.catching_up.pages import Page, Stand
 from lexicast.actors.broker.catching_up.returning import MANY, ReturningSubscribers
 from lexicast.actors.broker.encoding import Grant, Kind
@@ -25,7 +26,12 @@ class Round:
         self.asked: list[tuple[int, int, bool]] = []
         self.given_up: list[Subscriber] = []
         self.returning = ReturningSubscribers(
-            cast(Any, self), self.log.at_hand, cast(Any, None), self._need, self.given_up.append, 1 << 20
+            cast(Any, self),
+            self.log.at_hand,
+            Deliveries(cast(Any, self), 1 << 20),
+            self._need,
+            self.given_up.append,
+            1 << 20,
         )
         self.members = [self.member() for _ in range(MANY)]
 

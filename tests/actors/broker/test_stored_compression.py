@@ -21,6 +21,7 @@ from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, RAW, Block
 from lexicast.cluster.positions import topic_group
 from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD
 from lexicast.compression.dictionary import Dictionary
+from lexicast.compression.opening import Room
 from lexicast.compression.wire import Recoder
 
 from ...support.harness import GROUPS, Cluster
@@ -258,13 +259,15 @@ def count_decoding(recoder: Recoder) -> Callable[[], int]:
     """How often a payload is decompressed from now on."""
     to_raw, all_to_raw, count = recoder.to_raw, recoder.all_to_raw, [0]
 
-    def counting(encoding: int, dictionary: int | None, data: bytes) -> bytes:
+    def counting(encoding: int, dictionary: int | None, data: bytes, room: Room | None = None) -> bytes:
         count[0] += encoding != RAW
-        return to_raw(encoding, dictionary, data)
+        return to_raw(encoding, dictionary, data, room)
 
-    def counting_all(encoding: int, dictionary: int | None, payloads: list[bytes]) -> list[bytes]:
+    def counting_all(
+        encoding: int, dictionary: int | None, payloads: list[bytes], room: Room | None = None
+    ) -> list[bytes]:
         count[0] += len(payloads) * (encoding != RAW)
-        return all_to_raw(encoding, dictionary, payloads)
+        return all_to_raw(encoding, dictionary, payloads, room)
 
     recoder.to_raw = counting  # type: ignore[method-assign]  # watched
     recoder.all_to_raw = counting_all  # type: ignore[method-assign]  # watched

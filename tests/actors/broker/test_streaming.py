@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -21,11 +22,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.actors.broker import streaming
-from lexicast.actors.broker.dictionaries.link_choice import ConnectionDictionaries, DictionaryLinks
+from lexicast.actors.broker.dictionaries.link_choice import BINDING_BYTES, ConnectionDictionaries, DictionaryLinks
 from lexicast.actors.broker.dictionaries.tagging import Instead
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.live_delivery import LiveWrites
+from lexicast.actors.broker.security.rights import ClientRights, Rights
 from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.client.decoder import Decoder, Frames
@@ -36,12 +38,15 @@ from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.subscriber import MqttSubscriber
 from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, STREAMED, Block, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD, ZSTD_DENSE
+from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, ZSTD, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.session import ClientSession, Deliver
-from lexicast.compression.topic_stream import KEY_INTERVAL, TopicStreams
-from lexicast.compression.wire import STREAM_TAG, AliasTable, Recoder
+from lexicast.compression.streams.frames import is_frame
+from lexicast.compression.streams.topic_stream import KEY_INTERVAL
+from lexicast.compression.streams.topic_streams import TopicStreams
+from lexicast.compression.training import train
+from lexicast.compression.wire import LAST_BROKER_ALIAS, AliasTable, Recoder
 
 FAMILY = b"line/+"
 TOPICS = [b"line/a", b"line/b", b"line/c"]
@@ -68,7 +73,9 @@ class AllAtOnce(DictionaryLinks):
     def __init__(self) -> None:
         """Nothing is accounted."""
 
-    def connection(self, client_id: str, send: Callable[[Dictionary], None]) -> ConnectionDictionaries:
+    def connection(
+        self, client_id: str, send: Callable[[Dictionary], None], rights: ClientRights | None = None
+    ) -> ConnectionDictionaries:
         return EveryDictionary(self, client_id, send)
 
 
@@ -79,7 +86,7 @@ class EveryDictionary(ConnectionDictionaries):
     def instead(self, lacking: Iterable[int], measure: Callable[[Instead], int]) -> Instead:
         return ()
 
-    def gets(self, dictionary: Dictionary) -> bool:
+    def gets(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
         return True
 
 
@@ -87,11 +94,12 @@ class Broker:
     """The parts of an engine that deliver."""
 
     def __init__(self, records_per_s: int = ALWAYS) -> None:
-        self.recoder, self.aliases = Recoder(), AliasTable()
+        self.recoder, self.aliases = Recoder(), AliasTable(LAST_BROKER_ALIAS)
         self.newest: Dictionary | None = None
         self.opted_out = OptedOut([SECRET])
         self.encoder = Encoder(self.recoder, self.aliases, self._newest, self.opted_out)
-        self.dictionary_links = AllAtOnce()
+        self.dictionary_links: DictionaryLinks = AllAtOnce()
+        self.rights = Rights()
         self.streamer = Streamer(self.recoder, self._newest, self.opted_out, records_per_s)
         self.subscriptions = self
         self.live = SimpleNamespace(writes=LiveWrites())
@@ -176,7 +184,7 @@ class MqttReceiver:
         for run in self._reader.feed(data):
             assert isinstance(run, PublishRun)
             for payload in run.payloads:
-                self.frames += payload[:1] == bytes((STREAM_TAG,)) and not run.topic.startswith(b"$sdc/")
+                self.frames += is_frame(payload) and not run.topic.startswith(b"$sdc/")
                 steps = self._client.incoming(None, run.topic, payload, 0.0)
                 self.got += [(run.topic, step.payload) for step in steps if isinstance(step, Deliver)]
                 assert run.topic.startswith(b"$sdc/") or len(steps) == 1, steps
@@ -316,7 +324,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("kind", ["qos 0", "qos 1", "link"])
-def test_the_second_of_two_gets_frames_from_the_next_key_frame_on(broker: Broker, kind: str) -> None:
+def test_the_second_of_two_gets_frames_when_it_has_missed_as_much_as_the_past_takes(broker: Broker, kind: str) -> None:
     def receiver() -> Receiver:
         made = LinkReceiver(broker) if kind == "link" else MqttReceiver(broker, kind == "qos 1")
         broker.subscribe(made.subscriber, FAMILY, Grant(qos=made.qos))
@@ -329,11 +337,11 @@ def test_the_second_of_two_gets_frames_from_the_next_key_frame_on(broker: Broker
     second = receiver()
     broker.publish([(b"line/a", 5, qos)])
     assert (first.frames, second.frames) == (ADMITTED + 5, 0)
-    broker.publish([(b"line/a", KEY_INTERVAL, qos)])
-    assert second.frames == 0
-    broker.publish([(b"line/a", 5, qos)])
-    assert second.frames == 5
-    assert [payload for _, payload in second.got] == [text(n) for n in range(ADMITTED, ADMITTED + 10 + KEY_INTERVAL)]
+    for _ in range(19):
+        broker.publish([(b"line/a", 5, qos)])
+    assert first.frames == ADMITTED + 100
+    assert 50 < second.frames < 100
+    assert [payload for _, payload in second.got] == [text(n) for n in range(ADMITTED, ADMITTED + 100)]
 
 
 def test_a_window_that_was_used_up_within_a_batch_leaves_its_session_out_of_step(broker: Broker) -> None:
@@ -356,14 +364,14 @@ def test_frames_are_made_once_for_all_that_are_in_step(broker: Broker, monkeypat
     made: list[Any] = []
     shared = Encoder.shared
 
-    def counting(*args: Any) -> Any:
+    def counting(*args: Any, **named: Any) -> Any:
         made.append(args)
-        return shared(*args)
+        return shared(*args, **named)
 
     monkeypatch.setattr(Encoder, "shared", counting)
     broker.publish([(b"line/a", 3, 0), (b"line/b", 3, 0)])
     assert len(made) == 1
-    assert {receiver.frames for receiver in receivers} == {ADMITTED + 3}
+    assert {receiver.frames for receiver in receivers} == {ADMITTED + 6}
 
 
 def test_past_the_most_variants_a_block_goes_standalone_and_leaves_out_of_step(
@@ -399,7 +407,8 @@ def test_secrets_dictionaries_and_qos_2_are_never_streamed(broker: Broker) -> No
     assert receiver.frames == 0
     broker.publish([(b"line/a", KEY_INTERVAL, 1)])
     broker.publish([(b"line/a", 50, 1)])
-    assert receiver.frames == 50
+    assert receiver.frames in (50, KEY_INTERVAL + 50)
+    assert receiver.got == broker.sent
 
 
 def test_a_flood_goes_standalone_and_slow_topics_as_frames() -> None:
@@ -461,7 +470,7 @@ def test_a_python_client_refuses_frames_that_it_did_not_ask_for_or_cannot_read(b
     assert (again.messages, again.error) == ([], None), "what was read is not read twice"
 
 
-def test_a_hole_in_the_blocks_is_an_error_until_the_next_key_frame(broker: Broker) -> None:
+def test_a_hole_in_the_blocks_is_an_error_and_the_subscription_is_to_begin_anew(broker: Broker) -> None:
     sent: list[bytes] = []
     receiver = LinkReceiver(broker)
     stream = SimpleNamespace(write=receiver.write)
@@ -473,8 +482,54 @@ def test_a_hole_in_the_blocks_is_an_error_until_the_next_key_frame(broker: Broke
     stream.write = receiver.write
     with pytest.raises(AssertionError, match="does not follow"):
         broker.publish([(b"line/a", 3, 0)])
-    stream.write = sent.append
-    broker.publish([(b"line/a", KEY_INTERVAL, 0)])
-    stream.write = receiver.write
-    block = broker.publish([(b"line/a", 3, 0)])
-    assert [payload for _, payload in receiver.got[-3:]] == [text(n) for n in range(block.first, block.last + 1)]
+    assert receiver._frames.lost
+
+
+def test_a_session_that_cannot_read_a_stream_says_so_and_gets_it_standalone_until_the_past_is_sent(
+    broker: Broker,
+) -> None:
+    receiver = MqttReceiver(broker, 0)
+    broker.subscribe(receiver.subscriber, FAMILY, Grant())
+    broker.publish([(b"line/a", ADMITTED, 0)])
+    broker.streamer.lost(receiver.subscriber, b"line/b")
+    broker.publish([(b"line/a", 3, 0)])
+    assert receiver.frames == ADMITTED + 3
+    broker.streamer.lost(receiver.subscriber, b"line/a")
+    broker.publish([(b"line/a", 3, 0)])
+    assert receiver.frames == ADMITTED + 3
+    for _ in range(30):
+        broker.publish([(b"line/a", 5, 0)])
+    assert receiver.frames > ADMITTED + 103
+    assert receiver.got == broker.sent
+
+
+def telling(number: int) -> bytes:
+    """What fields are better at than bytes."""
+    return b'{"number": %d, "speed": %d, "level": %d.%d}' % (number, number * 37 % 900, number % 71, number * 7 % 10)
+
+
+def test_links_account_what_frames_take_and_get_the_model_that_their_stream_goes_over_to(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "text", telling)
+    broker.dictionary_links = DictionaryLinks(
+        SimpleNamespace(families=SimpleNamespace(newest=lambda family: broker.newest), crosses=lambda family: False),  # type: ignore[arg-type]  # all that is asked of it
+        broker.recoder,
+        broker.encoder.savings,
+    )
+    receivers = [MqttReceiver(broker, qos) for qos in (0, 1, 1)]
+    for receiver in receivers:
+        broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
+    broker.publish([(b"line/a", 60, 1)])
+    links = [receiver.subscriber.dictionaries.link for receiver in receivers]  # type: ignore[attr-defined]  # MQTT subscribers'
+    assert len({link.unclaimed_bytes for link in links}) == 1
+    assert links[0].unclaimed_bytes > 60 * 5
+    broker.newest = train([telling(n) for n in range(60)], 64 * 1024, FIELDS, family=FAMILY)
+    broker.recoder.add(broker.newest)
+    for _ in range(400):
+        broker.publish([(b"line/a", 5, 1)])
+    packed = len(broker.newest.pack())
+    for receiver, link in zip(receivers, links, strict=True):
+        assert receiver.got == broker.sent
+        assert (link.taken, link.paid_bytes) == (1, packed + BINDING_BYTES)
+        assert link.saved_bytes > 0

@@ -21,8 +21,10 @@ from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.codecs import ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.session import ClientSession, Deliver
-from lexicast.compression.topic_stream import KEY_INTERVAL, TopicStreams
-from lexicast.compression.wire import STREAM_TAG, STREAMS_PROPERTY, USER_PROPERTY
+from lexicast.compression.streams.frames import is_frame
+from lexicast.compression.streams.topic_stream import KEY_INTERVAL
+from lexicast.compression.streams.topic_streams import TopicStreams
+from lexicast.compression.wire import LOST_TOPIC, STREAMS_PROPERTY, USER_PROPERTY
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
 
@@ -76,7 +78,7 @@ class Reader:
         steps = self._session.incoming(None, message.topic.encode(), message.payload, 0.0)
         got = [step.payload for step in steps if isinstance(step, Deliver)]
         assert len(got) == len(steps), steps
-        self.streamed += [message.payload[0] == STREAM_TAG] * len(got)
+        self.streamed += [is_frame(message.payload)] * len(got)
         return got
 
 
@@ -138,11 +140,25 @@ async def test_frames_arrive_from_the_key_frame_on_whatever_the_qos(there: Serve
     assert all(first[0].streamed[-len(numbers) :])
 
 
+async def test_a_client_that_cannot_read_a_stream_says_so(there: Served) -> None:
+    publisher, asked = await Raw.connect(there.port), await reader(there, "lost/a")
+    await publish(publisher, "lost/a", range(30))
+    await asked.take(30)
+    assert asked.streamed == [True] * 30
+    await asked.client.publish(LOST_TOPIC.decode(), b"lost/a")
+    assert await asked.client.ping() == []
+    for first in range(30, 300, 30):
+        await publish(publisher, "lost/a", range(first, first + 30))
+        assert await asked.take(30) == [text(n) for n in range(first, first + 30)]
+    assert (asked.streamed[30], asked.streamed[-1]) == (False, True)
+
+
 async def test_who_does_not_ask_or_limits_its_packets_is_not_told_and_gets_none(there: Served) -> None:
     publisher = await Raw.connect(there.port)
     asked = await reader(there, "ask/a")
     others = [
         await reader(there, "ask/a", _38=[USER_PROPERTY]),
+        await reader(there, "ask/a", _38=[USER_PROPERTY, ("sdc-streams", "1")]),
         await reader(there, "ask/a", _39=10_000),
     ]
     for other in others:
@@ -151,7 +167,7 @@ async def test_who_does_not_ask_or_limits_its_packets_is_not_told_and_gets_none(
     for each in (asked, *others):
         assert await each.take(50) == [text(n) for n in range(50)]
     assert asked.streamed[-1]
-    assert not any(others[0].streamed + others[1].streamed)
+    assert not any([any(other.streamed) for other in others])
 
 
 async def test_a_broker_that_is_told_not_to_sends_none(without: Served) -> None:
@@ -178,7 +194,7 @@ async def test_a_slow_session_is_caught_up_standalone_and_joins_again(there: Ser
     slow.client.start_reading()
     assert await slow.take(len(padded)) == padded
     assert not all(slow.streamed[100:])
-    numbers = range(2 * KEY_INTERVAL)
+    numbers = range(12 * KEY_INTERVAL)
     await publish(publisher, "slow/a", numbers, qos=1)
     assert await slow.take(len(numbers)) == [text(n) for n in numbers]
     assert slow.streamed[-1]
@@ -244,7 +260,7 @@ def test_paho_programs_read_through_a_change_of_dictionary(there: Served) -> Non
     incoming = client._sdc.incoming
 
     def counting(item: Any, topic: bytes, payload: bytes, now_s: float) -> Any:
-        if payload[:1] == bytes((STREAM_TAG,)) and not topic.startswith(b"$sdc/"):
+        if is_frame(payload) and not topic.startswith(b"$sdc/"):
             frames.append(payload)
         return incoming(item, topic, payload, now_s)
 

@@ -43,6 +43,7 @@ class Link:
         self.answer = answer
         self.asked: list[tuple[Any, ...]] = []
         self.wills: list[bytes] = []
+        self.will_users: list[str] = []
         self.will_error: Exception | None = None
 
     def request(self, method: str, *what: Any) -> asyncio.Future[Any]:
@@ -50,6 +51,7 @@ class Link:
         if method == "session_will":
             if self.will_error is None:
                 self.wills.append(what[1])
+                self.will_users.append(what[2])
                 future.set_result(None)
             else:
                 future.set_exception(self.will_error)
@@ -343,6 +345,66 @@ async def test_of_many_that_come_at_once_each_gets_it_once_in_turn() -> None:
     assert home.row().owner == owner.name
     assert all(opened.uid == found[0].uid for opened in found)
     assert len(home.sessions._turns) == 0
+
+
+async def test_a_session_is_never_given_to_another_user() -> None:
+    home = Home()
+    a, b = home.broker("a", (b"handed over", b"place")), home.broker("b")
+    first = await home.open(a, user="ada")
+    assert (first.present, first.user) == (False, "ada")
+    for clean, user in ((False, "bob"), (True, "bob"), (False, ""), (True, "")):
+        assert await home.open(b, 5, clean=clean, user=user) == SessionGrant(b"", 0, False, b"", b"", "ada")
+    assert link(a).asked == []  # its owner is not disturbed
+    await home.leave(first.generation)
+    assert (await home.open(b, 6, user="bob")).user == "ada"
+    again = await home.open(b, 7, user="ada")
+    assert (again.present, again.user, again.place) == (True, "ada", b"left")
+    assert home.rows[GROUP, CLIENT].user == "ada"
+
+
+async def test_a_session_of_a_user_who_is_gone_is_ended_for_whoever_says_so() -> None:
+    home = Home()
+    a, b = home.broker("a", (b"handed over", b"place")), home.broker("b")
+    first = await home.open(a, user="ada", will=WILL)
+    assert (await home.open(b, user="bob", over="eve")).user == "ada"
+    taken = await home.open(b, user="bob", over="ada")
+    assert (taken.present, taken.user, taken.place) == (False, "bob", b"begin")
+    assert link(a).asked == [("session_yield", CLIENT, first.generation, True)]
+
+
+async def test_a_session_that_is_nobodys_ends_where_a_user_comes_but_not_the_other_way_round() -> None:
+    home = Home()
+    a, b = home.broker("a", (b"handed over", b"place")), home.broker("b")
+    first = await home.open(a)
+    await home.leave(first.generation)
+    taken = await home.open(b, user="ada")
+    assert (taken.present, taken.user) == (False, "ada")
+    await home.leave(taken.generation)
+    assert (await home.open(a, 2)).user == "ada"
+
+
+async def test_a_session_that_has_expired_is_nobodys() -> None:
+    home = Home()
+    a = home.broker("a")
+    first = await home.open(a, user="ada")
+    await home.leave(first.generation, expires_us=home.clock.time_us() + US)
+    assert (await home.open(a, 2, user="bob")).user == "ada"
+    home.clock.advance(1.0)
+    taken = await home.open(a, 3, user="bob")
+    assert (taken.present, taken.user) == (False, "bob")
+
+
+async def test_sessions_that_are_told_again_keep_their_user_and_wills_name_it() -> None:
+    home = Home()
+    a, b = home.broker("a"), home.broker("b")
+    held = SessionHeld(GROUP, CLIENT, b"u", 7, 1, False, "ada")
+    assert home.sessions.hold(a, [held]) == []
+    assert (await home.open(b, 2, user="bob")).user == "ada"
+    armed = await home.open(b, 3, user="ada", will=WAITS)
+    await home.leave(armed.generation, will_us=home.clock.time_us() + US)
+    await home.sweep(2.0)
+    assert [wills for wills in (link(a).wills, link(b).wills) if wills] == [[WAITS]]
+    assert {user for each in (a, b) for user in link(each).will_users} == {"ada"}
 
 
 async def test_who_comes_while_another_one_is_written_waits_for_it_also_where_that_fails() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ ONE = {"a": "192.0.2.10"}
 THREE = {"a": "192.0.2.10", "b": "192.0.2.11", "c": "192.0.2.12"}
 
 
-def places(nodes: dict[str, str], **knobs: str) -> NodeAddresses:
+def places(nodes: dict[str, str], **knobs: Any) -> NodeAddresses:
     return NodeAddresses(Config().replaced(**knobs), nodes)
 
 
@@ -35,7 +36,7 @@ def places(nodes: dict[str, str], **knobs: str) -> NodeAddresses:
 )
 def test_addresses(nodes: dict[str, str], knobs: dict[str, str], links: str, listens: str, reached: list[str]) -> None:
     found = places(nodes, **knobs)
-    found.check()
+    found.check("")
     assert (found.link_host("a"), found.mqtt_host("a"), found.mqtt_host()) == (links, listens, listens)
     assert found.reached_at() == reached
 
@@ -64,6 +65,49 @@ def test_who_is_let_in_is_told_where_others_reach_the_port(
     notice = places(nodes, **knobs).notice()
     assert says in notice
     assert bool(says) == bool(notice)
+
+
+ALWAYS = {"mqtt__allow_anonymous": "always"}
+EVERYWHERE = {"mqtt__host": "0.0.0.0"}
+TLS = {"mqtt__tls_port": 8883, "mqtt__tls_host": "0.0.0.0", "tls__certificate": "c", "tls__key": "k"}
+CERTIFIED = {"tls__client_certificates": "required", "tls__client_ca": "ca"}
+
+
+@pytest.mark.parametrize("nodes", [ONE, THREE])
+def test_who_is_open_to_strangers_is_refused_unless_it_is_said(nodes: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"whoever reaches.*192\.0\.2\.10.*acl_file.*--insecure"):
+        places(nodes, **ALWAYS, **EVERYWHERE).check("")
+    places(nodes, **ALWAYS, **EVERYWHERE, security__insecure=True).check("")
+    places(nodes, **EVERYWHERE).check("")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "is_open"),
+    [
+        (ALWAYS, False),
+        (ALWAYS | EVERYWHERE, True),
+        (ALWAYS | {"mqtt__host": "192.0.2.10"}, True),
+        (ALWAYS | EVERYWHERE | {"security__acl_file": "rules"}, False),
+        (ALWAYS | EVERYWHERE | {"security__password_file": "users"}, True),
+        (ALWAYS | TLS, True),
+        (ALWAYS | TLS | CERTIFIED, False),
+        (ALWAYS | TLS | CERTIFIED | EVERYWHERE, True),
+        (EVERYWHERE, False),
+    ],
+)
+def test_who_is_open(knobs: dict[str, Any], is_open: bool) -> None:
+    found = places(ONE, **knobs)
+    assert found.is_open() is is_open
+    assert ("whoever reaches the MQTT port" in found.notice()) is is_open
+
+
+def test_an_own_ray_without_tokens_is_refused_where_others_reach_the_machine() -> None:
+    with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE=disabled.*--insecure"):
+        places(ONE, **EVERYWHERE).check("disabled")
+    places(ONE, **EVERYWHERE).check("token")
+    places(ONE, **EVERYWHERE, security__insecure=True).check("disabled")
+    places(ONE).check("disabled")
+    places(THREE).check("disabled")  # that Ray is not ours: `check_closed` looks at it
 
 
 def test_up_prints_every_address() -> None:

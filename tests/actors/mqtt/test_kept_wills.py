@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from lexicast.actors.broker.coordinators import Coordinators
+from lexicast.actors.broker.security.rights import Rights
 from lexicast.actors.mqtt import wills as wills_module
 from lexicast.actors.mqtt.codec.packets import Will
 from lexicast.actors.mqtt.wills import WillPublisher
@@ -37,8 +38,8 @@ async def test_a_will_is_published_until_it_is_taken_or_given_up(
     monkeypatch.setattr(wills_module, "AGAIN_FIRST_S", 0.0)
     monkeypatch.setattr(wills_module, "TRIES", 5)
     disk = FullDisk(refusals)
-    publisher = WillPublisher(cast(Coordinators, disk))
-    publisher.publish_kept("client", WILL)
+    publisher = WillPublisher(cast(Coordinators, disk), Rights())
+    publisher.publish_kept("client", WILL, "")
     for _ in range(50):
         await asyncio.sleep(0)
     assert disk.asked == asked
@@ -48,9 +49,9 @@ async def test_a_will_is_published_until_it_is_taken_or_given_up(
 async def test_not_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wills_module, "KEPT_MAX", 2)
     disk = FullDisk(10**9)
-    publisher = WillPublisher(cast(Coordinators, disk))
+    publisher = WillPublisher(cast(Coordinators, disk), Rights())
     for _ in range(5):
-        publisher.publish_kept("client", WILL)
+        publisher.publish_kept("client", WILL, "")
     for _ in range(5):
         await asyncio.sleep(0)
     assert disk.asked == 5

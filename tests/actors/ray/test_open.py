@@ -54,6 +54,7 @@ def test_who_asks_for_a_token_is_closed() -> None:
         assert check_closed(address) == ""
 
 
+@pytest.mark.cve("CVE-2023-48022")
 def test_an_open_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MODE_VARIABLE, raising=False)
     with head(refuse=False) as address:

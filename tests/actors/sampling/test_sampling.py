@@ -24,6 +24,7 @@ from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.sampling.budget import BURST_PERIODS, PERIOD_S, UNIT_BYTES, CpuBudget, Shares
 from lexicast.actors.sampling.ring import Ring
 from lexicast.actors.sampling.server import SamplingServer
+from lexicast.actors.sampling.siblings import SAMPLES
 from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, Block, Meta, Run, pack_meta
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.selection import offsets_of, select
@@ -162,6 +163,24 @@ async def test_learns_a_dictionary_and_publishes_it_retained(tmp_path: Path) -> 
     assert unpack_dictionary(found.payload) == there.dictionary(b"devices/1000001/telemetry")
     assert found.retain
     assert sampler.published >= 1
+
+
+async def test_a_new_family_begins_with_what_a_sibling_has_learned(tmp_path: Path) -> None:
+    async with sampled(tmp_path) as there, there.client("publisher") as bus, there.sampler() as sampler:
+        await publish(bus, "alpha/{}/telemetry", 60)
+        await eventually(lambda: there.dictionary(b"alpha/1000001/telemetry") is not None)
+        await publish(bus, "beta/{}/telemetry", SAMPLES)
+        await eventually(lambda: there.dictionary(b"beta/1000001/telemetry") is not None)
+        await eventually(lambda: sampler.begun_from_siblings == 1)
+        first, second = (there.dictionary(b"%s/1000001/telemetry" % site) for site in (b"alpha", b"beta"))
+        assert first is not None
+        assert second is not None
+        assert (second.family, second.codec) == (b"beta/+/telemetry", first.codec)
+        maintenance = sampler.maintenance_of(b"beta/+/telemetry")
+        assert isinstance(maintenance, Predict)
+        assert maintenance.current == second, "PREDICT goes on from it"
+        await publish(bus, "gamma/{}/telemetry", SAMPLES - 1)
+        assert there.dictionary(b"gamma/1000001/telemetry") is None
 
 
 def topics_seen(sampler: SamplingServer) -> list[str]:

@@ -55,6 +55,18 @@ def test_a_story_is_the_same_each_time() -> None:
     assert texts[0] == texts[1]
 
 
+def test_a_story_with_matchers_is_the_same_whatever_hashes_are(tmp_path: Path) -> None:
+    texts = []
+    for hashes in ("1", "2"):
+        told = tmp_path / hashes
+        command = [*COMMAND, "--seed", "3000004", "--transcript", str(told)]
+        environment = {**os.environ, "PYTHONHASHSEED": hashes}
+        subprocess.run(command, check=True, capture_output=True, timeout=200, env=environment)
+        texts.append(told.read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    assert "matcher-" in texts[0]
+
+
 def test_processes_share_the_seeds_and_a_hash_seed_changes_nothing() -> None:
     arguments = ["--seeds", "12", "--break", EASY, "--json"]
     found = []

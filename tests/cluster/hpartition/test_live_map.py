@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from dataclasses import replace
 from math import inf, nan
 
 import msgpack
@@ -11,7 +13,7 @@ import pytest
 
 from lexicast.cluster.content.boxes import Boxes, Interval
 from lexicast.cluster.errors import PeerError, UsageError
-from lexicast.cluster.hpartition.cell_map import CellMap
+from lexicast.cluster.hpartition.cell_map import CellMap, Change, HandoverPhase, Join
 from lexicast.cluster.hpartition.live_map import MATCHERS_MAX, SHAPE, LiveMap, clusters_of
 from lexicast.cluster.hpartition.partition import CellId, partitioned
 from lexicast.cluster.hpartition.placing import CellPlaces
@@ -84,6 +86,68 @@ def test_who_may_be_asked_has_been_told(seed: int) -> None:
                 held += 1
                 assert names.issuperset(candidates)
     assert held > 20
+
+
+def steps(cells: CellMap, dice: random.Random, count: int) -> list[CellMap]:
+    """Maps that follow one another: cells are split, copied and joined, several at a time."""
+    made = [cells]
+    for _ in range(count):
+        now = made[-1]
+        if now.handovers and dice.random() < 0.7:
+            cell = dice.choice(sorted(now.handovers))
+            filling = now.handovers[cell].phase is HandoverPhase.FILLING
+            made.append(now.filled(cell) if filling else now.drained(cell))
+            continue
+        changes: list[Change] = [Split(dice.randrange(3), dice.normalvariate()), dice.randrange(1, 4)]
+        change = dice.choice(changes)
+        cell = any_cell(now, dice)
+        if now.splits and dice.random() < 0.5:
+            cell, change = dice.choice(sorted(now.splits)), Join(dice.randrange(1, 3))
+        with suppress(UsageError):
+            made.append(now.begun(cell, change))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_neighbours_are_right_for_each_others_publications(seed: int) -> None:
+    """Whoever is asked by a map has been told by it, by the one before, and by the one after."""
+    dice = random.Random(seed)
+    seen = np.random.default_rng(seed).normal(size=(200, 3))
+    names = tuple(f"matcher-{i}" for i in range(dice.randrange(2, 7)))
+    places = CellPlaces(SHAPE, clusters_of(names))
+    begun = CellMap(partitioned(seen, [[0, 1, 2]], 2), places, copies_each=dice.randrange(1, 3))
+    maps = [LiveMap(n, names, COLUMNS, each) for n, each in enumerate(steps(begun, dice, 60))]
+    conditions = [any_boxes(dice) for _ in range(15)]
+    told = [[each.holders(boxes)[0] for boxes in conditions] for each in maps]
+    held = 0
+    for _ in range(15):
+        point = {column: dice.choice([dice.normalvariate(), nan, 0.0]) for column in (*COLUMNS, "other")}
+        holding = [number for number, boxes in enumerate(conditions) if holds(boxes, point)]
+        for number, each in enumerate(maps):
+            _, candidates = each.candidates([point[column] for column in COLUMNS])
+            for near in told[max(0, number - 1) : number + 2]:
+                for condition in holding:
+                    held += 1
+                    assert near[condition].issuperset(candidates)
+    assert held > 100
+    changes = [handover.change for each in maps for handover in each.cells.handovers.values()]  # type: ignore[union-attr]
+    assert any([isinstance(change, Join) for change in changes])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_conditions_are_counted_by_the_parts_of_cells(seed: int) -> None:
+    """And a publication that a condition holds for lies in one of these parts, where nothing is handed over."""
+    dice = random.Random(seed)
+    cells = map_of(dice)
+    assert cells.cells is not None
+    cells = LiveMap(1, cells.matchers, COLUMNS, replace(cells.cells, handovers={}))
+    conditions = [any_boxes(dice) for _ in range(30)]
+    for _ in range(40):
+        point = {column: dice.choice([dice.normalvariate(), 0.0]) for column in (*COLUMNS, "other")}
+        parts, _ = cells.candidates([point[column] for column in COLUMNS])
+        for boxes in conditions:
+            if holds(boxes, point):
+                assert cells.holders(boxes)[1].issuperset(parts) or not cells.holders(boxes)[1]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from lexicast.cluster.errors import PeerError
-from lexicast.cluster.hpartition.cell_map import HandoverPhase
+from lexicast.cluster.hpartition.cell_map import Handover, HandoverPhase, Join
 from lexicast.cluster.hpartition.cell_report import SAMPLE_MAX, CellReport
 from lexicast.cluster.hpartition.live_map import LiveMap
 from lexicast.cluster.hpartition.partition import CellId
-from lexicast.cluster.hpartition.planning import CONDITIONS_MIN, EVENTS_MIN, CellPlanner
+from lexicast.cluster.hpartition.planning import COLD_TURNS, CONDITIONS_MIN, EVENTS_MIN, RECUT_TURNS, CellPlanner
+from lexicast.cluster.hpartition.splits import Split
 
 MATCHERS = ("m0", "m1", "m2")
 
@@ -86,6 +88,84 @@ def test_a_hot_cell_is_handed_over_step_by_step_as_brokers_follow() -> None:
     last: LiveMap = planner.map
     assert last.cells is not None
     assert CellId(0, 3) in last.cells.splits or last.cells.copies[CellId(0, 3)] > 2
+
+
+def test_cells_that_are_there_no_more_are_passed_over() -> None:
+    """Those that a broker counted by the map of a server that has ended."""
+    planner = planned()
+    planner.turn(["b"], MATCHERS)
+    asked = {CellId(0, number): 10 for number in range(20)}
+    gone = {CellId(0, 3, "0"): 10_000, CellId(7, 0): 10_000, CellId(0, 60_000): 10_000}
+    planner.told("b", report(planner.map.version, asked={**asked, **gone}))
+    assert planner.turn(["b"], MATCHERS) is None
+
+
+def bounding(version: int, *columns: str) -> CellReport:
+    """Of a broker all of whose subscribers bound these."""
+    dice = random.Random(2)
+    boxes = [{column: (low := dice.random(), low + 0.1) for column in columns} for _ in range(100)]
+    events = tuple({column: dice.random() for column in "uvwxy"} for _ in range(EVENTS_MIN))
+    return CellReport(version, CONDITIONS_MIN, tuple(boxes), events, {}, {})
+
+
+def turns(planner: CellPlanner, count: int, *columns: str) -> list[int]:
+    """By how much the map jumped, turn by turn, of a broker that follows and reports each time."""
+    jumps = []
+    for _ in range(count):
+        before = planner.map.version
+        planner.told("b", bounding(before, *columns))
+        planner.turn(["b"], MATCHERS)
+        jumps.append(planner.map.version - before)
+    return jumps
+
+
+def test_cells_are_cut_anew_when_other_columns_have_been_bound_for_long() -> None:
+    planner = planned()
+    planner.turn(["b"], MATCHERS)
+    assert planner.map.columns == ("x", "y")
+    assert turns(planner, RECUT_TURNS - 1, "u", "v") == [0] * (RECUT_TURNS - 1)
+    assert [planner.turn(["b"], MATCHERS) for _ in range(9)] == [None] * 9, "nothing new was told"
+    assert turns(planner, 1, "u", "v") == [2], "nobody vouches across it"
+    assert planner.map.columns == ("u", "v")
+    assert planner.map.cells is not None
+    assert not planner.map.cells.splits
+    assert turns(planner, 3 * RECUT_TURNS, "u", "v") == [0] * 3 * RECUT_TURNS
+
+
+def test_cells_are_not_cut_anew_to_and_fro() -> None:
+    planner = planned()
+    planner.turn(["b"], MATCHERS)
+    for _ in range(5):
+        assert turns(planner, RECUT_TURNS - 1, "u", "v") == [0] * (RECUT_TURNS - 1)
+        assert turns(planner, 1, "x", "y") == [0]
+    # Half of the cells' columns are bound still: one column more is not worth it.
+    assert turns(planner, 3 * RECUT_TURNS, "x", "y", "u") == [0] * 3 * RECUT_TURNS
+    # A broker that does not follow is waited for.
+    for _ in range(2 * RECUT_TURNS):
+        planner.told("b", bounding(planner.map.version - 2, "u", "v"))
+        assert planner.turn(["b"], MATCHERS) is None
+
+
+def test_a_cell_that_was_split_is_joined_when_it_has_been_cold_for_long() -> None:
+    planner = planned()
+    planner.turn(["b"], MATCHERS)
+    begun = planner.map
+    assert begun.cells is not None
+    cell = CellId(0, 3)
+    least, beyond = begun.cells.partition.bounds(cell)
+    at = float(max(least[0], 0.0) + min(beyond[0], 1.0)) / 2
+    planner.map = replace(begun, cells=begun.cells.changed(cell, Split(0, at)))
+    asked = {CellId(0, number): 100 for number in range(begun.cells.partition.cells)}
+    seen = []
+    for _ in range(COLD_TURNS + 4):
+        planner.told("b", report(planner.map.version, asked=asked))
+        planner.turn(["b"], MATCHERS)
+        assert planner.map.cells is not None
+        seen.append((dict(planner.map.cells.handovers), cell in planner.map.cells.splits))
+    joining = [Handover(Join(2), phase) for phase in HandoverPhase]
+    assert seen[: COLD_TURNS - 1] == [({}, True)] * (COLD_TURNS - 1)
+    assert seen[COLD_TURNS - 1 : COLD_TURNS + 1] == [({cell: each}, True) for each in joining]
+    assert seen[COLD_TURNS + 1 :] == [({}, False)] * 3
 
 
 def test_matchers_that_come_and_go_move_cells_by_a_jump() -> None:

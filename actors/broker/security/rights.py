@@ -11,12 +11,14 @@ Python clients on links hold the cluster's key, and are asked nothing.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from lexicast.cluster.errors import TopicError
 from lexicast.cluster.security.acl_file import READ, WRITE, AclRule, parse_acl
+from lexicast.cluster.security.audit import AuditTrail
 from lexicast.cluster.security.authors import author_of, names_user, split_author
 from lexicast.cluster.security.rules import HISTORY, AccessRules
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, is_wildcard, unescape_family
@@ -31,7 +33,9 @@ class Rights:
     """See the module's docstring. `restricted`: whether there are rules at all; without them everybody may everything.
     `number` grows with each change; `version`: the rules' own, as the coordination server counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
+        self._time_s = time_s
+        self._audit = AuditTrail()
         self.restricted = False
         self.number = 0
         self.version = 0
@@ -104,11 +108,11 @@ class Rights:
         client_id, user = split_author(author)
         return self.of(user, client_id, topic) & WRITE != 0
 
-    def refuse(self, what: str, user: str, client_id: str, name: bytes) -> None:
-        """Count, and log, what somebody was refused: "publish", "subscribe", "will"."""
-        self.refused[what] += 1
-        who = f"user {user!r}" if user else "nobody logged in"
-        log.info("client %r (%s) may not %s: %r", client_id, who, what, name[:100])
+    def refuse(self, what: str, user: str, client_id: str, name: bytes, count: int = 1) -> None:
+        """Count what somebody was refused ("publish", "subscribe", "will"), and note it in the audit trail."""
+        self.refused[what] += count
+        topic = name.decode(errors="backslashreplace")
+        self._audit.note(f"{what}_refused", self._time_s(), user=user, client=client_id, topic=topic)
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
@@ -177,6 +181,6 @@ class ClientRights:
         """What its retained publications say of their publisher: the client id, and its user where there are rules."""
         return author_of(self.client_id, self.user) if self._rights.restricted else self.client_id
 
-    def refuse(self, what: str, name: bytes) -> None:
-        """Count, and log, what it was refused."""
-        self._rights.refuse(what, self.user, self.client_id, name)
+    def refuse(self, what: str, name: bytes, count: int = 1) -> None:
+        """See `Rights.refuse`."""
+        self._rights.refuse(what, self.user, self.client_id, name, count)

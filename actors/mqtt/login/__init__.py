@@ -1,0 +1,1 @@
+"""Who a client is: passwords, and what keeps guessing them slow."""

@@ -1,0 +1,138 @@
+"""Texts that people hand in: files of users and of rules, and conditions of subscribers.
+
+A file of rules is asked about its own topics: both ways in which a question can be asked have to agree. A condition is
+asked of payloads, and of its own canonical form.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from lexicast.cluster.content.content_record import ContentRecord
+from lexicast.cluster.content.fields import FieldReader
+from lexicast.cluster.content.predicate import Predicate
+from lexicast.cluster.errors import ConfigError, UsageError
+from lexicast.cluster.security.acl_file import READ, WRITE
+from lexicast.cluster.security.files import rules_text
+from lexicast.cluster.security.passwords import (
+    ARGON2ID,
+    PBKDF2,
+    SALT_BYTES,
+    SHA512,
+    PasswordHash,
+    parse_hash,
+    read_passwords,
+    with_user,
+    without_user,
+)
+from lexicast.cluster.security.rules import HISTORY, AccessRules
+
+from .target import Target, check
+
+ASKED_MAX: Final = 8
+NAMES: Final = (("", "c"), ("ada", "c1"), ("bob", "a/b"), ("+", "#"), ("ada", "bob/x"))
+
+
+def _attempt_passwords(data: bytes) -> None:
+    try:
+        users = read_passwords(data)
+    except ConfigError:
+        return
+    for user, written in islice(users.items(), ASKED_MAX):
+        check(bool(user) and ":" not in user, f"a user called {user!r}")
+        found = parse_hash(written)
+        check(parse_hash(found.text()) == found, "written and read it is another hash")
+        if found.kind == SHA512:
+            check(not found.verify(b""), "no password is the password")
+        check(read_passwords(with_user(data, user, written)) == users, "the same row changes the file")
+        check(user not in read_passwords(without_user(data, user)), "a user who was removed is there")
+
+
+def _attempt_rules(data: bytes) -> None:
+    try:
+        rules = AccessRules.of_text(rules_text(data))
+    except ConfigError:
+        return
+    for user, client_id in (*NAMES, *[(user, "c") for user in islice(rules.users(), ASKED_MAX)]):
+        for rule in islice(rules.of_user(user), ASKED_MAX):
+            _ask(rules, user, client_id, rule.topic_filter)
+
+
+def _ask(rules: AccessRules, user: str, client_id: str, topic_filter: bytes) -> None:
+    """Of a filter and of a topic that it matches."""
+    topic = b"/".join([b"x" if level in (b"+", b"#") else level for level in topic_filter.split(b"/")])
+    rights = rules.rights(user, client_id, topic)
+    check(not rights & HISTORY or rights & READ != 0, "the past without the present")
+    for action in (READ, WRITE, HISTORY):
+        check(rules.may(user, client_id, action, topic) == bool(rights & action), "may and rights disagree")
+    check(not rights & READ or rules.meets(user, client_id, READ, topic), "a topic that may be read does not meet")
+    if b"+" not in topic_filter and not topic_filter.endswith(b"#"):
+        return
+    if rules.covers(user, client_id, READ, topic_filter) and not topic.startswith(b"$"):
+        check(rights & READ != 0, f"all of {topic_filter!r} may be read, but not {topic!r}")
+    if rights & READ and not topic.startswith(b"$"):
+        check(
+            rules.meets(user, client_id, READ, topic_filter), f"{topic!r} may be read, but nothing of {topic_filter!r}"
+        )
+
+
+def _attempt_conditions(data: bytes) -> None:
+    """A condition up to the first NUL, and the payload that it is asked of."""
+    text, _, payload = data.partition(b"\0")
+    try:
+        where = text.decode()
+        predicate = Predicate.parse(where)
+    except (UnicodeDecodeError, UsageError):
+        return
+    again = Predicate.of_canonical(predicate.text)
+    check(again.text == predicate.text, f"the canonical form has another canonical form: {again.text!r}")
+    answers = []
+    for each in (predicate, again):
+        for reader in (FieldReader(each.names), FieldReader()):
+            answers.append(
+                each.matches(ContentRecord(b"a/b", payload, reader, 1, 1, False, {3: "t", 38: [("k", "v")]}))
+            )
+    check(len(set(answers)) == 1, f"four answers to one question: {answers}")
+
+
+def _hash(kind: str, iterations: int = 0, memory_kib: int = 0, lanes: int = 0) -> str:
+    return PasswordHash(kind, b"s" * SALT_BYTES[kind], b"d" * 64, iterations, memory_kib, lanes).text()
+
+
+_USERS: Final = f"""# who
+ada:{_hash(SHA512)}
+bob:{_hash(PBKDF2, 1000)}
+eve:{_hash(ARGON2ID, 1, 64, 1)}
+""".encode()
+_RULES: Final = b"""topic read public/#
+user ada
+topic readwrite plant/+/state
+topic deny plant/1/#
+topic nohistory plant/secret
+user bob
+topic #
+pattern write devices/%u/#
+pattern read clients/%c/+
+pattern deny clients/%c/%u
+"""
+_CONDITIONS: Final = (
+    b't > 20.5 AND ("a b" LIKE \'x%_\' OR NOT n IN (1, 2, 3))\0{"t":21,"a b":"xyz","n":4}',
+    b"a.b IS NULL OR publication.qos = 1\0\x81\xa1a\x01",
+    b"temperature BETWEEN 1 AND 2e3 AND ok = TRUE\0{}",
+)
+
+
+def passwords() -> Target:
+    """Files of users."""
+    return Target(_attempt_passwords, (_USERS, *[line + b"\n" for line in _USERS.splitlines()]))
+
+
+def rules() -> Target:
+    """Files of rules."""
+    return Target(_attempt_rules, (_RULES, *[line + b"\n" for line in _RULES.splitlines()]))
+
+
+def conditions() -> Target:
+    """Conditions of subscribers, and payloads that they are asked of."""
+    return Target(_attempt_conditions, _CONDITIONS)

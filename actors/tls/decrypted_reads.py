@@ -1,0 +1,53 @@
+"""The reads of a TLS connection, decrypted into one buffer that all share.
+
+Into a protocol that takes bytes uvloop reads each record by itself, with room for 256 KiB: to give that to a client's
+one message of 165 bytes takes 21 us, most of it for memory that is given back at once. Into a buffer it takes 1.2 us,
+and 16 KiB 7.8 us instead of 35 (a record alone in its read; Python 3.11, uvloop 0.23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+# More than uvloop reads from the kernel at once; what exceeds it comes with the next turn.
+BUFFER_BYTES: Final = 320 * 1024
+
+
+class DecryptedReads(asyncio.BufferedProtocol):
+    """Between the transport and a protocol that takes bytes."""
+
+    __slots__ = ("_buffer", "_protocol")
+
+    def __init__(self, protocol: asyncio.Protocol, buffer: memoryview) -> None:
+        """`buffer`: filled and taken within one call of uvloop's, so that one is enough for a loop's connections."""
+        self._protocol = protocol
+        self._buffer = buffer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is done."""
+        self._protocol.connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """They are there."""
+        self._protocol.data_received(bytes(self._buffer[:nbytes]))
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more."""
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        """Too much waits to be sent."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has been sent."""
+        self._protocol.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._protocol.connection_lost(exc)

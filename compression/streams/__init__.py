@@ -1,0 +1,1 @@
+"""Topic streams: one stream of frames a topic, from a broker to its subscribers."""
