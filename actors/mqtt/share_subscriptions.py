@@ -84,7 +84,11 @@ class ShareSubscriber(MqttSubscriber):
                 asyncio.get_running_loop().call_later(DICTIONARY_S, self._give)
                 return
             self._dealt.popleft()
-            stopped = self._send_block(block)
+            try:
+                stopped = self._send_block(block)
+            except Exception:
+                self._members.undeliverable(self._key, block)
+                continue
             if stopped is not None and (rest := select_from(block, stopped)) is not None:
                 self._dealt.appendleft(rest)
 

@@ -63,7 +63,11 @@ class GroupStream(MemberStream):
 
     def _send_dealt(self) -> None:
         while self._dealt and not (self.blocked or self.closed):
-            self._send_block(self._dealt.popleft())
+            block = self._dealt.popleft()
+            try:
+                self._send_block(block)
+            except Exception:
+                self._engine.shares.undeliverable(self._key, block)
 
     def _send_block(self, block: Block) -> None:
         offsets = set(offsets_of(block))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LedElsewhereError, UnavailableError
+from lexicast.cluster.selection import offsets_of
 
 from ..coordinators import Coordinators
 from ..pipelines.pipeline import Pipeline
@@ -138,6 +139,12 @@ class SharedMembers:
         """A member has done with these."""
         self._done.setdefault(key, {}).setdefault(group, set()).update(offsets)
         self._tell_soon()
+
+    def undeliverable(self, key: ShareKey, block: Block) -> None:
+        """A defect, here or in whoever made the block, keeps it from a member, as it would from any other: it is done
+        with, or it would be dealt for ever. Call it where the exception is handled."""
+        log.exception("group %d offset %d: a block could not be delivered to a share", block.group, block.first)
+        self.done(key, block.group, offsets_of(block))
 
     def _tell_soon(self) -> None:
         if self._done and not self._telling:

@@ -10,6 +10,8 @@ import pytest
 
 from lexicast.actors.mqtt.codec.packets import V5, V311, PubAck, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.actors.mqtt.codec.properties import USER_PROPERTY
+from lexicast.actors.mqtt.share_subscriptions import ShareSubscriber
+from lexicast.cluster.blocks import Block
 
 from ...support.harness import eventually
 from ...support.mqtt_harness import Message, Raw, Served, close_clients, served, unique
@@ -278,3 +280,42 @@ async def test_a_share_without_a_filter_or_a_good_name_is_malformed(ports: list[
     client.send(Subscribe(1, [(filter.encode(), SubscriptionOptions())]))
     (farewell,) = await client.closed()
     assert farewell.reason_code == 0x81
+
+
+async def test_a_block_that_cannot_be_delivered_is_not_dealt_for_ever(
+    ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = unique()
+    publisher, member = await Raw.connect(ports[0]), await Raw.connect(ports[0])
+    await member.subscribe(f"$share/g/{topic}", qos=1)
+    send, failing = ShareSubscriber._send_block, [True]
+
+    def send_block(self: ShareSubscriber, block: Block) -> int | None:
+        if failing:
+            failing.clear()
+            raise RuntimeError("a defect")
+        return send(self, block)
+
+    monkeypatch.setattr(ShareSubscriber, "_send_block", send_block)
+    await publisher.publish(topic, b"broken", qos=1)
+    await eventually(lambda: not failing)
+    await member.nothing(publisher, topic)
+
+
+async def test_what_a_member_may_not_read_is_withheld(cluster: Served, ports: list[int]) -> None:
+    root = unique()
+
+    async def rules(text: str | None, version: int) -> None:
+        cluster.broker(0).engine.rights.update(text, version)
+
+    allowed = f"topic write {root}/#\ntopic read {root}/open/#\n"
+    await asyncio.to_thread(cluster.run, rules(allowed, 1))
+    try:
+        publisher, member = await Raw.connect(ports[0]), await Raw.connect(ports[0])
+        assert await member.subscribe(f"$share/g/{root}/secret", qos=1) == [0x87]
+        assert await member.subscribe(f"$share/g/{root}/#", qos=1) == [1]
+        for topic in ("secret", "open/a", "secret/b", "open/c"):
+            await publisher.publish(f"{root}/{topic}", topic.encode(), qos=1)
+        assert payloads(await member.messages(2)) == [b"open/a", b"open/c"]
+    finally:
+        await asyncio.to_thread(cluster.run, rules(None, 2))
