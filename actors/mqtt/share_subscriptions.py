@@ -94,7 +94,7 @@ class ShareSubscriber(MqttSubscriber):
 
     def _send_block(self, block: Block) -> int | None:
         """The offset where the window was used up, None if all went."""
-        grants = self._grants(block)
+        grants = self._granted_of(block)
         found = chosen(self.broker.view(block), grants, self._engine.encoder) if any(grants) else None
         stopped: int | None = None
         flying: list[int] = []
@@ -116,7 +116,7 @@ class ShareSubscriber(MqttSubscriber):
             self._members.done(self._key, block.group, offsets)
         return stopped
 
-    def _grants(self, block: Block) -> Grants:
+    def _granted_of(self, block: Block) -> Grants:
         """What its client may not read is withheld, and done with: of what was published before it joined what it may
         not read of the past."""
         topics, rights = block.meta.topics, self.rights
