@@ -27,7 +27,7 @@ from ..broker.dictionaries.link_choice import ConnectionDictionaries
 from ..broker.encoding import EncodedBlock, Grant, Grants
 from ..broker.shares.shared_members import ShareKey
 from ..broker.subscriber import needs_ids
-from .subscriber import MqttSubscriber
+from .subscriber import WRITE_BYTES, MqttSubscriber
 
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
@@ -39,7 +39,18 @@ DICTIONARY_S: Final = 0.05
 class ShareSubscriber(MqttSubscriber):
     """One shared subscription, beside the session's own subscriber `main`."""
 
-    __slots__ = ("_began_us", "_dealt", "_flying", "_grant", "_key", "_main", "_members", "_rests")
+    __slots__ = (
+        "_began_us",
+        "_dealt",
+        "_flying",
+        "_grant",
+        "_key",
+        "_main",
+        "_members",
+        "_parts",
+        "_parts_bytes",
+        "_rests",
+    )
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, share: str, filter: bytes, grant: Grant) -> None:
         self._main = main
@@ -51,6 +62,9 @@ class ShareSubscriber(MqttSubscriber):
         self._dealt: deque[Block] = deque()
         # What was sent and is not acknowledged, by group.
         self._flying: dict[int, set[int]] = {}
+        # What `_give` writes at its end.
+        self._parts: list[bytes] | None = None
+        self._parts_bytes = 0
         # Unsubscribed, while what was sent is not acknowledged.
         self._rests = False
         self.ready = False
@@ -78,6 +92,20 @@ class ShareSubscriber(MqttSubscriber):
         return held
 
     def _give(self) -> None:
+        """What there is room for, in one write: a turn brings a block a topic group."""
+        self._parts, self._parts_bytes = [], 0
+        try:
+            self._give_blocks()
+        finally:
+            self._flush()
+            self._parts = None
+
+    def _flush(self) -> None:
+        if self._parts:
+            data, self._parts, self._parts_bytes = b"".join(self._parts), [], 0
+            self._main.write(data)
+
+    def _give_blocks(self) -> None:
         while self._dealt and not (self.blocked or self.closed):
             block = self._dealt[0]
             if block.meta.dictionaries and self._engine.live.waiting.missing([block]):
@@ -164,7 +192,13 @@ class ShareSubscriber(MqttSubscriber):
 
     def _write_introduced(self, encoded: EncodedBlock) -> None:
         """In the order of the connection."""
-        self._main._write_introduced(encoded)
+        if self._parts is None or self._main.dictionaries is not None:
+            self._main._write_introduced(encoded)
+            return
+        self._parts.append(encoded.data)
+        self._parts_bytes += len(encoded.data)
+        if self._parts_bytes >= WRITE_BYTES:
+            self._flush()
 
     @property
     def _name_at_rest(self) -> bytes:
