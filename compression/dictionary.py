@@ -47,6 +47,9 @@ _HEADER: Final = struct.Struct(">2sBBB")
 _MAGIC: Final = b"SD"
 _ID: Final = struct.Struct(">Q")
 _CHECKSUM: Final = struct.Struct(">I")
+_OF_PUBLISHERS: Final = 1 << 31
+_SAMPLES_BITS: Final = 20
+PUBLISHERS_MAX: Final = 0x7FF
 _CODEC_NAMES: Final = {spec.number: name for name, spec in CODECS.items()}
 _PLAIN, _ZSTD, _DEFLATE, _DIFFERENCE = range(4)
 
@@ -56,7 +59,8 @@ class Dictionary:
     """One dictionary of one family. Two with the same id decompress alike.
 
     `family` is the topic filter whose messages share it; `created_us` orders the dictionaries of a family;
-    publishers stop using it at `expires_us`, receivers never do. Raises DictionaryError when a field is out of range.
+    publishers stop using it at `expires_us`, receivers never do. `publishers`: so many at least have sent whatever is
+    in it (`shared_text`); 0: not known. Raises DictionaryError when a field is out of range.
     """
 
     family: bytes
@@ -65,6 +69,7 @@ class Dictionary:
     created_us: int = 0
     expires_us: int = NEVER_US
     samples: int = 0
+    publishers: int = 0
 
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
@@ -76,6 +81,8 @@ class Dictionary:
             raise DictionaryError(f"{self.label}: {len(self.content)} bytes of content: 1 to {limit} are allowed")
         if not (0 <= self.created_us <= NEVER_US and 0 <= self.expires_us <= NEVER_US and 0 <= self.samples < 2**32):
             raise DictionaryError(f"{self.label}: times or samples out of range")
+        if not 0 <= self.publishers <= PUBLISHERS_MAX:
+            raise DictionaryError(f"{self.label}: {self.publishers} publishers: 0 to {PUBLISHERS_MAX} can be told")
 
     @cached_property
     def id(self) -> int:
@@ -105,10 +112,17 @@ class Dictionary:
     def _pack(self, previous: Dictionary | None) -> bytes:
         how, content = self._packed_content(previous)
         life = 0 if self.expires_us == NEVER_US else 1 + _zigzag(self.expires_us - self.created_us)
-        numbers = (self.created_us, life, self.samples, len(self.content), len(self.family))
+        numbers = (self.created_us, life, self._made_of, len(self.content), len(self.family))
         header = _HEADER.pack(_MAGIC, VERSION, CODECS[self.codec].number, how)
         body = header + b"".join(map(_varint, numbers)) + self.family + content
         return body + _CHECKSUM.pack(zlib.crc32(body))
+
+    @property
+    def _made_of(self) -> int:
+        """Samples and publishers as one number: who does not know of the latter sees many samples."""
+        if not self.publishers:
+            return self.samples
+        return _OF_PUBLISHERS | self.publishers << _SAMPLES_BITS | min(self.samples, (1 << _SAMPLES_BITS) - 1)
 
     def packed_bytes_about(self, previous: Dictionary | None = None) -> int:
         """The length of `pack(previous)` within some percent, at a twentieth of its CPU: for trials."""
@@ -214,7 +228,11 @@ def _unpack_body(body: bytes, held: Held) -> Dictionary:
     if len(content) != length:
         raise DictionaryError(f"{label}: {length} bytes of content are announced, {len(content)} came")
     expires_us = NEVER_US if life == 0 else created_us + _unzigzag(life - 1)
-    return Dictionary(family, _CODEC_NAMES[number], content, created_us, expires_us, samples)
+    publishers = 0
+    if samples & _OF_PUBLISHERS:
+        publishers = samples >> _SAMPLES_BITS & PUBLISHERS_MAX
+        samples &= (1 << _SAMPLES_BITS) - 1
+    return Dictionary(family, _CODEC_NAMES[number], content, created_us, expires_us, samples, publishers)
 
 
 def _varints(data: bytes, at: int, count: int) -> tuple[list[int], int]:

@@ -31,6 +31,7 @@ from lexicast.cluster.errors import DictionaryError
 from .codecs import CODECS, DEFLATE_PRESET, FIELDS
 from .fields.codec import PRESET_BYTES_MAX
 from .fields.training import FieldsTraining
+from .shared_text import SharedText
 from .substrings import SAMPLE_BYTES_MAX, Substring, pack_substrings, ranked
 
 RECENT: Final = "recent"
@@ -68,13 +69,15 @@ class Material:
         *,
         topics: Sequence[bytes] = (),
         substrings_of_bytes_max: int = SAMPLE_BYTES_MAX,
+        shared: SharedText | None = None,
     ) -> None:
         """Raises DictionaryError when the samples are empty. `topics`: theirs, none where they are not known.
-        Substrings are ranked in the newest so many bytes."""
+        Substrings are ranked in the newest so many bytes. `shared`: nothing else enters."""
         if not any(samples):
             raise DictionaryError("there is nothing to train a dictionary on: the samples are empty")
         self._samples = samples
         self._topics = topics
+        self._shared = shared
         self._substrings_of_bytes_max = substrings_of_bytes_max
 
     def content(self, size: int, codec: str, source: str) -> bytes:
@@ -90,16 +93,28 @@ class Material:
             raise DictionaryError(f"codec {codec!r} has no content from source {source!r}")
         size = min(size, CODECS[codec].content_bytes_max)
         if codec == FIELDS:
-            preset = recent(self._samples, PRESET_BYTES_MAX) if source == FIELDS_AND_RECENT else b""
+            preset = self._beside if source == FIELDS_AND_RECENT else b""
             return self._fields.content(size, preset, lean=source == FIELDS_LEAN)
         if codec == DEFLATE_PRESET:
             return self._raw(size, RECENT if source == TRAINED else source)
-        if source == TRAINED:
+        if source == TRAINED and self._shared is None:
             return _trained(self._samples, size)
         size = min(size, CODECS[codec].content_bytes_max - TABLES_BYTES_MAX)
         return _finalized(self._raw(size, source), self._samples)
 
+    @property
+    def _beside(self) -> bytes:
+        """What is beside a field model."""
+        if self._shared is not None:
+            return self._shared.packed(PRESET_BYTES_MAX)
+        return recent(self._samples, PRESET_BYTES_MAX)
+
     def _raw(self, size: int, source: str) -> bytes:
+        if self._shared is not None:
+            content = self._shared.packed(size)
+            if not content:
+                raise DictionaryError("the publishers have nothing in common that may be told")
+            return content
         if source == COVERING:
             content = covering(self._covering, size)
         elif source == SUBSTRINGS:
@@ -115,7 +130,7 @@ class Material:
 
     @cached_property
     def _fields(self) -> FieldsTraining:
-        return FieldsTraining(self._samples, self._topics)
+        return FieldsTraining(self._samples, self._topics, None if self._shared is None else self._shared.admits)
 
     @cached_property
     def _covering(self) -> list[bytes]:

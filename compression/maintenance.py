@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from .dictionary import Dictionary
+from .shared_text import SharedText
 
 SAMPLE_BYTES_MAX: Final = 64 * 1024
 SAMPLES_BYTES_MAX: Final = 4 << 20
@@ -44,7 +45,8 @@ class Due(NamedTuple):
     `topics`: of `training`, then of `held_out`; none where they are not known.
 
     `unconditional`: announce the best candidate whether it pays or not (the thesis' algorithms). `polynomial`: choose
-    the size where the fitted curve flattens (`dictionary_size`), whatever the dictionary costs.
+    the size where the fitted curve flattens (`dictionary_size`), whatever the dictionary costs. `shared`: nothing
+    enters the dictionary that this does not admit.
     """
 
     training: tuple[bytes, ...]
@@ -58,6 +60,7 @@ class Due(NamedTuple):
     topics: tuple[bytes, ...] = ()
     unconditional: bool = False
     polynomial: bool = False
+    shared: SharedText | None = None
 
 
 class FamilySamples:

@@ -15,14 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
+
+from lexicast.cluster.errors import DictionaryError
 
 from .codecs import CODECS, FIELDS, ZSTD, ZSTD_DENSE, Codec, Deflate
 from .dictionary import NEVER_US, Dictionary
 from .dictionary_content import FIELDS_ALONE, RECENT, TRAINED, Material
 from .dictionary_size import flattening_multiplier
 from .maintenance import Candidate, Due
+from .shared_text import SharedText
 
 TAG_BYTES: Final = 1
 
@@ -43,6 +47,7 @@ def train(
     created_us: int = 0,
     expires_us: int = NEVER_US,
     topics: Sequence[bytes] = (),
+    shared: SharedText | None = None,
 ) -> Dictionary:
     """A dictionary of about `size` bytes of content (the codec may allow less) for messages like `samples`.
 
@@ -51,9 +56,9 @@ def train(
     or source is unknown.
     """
     candidate = Candidate(codec, size, source)
-    return Dictionary(
-        family, codec, _content(Material(samples, topics=topics), candidate), created_us, expires_us, len(samples)
-    )
+    content = _content(Material(samples, topics=topics, shared=shared), candidate)
+    publishers = 0 if shared is None else shared.publishers_min
+    return Dictionary(family, codec, content, created_us, expires_us, len(samples), publishers)
 
 
 def _content(material: Material, candidate: Candidate) -> bytes:
@@ -83,18 +88,37 @@ def fulfil(due: Due, *, family: bytes, now_us: int) -> Dictionary | None:
     if due.unconditional and len(due.candidates) == 1:
         codec, size, source = due.candidates[0]
         samples = (*due.held_out, *due.training)
-        return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life)
+        return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life, shared=due.shared)
     if not due.held_out:
         return None
     trials = _Trials(due, family)
     best = trials.best(float("inf") if due.unconditional else _bar(due))
     if best is None:
         return None
+    publishers = 0 if due.shared is None else due.shared.publishers_min
+    tried = replace(
+        best.dictionary, created_us=now_us, expires_us=life, samples=len(due.training), publishers=publishers
+    )
     if due.horizon < RETRAINING_HORIZON_MIN:
-        return replace(best.dictionary, created_us=now_us, expires_us=life, samples=len(due.training))
+        return tried
     codec, size, source = best.candidate
     samples = (*due.training, *due.held_out)
-    return train(samples, size, codec, source, family=family, created_us=now_us, expires_us=life, topics=due.topics)
+    try:
+        return train(
+            samples,
+            size,
+            codec,
+            source,
+            family=family,
+            created_us=now_us,
+            expires_us=life,
+            topics=due.topics,
+            shared=due.shared,
+        )
+    except DictionaryError:
+        if due.shared is None:
+            raise
+        return tried  # in all samples there is a pattern that is not admitted
 
 
 class _Trials:
@@ -103,7 +127,7 @@ class _Trials:
     def __init__(self, due: Due, family: bytes) -> None:
         self._due = due
         self._family = family
-        self._material = Material(due.training, topics=due.topics[: len(due.training)])
+        self._material = Material(due.training, topics=due.topics[: len(due.training)], shared=due.shared)
         self._raw = _raw_bytes(due)
 
     def best(self, bar: float) -> _Trial | None:
@@ -143,7 +167,12 @@ class _Trials:
 
     def _try(self, candidate: Candidate) -> _Trial:
         due = self._due
-        content = _content(self._material, candidate)
+        try:
+            content = _content(self._material, candidate)
+        except DictionaryError:
+            if due.shared is None:
+                raise
+            return _Trial(inf, candidate, inf, Dictionary(self._family, candidate.codec, b"-"), inf)
         dictionary = Dictionary(self._family, candidate.codec, content)
         mean = mean_bytes(dictionary.build(), due.held_out)
         spread = dictionary.packed_bytes_about(due.current) / due.horizon

@@ -2,8 +2,8 @@
 
 A stream compresses each message against those before it, so how long a frame is says what it has in common with them.
 Who may publish on a topic, and sees the lengths of what goes to another's subscriber, finds out byte by byte what it
-may not read, as CRIME did with cookies (Rizzo and Duong 2012). So a topic leaves the streams with the first message of a
-second publisher, before that is compressed against anything.
+may not read, as CRIME did with cookies (Rizzo and Duong 2012). So a topic leaves the streams with the first message
+of a second publisher, before that is compressed against anything.
 
 Where nobody logs in everybody may read everything, and topics of many publishers are streamed as any.
 """

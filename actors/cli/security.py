@@ -15,6 +15,7 @@ from ..client.address import own_ray_address, resolver
 from ..launch.security_files import UnreadableError, read_security
 from ..status.over_link import ask_any_broker
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
+from .mosquitto_import import import_mosquitto
 from .parameters import QuickCommand, QuickGroup
 
 FOLLOWED_S: Final = 10.0
@@ -33,6 +34,9 @@ Ask: TypeAlias = Callable[..., Awaitable[Any]]
 @security.callback()
 def _group() -> None:
     pass
+
+
+security.command("import", cls=QuickCommand)(import_mosquitto)
 
 
 @security.command(cls=QuickCommand)

@@ -47,6 +47,23 @@ def is_same_machine(peer: str, own: str) -> bool:
     return address.is_loopback or (bool(own) and address == _address(own))
 
 
+def is_open_to_strangers(config: Config) -> bool:
+    """Whether whoever reaches a broker with this configuration from another machine publishes and reads everything."""
+    if config.anonymous != "always" or config.security.acl_file:
+        return False
+    hosts = [config.mqtt.host or config.node.host]
+    if config.mqtt.tls_port and config.tls.client_certificates != "required":
+        hosts.append(config.mqtt.tls_host or hosts[0])
+    return not all([host == "localhost" or _is_loopback(host) for host in hosts])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return _address(host).is_loopback
+    except ValueError:  # a name, which may be anybody's
+        return False
+
+
 @lru_cache(ADDRESSES_REMEMBERED)
 def _address(text: str) -> IPAddress:
     """`text` as an address; an IPv4 one that an IPv6 socket shows is IPv4."""

@@ -276,7 +276,8 @@ class MqttConnection(ClientSocket):
         """Close where whoever has logged in may not stay: their row has changed. Whether it was so."""
         if self.state != OPEN or self._services.logins.holds(self._login):
             return False
-        log.info("client %r may not stay", self.client_id)
+        logins = self._services.logins
+        logins.kicked(self._login, "the user is another one, or gone", self.client_id, self.transport)
         self.disconnect(NOT_AUTHORIZED)
         return True
 
@@ -284,6 +285,7 @@ class MqttConnection(ClientSocket):
         """Close when nothing was heard for one and a half times the keep-alive [MQTT-3.1.2-22], no CONNECT came, or the
         login is over."""
         if now_s > self._login.until_s and self.state == OPEN:
+            self._services.logins.kicked(self._login, "the login is over", self.client_id, self.transport)
             self.disconnect(NOT_AUTHORIZED)
         if self._heard and self.state != NEW:
             self._heard, self._heard_at = False, now_s

@@ -17,6 +17,7 @@ from ..loop.background import keep_going, stop_loops
 from ..loop.turns import Turns
 from ..tls.door import TlsDoor
 from ..tls.identity import is_encrypted
+from .admission import is_open_to_strangers
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
 from .connection import MqttConnection
 from .open_session import OpenSession
@@ -241,6 +242,7 @@ class MqttListener:
         services = self._services
         return {
             "port": self.port,
+            "open": is_open_to_strangers(services.engine.config),
             "connections": len(self.connections),
             "sessions": len(self.sessions.owners),
             "paused_publishers": len(services.waiting),

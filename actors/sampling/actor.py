@@ -43,13 +43,15 @@ class SamplingActor(ServingActor):
         except BaseException:
             await self._client.close()
             raise
+        rules = self.config.security.acl_file != ""
         self._server = SamplingServer(
             self._client,
             self.config.compression,
             SystemClock(),
             audience=self._audience,
             # What a sibling has learned holds pieces of its messages, which with rules not everybody may read.
-            siblings=not self.config.security.acl_file,
+            siblings=not rules,
+            rules=rules,
         )
         following = follow_members(
             self._coordination, lambda members: self.name in members.samplers, self._register, self._follow

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.maintenance import SAMPLE_BYTES_MAX, Maintenance
 from lexicast.compression.regression import Observation, PublishedModel
+from lexicast.compression.shared_text import Sent, SharedText
 
 from .siblings import SAMPLES
 
 TOPICS_KEPT: Final = 8
 # Messages of a family that wait while its dictionary is trained: as many as the algorithms look at.
 PENDING_MAX: Final = 500
+# Messages of whose publishers is known who has sent what, where not everybody may read everything.
+SENT_MAX: Final = 500
+SENT_BYTES_MAX: Final = 1 << 20
 
 
 @runtime_checkable
@@ -33,6 +37,38 @@ class AnnouncedDictionary(NamedTuple):
     packed_bytes: int
 
 
+class SentMessages:
+    """The last messages of a family and who has sent them: SENT_MAX and SENT_BYTES_MAX at the most, of one publisher
+    no more than its share, where there are others."""
+
+    def __init__(self, publishers_min: int) -> None:
+        self._publishers_min = publishers_min
+        self._sent: deque[Sent] = deque()
+        self._bytes = 0
+        self._counts: Counter[str] = Counter()
+
+    def add(self, publisher: str, message: bytes) -> bool:
+        """Whether there was room for one more of this publisher: else nothing of it is to be learned from."""
+        count = self._counts[publisher]
+        if count * self._publishers_min >= SENT_MAX and len(self._counts) >= self._publishers_min:
+            return False
+        self._sent.append(Sent(publisher, message))
+        self._bytes += len(message)
+        self._counts[publisher] = count + 1
+        while len(self._sent) > SENT_MAX or self._bytes > SENT_BYTES_MAX:
+            gone = self._sent.popleft()
+            self._bytes -= len(gone.message)
+            self._counts[gone.publisher] -= 1
+            if not self._counts[gone.publisher]:
+                del self._counts[gone.publisher]
+        return True
+
+    def shared(self) -> SharedText | None:
+        """What may be told of them; None where so few have sent any that nothing may."""
+        shared = SharedText(tuple(self._sent), self._publishers_min)
+        return shared if shared.enough else None
+
+
 class SampledFamily:
     """One family as its sampling broker knows it."""
 
@@ -42,15 +78,21 @@ class SampledFamily:
         "audience",
         "current",
         "first",
+        "founder",
         "maintenance",
         "model",
         "pending",
         "queued",
+        "sent",
         "topics",
     )
 
-    def __init__(self, maintenance: Maintenance) -> None:
+    def __init__(self, maintenance: Maintenance, publishers_min: int = 0, founder: str = "") -> None:
+        """`publishers_min`: nothing that fewer have sent may be told to all who have to do with the family; 0: all who
+        have may read all of it. `founder`: who has published the first of its messages."""
         self.maintenance = maintenance
+        self.founder = founder
+        self.sent = SentMessages(publishers_min) if publishers_min else None
         # Publishers and subscribers that may get its dictionaries, when one was made last.
         self.audience = (0, 0)
         self.current: Dictionary | None = None
@@ -64,8 +106,10 @@ class SampledFamily:
         self.pending: deque[tuple[bytes, int, bytes]] | None = None
         self.topics: OrderedDict[bytes, None] = OrderedDict()
 
-    def observe(self, topic: bytes, message: bytes, time_us: int) -> None:
+    def observe(self, topic: bytes, message: bytes, time_us: int, publisher: str = "") -> None:
         """One message."""
+        if self.sent is not None and not self.sent.add(publisher, message):
+            return
         if topic not in self.topics:
             self.topics[topic] = None
             if len(self.topics) > TOPICS_KEPT:

@@ -14,9 +14,11 @@ payloads, and a new sample is there in seconds.
 
 **What others publish**, the jobs over the history above all, is followed while it runs: `announcements`.
 
-**Who may read**: there are no read permissions yet. When there are, a family must not cross one (`Families` is given
-the borders) and `$sdc/<family>` must be readable to exactly those who may read the family; both belong here and in the
-broker's SUBSCRIBE, nowhere else.
+**Who may read** what is learned: whoever may read all of a family, and nobody else, which brokers see to
+(`DictionaryLinks.allows`). Where there are rules, nothing enters a family's dictionary that fewer than
+`compression.publishers_min` publishers have sent (`compression.shared_text`), and the dictionary says so: then it may
+go to whoever reads or publishes a part of the family. Where fewer publish at all, everything may enter, as without
+rules.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -32,6 +34,7 @@ from typing import Any, Final, TypeVar
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import CompressionConfig
 from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.security.authors import publisher_of
 from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression.accounting import TrafficCounters
 from lexicast.compression.dictionary import Dictionary
@@ -57,6 +60,8 @@ T = TypeVar("T")
 
 # One message in so many is compressed to know what the family saves: the others would only cost CPU.
 ACCOUNTED: Final = 4
+# Who has begun more than so large a part of the families at a time loses its own to new ones, not others'.
+FOUNDER_SHARE: Final = 4
 
 # (family, some of its topics) -> (publishers, subscribers) that its dictionaries go to
 Audience = Callable[[bytes, tuple[bytes, ...]], Awaitable[tuple[int, int]]]
@@ -78,15 +83,18 @@ class SamplingServer:
         maintenance: Callable[[], Maintenance] = default_maintenance,
         audience: Audience | None = None,
         siblings: bool = True,
+        rules: bool = False,
     ) -> None:
         """`audience`: asks all brokers; None: the one that the client is linked to. `siblings`: whether new families
-        may begin with what others have learned."""
+        may begin with what others have learned. `rules`: not everybody may read everything."""
         self._client = client
         self._config = config
         self._clock = clock
         self._make = maintenance
         self._audience = audience or self._ask_broker
-        self._siblings = siblings
+        # A sibling may be another tenant's.
+        self._siblings = siblings and not config.boundary_levels
+        self._publishers_min = config.publishers_min if rules else 0
         self._families = Families(
             [name.encode() for name in config.families],
             opted_out=[name.encode() for name in config.optout],
@@ -137,13 +145,19 @@ class SamplingServer:
         kept = self._kept.get(family)
         return None if kept is None else kept.maintenance
 
-    def _family(self, name: bytes) -> SampledFamily:
+    def _give_up_one(self) -> None:
+        """The family that was silent longest; where one publisher has begun more than its share, of its families."""
+        founder, count = Counter([kept.founder for kept in self._kept.values()]).most_common(1)[0]
+        crowds = count > self._config.families_max / FOUNDER_SHARE
+        del self._kept[next(name for name, kept in self._kept.items() if not crowds or kept.founder == founder)]
+
+    def _family(self, name: bytes, founder: str = "") -> SampledFamily:
         kept = self._kept.get(name)
         if kept is None:
-            kept = self._kept[name] = SampledFamily(self._make())
+            kept = self._kept[name] = SampledFamily(self._make(), self._publishers_min, founder)
             self._take_up(name, kept)
             if len(self._kept) > self._config.families_max:
-                self._kept.popitem(last=False)
+                self._give_up_one()
         self._kept.move_to_end(name)
         return kept
 
@@ -197,12 +211,13 @@ class SamplingServer:
         name = self._families.family_of(topic)
         if name is None or not self.looks_after(name):
             return
-        kept = self._family(name)
+        publisher = publisher_of(message.publisher or "")
+        kept = self._family(name, publisher)
         self.observed += 1
         if self.observed % ACCOUNTED == 0:
             encoded = self._recoder.encode(message.payload, kept.current)
             self.counters.add(name, len(message.payload), len(encoded.data) + 1)
-        kept.observe(topic, message.payload, self._clock.time_us())
+        kept.observe(topic, message.payload, self._clock.time_us(), publisher)
         if not kept.queued and (kept.begins or kept.maintenance.due() is not None):
             self._enqueue(name, kept)
 
@@ -300,7 +315,8 @@ class SamplingServer:
         most, now_us = self._config.dictionary_bytes_max, self._clock.time_us()
         if kept.current is not None:
             now_us = max(now_us, kept.current.created_us + 1)  # another machine's clock may be ahead; the newest counts
-        due = due._replace(candidates=tuple([one for one in due.candidates if one.size <= most]))
+        shared = None if kept.sent is None else kept.sent.shared()
+        due = due._replace(candidates=tuple([one for one in due.candidates if one.size <= most]), shared=shared)
         made = await self._in_thread(lambda: fulfil(due, family=name, now_us=now_us)) if due.candidates else None
         if made is None or len(made.content) > most or kept.announced is not None:
             return None

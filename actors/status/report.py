@@ -220,6 +220,11 @@ def _of_security(now: dict[str, Any]) -> Iterator[str]:
 def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:
     if paused := actor.get("mqtt", {}).get("paused_publishers", 0):
         yield f"{name}: {paused:,} MQTT publishers are paused: they send more than the cluster takes"
+    if actor.get("mqtt", {}).get("open"):
+        yield (
+            f'{name}: mqtt.allow_anonymous = "always" without rules: whoever reaches its MQTT port from other machines '
+            "publishes and reads everything; give it users or rules ([security])"
+        )
     for warning in (actor.get("mqtt", {}).get("tls") or {}).get("warnings", ()):
         yield f"{name}: {warning}"
     if behind := actor.get("long_behind", 0):

@@ -217,6 +217,7 @@ class CompressionConfig(_Table):
     families: tuple[str, ...] = knob(())
     optout: tuple[str, ...] = knob(())
     boundary_levels: int = knob(0, 0, 32)
+    publishers_min: int = knob(3, 1, 100)
     families_max: int = knob(1_000, 1, 1_000_000)
     dictionary_bytes_max: int = knob(64 * KIB, 256, 256 * KIB)
     sampling_records_per_s: int = knob(500, 4, 10_000_000)

@@ -8,7 +8,8 @@
     pattern write devices/%u/#
 
 Rules before the first `user` are for clients that have not logged in. `nohistory`, ours: it may be read, but not its
-past. Patterns are for all users: %u is the user's name, %c the client id. A file with a line that is none of these is refused as a whole. One without rules allows nothing.
+past. Patterns are for all users: %u is the user's name, %c the client id. A file with a line that is none of these is
+refused as a whole. One without rules allows nothing.
 """
 
 from __future__ import annotations

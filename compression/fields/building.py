@@ -9,7 +9,7 @@ what comes again and what is near what was before (`recurrence`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log2
 from typing import Final, NamedTuple
 
@@ -28,6 +28,10 @@ _CHARACTER_BITS: Final = 5.0
 _FIRST_MESSAGES: Final = 20
 
 
+def _all(text: bytes) -> bool:
+    return True
+
+
 class _Foretold(NamedTuple):
     saved: float
     source: int
@@ -37,7 +41,9 @@ class _Foretold(NamedTuple):
 class Building:
     """One model."""
 
-    def __init__(self, learned: MessageStructure, weight: float) -> None:
+    def __init__(self, learned: MessageStructure, weight: float, admits: Callable[[bytes], bool] | None = None) -> None:
+        """`admits`: whether a text may be in the model; None: all may."""
+        self._admits = admits or _all
         self._learned = learned
         self._weight = weight
         self._plans = [FieldPlan(node) for node in learned.nodes]
@@ -67,7 +73,7 @@ class Building:
         plan.rows = [
             (value, counted[value])
             for value, _ in node.repeated
-            if counted[value] > 1 and self._pays(plan, value, counted[value], total)
+            if counted[value] > 1 and self._pays(plan, value, counted[value], total) and self._admits(value)
         ]
         plan.rows.sort()
         kept = dict(plan.rows)
@@ -192,6 +198,8 @@ class Building:
         saved = 0.0
         contexts: dict[bytes, Foreseen] = {}
         for context, values in groups.items():
+            if not self._admits(context):
+                continue
             gain, foreseen = self._context(context, values)
             if foreseen is not None and gain > 0:
                 saved += gain
@@ -207,7 +215,7 @@ class Building:
         for value, bits in values.items():
             if len(bits) > 1:
                 one = sum(bits) - len(bits) * log2(total / len(bits)) - price * (len(value) + ROW_BYTES)
-                if one > 0:
+                if one > 0 and self._admits(value):
                     chosen[value] = len(bits)
                     gain += one
         if not chosen:
@@ -238,7 +246,10 @@ class Building:
     def _word_pays(self, word: bytes, count: int, total: int) -> bool:
         saved = count * (_TEXT_BITS + _CHARACTER_BITS * len(word) - log2(total / count))
         return (
-            count > 1 and len(word) <= WORD_BYTES_MAX and saved * self._weight > PACKED_BITS * (len(word) + ROW_BYTES)
+            count > 1
+            and len(word) <= WORD_BYTES_MAX
+            and saved * self._weight > PACKED_BITS * (len(word) + ROW_BYTES)
+            and self._admits(word)
         )
 
     def _field(self, plan: FieldPlan, recurrence: Recurrence, fields: dict[int, Field]) -> Field:

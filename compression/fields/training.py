@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 from zlib import compress
@@ -13,6 +13,7 @@ from ..deflate import Deflate
 from .building import Building
 from .codec import SHARE_ONE, frame_of, join_fields_content
 from .model import MESSAGE_BYTES_MAX, FieldsModel, FieldState
+from .model_texts import model_texts
 from .serialised import MODEL_BYTES_MAX, dump_model
 from .structure import MessageStructure
 
@@ -32,8 +33,11 @@ _SHARE_WITHOUT: Final = 128
 class FieldsTraining:
     """Samples, and what was learned from them once for all contents."""
 
-    def __init__(self, samples: Sequence[bytes], topics: Sequence[bytes] = ()) -> None:
-        """`topics`: of each sample, or none."""
+    def __init__(
+        self, samples: Sequence[bytes], topics: Sequence[bytes] = (), admits: Callable[[bytes], bool] | None = None
+    ) -> None:
+        """`topics`: of each sample, or none. `admits`: whether a text may be in a model; None: all may."""
+        self._admits = admits
         kept = [at for at, sample in enumerate(samples) if 0 < len(sample) <= MESSAGE_BYTES_MAX]
         self._samples = [samples[at] for at in kept]
         self._topics = [topics[at] for at in kept] if len(topics) == len(samples) else []
@@ -63,7 +67,9 @@ class FieldsTraining:
     def _model(self, weight: float) -> tuple[FieldsModel, bytes]:
         made = self._models.get(weight)
         if made is None:
-            model = Building(self._learned, weight).model()
+            model = Building(self._learned, weight, self._admits).model()
+            if self._admits is not None and not all(map(self._admits, model_texts(model))):
+                raise DictionaryError("the messages have a pattern that may not be told")
             made = self._models[weight] = (model, dump_model(model))
         return made
 

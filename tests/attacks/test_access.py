@@ -14,7 +14,7 @@ from lexicast.actors.mqtt.codec.packets import V5, V311, ConnAck, Connect
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError, LexicastError
 from lexicast.cluster.security.acl_file import READ, WRITE
-from lexicast.cluster.security.passwords import SHA512, hash_password, read_passwords, with_user
+from lexicast.cluster.security.passwords import SHA512, hash_password, read_passwords, with_user, without_user
 from lexicast.cluster.security.rules import AccessRules
 
 from ..support.harness import Cluster
@@ -81,6 +81,17 @@ async def test_a_session_is_its_users(port: int) -> None:
         other = await Raw.connect(port, client_id, user="bob", password=b"bob's", clean=clean, _17=60)
         assert other.connack.reason_code == CLIENT_ID_NOT_VALID
     await first.nothing(first, f"{client_id}/x")
+
+
+async def test_who_is_kicked_is_told_in_the_audit_trail(caplog: pytest.LogCaptureFixture) -> None:
+    with served(passwords=USERS) as running, caplog.at_level("WARNING", logger="lexicast.audit"):
+        client = await Raw.connect(running.port, "c1", user="ada", password=b"ada's")
+        running.run(running.cluster.coordination.give_security({"passwords": without_user(USERS, "ada")}))
+        assert [packet.reason_code for packet in await client.closed()] == [NOT_AUTHORIZED]
+        assert running.broker().mqtt.logins.refused == {"the user is another one, or gone": 1}
+        await close_clients()
+    lines = [record.getMessage() for record in caplog.records if record.name == "lexicast.audit"]
+    assert lines == ['kicked why="the user is another one, or gone" user="ada" client="c1" address="127.0.0.1"']
 
 
 # -- rules

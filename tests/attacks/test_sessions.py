@@ -17,6 +17,7 @@ from lexicast.actors.mqtt.codec.packets import (
     V311,
     Connect,
     Disconnect,
+    Packet,
     PubComp,
     Publish,
     PubRec,
@@ -170,7 +171,7 @@ async def test_packets_in_every_order(port: int) -> None:
     root, options = unique().encode(), SubscriptionOptions(1)
 
     def packet(version: int) -> bytes:
-        kinds = [
+        kinds: list[Packet] = [
             Connect(version, rng.choice(["", "a", "b"]), rng.random() < 0.5, will=Will(root, b"w", 1, True, None)),
             Disconnect(),
             Subscribe(rng.randint(1, 9), [(root + rng.choice([b"", b"/#", b"/+"]), options)] * rng.randint(1, 3)),

@@ -221,7 +221,7 @@ def test_another_user_reads_none_of_its_files(running: Running) -> None:
 @only_root
 def test_another_user_puts_nothing_into_its_folders(running: Running) -> None:
     """Whoever replaces a socket of Ray's is taken for Ray."""
-    sockets = {Path(c.laddr) for p in running.processes for c in p.net_connections("unix") if c.laddr.startswith("/")}
+    sockets = set(map(Path, unix_sockets(running)))
     folders = {path.parent for path in (*sockets, *rays_files(running))}
     folders |= {folder.parent for folder in folders} | {running.folder / "data", running.folder / "home" / ".ray"}
     folders -= {Path("/tmp"), Path("/dev/shm"), Path("/dev"), Path("/"), running.folder}
@@ -240,7 +240,7 @@ def test_another_user_puts_nothing_into_its_folders(running: Running) -> None:
 
 @only_root
 def test_another_user_opens_none_of_its_sockets(running: Running) -> None:
-    sockets = sorted({c.laddr for p in running.processes for c in p.net_connections("unix") if c.laddr})
+    sockets = unix_sockets(running)
     assert any("lexicast" in path for path in sockets)
 
     def dial() -> dict[str, str]:
@@ -299,6 +299,12 @@ def test_no_secret_stands_in_a_command_line(running: Running) -> None:
         with suppress(psutil.NoSuchProcess):
             command = " ".join(process.cmdline())
             assert not any(secret in command for secret in secrets), program_of(command)
+
+
+def unix_sockets(running: Running) -> list[str]:
+    """The paths of its sockets."""
+    found = {str(c.laddr) for process in running.processes for c in process.net_connections("unix")}
+    return sorted(path for path in found if path.startswith("/"))
 
 
 def run_folder(running: Running) -> Path:

@@ -142,6 +142,7 @@ async def test_who_catches_up_takes_nothing_from_who_waits_for_matchers(
     monkeypatch.setattr(asked_blocks, "ANSWER_S", 0.3)
     broker = await cluster.start_broker("broker-0")
     matcher = await cluster.start_matcher()
+    await publish(broker, b"flights/UA", [flight(5)])  # there is a past
     waits = await subscribed(broker, b"flights/#", "delay > 10")
     late = Stream(broker.engine)
     late.block()

@@ -45,12 +45,16 @@ class Sampled:
 
     @asynccontextmanager
     async def sampler(
-        self, name: str = "sampling-0", make: Callable[[], Maintenance] = default_maintenance, others: str = ""
+        self,
+        name: str = "sampling-0",
+        make: Callable[[], Maintenance] = default_maintenance,
+        others: str = "",
+        rules: bool = False,
     ) -> AsyncIterator[SamplingServer]:
         """A sampling broker, sampling; killed at the end (nothing is saved or said)."""
         before = self._sampling()
         async with self.client(name) as client:
-            server = SamplingServer(client, self.cluster.config.compression, SystemClock(), make)
+            server = SamplingServer(client, self.cluster.config.compression, SystemClock(), make, rules=rules)
             server.set_members({name, *others.split()})
             task = asyncio.create_task(server.run())
             await eventually(lambda: self._sampling() > before)

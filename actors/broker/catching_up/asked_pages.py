@@ -24,7 +24,6 @@ from .pages import Page, block_of_rows
 
 if TYPE_CHECKING:
     from ..subscriber import Subscriber
-    from .delivery import Wanted
 
 # How long what could not be read, for the lack of a dictionary, is taken to be so.
 UNREAD_KEPT_S: Final = 1.0
@@ -75,7 +74,7 @@ class AskedPage:
         """Whether it should be asked anew: what could not be read then may be readable now."""
         return self._records.unread and turns.now_s() > self._made_s + UNREAD_KEPT_S
 
-    def granted(self, subscriber: Subscriber, wanted: Wanted) -> dict[int, list[Granted]]:
+    def granted(self, subscriber: Subscriber, wanted: Iterable[bytes]) -> dict[int, list[Granted]]:
         """What a subscriber gets of these topics from its cursor on: by number of the block, in order, its records."""
         parts: dict[int, tuple[Grant, ...]] = {}
         for name, grants in _sources(subscriber, wanted):
@@ -123,7 +122,7 @@ class AskedPage:
         return BlockChoice(BlockView(whole, 0, raw), self._broker.encoder)
 
 
-def _sources(subscriber: Subscriber, wanted: Wanted) -> Iterable[tuple[bytes, tuple[Grant, ...]]]:
+def _sources(subscriber: Subscriber, wanted: Iterable[bytes]) -> Iterable[tuple[bytes, tuple[Grant, ...]]]:
     """The filters of a subscriber with their grants: its own, or where it has many the topics themselves."""
     if len(subscriber.subscriptions) <= FILTERS_TRIED:
         return [(name, (grant,)) for name, grant in subscriber.subscriptions.items()]

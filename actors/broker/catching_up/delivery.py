@@ -114,8 +114,8 @@ class Deliveries:
         """The page cache keeps it no longer."""
         self._asked.gone(page)
 
-    def begin_turn(self) -> None:
-        """Time has passed since what `in_turn` shares was made."""
+    def end_turn(self) -> None:
+        """Time passes: what `in_turn` shares was as of before."""
         self._of_turn.clear()
 
     def in_turn(self, page: Page) -> PageDelivery:

@@ -108,8 +108,15 @@ class ReturningSubscribers:
 
     def step(self, turns: Turns) -> None:
         """Serve those that are due, as far as this turn goes; have fetched what they lack."""
+        try:
+            self._step(turns)
+        finally:
+            self._deliveries.end_turn()
+        if self._next and not self._due and not self._round:
+            self._begin()
+
+    def _step(self, turns: Turns) -> None:
         at_hand = self._at_hand
-        self._deliveries.begin_turn()
         while self._due:
             subscriber = next(iter(self._due))
             del self._due[subscriber]
@@ -130,8 +137,6 @@ class ReturningSubscribers:
                     self._note_needs(subscriber, version)
             if turns.over:
                 break
-        if self._next and not self._due and not self._round:
-            self._begin()
 
     def _serve(self, subscriber: Subscriber, turns: Turns) -> bool:
         """All that it missed; False when it is to be gone on with, in a later turn."""

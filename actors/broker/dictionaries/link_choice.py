@@ -53,7 +53,8 @@ class DictionaryLinks:
     @staticmethod
     def allows(rights: ClientRights | None, family: bytes, publishes: bool) -> bool:
         """Whether a client's link may have dictionaries of a family, because of what it gets, or of what it publishes:
-        they hold pieces of its messages, so only where it may read, or publish to, all of the family.
+        they hold pieces of its messages, so only where it may read, or publish to, all of the family. (Of one in which
+        is only what several publishers have sent, `Dictionary.publishers`, this is not asked.)
 
         The one place that says so. `rights` None: of a Python client, which may everything.
         """
@@ -237,8 +238,8 @@ class ConnectionDictionaries:
         cost = len(newest.pack()) + BINDING_BYTES
         if self.introductions.knows(newest.id):
             link.found(newest.family, newest.id)
-        elif link.is_due(newest.family, newest.id, cost, share, of_unclaimed) and links.allows(
-            self._rights, newest.family, publishes
+        elif link.is_due(newest.family, newest.id, cost, share, of_unclaimed) and (
+            newest.publishers > 1 or links.allows(self._rights, newest.family, publishes)
         ):
             link.take(newest.family, newest.id, cost, share, of_unclaimed)
             self._send(newest)

@@ -211,6 +211,11 @@ class Logins:
         self.note("login_refused", why, connect.user_name or "", connect.client_id, peer)
         return Login(code)
 
+    def kicked(self, login: Login, why: str, client_id: str, transport: asyncio.BaseTransport) -> None:
+        """Somebody who had logged in may not stay."""
+        self.refused[why] += 1
+        self.note("kicked", why, login.user, client_id, end_of(transport, "peername"))
+
     def note(self, kind: str, why: str, user: str, client_id: str, address: str) -> None:
         """A line of the audit trail."""
         self.audit.note(kind, self._time_s(), why=why, user=user, client=client_id, address=address)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from .running import CRASH_PREFIX, HAS_ATHERIS, run_for, watched
-from .target import Target
+from .target import FuzzTarget
 
 PROGRAM: Final = "python -m lexicast.testing.fuzz"
 SECONDS: Final = 60.0
@@ -24,54 +24,55 @@ FOLDER: Final = Path("out/fuzz")
 PURE: Final = "LEXICAST_PURE"
 
 
-def _packets() -> Target:
+def _packets() -> FuzzTarget:
     from .packets import TARGET
 
     return TARGET
 
 
-def _links() -> Target:
+def _links() -> FuzzTarget:
     from .links import TARGET
 
     return TARGET
 
 
-def _records() -> Target:
+def _records() -> FuzzTarget:
     from .links import RECORDS
 
     return RECORDS
 
 
-def _compressed(name: str) -> Callable[[], Target]:
-    def make() -> Target:
+def _compressed(name: str) -> Callable[[], FuzzTarget]:
+    def make() -> FuzzTarget:
         from . import compressed
 
-        made: Target = getattr(compressed, name)()
+        made: FuzzTarget = getattr(compressed, name)()
         return made
 
     return make
 
 
-def _configured(name: str) -> Callable[[], Target]:
-    def make() -> Target:
+def _configured(name: str) -> Callable[[], FuzzTarget]:
+    def make() -> FuzzTarget:
         from . import configured
 
-        made: Target = getattr(configured, name)()
+        made: FuzzTarget = getattr(configured, name)()
         return made
 
     return make
 
 
-TARGETS: Final[dict[str, Callable[[], Target]]] = {
+TARGETS: Final[dict[str, Callable[[], FuzzTarget]]] = {
     "packets": _packets,
     "links": _links,
     "records": _records,
-    **{name: _compressed(name) for name in ("tagged", "frames", "history", "dictionaries", "fields")},
+    **{name: _compressed(name) for name in ("tagged", "frames", "dictionaries", "fields")},
+    "history": _compressed("link_past"),
     **{name: _configured(name) for name in ("passwords", "rules", "conditions")},
 }
 
 
-def options() -> argparse.ArgumentParser:
+def fuzz_options() -> argparse.ArgumentParser:
     """What may be asked for."""
     made = argparse.ArgumentParser(
         prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command, in a process of its own where atheris watches: it sees what is imported under its eyes, and nothing
     that is compiled."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    told = options().parse_args(given)
+    told = fuzz_options().parse_args(given)
     if HAS_ATHERIS and told.input is None:
         here = [sys.executable, "-m", "lexicast.actors.testing.fuzzing", *given]
         return subprocess.run(here, env={**os.environ, PURE: "1"}, check=False).returncode
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def fuzz(arguments: Sequence[str]) -> int:
     """0: everything held. (What does not ends it, or is raised.)"""
-    told = options().parse_args(arguments)
+    told = fuzz_options().parse_args(arguments)
     with watched():
         target = TARGETS[told.target]()
     if told.input is not None:

@@ -23,7 +23,7 @@ from lexicast.compression.streams.topic_stream import TopicStream
 from lexicast.compression.training import train
 from lexicast.compression.wire import FIRST_ALIAS, Binding, Bindings, Encoded, Recoder
 
-from .target import Target, check
+from .target import FuzzTarget, must
 
 FAMILY: Final = b"plant/+/t"
 PAYLOAD_BYTES_MAX: Final = 10_000
@@ -69,7 +69,7 @@ def _attempt_tagged(data: bytes) -> None:
         raw = known.recoder.to_raw(*taken)
     except DictionaryError:
         return
-    check(taken.encoding == RAW or len(raw) <= PAYLOAD_BYTES_MAX, f"{len(raw)} bytes came out")
+    must(taken.encoding == RAW or len(raw) <= PAYLOAD_BYTES_MAX, f"{len(raw)} bytes came out")
 
 
 def _attempt_frames(data: bytes) -> None:
@@ -81,7 +81,7 @@ def _attempt_frames(data: bytes) -> None:
             payload = readers.decode(b"plant/1/t", frame)
         except DictionaryError:
             continue
-        check(len(payload) <= PAYLOAD_BYTES_MAX, f"{len(payload)} bytes came out")
+        must(len(payload) <= PAYLOAD_BYTES_MAX, f"{len(payload)} bytes came out")
 
 
 def _attempt_history(data: bytes) -> None:
@@ -92,11 +92,12 @@ def _attempt_history(data: bytes) -> None:
             payload = reader.payload(frame, bytes_max=PAYLOAD_BYTES_MAX)
         except DictionaryError:
             return
-        check(len(payload) <= PAYLOAD_BYTES_MAX, f"{len(payload)} bytes came out")
+        must(len(payload) <= PAYLOAD_BYTES_MAX, f"{len(payload)} bytes came out")
 
 
 def _parts(data: bytes) -> list[bytes]:
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while at + 2 <= len(data) and len(parts) < 64:
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
         parts.append(data[at + 2 : end])
@@ -117,7 +118,7 @@ def _attempt_dictionary(data: bytes) -> None:
     except DictionaryError:
         return
     again = unpack_dictionary(dictionary.pack())
-    check(again == dictionary, "packed again it is another one")
+    must(again == dictionary, "packed again it is another one")
     _use(dictionary)
 
 
@@ -138,7 +139,7 @@ def _use(dictionary: Dictionary, frame: bytes = b"") -> None:
             packed = codec.compress(message)
         except DictionaryError:
             return  # it is none
-        check(codec.decompress(packed) == message, "what was compressed is something else")
+        must(codec.decompress(packed) == message, "what was compressed is something else")
     for bad in (frame, b"\1\2\3\4\5\6\7\10\11", b"\xf0" * 40):
         _decompress(dictionary, bad)
 
@@ -150,7 +151,7 @@ def _decompress(dictionary: Dictionary, frame: bytes) -> None:
     except DictionaryError:
         pass
     else:
-        check(len(out) <= PAYLOAD_BYTES_MAX, f"{len(out)} bytes came out")
+        must(len(out) <= PAYLOAD_BYTES_MAX, f"{len(out)} bytes came out")
     if isinstance(codec, FieldsCodec):
         stream = codec.stream()
         try:
@@ -195,30 +196,30 @@ def _field_seeds() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def tagged() -> Target:
+def tagged() -> FuzzTarget:
     """Payloads of dictionary-aware clients, and their bindings."""
-    return Target(_attempt_tagged, _tagged_seeds())
+    return FuzzTarget(_attempt_tagged, _tagged_seeds())
 
 
-def frames() -> Target:
+def frames() -> FuzzTarget:
     """Topic streams, as receivers read them."""
-    return Target(_attempt_frames, _frame_seeds())
+    return FuzzTarget(_attempt_frames, _frame_seeds())
 
 
-def history() -> Target:
+def link_past() -> FuzzTarget:
     """A publisher's link's own past."""
-    return Target(_attempt_history, _history_seeds())
+    return FuzzTarget(_attempt_history, _history_seeds())
 
 
-def dictionaries() -> Target:
+def dictionaries() -> FuzzTarget:
     """Packed dictionaries."""
     known = _known().dictionaries.values()
     packed = [dictionary.pack()[:-CHECKSUM_BYTES] for dictionary in known]
     first, *others = known
     packed += [replaced.pack(first)[:-CHECKSUM_BYTES] for replaced in others if replaced.codec == first.codec]
-    return Target(_attempt_dictionary, tuple(packed), 8_192)
+    return FuzzTarget(_attempt_dictionary, tuple(packed), 8_192)
 
 
-def fields() -> Target:
+def fields() -> FuzzTarget:
     """Field models, and frames made with them."""
-    return Target(_attempt_fields, _field_seeds())
+    return FuzzTarget(_attempt_fields, _field_seeds())

@@ -28,7 +28,7 @@ from lexicast.cluster.security.passwords import (
 )
 from lexicast.cluster.security.rules import HISTORY, AccessRules
 
-from .target import Target, check
+from .target import FuzzTarget, must
 
 ASKED_MAX: Final = 8
 NAMES: Final = (("", "c"), ("ada", "c1"), ("bob", "a/b"), ("+", "#"), ("ada", "bob/x"))
@@ -40,13 +40,13 @@ def _attempt_passwords(data: bytes) -> None:
     except ConfigError:
         return
     for user, written in islice(users.items(), ASKED_MAX):
-        check(bool(user) and ":" not in user, f"a user called {user!r}")
+        must(bool(user) and ":" not in user, f"a user called {user!r}")
         found = parse_hash(written)
-        check(parse_hash(found.text()) == found, "written and read it is another hash")
+        must(parse_hash(found.text()) == found, "written and read it is another hash")
         if found.kind == SHA512:
-            check(not found.verify(b""), "no password is the password")
-        check(read_passwords(with_user(data, user, written)) == users, "the same row changes the file")
-        check(user not in read_passwords(without_user(data, user)), "a user who was removed is there")
+            must(not found.verify(b""), "no password is the password")
+        must(read_passwords(with_user(data, user, written)) == users, "the same row changes the file")
+        must(user not in read_passwords(without_user(data, user)), "a user who was removed is there")
 
 
 def _attempt_rules(data: bytes) -> None:
@@ -63,16 +63,16 @@ def _ask(rules: AccessRules, user: str, client_id: str, topic_filter: bytes) -> 
     """Of a filter and of a topic that it matches."""
     topic = b"/".join([b"x" if level in (b"+", b"#") else level for level in topic_filter.split(b"/")])
     rights = rules.rights(user, client_id, topic)
-    check(not rights & HISTORY or rights & READ != 0, "the past without the present")
+    must(not rights & HISTORY or rights & READ != 0, "the past without the present")
     for action in (READ, WRITE, HISTORY):
-        check(rules.may(user, client_id, action, topic) == bool(rights & action), "may and rights disagree")
-    check(not rights & READ or rules.meets(user, client_id, READ, topic), "a topic that may be read does not meet")
+        must(rules.may(user, client_id, action, topic) == bool(rights & action), "may and rights disagree")
+    must(not rights & READ or rules.meets(user, client_id, READ, topic), "a topic that may be read does not meet")
     if b"+" not in topic_filter and not topic_filter.endswith(b"#"):
         return
     if rules.covers(user, client_id, READ, topic_filter) and not topic.startswith(b"$"):
-        check(rights & READ != 0, f"all of {topic_filter!r} may be read, but not {topic!r}")
+        must(rights & READ != 0, f"all of {topic_filter!r} may be read, but not {topic!r}")
     if rights & READ and not topic.startswith(b"$"):
-        check(
+        must(
             rules.meets(user, client_id, READ, topic_filter), f"{topic!r} may be read, but nothing of {topic_filter!r}"
         )
 
@@ -86,14 +86,14 @@ def _attempt_conditions(data: bytes) -> None:
     except (UnicodeDecodeError, UsageError):
         return
     again = Predicate.of_canonical(predicate.text)
-    check(again.text == predicate.text, f"the canonical form has another canonical form: {again.text!r}")
+    must(again.text == predicate.text, f"the canonical form has another canonical form: {again.text!r}")
     answers = []
     for each in (predicate, again):
         for reader in (FieldReader(each.names), FieldReader()):
             answers.append(
                 each.matches(ContentRecord(b"a/b", payload, reader, 1, 1, False, {3: "t", 38: [("k", "v")]}))
             )
-    check(len(set(answers)) == 1, f"four answers to one question: {answers}")
+    must(len(set(answers)) == 1, f"four answers to one question: {answers}")
 
 
 def _hash(kind: str, iterations: int = 0, memory_kib: int = 0, lanes: int = 0) -> str:
@@ -123,16 +123,16 @@ _CONDITIONS: Final = (
 )
 
 
-def passwords() -> Target:
+def passwords() -> FuzzTarget:
     """Files of users."""
-    return Target(_attempt_passwords, (_USERS, *[line + b"\n" for line in _USERS.splitlines()]))
+    return FuzzTarget(_attempt_passwords, (_USERS, *[line + b"\n" for line in _USERS.splitlines()]))
 
 
-def rules() -> Target:
+def rules() -> FuzzTarget:
     """Files of rules."""
-    return Target(_attempt_rules, (_RULES, *[line + b"\n" for line in _RULES.splitlines()]))
+    return FuzzTarget(_attempt_rules, (_RULES, *[line + b"\n" for line in _RULES.splitlines()]))
 
 
-def conditions() -> Target:
+def conditions() -> FuzzTarget:
     """Conditions of subscribers, and payloads that they are asked of."""
-    return Target(_attempt_conditions, _CONDITIONS)
+    return FuzzTarget(_attempt_conditions, _CONDITIONS)

@@ -41,7 +41,7 @@ from lexicast.cluster.sequencer import Sequencer
 from ...broker.python_clients.entry_checks import EntryChecks
 from ...link.handshake import ListenerLink
 from ...link.link import Link
-from .target import Target, check
+from .target import FuzzTarget, must
 
 KEY: Final = b"k" * 32
 CLUSTER: Final = "cluster"
@@ -145,9 +145,9 @@ class _Taker:
         sequencer.open(group, 1, 0, 0, ["fuzzed"])
         before = sequencer.groups[group].next
         sequencer.publish(group, meta, packed, lengths, body, 1)
-        check(sequencer.groups[group].next - before <= count, "more offsets than records")
+        must(sequencer.groups[group].next - before <= count, "more offsets than records")
         for block in sequencer.deliverable(group):
-            check(look_through(block) == count, "other records than were published")
+            must(look_through(block) == count, "other records than were published")
 
     def on_close(self, link: Link, error: Exception | None) -> None:
         """It has ended."""
@@ -160,9 +160,9 @@ def look_through(block: Block) -> int:
     """Read every record of a block, as readers of the history do. How many there are."""
     count = 0
     for record in block.records():
-        check(block.first <= record.offset, "an offset before the block's first")
+        must(block.first <= record.offset, "an offset before the block's first")
         count += 1
-    check(block.memory_bytes > 0, "a block of no size")
+    must(block.memory_bytes > 0, "a block of no size")
     return count
 
 
@@ -204,11 +204,11 @@ async def _speak(data: bytes) -> None:
     link.connection_made(cast(asyncio.Transport, wire))
     if data[:1] != b"\0":
         link.data_received(hello(link))
-        check(bool(opened), "who holds the key is not let in")
+        must(bool(opened), "who holds the key is not let in")
         link.data_received(data[1:])
     else:
         link.data_received(data[1:])
-        check(not opened, "a stranger was let in")
+        must(not opened, "a stranger was let in")
     link.connection_lost(None)
 
 
@@ -226,7 +226,7 @@ def _attempt_records(data: bytes) -> None:
         record = unpack_record(data)
     except PeerError:
         return
-    check(unpack_record(pack_record(record)) == record, f"{record} is not what is packed of it")
+    must(unpack_record(pack_record(record)) == record, f"{record} is not what is packed of it")
 
 
 def _entry(qos: int = 0) -> tuple[int, bytes, bytes, bytes]:
@@ -266,5 +266,5 @@ _RECORDS: Final = (
     pack_record(SessionSaved("id", b"u", 1, "b", 1, 2, 3, 0, 0, b"f", b"w", b"p", "ada")),
     pack_record(SessionMoved("id", 1, "b", 1, 2, 3, 0, 0, b"p")),
 )
-TARGET: Final = Target(_attempt, tuple(_seeds()))
-RECORDS: Final = Target(_attempt_records, _RECORDS)
+TARGET: Final = FuzzTarget(_attempt, tuple(_seeds()))
+RECORDS: Final = FuzzTarget(_attempt_records, _RECORDS)

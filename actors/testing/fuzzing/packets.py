@@ -38,7 +38,7 @@ from ...mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from .target import Target, check
+from .target import FuzzTarget, must
 
 PACKET_BYTES_MAX: Final = 2_000
 ALIASES_MAX: Final = 2
@@ -55,7 +55,7 @@ def _attempt(data: bytes) -> None:
     known = version if not from_client or first & OPEN_BIT else 0
     whole = _read([rest], known, from_client)
     cut = cut % (len(rest) + 1)
-    check(_read([rest[:cut], rest[cut:]], known, from_client) == whole, "cut in two, it is something else")
+    must(_read([rest[:cut], rest[cut:]], known, from_client) == whole, "cut in two, it is something else")
     for item in whole[0]:
         _once_more(item, whole[2], from_client)
 
@@ -66,9 +66,9 @@ def _read(parts: list[bytes], version: int, from_client: bool) -> tuple[list[Any
     items: list[Any] = []
     for part in parts:
         items += _flat(reader.feed(part))
-        check(reader.buffered_bytes <= PACKET_BYTES_MAX, "more is kept than a packet may have")
+        must(reader.buffered_bytes <= PACKET_BYTES_MAX, "more is kept than a packet may have")
     if reader.error is not None:
-        check(0x80 <= reader.error.reason_code <= 0xA2, "an error without a reason code")
+        must(0x80 <= reader.error.reason_code <= 0xA2, "an error without a reason code")
         farewell(reader.error, reader.version, connected=True)
         farewell(reader.error, reader.version, connected=False)
     return items, str(reader.error), reader.version
@@ -113,7 +113,7 @@ def _once_more(item: Any, version: int, from_client: bool) -> None:
         found = _read([again], version, from_client)
     else:
         found = _read([encode_packet(item, version)], version, from_client)
-    check(found[0] == [item], f"{item} became {found}")
+    must(found[0] == [item], f"{item} became {found}")
 
 
 def _seeds(version: int) -> list[bytes]:
@@ -153,4 +153,4 @@ def _seeds(version: int) -> list[bytes]:
     return found
 
 
-TARGET: Final = Target(_attempt, tuple(_seeds(V311) + _seeds(V5)))
+TARGET: Final = FuzzTarget(_attempt, tuple(_seeds(V311) + _seeds(V5)))

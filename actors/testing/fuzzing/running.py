@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from .target import Target
+from .target import FuzzTarget
 
 HAS_ATHERIS: Final = find_spec("atheris") is not None
 EXAMPLES_A_ROUND: Final = 2_000
@@ -33,7 +33,7 @@ def watched() -> AbstractContextManager[Any]:
     return atheris.instrument_imports(include=["lexicast"])  # type: ignore[no-any-return]  # it has no types
 
 
-def run_for(target: Target, seconds: float, folder: Path) -> None:
+def run_for(target: FuzzTarget, seconds: float, folder: Path) -> None:
     """Try inputs for so long; `folder`: what is worth trying again, and what failed (`crash-...`).
 
     Ends the process (atheris), or returns; raises what an input brings out, after it was written down.
@@ -47,7 +47,7 @@ def run_for(target: Target, seconds: float, folder: Path) -> None:
         shake(target, seconds, folder)
 
 
-def _follow(target: Target, seconds: float, folder: Path) -> None:
+def _follow(target: FuzzTarget, seconds: float, folder: Path) -> None:
     import atheris
 
     limits = [f"-max_total_time={max(1, int(seconds))}", f"-max_len={target.bytes_max}"]
@@ -56,14 +56,14 @@ def _follow(target: Target, seconds: float, folder: Path) -> None:
     atheris.Fuzz()
 
 
-def shake(target: Target, seconds: float, folder: Path) -> None:
+def shake(target: FuzzTarget, seconds: float, folder: Path) -> None:
     """Without atheris: seeds with changes, until the time is over. Raises what an input brings out."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         _round(target, until_s, folder)
 
 
-def _round(target: Target, until_s: float, folder: Path) -> None:
+def _round(target: FuzzTarget, until_s: float, folder: Path) -> None:
     from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Target(NamedTuple):
+class FuzzTarget(NamedTuple):
     """`attempt` takes any bytes, and raises where what they meet does what it must not: another error than the one it
     promises, another answer to the same question, more memory than it says. `seeds`: inputs that reach far."""
 
@@ -15,7 +15,7 @@ class Target(NamedTuple):
     bytes_max: int = 4_096
 
 
-def check(holds: bool, what: str) -> None:
+def must(holds: bool, what: str) -> None:
     """Raise AssertionError unless something holds, also where Python leaves `assert` out."""
     if not holds:
         raise AssertionError(what)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-import zlib
+from binascii import crc32
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -82,7 +82,7 @@ def drawn_condition(dice: random.Random) -> StoryCondition:
 
 def content_payload(name: bytes) -> bytes:
     """The payload of that name, always the same; some lack a field, or have a text where others have a number."""
-    dice = random.Random(zlib.crc32(name))
+    dice = random.Random(crc32(name))
     fields: dict[str, Any] = {"id": name.decode()}
     if dice.random() < 0.9:
         fields["n"] = dice.randrange(NUMBERS) if dice.random() < 0.95 else "many"

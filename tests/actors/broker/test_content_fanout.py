@@ -159,7 +159,7 @@ class World:
 
     def _check_past(self, page: Page, block: Block, records: list[ModelRecord]) -> None:
         """Together, as a page and as a block of the cache; from its beginning, and from within."""
-        self.deliveries.begin_turn()
+        self.deliveries.end_turn()
         for start in {block.first, (block.first + block.last + 1) // 2}:
             for taker, held in zip(self.takers, self.held, strict=True):
                 wanted = [got for got in expected(held, records, block.first) if got[0] >= start]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from lexicast.actors.mqtt.admission import admission, is_same_machine
+from lexicast.actors.mqtt.admission import admission, is_open_to_strangers, is_same_machine
 from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
+from lexicast.actors.status.report import warnings
 from lexicast.cluster.config.tables import Config
 
 LET_IN, BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED = 0x00, 0x86, 0x87
 HERE, ELSEWHERE = "192.0.2.10", "192.0.2.11"
+TLS = {"mqtt__tls_port": 8883, "mqtt__tls_host": "0.0.0.0", "tls__certificate": "c", "tls__key": "k"}
 
 
 def code(
@@ -74,3 +78,31 @@ def test_ignored_credentials_prove_nothing() -> None:
 )
 def test_both_ends_on_one_machine(peer: str, own: str, same: bool) -> None:
     assert is_same_machine(peer, own) is same
+
+
+@pytest.mark.parametrize(
+    ("knobs", "is_open"),
+    [
+        ({}, False),
+        ({"mqtt__host": "0.0.0.0"}, True),
+        ({"mqtt__host": "::"}, True),
+        ({"mqtt__host": "a.example"}, True),
+        ({"mqtt__host": "localhost"}, False),
+        ({"node__host": "192.0.2.1"}, True),
+        ({"mqtt__host": "0.0.0.0", "security__acl_file": "rules"}, False),
+        ({"mqtt__host": "0.0.0.0", "mqtt__allow_anonymous": "never"}, False),
+        (TLS, True),
+        (TLS | {"tls__client_certificates": "required", "tls__client_ca": "ca"}, False),
+    ],
+)
+def test_who_is_open_to_strangers(knobs: dict[str, Any], is_open: bool) -> None:
+    config = Config().replaced(**{"mqtt__allow_anonymous": "always"} | knobs)
+    assert is_open_to_strangers(config) is is_open
+    warned = [text for text in warnings(snapshot(config)) if "whoever reaches its MQTT port" in text]
+    assert bool(warned) is is_open
+
+
+def snapshot(config: Config) -> dict[str, Any]:
+    """What a broker with this configuration says of itself, as status shows it."""
+    brokers = {"broker-0": {"mqtt": {"open": is_open_to_strangers(config)}}}
+    return {"time": 0.0, "coordination": {}, "coordinators": {}, "brokers": brokers}

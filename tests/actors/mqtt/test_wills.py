@@ -75,7 +75,7 @@ async def test_who_takes_a_session_over_has_it_when_its_will_is_stored(
     name, stored = unique(), asyncio.get_running_loop().create_future()
     asked: list[str] = []
 
-    def publish(client_id: str, will: Will) -> asyncio.Future[bool]:
+    def publish(client_id: str, will: Will, user: str) -> asyncio.Future[bool]:
         asked.append(client_id)
         return stored
 

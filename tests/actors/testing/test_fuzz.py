@@ -12,7 +12,7 @@ import pytest
 
 from lexicast.actors.testing.fuzzing.command import TARGETS, fuzz
 from lexicast.actors.testing.fuzzing.running import CRASH_PREFIX, attempted, changed, shake
-from lexicast.actors.testing.fuzzing.target import Target, check
+from lexicast.actors.testing.fuzzing.target import FuzzTarget, must
 
 CHANGES = 300
 # What the fuzzer has found since it is there.
@@ -72,12 +72,12 @@ def test_seeds_reach_what_they_are_for(name: str, function: str) -> None:
 
 
 def _broken(data: bytes) -> None:
-    check(not data.startswith(b"ab") or len(data) < 4, "it begins with ab")
+    must(not data.startswith(b"ab") or len(data) < 4, "it begins with ab")
 
 
 def test_what_is_broken_is_found_and_written_down(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="begins with ab"):
-        shake(Target(_broken, (b"abc",)), 20.0, tmp_path)
+        shake(FuzzTarget(_broken, (b"abc",)), 20.0, tmp_path)
     crashes = list(tmp_path.glob(f"{CRASH_PREFIX}*"))
     assert crashes
     with pytest.raises(AssertionError):
@@ -85,7 +85,7 @@ def test_what_is_broken_is_found_and_written_down(tmp_path: Path) -> None:
 
 
 def test_what_holds_leaves_nothing(tmp_path: Path) -> None:
-    shake(Target(lambda data: None, (b"abc",)), 0.2, tmp_path)
+    shake(FuzzTarget(lambda data: None, (b"abc",)), 0.2, tmp_path)
     attempted(lambda data: None, b"x", tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -19,6 +19,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtensionOID
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 import lexicast.mqtt as ours
@@ -299,7 +300,7 @@ async def test_a_certificate_that_cannot_be_read_costs_its_connection(made: Deve
     authority_key = serialization.load_pem_private_key(made.path("ca", "key").read_bytes(), None)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
     issuer = x509.load_pem_x509_certificate(made.path("ca", "crt").read_bytes())
-    names = x509.UnrecognizedExtension(x509.ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\x30\x05\x82\x03\xff\xfe\xfd")
+    names = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\x30\x05\x82\x03\xff\xfe\xfd")
     builder = x509.CertificateBuilder().subject_name(x509.Name([])).issuer_name(issuer.subject)
     builder = builder.public_key(key.public_key()).serial_number(7).add_extension(names, False)
     builder = builder.not_valid_before(issuer.not_valid_before_utc).not_valid_after(issuer.not_valid_after_utc)

@@ -116,7 +116,8 @@ def test_neighbours_are_right_for_each_others_publications(seed: int) -> None:
     names = tuple(f"matcher-{i}" for i in range(dice.randrange(2, 7)))
     places = CellPlaces(SHAPE, clusters_of(names))
     begun = CellMap(partitioned(seen, [[0, 1, 2]], 2), places, copies_each=dice.randrange(1, 3))
-    maps = [LiveMap(n, names, COLUMNS, each) for n, each in enumerate(steps(begun, dice, 60))]
+    made = steps(begun, dice, 60)
+    maps = [LiveMap(n, names, COLUMNS, each) for n, each in enumerate(made)]
     conditions = [any_boxes(dice) for _ in range(15)]
     told = [[each.holders(boxes)[0] for boxes in conditions] for each in maps]
     held = 0
@@ -130,7 +131,7 @@ def test_neighbours_are_right_for_each_others_publications(seed: int) -> None:
                     held += 1
                     assert near[condition].issuperset(candidates)
     assert held > 100
-    changes = [handover.change for each in maps for handover in each.cells.handovers.values()]  # type: ignore[union-attr]
+    changes = [handover.change for each in made for handover in each.handovers.values()]
     assert any([isinstance(change, Join) for change in changes])
 
 
