@@ -80,10 +80,10 @@ class Picker:
     `runs` and `offsets`: of each record, in order.
     """
 
-    __slots__ = ("_block", "_ends", "_lengths", "offsets", "runs")
+    __slots__ = ("_ends", "_lengths", "block", "offsets", "runs")
 
     def __init__(self, block: Block) -> None:
-        self._block = block
+        self.block = block
         self.runs: list[Run] = [run for run in block.meta.runs for _ in range(run.count)]
         self.offsets = offsets_of(block)
         self._lengths = memoryview(block.lengths).cast("I")
@@ -92,7 +92,7 @@ class Picker:
     def pick(self, records: Sequence[int], topics: tuple[bytes, ...], numbers: Sequence[int]) -> Block:
         """These records, by number in ascending order, each as one of `topics` (indices of these, one a record), as
         readers take them: without producers and marks. `last` stays the block's."""
-        block, runs = self._block, list[Run]()
+        block, runs = self.block, list[Run]()
         every, offsets, expected = self.runs, self.offsets, block.first
         # What is gathered into a run: the block's run that it is of, the topic that this has, what it skips.
         source: Run | None = None

@@ -34,6 +34,7 @@ class CoordinatorEvents:
         self._coordinators = engine.coordinators
         self._filters = engine.subscriptions.filters
         self._choosing = engine.subscriptions.choosing
+        self._shares = engine.shares
         self.event_columns = engine.event_columns
         self._requests = requests
         self._resumed = resumed
@@ -48,6 +49,7 @@ class CoordinatorEvents:
         self._filters.registered(pipeline)
         if self._choosing is not None:
             self._choosing.resumed(pipeline)
+        self._shares.resumed(pipeline)
         self._resumed(pipeline)
 
     def on_leads(self, pipeline: Pipeline, leads: dict[int, int]) -> list[int]:
@@ -59,8 +61,13 @@ class CoordinatorEvents:
             pipeline.resume_groups({group: heads.get(group, 0) for group in fresh})
         moved = self._coordinators.lead(pipeline, fresh)
         if standing:
+            self._shares.resumed(pipeline)
             self._resumed(pipeline)
         return moved
+
+    def on_deal(self, share: str, filter: bytes, member: str, blocks: Any) -> None:
+        """A member of a share is dealt records."""
+        self._shares.dealt(share, filter, member, blocks)
 
     def on_room(self) -> None:
         """A pipeline has room again."""

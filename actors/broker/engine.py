@@ -25,6 +25,7 @@ from .live_delivery import LiveDelivery
 from .matching.event_columns import EventColumns
 from .pipelines.stored_compression import StoredCompression
 from .security.rights import Rights
+from .shares.shared_members import SharedMembers
 from .streaming import Streamer
 from .subscriptions import Subscriptions
 
@@ -53,6 +54,7 @@ class BrokerEngine:
         self.predicates = PredicateTable()
         self.content = ContentFanout(self.predicates, config.broker.routes_max, self.rights)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
+        self.shares = SharedMembers(self.coordinators, config.link.request_timeout_s)
         self.dictionary_fetching = DictionaryFetching(self.dictionaries, self.coordinators)
         cache = BlockCache(config.broker.cache_bytes_max)
         self.live = LiveDelivery(

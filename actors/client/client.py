@@ -21,11 +21,23 @@ from typing import Any, Final
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.errors import AuthenticationError, UnavailableError, UsageError
-from lexicast.cluster.points_in_time import FOREVER_US, TIME, Since, Until, parse_last, parse_since, parse_time
+from lexicast.cluster.points_in_time import (
+    FOREVER_US,
+    TIME,
+    Since,
+    Until,
+    WireSince,
+    parse_last,
+    parse_since,
+    parse_time,
+)
 from lexicast.cluster.positions import Position
+from lexicast.cluster.protocol.requests import GROUP_WINDOW, GROUP_WINDOW_MAX
+from lexicast.cluster.topics.names import check_share_name
 from lexicast.compression.dictionary import Dictionary
 
 from .entries import Kind, make_kind
+from .group_feed import GroupFeed
 from .history_pages import HistoryPages, LastPages, Pages, counted
 from .internals import ClientInternals
 from .known_brokers import Resolve
@@ -174,6 +186,8 @@ class Client:
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
         sample_records_per_s: int | None = None,
+        group: str | None = None,
+        group_window: int = GROUP_WINDOW,
     ) -> Subscription:
         """The messages whose topic matches `filter`: to be iterated, or entered (`async with`) and iterated.
 
@@ -188,10 +202,21 @@ class Client:
         what does not fit into `buffer_bytes` is dropped (counted in `dropped`); with "catch-up" it is read later from
         storage. `sample_records_per_s`: of what is published from now on the broker sends about so many, each topic
         family its fair share, and leaves the rest out: to look at a stream rather than have it (`since`, `slow` and
-        retained messages have no part in it). Raises TopicError, UsageError.
+        retained messages have no part in it).
+
+        `group`: be a member of the consumer group of that name on this one filter, as MQTT clients are that subscribe
+        to `$share/GROUP/FILTER`: each message goes to one member, at least once, and none retained (docs/mqtt.md). It
+        counts as done when the next one is asked for (of `next_batch` the whole batch), or the `async with` block ends
+        without an error; else it goes to another member. `since`: where the group begins if it is new; it keeps its
+        place. `group_window`: messages that are dealt to this member and not done, at most. Only `where` goes with it.
+
+        Raises TopicError, UsageError.
         """
-        names, group = self.internals.filters_of(filter)
+        names, exact = self.internals.filters_of(filter)
         now_us = self.internals.clock.time_us()
+        if group is not None:
+            plain = until is None and slow == CATCH_UP and sample_records_per_s is None
+            return self._group_member(group, names, parse_since(since, now_us, exact), where, group_window, plain)
         if slow not in (CATCH_UP, DROP):
             raise UsageError(f"slow={slow!r}: it is {CATCH_UP!r} or {DROP!r}")
         if qos not in (0, 1, 2) or buffer_bytes < 1:
@@ -199,12 +224,25 @@ class Client:
         feed = SubscriptionFeed(
             self.internals,
             names,
-            parse_since(since, now_us, group),
+            parse_since(since, now_us, exact),
             None if until is None else parse_time(until, now_us),
             {"slow": slow, "qos": qos, "sample_records_per_s": sample_records_per_s, "where": _condition(where)},
             buffer_bytes,
         )
         subscription = Subscription(feed)
+        self.internals.add(subscription)
+        return subscription
+
+    def _group_member(
+        self, group: str, names: tuple[bytes, ...], since: WireSince, where: str | None, window: int, plain: bool
+    ) -> Subscription:
+        if len(names) != 1 or not plain:
+            raise UsageError(f"group={group!r}: a group has one filter, and neither until, slow nor samples")
+        check_share_name(group)
+        if type(window) is not int or not 0 < window <= GROUP_WINDOW_MAX:
+            raise UsageError(f"group_window={window!r}: give a number from 1 to {GROUP_WINDOW_MAX}")
+        options = {"where": _condition(where), "window": window}
+        subscription = Subscription(GroupFeed(self.internals, group, names[0], since, options))
         self.internals.add(subscription)
         return subscription
 

@@ -51,6 +51,7 @@ HELD_TOLD_MAX: Final = 256
 log = logging.getLogger("lexicast.client")
 
 
+# More than 25 methods: eight are what feeds ask of it, six what its connection tells.
 class ClientInternals:
     """See the module's docstring; what each argument is, `lexicast.connect` says."""
 
@@ -205,6 +206,12 @@ class ClientInternals:
         if link is not None and not link.closed:
             link.request("unsubscribe", stream).add_done_callback(_heard)
 
+    def tell_done(self, stream: int, ranges: list[tuple[int, int, int]]) -> None:
+        """See GroupHost."""
+        link = self.connection.link
+        if link is not None and not link.closed:
+            link.request("group_done", stream, ranges).add_done_callback(_heard)
+
     def abandon(self, stream: int) -> None:
         """See FeedHost."""
         if self._loop is not None and not self._loop.is_closed():
@@ -343,7 +350,7 @@ def _filter_of(filter: str) -> bytes:
         raise UsageError(f"filter {filter!r} must be a text without lone surrogates") from None
     check_filter(name)
     if shared(name) is not None:
-        raise UsageError(f"filter {filter!r}: shared subscriptions are for MQTT clients")
+        raise UsageError(f"filter {filter!r}: give the filter alone, and group='NAME'")
     return name
 
 

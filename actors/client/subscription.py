@@ -33,6 +33,7 @@ class Subscription:
         self.feed = feed
         self._iterator: Iterator[Message] = iter(())
         self._last: Message | None = None
+        self._tells_given = feed.tells_given
 
     @property
     def filters(self) -> tuple[str, ...]:
@@ -64,12 +65,21 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self._tell_given()
         await self.close()
+
+    def _tell_given(self) -> None:
+        """The user has done with the last message."""
+        if self._tells_given and self._last is not None:
+            self.feed.given(self._last)
 
     def __aiter__(self) -> Subscription:
         return self
 
     async def __anext__(self) -> Message:
+        if self._tells_given:
+            self._tell_given()
         message = next(self._iterator, None)
         if message is None:
             self._iterator = iter(await self.feed.take())

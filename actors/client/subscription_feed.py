@@ -104,6 +104,9 @@ class SubscriptionFeed:
     """See the module's docstring. `dropped` counts messages for which there was no room, `repeats` those that came
     twice."""
 
+    # Whether each message that the user has done with is told (`given`).
+    tells_given = False
+
     def __init__(
         self,
         host: FeedHost,
@@ -224,6 +227,9 @@ class SubscriptionFeed:
         ):
             messages += await self._decode()
         self.finish()
+
+    def given(self, message: Message) -> None:
+        """The user asks for the next message after this one: of those that `tells_given`."""
 
     def finish(self) -> None:
         """All that was taken has been given."""

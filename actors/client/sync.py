@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.points_in_time import Since, Until
 from lexicast.cluster.positions import Cursor, Position
+from lexicast.cluster.protocol.requests import GROUP_WINDOW
 
 from .client import Client
 from .connect import connect as connect_async
@@ -187,12 +188,22 @@ class SyncClient:
         where: str | None = None,
         slow: str = CATCH_UP,
         buffer_bytes: int = BUFFER_BYTES,
+        group: str | None = None,
+        group_window: int = GROUP_WINDOW,
     ) -> SyncSubscription:
-        """As `Client.subscribe`."""
+        """As `Client.subscribe`; of a `group` what comes at once counts as done when what follows it is asked for."""
 
         async def make() -> Subscription:
             return self._client.subscribe(
-                filter, since, qos=qos, until=until, where=where, slow=slow, buffer_bytes=buffer_bytes
+                filter,
+                since,
+                qos=qos,
+                until=until,
+                where=where,
+                slow=slow,
+                buffer_bytes=buffer_bytes,
+                group=group,
+                group_window=group_window,
             )
 
         return SyncSubscription(self._thread, self._thread.call(make()))

@@ -30,6 +30,7 @@ from ..ray.handles import RayCoordination
 from ..ray.serving import ServingActor
 from .replication.reporting import report_before_serving
 from .server import CoordinatorServer
+from .shares.led_shares import USUAL_RULES, ShareRules
 
 T = TypeVar("T")
 
@@ -53,8 +54,10 @@ class CoordinatorActor(ServingActor):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._coordination: Coordination = RayCoordination()
         options = StoreOptions(**self.config.storage.options())
+        mqtt = self.config.mqtt
+        shares = ShareRules(mqtt.share_strategy, mqtt.share_expiry_s)
         server = await open_coordinator(
-            self.name, self.store_directory(), options, self._coordination, self.config.cluster
+            self.name, self.store_directory(), options, self._coordination, self.config.cluster, shares
         )
         self._listeners: list[Any] = []
         self._addresses: tuple[str, ...] = ()
@@ -111,7 +114,12 @@ class CoordinatorActor(ServingActor):
 
 
 async def open_coordinator(
-    name: str, directory: Path, options: StoreOptions, coordination: Coordination, cluster: ClusterConfig
+    name: str,
+    directory: Path,
+    options: StoreOptions,
+    coordination: Coordination,
+    cluster: ClusterConfig,
+    shares: ShareRules = USUAL_RULES,
 ) -> CoordinatorServer:
     """Open the store of coordinator `name`, take a new epoch of each of its groups, and lead them.
 
@@ -136,7 +144,7 @@ async def open_coordinator(
             info = await coordination.cluster()
             states = await coordination.open_groups(name, store.known_epochs(), known)
         beats = detecting_beats(cluster.detect_s)
-        server = CoordinatorServer(name, store, clock, info.min_copies, beats)
+        server = CoordinatorServer(name, store, clock, info.min_copies, beats, shares)
 
         async def dial(member: Member, user: LinkUser) -> Link:
             hello = ("coordinator", name, 1)

@@ -7,7 +7,7 @@ behind when its link is full, and when it comes back after a broken link. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,8 @@ class Routing:
         # Brokers that want of some topics only what matchers say.
         self.choosers: Choosers[BrokerPeer] = Choosers(self, clock)
         self.ends: dict[int, int] = {}
+        # Who looks at each block that may be delivered, for shared subscriptions.
+        self.taker: Callable[[Block], None] | None = None
         self._trie: TopicTrie[BrokerPeer, None] = TopicTrie()
         self._routes: dict[bytes, frozenset[BrokerPeer]] = {}
         self._same: dict[frozenset[BrokerPeer], frozenset[BrokerPeer]] = {}
@@ -171,6 +173,8 @@ class Routing:
     def offer(self, block: Block) -> None:
         """Offer `block`, which may be delivered now, to every broker that one of its topics concerns."""
         self.ends[block.group] = block.last + 1
+        if self.taker is not None:
+            self.taker(block)
         topics = block.meta.topics
         peers = self.peers_of(topics[0])
         if len(topics) > 1:

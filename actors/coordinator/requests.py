@@ -27,6 +27,7 @@ from .peers import BrokerPeer
 from .retained import RetainedRequests
 from .session_home import SessionHome
 from .session_requests import SessionRequests
+from .shares.led_shares import LedShares
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,13 @@ class CoordinatorRequests:
     """Dispatch and the requests themselves."""
 
     def __init__(
-        self, led: LedGroups, home: SessionHome, interest: Interest, past: Past, status: Callable[[], dict[str, Any]]
+        self,
+        led: LedGroups,
+        home: SessionHome,
+        interest: Interest,
+        past: Past,
+        shares: LedShares,
+        status: Callable[[], dict[str, Any]],
     ) -> None:
         """`status`: see `CoordinatorServer.status`."""
         self._led = led
@@ -52,6 +59,8 @@ class CoordinatorRequests:
             "records": past.records,
             "dictionary": self.dictionary,
             "dictionary_put": self.dictionary_put,
+            "share_told": shares.told,
+            "share_leave": shares.leave,
             "status": lambda peer: plain(status()),
         }
         history = HistoryRequests(led, past)
@@ -62,6 +71,7 @@ class CoordinatorRequests:
             "last": LastPublications(led, past).last,
             "retained": RetainedRequests(led).retained,
             "release": self.release,
+            "share_join": shares.join,
         }
         sessions = SessionRequests(home)
         self.at_once |= sessions.at_once

@@ -32,6 +32,7 @@ from .replication.copies import Copies
 from .replication.reporting import LeadingAlone, LeadingWithOthers, Reporting
 from .requests import CoordinatorRequests
 from .session_home import SessionHome
+from .shares.led_shares import USUAL_RULES, LedShares, ShareRules
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +82,17 @@ class CoordinatorServer:
     Where groups have copies, `share` comes before `start`.
     """
 
-    def __init__(self, name: str, store: Store, clock: Clock, min_copies: int = 1, beats: Beats = BEATS) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        clock: Clock,
+        min_copies: int = 1,
+        beats: Beats = BEATS,
+        shares: ShareRules = USUAL_RULES,
+    ) -> None:
         """`min_copies`: see `cluster.sequencer`. `beats`: of the links over which it is seen whether coordinators live,
-        with copies or without."""
+        with copies or without. `shares`: of shared subscriptions."""
         self.name = name
         self.led = led = LedGroups(name, store, clock, self._cut_links, min_copies)
         self.store, self.routing, self.sequencer = store, led.routing, led.sequencer
@@ -92,7 +101,8 @@ class CoordinatorServer:
         led.when_closed.append(self.sessions.closed)
         self.past = Past(led)
         self._interest = Interest(led, self.sessions, self.past)
-        self.requests = CoordinatorRequests(led, self.sessions, self._interest, self.past, self.status)
+        self.shares = LedShares(led, self.sessions, self.past, shares)
+        self.requests = CoordinatorRequests(led, self.sessions, self._interest, self.past, self.shares, self.status)
         self._publish = led.publish
         # What brokers have told of the entries of their next PUBLISH, by its tag.
         self._columns: dict[Link, tuple[int, Columns]] = {}
@@ -122,6 +132,7 @@ class CoordinatorServer:
         self._tasks = [
             keep_going(self._tell_heads(), "telling brokers how far they have been served"),
             keep_going(self._sweep(), "the coordinator's housekeeping"),
+            keep_going(self.shares.run(), "saving where shared subscriptions stand"),
             keep_going(self._watch.run(), "watching the event loop"),
         ]
 
@@ -140,6 +151,7 @@ class CoordinatorServer:
             await self._copies.stop()
         await self._interest.close()
         await stop_loops(*self._tasks)
+        await self.shares.close()
         await self.sessions.close()
         await self.led.close()
         for link in list(self._links):
@@ -191,6 +203,7 @@ class CoordinatorServer:
         """A broker's link ended: its subscriptions stay until it comes back or another incarnation does."""
         self._links.discard(link)
         self._columns.pop(link, None)
+        self.shares.unlinked(link)
         peer = self.routing.peers.get(link.name)
         if peer is not None and peer.link is link:
             self.sessions.owners.unlinked(link.name)
@@ -255,6 +268,7 @@ class CoordinatorServer:
             "loop_ms": self._watch.longest_ms(),
             "copies": None if self._copies is None else self._copies.status(),
             "brokers": brokers,
+            "shares": self.shares.status(),
             "matching": self.routing.choosers.status(),
             "store": store,
         }

@@ -264,6 +264,10 @@ class SessionHome:
 
     # -- writing
 
+    async def keep(self, group: int, session: SessionSaved) -> None:
+        """Write a row that no broker owns, as it is; returns when that is durable. Raises LexicastError."""
+        await self._write((group, session.client_id), session)
+
     async def _write(self, key: SessionKey, after: SessionSaved | None) -> None:
         """Have it be `after` (None: there is none); returns when that is durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

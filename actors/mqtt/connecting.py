@@ -1,7 +1,6 @@
 """The way from CONNECT to CONNACK: who may come in, which session it is, what it left behind, what this server says.
 
-What is not there is refused in the protocol's own words: shared subscriptions by CONNACK's property, enhanced
-authentication by reason code.
+What is not there is refused in the protocol's own words: enhanced authentication by reason code.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lexicast.cluster.errors import NotOwnerError, StaleEpochError
+from lexicast.cluster.topics.names import SHARE_PREFIX
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.wire import BATCHES_PROPERTY, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
@@ -48,7 +48,6 @@ from .codec.properties import (
     REQUEST_PROBLEM,
     SERVER_KEEP_ALIVE_S,
     SESSION_EXPIRY_S,
-    SHARED_AVAILABLE,
     TOPIC_ALIAS_MAXIMUM,
     USER_PROPERTY,
 )
@@ -287,7 +286,8 @@ class Connecting:
         wanted: dict[bytes, Grant] = {}
         turns = Turns()
         for name, subscription in session.subscriptions.items():
-            wanted[name] = grant_of(subscription)
+            if not name.startswith(SHARE_PREFIX):  # those are joined once it is served
+                wanted[name] = grant_of(subscription)
             await turns.give_way()
         if wanted:
             await self._engine.subscriptions.subscribe(subscriber, wanted, start=session.cursor)
@@ -313,7 +313,6 @@ class Connecting:
             RECEIVE_MAXIMUM: config.receive_max,
             MAXIMUM_PACKET_BYTES: config.packet_bytes_max,
             TOPIC_ALIAS_MAXIMUM: config.topic_alias_max,
-            SHARED_AVAILABLE: 0,
         }
         if not self._connect.client_id:
             properties[ASSIGNED_CLIENT_ID] = client_id

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lexicast.cluster.topics.names import SHARE_PREFIX
+
 from .client_line import ClientLine
 from .codec.encode import encode_answer, encode_packet, encode_replies
 from .codec.packets import (
@@ -42,7 +44,7 @@ from .services import MqttServices
 from .session import Reply, Session
 from .session_state import delayed, will_delay_s
 from .subscriber import MqttSubscriber
-from .subscribing import change_subscriptions, send_owed
+from .subscribing import change_subscriptions, join_shares, send_owed
 
 # Publications of an earlier connection fetched at a time, to be sent again.
 RESEND_RECORDS = 16
@@ -106,6 +108,8 @@ class OpenSession:
         self._send_again()
         send_owed(self._services, self)
         self.subscriber.start()
+        if self._resumed and any([name.startswith(SHARE_PREFIX) for name in self.session.subscriptions]):
+            self._line.work(join_shares(self._services, self))
 
     # -- what the client sends
 

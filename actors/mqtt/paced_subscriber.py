@@ -48,13 +48,19 @@ class PacedSubscriber(Subscriber):
         self._socket_full = False
         self._window_full = False
         self._room_waits = False
-        # Subscriptions with a window in time, each with a cursor of its own; see `window_subscriptions`.
+        # Subscriptions with a window in time, each with a cursor of its own (`window_subscriptions`), and shared ones
+        # (`share_subscriptions`).
         self.windows: dict[bytes, PacedSubscriber] = {}
 
     @property
     def is_socket_full(self) -> bool:
         """Whether the transport has asked for a pause."""
         return self._socket_full
+
+    @property
+    def is_resending(self) -> bool:
+        """Whether what an earlier connection left is on its way."""
+        return self._resending
 
     def start(self) -> None:
         """CONNACK is out: deliveries begin."""
@@ -143,9 +149,13 @@ class PacedSubscriber(Subscriber):
                 found[group] = offset
         return found
 
+    def unsubscribed(self) -> None:
+        """Of one in `windows`: the client wants nothing more of it."""
+        self.leave()
+
     def leave(self) -> None:
         """The connection has ended, and all subscriptions here with it."""
-        for window in self.windows.values():
+        for window in list(self.windows.values()):
             window.leave()
         self.windows = {}
         if self._retained is not None:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.positions import Cursor
@@ -109,6 +109,13 @@ class ReleasedIds(NamedTuple):
     by_group: dict[int, list[int]]
 
 
+class SharedOwner(Protocol):
+    """A shared subscription that was dealt a publication."""
+
+    def completed(self, group: int, offset: int) -> None:
+        """The client has it (PUBACK, PUBREC), or does not want it."""
+
+
 class Unsettled:
     """Of all sessions that a broker serves those that it has to look at, by client id: so the others cost it nothing.
 
@@ -178,6 +185,8 @@ class Session:
     received: dict[int, int] = field(default_factory=dict)
     # Those of `arriving` and `received` that this connection has not seen.
     carried: set[int] = field(default_factory=set)
+    # Whose those of `unacknowledged` are that shared subscriptions were dealt.
+    shared: dict[int, SharedOwner] = field(default_factory=dict, compare=False)
     # QoS 1 publications of this connection without PUBACK yet.
     unanswered: int = 0
 
@@ -394,6 +403,10 @@ class Session:
         entry = self.unacknowledged.pop(packet_id, None)
         if entry is None and self.pending:
             entry = self.pending.pop(packet_id, None)
+        if self.shared and entry is not None:
+            owner = self.shared.pop(packet_id, None)
+            if owner is not None:
+                owner.completed(entry[0], entry[1])
         return entry
 
     # -- publications from the client

@@ -118,6 +118,8 @@ def will_bytes(will: Will | None) -> bytes:
 def place_of(session: Session, handed_over: bool = False) -> bytes:
     """Where the session stands; `handed_over`: it goes no further here."""
     flying = [(i, *entry) for entries in (session.unacknowledged, session.pending) for i, entry in entries.items()]
+    if session.shared:  # what is not QoS 2 others get where this client goes
+        flying = [each for each in flying if each[3] == 2 or each[0] not in session.shared]
     return _pack_place(
         session.next_id,
         session.cursor,

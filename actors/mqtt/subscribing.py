@@ -11,7 +11,8 @@ from typing import Protocol
 from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import LexicastError, LimitError, TopicError, UsageError
-from lexicast.cluster.topics.names import check_filter, shared
+from lexicast.cluster.points_in_time import FOREVER_US
+from lexicast.cluster.topics.names import SHARE_PREFIX, check_filter, share_filter, shared
 
 from ..broker.encoding import Grant
 from ..broker.feeds.retained_feed import RetainedFeed
@@ -21,7 +22,6 @@ from .codec.packets import (
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
     QUOTA_EXCEEDED,
-    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
     UNSPECIFIED_ERROR,
@@ -36,6 +36,7 @@ from .codec.properties import REASON_STRING, USER_PROPERTY
 from .owning.owned_sessions import Owner
 from .services import MqttServices
 from .session import SessionSubscription
+from .share_subscriptions import join_again, join_share
 from .subscriber import MqttSubscriber
 from .window_subscriptions import Window, place, window_of
 
@@ -140,6 +141,16 @@ def send_owed(services: MqttServices, client: SubscribingClient) -> None:
         client.subscriber.send_retained(subscriptions.retained(dict.fromkeys(grants, stands)), grants)
 
 
+async def join_shares(services: MqttServices, client: SubscribingClient) -> None:
+    """A session is taken up again: it is a member again of the shares that it subscribes to.
+
+    Raises LexicastError, TimeoutError.
+    """
+    session = client.session
+    grants = {name: grant_of(each) for name, each in session.subscriptions.items() if name.startswith(SHARE_PREFIX)}
+    await join_again(services.engine, client.subscriber, grants)
+
+
 class _Subscribing:
     """SUBSCRIBEs that are placed together: each filter decided by the session, all asked for at once."""
 
@@ -188,19 +199,22 @@ class _Subscribing:
     ) -> int:
         """The reason code of one filter, if it can be placed."""
         session, subscriber = self._client.session, self._client.subscriber
-        if self._client.is_bridge:
+        if self._client.is_bridge and not name.startswith(SHARE_PREFIX):
             options = replace(options, no_local=True, retain_as_published=True)
         try:
             check_filter(name)
-            if shared(name) is not None:
-                return SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+            share = shared(name)
+            if share is not None:
+                check_filter(share[1])
         except TopicError as error:
             log.info("client %r: %s", session.client_id, error)
             return TOPIC_FILTER_INVALID
         rights = subscriber.rights
-        if rights is not None and not rights.may_subscribe(name, window is not None and window.has_past):
+        if rights is not None and not rights.may_subscribe(share_filter(name), window is not None and window.has_past):
             rights.refuse("subscribe", name)
             return NOT_AUTHORIZED
+        if share is not None:
+            return await self._share(name, options, identifier, window, where)
         if window is not None:
             return await _in_window(self._services, subscriber, name, _grant(options, identifier, where), window)
         subscribed = session.subscribe(name, options, identifier, where=where)
@@ -209,6 +223,28 @@ class _Subscribing:
             self._places[name] = (answer, len(answer.reason_codes))
             if subscribed.send_retained:
                 self._retained.append(name)
+        return subscribed.reason_code
+
+    async def _share(
+        self, name: bytes, options: SubscriptionOptions, identifier: int | None, window: Window | None, where: str
+    ) -> int:
+        """The reason code of a shared subscription, placed; nothing that is retained is sent for it. `window`: from
+        when on the share begins, if it is new."""
+        engine, session, subscriber = self._services.engine, self._client.session, self._client.subscriber
+        if window is not None and (window.last is not None or window.until_us != FOREVER_US):
+            return IMPLEMENTATION_SPECIFIC_ERROR  # a share is everybody's: it neither ends nor counts
+        subscribed = session.subscribe(name, options, identifier, shared=True, where=where)
+        if subscribed.reason_code >= UNSPECIFIED_ERROR:
+            return subscribed.reason_code
+        try:
+            since = None
+            if window is not None and window.since_us is not None:
+                since = await engine.coordinators.offsets_at([share_filter(name)], window.since_us)
+            await join_share(engine, subscriber, name, grant_of(session.subscriptions[name]), since)
+        except (LexicastError, TimeoutError) as error:
+            log.warning("client %r: shared subscription %r failed: %s", session.client_id, name, error)
+            session.unsubscribe(name)
+            return QUOTA_EXCEEDED if isinstance(error, LimitError) else UNSPECIFIED_ERROR
         return subscribed.reason_code
 
     async def placed(self) -> list[SubAck]:
@@ -259,7 +295,7 @@ async def _unsubscribe(services: MqttServices, client: SubscribingClient, packet
         if known:
             gone.append(name)
         if name in subscriber.windows:
-            subscriber.windows.pop(name).leave()
+            subscriber.windows.pop(name).unsubscribed()
             known = True
         codes.append(SUCCESS if known else NO_SUBSCRIPTION_EXISTED)
         await turns.give_way()

@@ -15,6 +15,8 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
                                           has been delivered on this link
     LEADS     {group: epoch}              coordinator -> broker: it serves these groups from now on; the broker asks
                                           `resume_groups`, before which nothing of them is delivered to it or taken
+    DEAL      share, filter, member,      coordinator -> broker: records that a member of a share is to have; it tells
+              blocks                      those that it has done (`share_told`)
     REQUEST   id, method, arguments       either direction; answered by one REPLY
     REPLY     id, error or None, result
     DICTIONARY  packed dictionary         broker -> client: a new dictionary of a family
@@ -103,6 +105,7 @@ VERDICT: Final = 19
 WANTS: Final = 20
 NAMES: Final = 21
 PACKED: Final = 22
+DEAL: Final = 23
 
 NONCE_BYTES: Final = 32
 
@@ -179,6 +182,7 @@ MESSAGES: Final[dict[int, Fields]] = {
     WANTS: (WHOLE, WHOLE, each(row(truth, topic_filter, name_text))),
     NAMES: (mapping(topic_filter, each(name_text)),),
     PACKED: (WHOLE, _array),
+    DEAL: (name_text, topic_filter, name_text, _array),
     CHALLENGE: (data, name_text, WHOLE),
     HELLO: (data, name_text, name_text, WHOLE, data),
     WELCOME: (data, mapping(name_text, any_value)),

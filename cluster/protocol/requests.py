@@ -28,6 +28,7 @@ from .shapes import (
     name_text,
     nothing,
     row,
+    topic_filter,
     topic_name,
     truth,
     whole_number,
@@ -60,6 +61,10 @@ def _options(value: Any) -> bool:
 _where: Final[Shape] = either(nothing, name_text)
 
 
+# Records that a consumer group's member may be dealt and not have done, and how many it is where nobody says.
+GROUP_WINDOW_MAX: Final = 65_535
+GROUP_WINDOW: Final = 1_000
+
 # Filters of one request to a coordinator, so that no turn of its event loop becomes long.
 FILTERS_MAX: Final = 500
 
@@ -71,6 +76,11 @@ LAST_PLACE: Final = row(
 )
 # Where retained publications go on: see `actors.coordinator.retained`.
 RETAINED_PLACE: Final = row(WHOLE, either(nothing, each(either(nothing, data))))
+
+# A shared subscription's name and filter, and its member.
+SHARE_MEMBER: Final[Fields] = (name_text, topic_filter, name_text)
+# group -> offsets of a member's records.
+MEMBER_RECORDS: Final = mapping(GROUP, OFFSETS)
 
 # Brokers ask coordinators.
 COORDINATOR: Final[dict[str, Fields]] = {
@@ -106,6 +116,10 @@ COORDINATOR: Final[dict[str, Fields]] = {
     ),
     "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
     "retained": (FILTERS, GROUPS, either(nothing, RETAINED_PLACE), whole_number(1)),
+    # `coordinator.shares`.
+    "share_join": (*SHARE_MEMBER, whole_number(1, 65_535), either(nothing, CURSOR), MEMBER_RECORDS),
+    "share_told": (each(row(*SHARE_MEMBER, MEMBER_RECORDS)),),
+    "share_leave": (*SHARE_MEMBER, MEMBER_RECORDS),
     "status": (),
 }
 
@@ -134,6 +148,8 @@ CLIENT: Final[dict[str, Fields]] = {
     "subscribe": (WHOLE, FILTERS, _since, _options),
     "unsubscribe": (WHOLE,),
     "retained": (WHOLE,),
+    "group_join": (WHOLE, name_text, topic_filter, _since, _options),
+    "group_done": (WHOLE, each(row(GROUP, OFFSET, OFFSET))),
     "dictionary": (DICTIONARY_ID,),
     "audience": (data, each(data)),
     "cluster": (),

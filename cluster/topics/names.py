@@ -161,6 +161,23 @@ def shared(filter: bytes) -> tuple[str, bytes] | None:
     return group.decode(), inner
 
 
+def check_share_name(name: str) -> None:
+    """Raise TopicError unless `name` can be that of a share."""
+    if "/" in name:
+        raise TopicError(f"share name {name!r}: it has no '/'")
+    try:
+        data = name.encode()
+    except UnicodeEncodeError:
+        raise TopicError(f"share name {name!r} must be a text without lone surrogates") from None
+    shared(SHARE_PREFIX + data + b"/#")
+
+
+def share_filter(filter: bytes) -> bytes:
+    """What a subscription's filter matches: that of a shared one is behind its share's name. Raises TopicError."""
+    found = shared(filter)
+    return filter if found is None else found[1]
+
+
 def escape_family(filter: bytes) -> bytes:
     """A topic family (any valid filter) as something that may stand in a topic name below `$sdc/`.
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from lexicast.bench import connections, fanin, fanout, latency, report
+from lexicast.bench import connections, fanin, fanout, latency, report, shared
 from lexicast.bench.peers import targets
 from lexicast.bench.peers.session_opening import raise_open_files
 from lexicast.bench.peers.targets import TargetMissingError
@@ -59,6 +59,13 @@ def test_fanout_measures_mosquitto_and_nats(tmp_path: Path) -> None:
     # lexicast was left out, so its ratios are there and null.
     assert figures["fanout_1_vs_mosquitto"] is figures["fanout_5_vs_nats"] is figures["qos1_vs_mosquitto"] is None
     assert set(told["machine"]["versions"]) == {"mosquitto", "nats"}
+
+
+def test_shared_counts_what_members_get_once(tmp_path: Path) -> None:
+    arguments = ["--quick", "--members", "2", "--rounds", "1", "--messages", "3000", "--targets", "mosquitto"]
+    told = document(shared, arguments, tmp_path / "s.json")
+    assert told["samples"]["shared_2"]["mosquitto"]["lost"] == [0]
+    assert told["figures"]["shared_2_mosquitto_per_s"] > 0
 
 
 def test_fanin_measures_messages_and_cpu(tmp_path: Path) -> None:

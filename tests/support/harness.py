@@ -35,6 +35,7 @@ from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.replication.reporting import report_before_serving
 from lexicast.actors.coordinator.server import CoordinatorServer
+from lexicast.actors.coordinator.shares.led_shares import ShareRules
 from lexicast.actors.link.link import Link, LinkUser
 from lexicast.actors.link.sockets import dial, listen
 from lexicast.actors.status.cluster_status import AskActor, cannot_ask
@@ -326,7 +327,9 @@ class Cluster:
             info = await self.coordination.cluster()
         told = None if found is None else identity
         states = await self.coordination.open_groups(name, store.known_epochs(), told)
-        server = CoordinatorServer(name, store, self.clock)
+        mqtt = self.config.mqtt
+        shares = ShareRules(mqtt.share_strategy, mqtt.share_expiry_s)
+        server = CoordinatorServer(name, store, self.clock, shares=shares)
         if self.copies > 1:
             server.share(self.coordination, self.copies, partial(self._dial, name), self.slow_s)
         await server.start(states)

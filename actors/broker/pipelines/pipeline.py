@@ -26,6 +26,7 @@ from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import (
     ACK,
     COLUMNS,
+    DEAL,
     DELIVER,
     HEADS,
     LEADS,
@@ -94,6 +95,9 @@ class PipelineUser(Protocol):
     def on_leads(self, pipeline: Pipeline, leads: dict[int, int]) -> list[int]:
         """The coordinator serves these groups (and their epochs) from now on. On a link that begins: those of which
         another coordinator was thought to be the leader until now."""
+
+    def on_deal(self, share: str, filter: bytes, member: str, blocks: Any) -> None:
+        """A member of a share is dealt records."""
 
     def on_room(self) -> None:
         """A full pipeline has room again."""
@@ -331,6 +335,8 @@ class Pipeline:
             self._on_heads(message[1])
         elif kind == LEADS:
             self._user.on_leads(self, message[1])
+        elif kind == DEAL:
+            self._user.on_deal(message[1], message[2], message[3], message[4])
         elif kind == REQUEST:
             link.answer(message[1], self._user.on_request(message[2], message[3]))
         else:

@@ -27,6 +27,7 @@ from ...link.link import Link
 from ..dictionaries.link_choice import ConnectionDictionaries
 from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
+from .group_streams import GroupStreams
 from .past_requests import PastRequests
 from .streams import ClientStreams
 
@@ -59,11 +60,13 @@ class PythonClientSession:
         self.published_records = 0
         self._engine = engine
         self._begun = False
-        past = PastRequests(engine)
+        past, groups = PastRequests(engine), GroupStreams(engine, link, streams)
         self.requests: Answers = {
             "subscribe": streams.subscribe,
             "unsubscribe": streams.unsubscribe,
             "retained": streams.retained,
+            "group_join": groups.join,
+            "group_done": groups.done,
             "dictionary": self._dictionary,
             LINK_DICTIONARIES: self._too_late,
             "history": past.history,

@@ -6,7 +6,7 @@ A full socket puts all streams of a link behind; they are brought up when it has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -77,6 +77,20 @@ class LinkStream(Subscriber):
         return self._dictionaries is None or self._dictionaries.introductions.knows(dictionary)
 
 
+class MemberStream(LinkStream):
+    """One that is a member of a consumer group: see `group_streams`."""
+
+    __slots__ = ()
+
+    def done(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """The client's user has done with what it got of these (group, first, last)."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """The client wants no more, or has gone."""
+        raise NotImplementedError
+
+
 class ClientStreams:
     """The streams of one client, by the numbers that it gave them."""
 
@@ -86,11 +100,13 @@ class ClientStreams:
         self._link = link
         self._streams: dict[int, LinkStream | SampleStream] = {}
         self._feeds: dict[int, RetainedFeed] = {}
+        # Those that are members of consumer groups.
+        self.members: dict[int, MemberStream] = {}
         # None: the client is told of all that there are.
         self.dictionaries: ConnectionDictionaries | None = None
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._streams) + len(self.members)
 
     # -- the link
 
@@ -103,18 +119,20 @@ class ClientStreams:
         """Send a packed message; a full socket puts all streams behind."""
         self._link.send_packed(data)
         if not self._link.writable:
-            for stream in self._streams.values():
+            for stream in (*self._streams.values(), *self.members.values()):
                 stream.block()
 
     def drained(self) -> None:
         """The socket takes more again."""
-        for stream in list(self._streams.values()):
+        for stream in (*self._streams.values(), *self.members.values()):
             stream.unblock()
 
     def leave(self) -> None:
         """The client has gone; its cursors are its own."""
         for stream in self._streams.values():
             self._subscriptions.leave(stream)
+        for member in self.members.values():
+            member.leave()
         if self.dictionaries is not None:
             self._engine.dictionary_links.ended(self.dictionaries.link)
 
@@ -143,7 +161,7 @@ class ClientStreams:
         Raises TopicError, UsageError, UnavailableError.
         """
         check_filters(filters)
-        if number in self._streams or len(self._streams) >= STREAMS_MAX:
+        if number in self._streams or len(self) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
         stream = self._stream(number, options)
         # Nothing goes out before the reply; what comes meanwhile is caught up with.
@@ -218,3 +236,6 @@ class ClientStreams:
         stream = self._streams.pop(number, None)
         if stream is not None:
             self._subscriptions.leave(stream)
+        member = self.members.pop(number, None)
+        if member is not None:
+            member.leave()

@@ -1,0 +1,162 @@
+"""The consumer groups of a Python client: members of shares, whose records come as its other streams' blocks do.
+
+A member is dealt `window` records, and is sent them as stored; the client tells which ones its user has done with, by
+ranges of what it got. What expires on the way, or is left out by a condition, is done here. Where the link ends all
+that was not told done goes to others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import UsageError
+from lexicast.cluster.protocol.requests import GROUP_WINDOW, GROUP_WINDOW_MAX
+from lexicast.cluster.selection import offsets_of
+from lexicast.cluster.topics.names import check_share_name
+
+from ..content.choosing import chosen
+from ..encoding import Grant
+from ..shares.shared_members import ShareKey
+from .history import Since, beginning_of, check_filters
+from .past_requests import condition_of
+from .streams import STREAMS_MAX, ClientStreams, MemberStream
+
+if TYPE_CHECKING:
+    from ...link.link import Link
+    from ..engine import BrokerEngine
+
+
+class GroupStream(MemberStream):
+    """One member."""
+
+    __slots__ = ("_dealt", "_engine", "_given", "_key", "_where")
+
+    def __init__(
+        self, engine: BrokerEngine, client: ClientStreams, number: int, share: str, filter: bytes, grant: Grant
+    ) -> None:
+        super().__init__(engine.subscriptions, client, number, False, False, client.dictionaries)
+        self._engine = engine
+        self._key = ShareKey(share, filter, engine.shares.member_name(f"python {id(client):x}"))
+        self._where = grant
+        self._dealt: deque[Block] = deque()
+        # Sent and not told done, by group.
+        self._given: dict[int, set[int]] = {}
+
+    async def join(self, window: int, since: dict[int, int] | None) -> None:
+        """See `SharedMembers.join`."""
+        await self._engine.shares.join(self._key, self, window, since)
+
+    def take_dealt(self, blocks: list[Block]) -> None:
+        """See `ShareMember`."""
+        self._dealt.extend(blocks)
+        self._send_dealt()
+
+    def held(self) -> dict[int, list[int]]:
+        """See `ShareMember`."""
+        held = {group: [*offsets] for group, offsets in self._given.items()}
+        for block in self._dealt:
+            held.setdefault(block.group, []).extend(offsets_of(block))
+        return held
+
+    def _send_dealt(self) -> None:
+        while self._dealt and not (self.blocked or self.closed):
+            block = self._dealt.popleft()
+            try:
+                self._send_block(block)
+            except Exception:
+                self._engine.shares.undeliverable(self._key, block)
+
+    def _send_block(self, block: Block) -> None:
+        offsets = set(offsets_of(block))
+        sent: set[int] = set()
+        found = chosen(self.broker.view(block), (self._where,) * len(block.meta.topics), self._engine.encoder)
+        if found is not None:
+            view, grants = found
+            at = view.block.first
+            for run in view.block.meta.runs:
+                at += run.skip
+                if not view.expired(run):
+                    sent.update(range(at, at + run.count))
+                at += run.count
+            encoded = self._engine.encoder.shared(self.kind, view, grants)
+            if encoded.data:
+                self.write_tagged(encoded)
+        if sent:
+            self._given.setdefault(block.group, set()).update(sent)
+        if offsets > sent:
+            self._engine.shares.done(self._key, block.group, offsets - sent)
+
+    def done(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        for group, first, last in ranges:
+            given = self._given.get(group)
+            if given is None:
+                continue
+            done = {offset for offset in given if first <= offset <= last}
+            given -= done
+            if not given:
+                del self._given[group]
+            if done:
+                self._engine.shares.done(self._key, group, done)
+
+    def unblock(self) -> None:
+        """The socket takes more."""
+        super().unblock()
+        self._send_dealt()
+
+    def refresh(self) -> None:
+        """Never `ready`: it is in no fan-out."""
+        self.ready = False
+
+    def leave(self) -> None:
+        self.closed = True
+        self._dealt.clear()
+        self._given = {}
+        self._engine.shares.leave(self._key)
+
+
+class GroupStreams:
+    """The members of one client, among its streams."""
+
+    def __init__(self, engine: BrokerEngine, link: Link, streams: ClientStreams) -> None:
+        self._engine = engine
+        self._link = link
+        self._streams = streams
+
+    async def join(
+        self, number: int, share: str, filter: bytes, since: Since | None, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A new stream, which is a member of the share; `since`: where that begins if it is new. Options: "where",
+        "window". Raises TopicError, UsageError, LexicastError, TimeoutError."""
+        check_filters((filter,))
+        check_share_name(share)
+        window = options.get("window", GROUP_WINDOW)
+        if type(window) is not int or not 0 < window <= GROUP_WINDOW_MAX:
+            raise UsageError(f"window={window!r}: give a number from 1 to {GROUP_WINDOW_MAX}")
+        if number in self._streams.members or len(self._streams) >= STREAMS_MAX:
+            raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
+        where = condition_of(options.get("where"))
+        if where is not None:
+            self._engine.predicates.check(where)
+        start = None if since is None else await beginning_of(self._engine.coordinators, (filter,), since)
+        stream = GroupStream(self._engine, self._streams, number, share, filter, Grant(where=where))
+        self._streams.members[number] = stream
+        if not self._link.writable:
+            stream.block()
+        try:
+            await stream.join(window, start)
+        except BaseException:
+            self._streams.members.pop(number, None)
+            stream.leave()
+            raise
+        if self._link.closed:
+            stream.leave()
+        return {}
+
+    async def done(self, number: int, ranges: tuple[tuple[int, int, int], ...]) -> None:
+        """See `GroupStream.done`."""
+        stream = self._streams.members.get(number)
+        if stream is not None:
+            stream.done(ranges)

@@ -1,0 +1,181 @@
+"""The members of shares at a broker: joined at the coordinators, dealt records, which they tell done.
+
+A member is joined at each coordinator that leads a group its filter concerns, again whenever that coordinator's link
+begins or another one leads; it brings along what it has not done yet. What members have done is told once a turn, and
+again where a link broke before it was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import LedElsewhereError, UnavailableError
+from lexicast.cluster.selection import offsets_of
+
+from ..coordinators import Coordinators
+from ..pipelines.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 0.05
+
+# group -> offsets.
+Records: TypeAlias = Mapping[int, Collection[int]]
+
+
+class ShareMember(Protocol):
+    """Who is dealt records."""
+
+    def take_dealt(self, blocks: list[Block]) -> None:
+        """These are its to have done."""
+
+    def held(self) -> dict[int, list[int]]:
+        """What it has been dealt and has not told done."""
+        ...
+
+
+class ShareKey(NamedTuple):
+    """A member: the share's name and filter, and the member's own name, which no other one of this broker has."""
+
+    share: str
+    filter: bytes
+    member: str
+
+
+class _Joined(NamedTuple):
+    member: ShareMember
+    window: int
+
+
+class SharedMembers:
+    """See the module's docstring."""
+
+    def __init__(self, coordinators: Coordinators, request_timeout_s: float) -> None:
+        self._coordinators = coordinators
+        self._timeout_s = request_timeout_s
+        self._members: dict[ShareKey, _Joined] = {}
+        self._done: dict[ShareKey, dict[int, set[int]]] = {}
+        self._telling = False
+        self._names = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def member_name(self, client_id: str) -> str:
+        """A name for a member of this client."""
+        self._names += 1
+        return f"{client_id}\0{self._names}"
+
+    async def join(
+        self, key: ShareKey, member: ShareMember, window: int, since: Mapping[int, int] | None = None
+    ) -> None:
+        """Have the member be dealt records, `window` at most that are not done; returns once it is placed in all groups
+        that its filter concerns. `since`: where the share begins if it is new; None: now.
+
+        Raises LexicastError, TimeoutError; it has left then.
+        """
+        self._members[key] = _Joined(member, window)
+        lacking = set(self._coordinators.groups_of_all([key.filter]))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while lacking and key in self._members:
+                    for pipeline in list(self._coordinators.by_leader(lacking)):
+                        lacking -= await self._joined(pipeline, key, since)
+                    if lacking:
+                        await asyncio.sleep(AGAIN_S)
+        except BaseException:
+            self.leave(key)
+            raise
+
+    async def _joined(self, pipeline: Pipeline, key: ShareKey, since: Mapping[int, int] | None) -> set[int]:
+        if key not in self._members:
+            return set()
+        begin = None if since is None else dict(since)
+        try:
+            answer = await pipeline.request("share_join", *key, self._members[key].window, begin, self._held(key))
+        except (UnavailableError, LedElsewhereError):
+            return set()
+        return set(answer["groups"])
+
+    def _held(self, key: ShareKey) -> dict[int, list[int]]:
+        held = {group: [*offsets] for group, offsets in self._members[key].member.held().items()}
+        for group, offsets in self._done.get(key, {}).items():
+            held.setdefault(group, []).extend(offsets)
+        return held
+
+    def resumed(self, pipeline: Pipeline) -> None:
+        """A coordinator's link begins, or it leads groups that others led."""
+        for key, joined in self._members.items():
+            if pipeline in self._coordinators.by_leader(self._coordinators.groups_of_all([key.filter])):
+                pipeline.call(_ignore, "share_join", *key, joined.window, None, self._held(key))
+        self._tell_soon()
+
+    def leave(self, key: ShareKey, kept: Records | None = None) -> None:
+        """A member goes: what it has not done is dealt to others, but for `kept`, which it will tell done."""
+        if self._members.pop(key, None) is None and kept is None:
+            return
+        self._tell()
+        concerned = self._coordinators.by_leader(self._coordinators.groups_of_all([key.filter]))
+        for pipeline in concerned:
+            pipeline.call(_ignore, "share_leave", *key, _listed(kept or {}))
+
+    def end_rest(self, key: ShareKey) -> None:
+        """A member that had left but for some is gone altogether."""
+        self.leave(key, {})
+
+    # -- records
+
+    def dealt(self, share: str, filter: bytes, member: str, wires: Iterable[Any]) -> None:
+        """DEAL arrived; of a member that has left it is dealt to others by now."""
+        joined = self._members.get(ShareKey(share, filter, member))
+        if joined is not None:
+            joined.member.take_dealt([Block.from_wire(wire) for wire in wires])
+
+    def done(self, key: ShareKey, group: int, offsets: Iterable[int]) -> None:
+        """A member has done with these."""
+        self._done.setdefault(key, {}).setdefault(group, set()).update(offsets)
+        self._tell_soon()
+
+    def undeliverable(self, key: ShareKey, block: Block) -> None:
+        """A defect, here or in whoever made the block, keeps it from a member, as it would from any other: it is done
+        with, or it would be dealt for ever. Call it where the exception is handled."""
+        log.exception("group %d offset %d: a block could not be delivered to a share", block.group, block.first)
+        self.done(key, block.group, offsets_of(block))
+
+    def _tell_soon(self) -> None:
+        if self._done and not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """What cannot be told now waits for a link."""
+        self._telling = False
+        told, self._done = self._done, {}
+        rows: dict[Pipeline, list[tuple[ShareKey, dict[int, set[int]]]]] = {}
+        for key, done in told.items():
+            for pipeline, groups in self._coordinators.by_leader(done).items():
+                rows.setdefault(pipeline, []).append((key, {group: done[group] for group in groups}))
+        for pipeline, some in rows.items():
+            pipeline.call(self._told(some), "share_told", [(*key, _listed(done)) for key, done in some])
+
+    def _told(self, rows: list[tuple[ShareKey, dict[int, set[int]]]]) -> Callable[[Exception | None, Any], None]:
+        def done(error: Exception | None, _: Any) -> None:
+            if isinstance(error, UnavailableError):
+                for key, groups in rows:
+                    if key in self._members:
+                        for group, offsets in groups.items():
+                            self._done.setdefault(key, {}).setdefault(group, set()).update(offsets)
+
+        return done
+
+
+def _listed(records: Records) -> dict[int, list[int]]:
+    return {group: sorted(offsets) for group, offsets in records.items()}
+
+
+def _ignore(error: Exception | None, _: Any) -> None:
+    """A link that ends is begun anew, with all members."""

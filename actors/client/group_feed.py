@@ -1,0 +1,112 @@
+"""The feed of a consumer group's member: what its share deals it, each message to one member of the group.
+
+A message counts as done when the next one is asked for, of batches the whole batch; where the client, its link or its
+broker goes before that, the message goes to another member. Where the link breaks what is in hand is forgotten: it is
+dealt anew, to whomever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol, TypeAlias
+
+from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.points_in_time import WireSince
+from lexicast.cluster.positions import Cursor
+
+from .messages import Message
+from .subscription_feed import FeedHost, SubscriptionFeed, _Piece
+
+# Group, first and last offset.
+Ranges: TypeAlias = list[tuple[int, int, int]]
+
+
+class GroupHost(FeedHost, Protocol):
+    """What it needs of its client beside what any feed does."""
+
+    def tell_done(self, stream: int, ranges: Ranges) -> None:
+        """Tell the broker what was done; where there is no link it is dealt anew anyway."""
+
+
+class GroupFeed(SubscriptionFeed):
+    """See the module's docstring."""
+
+    tells_given = True
+
+    def __init__(self, host: GroupHost, group: str, filter: bytes, since: WireSince, options: dict[str, Any]) -> None:
+        super().__init__(host, (filter,), since, None, options)
+        self._group_host = host
+        self._group = group
+        self._ranges: Ranges = []
+        self._done: Ranges = []
+        self._telling = False
+
+    def deliver(self, blocks: list[Any]) -> None:
+        """DELIVER of its stream; what is dealt again may lie before what came last. Raises PeerError."""
+        for wire in blocks:
+            block = Block.from_wire(wire)
+            if block.kind == PUBLICATIONS:
+                self._put(_Piece(block, block.first, None))
+        self._arrived.set()
+
+    def link_lost(self) -> None:
+        """What is in hand is others' now."""
+        super().link_lost()
+        self._buffer.clear()
+        self._buffered = 0
+        self._ranges, self._done = [], []
+
+    def given(self, message: Message) -> None:
+        """The user has done with it."""
+        group, _, offset = message.position
+        self._tell_soon([(group, offset, offset)])
+
+    def finish(self) -> None:
+        """The user has done with all that was taken."""
+        ranges, self._ranges = self._ranges, []
+        self._tell_soon(ranges)
+
+    def _tell_soon(self, ranges: Ranges) -> None:
+        self._done += ranges
+        if self._done and not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self.tell)
+
+    def tell(self) -> None:
+        """Tell what is done."""
+        self._telling = False
+        done, self._done = self._done, []
+        if done and self._stream:
+            self._group_host.tell_done(self._stream, done)
+
+    def close(self) -> None:
+        """What was not given goes to others."""
+        self.tell()
+        super().close()
+
+    def cursor_after(self, last: Message | None) -> Cursor:
+        """None of its own: the group has one."""
+        return {}
+
+    async def _decode(self) -> list[Message]:
+        piece = self._buffer[0]
+        messages = await super()._decode()
+        if self._pieces:
+            group, reached = self._pieces.pop()
+            self._ranges.append((group, piece.start, reached - 1))
+        return messages
+
+    async def _register(self) -> None:
+        self._stream = self._host.open_stream(self)
+        since = None if self._registered else self._since
+        self._host.hold(self)
+        try:
+            await self._host.request_once(
+                "group_join", self._stream, self._group, self.filters[0], since, self._options
+            )
+            self._registered = True
+        except BaseException:
+            self._let_go()
+            raise
+        finally:
+            self._host.release(self)

@@ -1,0 +1,355 @@
+"""The shares of the groups that a coordinator leads: joined by brokers' members, dealt to them, saved, and forgotten.
+
+A share is in memory while it has members. Its place in each group is a row among the sessions of that group, under a
+client id that no client can have (`row_name`), so it is replicated, compacted and expires as sessions do. It is written
+when the share begins in a group, when its last member goes, and meanwhile at most once in SAVE_S and SAVES_AT_ONCE a
+round: what was done since then is dealt again after a crash.
+
+What a member holds waits again in the turn in which it leaves or its broker's link ends. What a broker may deliver live
+may be dealt: QoS 1 and 2 once it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from lexicast.cluster.blocks import Block
+from lexicast.cluster.clock import US_PER_S
+from lexicast.cluster.errors import LexicastError, LimitError, PeerError
+from lexicast.cluster.positions import topic_group
+from lexicast.cluster.protocol.messages import DEAL
+from lexicast.cluster.records import SessionSaved
+from lexicast.cluster.shares.dealing import CHOICES_MAX, TOPIC, MemberKey, Share
+from lexicast.cluster.shares.places import SharePlace, pack_place, unpack_place
+from lexicast.cluster.topics.names import is_wildcard
+
+from ...link.link import Link
+from ...loop.turns import Turns
+from ..led_groups import LedGroups
+from ..past import READ_STEP_BYTES, Past
+from ..peers import BrokerPeer
+from ..session_home import SessionHome
+from .led_share import LedShare, in_messages
+
+log = logging.getLogger(__name__)
+
+SAVE_S: Final = 1.0
+ROUND_S: Final = 0.1
+SAVES_AT_ONCE: Final = 10
+# LedShares in memory; each takes `dealing.BYTES_MAX` of publications at most.
+SHARES_MAX: Final = 1_000
+DAY_S: Final = 86_400
+
+
+class ShareRules(NamedTuple):
+    """How publications are dealt (`dealing.TOPIC`, `FREE`), and how long a share that nobody is in is kept."""
+
+    strategy: str = TOPIC
+    expiry_s: int = 7 * DAY_S
+
+
+USUAL_RULES: Final = ShareRules()
+
+
+def row_name(name: str, filter: bytes) -> str:
+    """Under which name a share's place lies among the sessions; MQTT allows no U+0000 in client ids."""
+    return f"\0share\0{name}\0{filter.decode()}"
+
+
+# More than 25 methods: requests, dealing, reading and saving of one table.
+class LedShares:
+    """See the module's docstring."""
+
+    def __init__(self, led: LedGroups, home: SessionHome, past: Past, rules: ShareRules) -> None:
+        self._led = led
+        self._home = home
+        self._past = past
+        self._rules = rules
+        self._shares: dict[tuple[str, bytes], LedShare] = {}
+        self._routes: dict[bytes, tuple[LedShare, ...]] = {}
+        self._reading: set[LedShare] = set()
+        self._retiring: set[LedShare] = set()
+        self._touched: dict[LedShare, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        led.when_closed.append(self._closed)
+
+    # -- requests
+
+    async def join(
+        self,
+        peer: BrokerPeer,
+        name: str,
+        filter: bytes,
+        member: str,
+        window: int,
+        since: Mapping[int, int] | None,
+        held: Mapping[int, Iterable[int]],
+    ) -> dict[str, Any]:
+        """A broker has a member: it gets `window` records at most until it has some of them done. `held`: what it has
+        of an earlier link. Where the share is new it begins at `since`, else where deliveries stand.
+
+        Returns "groups": those led here that it is placed in, durably. Raises LimitError.
+        """
+        share = self._shares.get((name, filter)) or self._new(name, filter)
+        key = peer.name, member
+        if share.links.get(key) is not peer.link:
+            share.links[key] = peer.link
+            share.share.join(key, window)
+            share.share.hold(key, held)
+        else:
+            share.share.hold(key, {group: held[group] for group in held if group not in share.share.groups})
+        try:
+            async with share.beginning:
+                groups = [group for group in self._concerned(filter) if group not in share.share.groups]
+                await asyncio.gather(*[self._begin(share, group, since or {}) for group in groups])
+        except BaseException:
+            if share.links.get(key) is peer.link:
+                self._leave(share, key)
+            raise
+        if peer.link.closed and share.links.get(key) is peer.link:
+            self._leave(share, key)
+        self._go_on(share)
+        return {"groups": [group for group in self._concerned(filter) if group in share.share.groups]}
+
+    def told(self, peer: BrokerPeer, rows: Iterable[tuple[str, bytes, str, Mapping[int, Iterable[int]]]]) -> None:
+        """What members have had done: (name, filter, member, group -> offsets)."""
+        moved: dict[LedShare, None] = {}
+        for name, filter, member, done in rows:
+            share = self._shares.get((name, filter))
+            if share is None:
+                continue
+            for group, offsets in done.items():
+                share.share.done((peer.name, member), group, offsets)
+            share.has_moved((peer.name, member))
+            moved[share] = None
+        for share in moved:
+            self._go_on(share)
+
+    def leave(self, peer: BrokerPeer, name: str, filter: bytes, member: str, kept: Mapping[int, Iterable[int]]) -> None:
+        """A member is gone, but for `kept`, which it still has done."""
+        share = self._shares.get((name, filter))
+        if share is not None:
+            self._leave(share, (peer.name, member), kept)
+
+    def unlinked(self, link: Link) -> None:
+        """A broker's link has ended: what its members hold is dealt to others."""
+        for share in list(self._shares.values()):
+            for key in [key for key, known in share.links.items() if known is link]:
+                self._leave(share, key)
+
+    def _leave(self, share: LedShare, key: MemberKey, kept: Mapping[int, Iterable[int]] | None = None) -> None:
+        share.share.leave(key, kept)
+        self._go_on(share)
+
+    # -- a share's life
+
+    def _new(self, name: str, filter: bytes) -> LedShare:
+        if len(self._shares) >= SHARES_MAX:
+            raise LimitError(f"{SHARES_MAX} shares are served at a time, and this would be one more")
+        share = self._shares[name, filter] = LedShare(name, filter, Share(self._rules.strategy))
+        self._routes.clear()
+        self._led.routing.taker = self.offered
+        return share
+
+    def _concerned(self, filter: bytes) -> list[int]:
+        led = self._led.served
+        groups = led if is_wildcard(filter) else [topic_group(filter, self._led.store.groups)]
+        return [group for group in groups if group in led]
+
+    async def _begin(self, share: LedShare, group: int, since: Mapping[int, int]) -> None:
+        """Go on where it was left, or begin."""
+        groups = self._led.sequencer.groups
+        row = self._home.get(group, row_name(share.name, share.filter))
+        place = None
+        if row is not None and row.expires_us > self._led.clock.time_us():
+            try:
+                place = unpack_place(row.place)
+            except PeerError as error:
+                log.error("%s begins anew in group %d: %s", _title(share), group, error)
+        if place is None:
+            cut = groups[group].delivered
+            at = min(since.get(group, cut), cut)
+            place = SharePlace(at, at)
+        share.begin(group, place, groups[group].delivered)
+        share.saved[group] = 0.0, place
+        if row is None or row.place != pack_place(place):
+            await self._save(share, group)
+
+    def _closed(self, numbers: Iterable[int]) -> None:
+        for share in self._shares.values():
+            for group in numbers:
+                share.end(group)
+
+    # -- dealing
+
+    def offered(self, block: Block) -> None:
+        """A block that may be delivered."""
+        for share in dict.fromkeys([share for topic in block.meta.topics for share in self._shares_of(topic)]):
+            if share.offered(block):
+                self._touch(share)
+
+    def _shares_of(self, topic: bytes) -> tuple[LedShare, ...]:
+        found = self._routes.get(topic)
+        if found is None:
+            if len(self._routes) >= CHOICES_MAX:
+                self._routes.clear()
+            found = self._routes[topic] = tuple([share for share in self._shares.values() if share.wants(topic)])
+        return found
+
+    def _touch(self, share: LedShare) -> None:
+        if not self._touched:
+            asyncio.get_running_loop().call_soon(self._deal_touched)
+        self._touched[share] = None
+
+    def _deal_touched(self) -> None:
+        touched, self._touched = self._touched, {}
+        for share in touched:
+            self._go_on(share)
+
+    def _go_on(self, share: LedShare) -> None:
+        """Deal, read on where there is room, and look whether anybody is left."""
+        links: set[Link] = set()
+
+        def send(link: Link, key: MemberKey, blocks: list[Block]) -> None:
+            for some in in_messages(blocks):
+                link.gather((DEAL, share.name, share.filter, key[1], [block.to_wire() for block in some]))
+            links.add(link)
+
+        share.deal(send)
+        for link in links:
+            link.flush()
+        for key in [key for key in share.links if key not in share.share.members]:
+            del share.links[key]
+        if not share.links:
+            if share not in self._retiring:
+                self._retiring.add(share)
+                self._spawn(self._retire(share))
+        elif share.behind and share.share.plenty and share.share.served and share not in self._reading:
+            self._reading.add(share)
+            self._spawn(self._read(share))
+
+    async def _read(self, share: LedShare) -> None:
+        """Read on until it is live, or as much is open as may be."""
+        try:
+            while share.behind and share.share.served and not share.share.full:
+                for group in list(share.behind):
+                    if not share.share.full:
+                        await self._read_group(share, group)
+                await asyncio.sleep(0)
+        except LexicastError as error:
+            log.error("%s cannot be read: %s", _title(share), error)
+        finally:
+            self._reading.discard(share)
+
+    async def _read_group(self, share: LedShare, group: int) -> None:
+        async with self._past.reading:
+            groups = self._led.sequencer.groups
+            state = groups.get(group)
+            if state is None or group not in share.behind:
+                return
+            at = max(share.behind[group], share.share.read(group))
+            span = await self._past.step(group, at, share.wants, READ_STEP_BYTES, Turns())
+            if groups.get(group) is not state or group not in share.behind:
+                return
+            for block in span.blocks:
+                share.take(block)
+            share.share.take(group, (), span.next)
+            if span.live:
+                del share.behind[group]
+            else:
+                share.behind[group] = span.next
+        self._go_on(share)
+
+    # -- saved
+
+    async def run(self) -> None:
+        """Save what has moved, and pass over who has stood still. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(ROUND_S)
+            now_s = self._led.clock.monotonic()
+            for share in list(self._shares.values()):
+                if share.stall(now_s):
+                    self._go_on(share)
+            await asyncio.gather(*[self._save_quietly(*due) for due in self._due(now_s)])
+
+    def _due(self, now_s: float) -> list[tuple[LedShare, int]]:
+        """What is to be saved, what has waited longest first."""
+        found: list[tuple[float, LedShare, int]] = []
+        renewed_s = self._rules.expiry_s / 2
+        for share in self._shares.values():
+            for group, (at_s, place) in share.saved.items():
+                late_s = now_s - at_s
+                if late_s >= SAVE_S and (late_s >= renewed_s or self._place(share, group) != place):
+                    found.append((at_s, share, group))
+        found.sort(key=lambda each: each[0])
+        return [(share, group) for _, share, group in found[:SAVES_AT_ONCE]]
+
+    def _place(self, share: LedShare, group: int) -> SharePlace:
+        state = self._led.sequencer.groups.get(group)
+        return share.place(group, state.delivered if state is not None else 0)
+
+    async def _save_quietly(self, share: LedShare, group: int) -> None:
+        try:
+            await self._save(share, group)
+        except LexicastError as error:
+            log.debug("%s is saved later: %s", _title(share), error)
+
+    async def _save(self, share: LedShare, group: int) -> None:
+        """Returns when it is durable. Raises LexicastError."""
+        place = self._place(share, group)
+        share.saved[group] = self._led.clock.monotonic(), place
+        await self._home.keep(group, self._row(share, place))
+
+    def _row(self, share: LedShare, place: SharePlace) -> SessionSaved:
+        expires_us = self._led.clock.time_us() + max(1, self._rules.expiry_s) * US_PER_S
+        name = row_name(share.name, share.filter)
+        return SessionSaved(
+            name, b"share", 1, "", 0, 0, max(1, self._rules.expiry_s), expires_us, 0, b"", b"", pack_place(place)
+        )
+
+    async def _retire(self, share: LedShare) -> None:
+        """Nobody is there any more: it is saved where it stands, and waits in the store."""
+        try:
+            await asyncio.gather(*[self._save_quietly(share, group) for group in list(share.share.groups)])
+        finally:
+            self._retiring.discard(share)
+        if not share.links and self._shares.get((share.name, share.filter)) is share:
+            del self._shares[share.name, share.filter]
+            self._routes.clear()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Read and save no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def status(self) -> dict[str, Any]:
+        """For `lexicast status`: of each share that has members how many, what they hold or wait for, and how many
+        records at most it is behind."""
+        groups = self._led.sequencer.groups
+        return {
+            f"{share.name}/{share.filter.decode()}": {
+                "members": len(share.links),
+                "open_records": share.share.open_records,
+                "lag_records": sum(
+                    [
+                        max(0, groups[g].delivered - self._place(share, g).floor)
+                        for g in share.share.groups
+                        if g in groups
+                    ]
+                ),
+            }
+            for share in self._shares.values()
+        }
+
+
+def _title(share: LedShare) -> str:
+    return f"the share {share.name!r} of {share.filter!r}"

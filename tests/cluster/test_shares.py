@@ -1,0 +1,301 @@
+"""A share: who gets what, and how far it has got, by examples and against a model of any order of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lexicast.cluster.errors import PeerError
+from lexicast.cluster.shares.dealing import FREE, TOPIC, DealtRecord, MemberKey, Share
+from lexicast.cluster.shares.places import RANGES_MAX, SharePlace, pack_place, unpack_place
+
+A, B, C = ("broker", "a"), ("broker", "b"), ("other", "c")
+TOPICS = [b"t%d" % number for number in range(6)]
+
+
+def begun(strategy: str = TOPIC, records_max: int = 1_000) -> Share:
+    share = Share(strategy, records_max)
+    share.begin(0, SharePlace(0, 0))
+    return share
+
+
+def take(share: Share, offsets: Iterable[int], topics: Iterable[bytes] = (b"t",), group: int = 0) -> None:
+    offsets, names = list(offsets), list(topics)
+    records = [DealtRecord(group, offset, names[offset % len(names)]) for offset in offsets]
+    share.take(group, records, max(offsets) + 1)
+
+
+def dealt(share: Share) -> dict[MemberKey, list[int]]:
+    return {deal.member: [record.offset for record in deal.records] for deal in share.deal()}
+
+
+# -- who gets what
+
+
+def test_one_topic_goes_to_one_member_in_order() -> None:
+    share = begun()
+    for member in (A, B, C):
+        share.join(member, 100)
+    take(share, range(10))
+    (first,) = dealt(share).items()
+    take(share, range(10, 20))
+    (second,) = dealt(share).items()
+    assert first[0] == second[0]
+    assert first[1] + second[1] == list(range(20))
+
+
+def test_topics_are_spread_and_only_those_of_a_member_that_comes_move() -> None:
+    topics = [b"topic/%d" % number for number in range(300)]
+    share = begun()
+    for member in (A, B):
+        share.join(member, 1_000)
+    take(share, range(300), topics)
+    before = {offset: member for member, offsets in dealt(share).items() for offset in offsets}
+    share.join(C, 1_000)
+    take(share, range(300, 600), topics)
+    after = {offset - 300: member for member, offsets in dealt(share).items() for offset in offsets}
+    assert all(list(before.values()).count(member) > 90 for member in (A, B))
+    moved = [offset for offset in before if before[offset] != after[offset]]
+    assert {after[offset] for offset in moved} == {C}
+    assert 60 < len(moved) < 140
+
+
+def test_freely_whoever_has_room_gets_it() -> None:
+    share = begun(FREE)
+    share.join(A, 2)
+    share.join(B, 100)
+    take(share, range(10))
+    found = dealt(share)
+    assert len(found[A]) == 2
+    assert sorted(found[A] + found[B]) == list(range(10))
+
+
+def test_what_a_full_member_has_no_room_for_waits_in_the_order_of_its_topic() -> None:
+    share = begun()
+    share.join(A, 2)
+    take(share, range(5))
+    assert dealt(share) == {A: [0, 1]}
+    assert dealt(share) == {}
+    share.done(A, 0, [1])
+    assert dealt(share) == {A: [2]}
+    share.done(A, 0, [0, 2])
+    assert dealt(share) == {A: [3, 4]}
+
+
+def test_what_a_member_leaves_goes_to_another_one_before_what_came_later() -> None:
+    share = begun()
+    share.join(A, 2)
+    take(share, range(4))
+    share.deal()
+    share.join(B, 10)
+    share.done(A, 0, [0])
+    share.leave(A)
+    assert dealt(share) == {B: [1, 2, 3]}
+
+
+def test_a_member_that_rests_keeps_what_it_has_sent_and_then_is_gone() -> None:
+    share = begun()
+    share.join(A, 3)
+    take(share, range(5))
+    share.deal()
+    share.leave(A, {0: [1]})
+    share.join(B, 10)
+    assert dealt(share) == {B: [0, 2, 3, 4]}
+    assert share.place(0).floor == 0
+    share.done(A, 0, [1])
+    assert A not in share.members
+    share.done(B, 0, [0, 2])
+    assert share.place(0) == SharePlace(3, 5, (3, 4))
+
+
+def test_a_stalled_member_loses_its_topics_until_it_moves() -> None:
+    share = begun()
+    share.join(A, 1)
+    take(share, range(3))
+    assert dealt(share) == {A: [0]}
+    share.join(B, 10)
+    share.stall(A)
+    assert dealt(share) == {B: [1, 2]}
+    share.done(A, 0, [0])
+    assert not share.members[A].stalled
+
+
+def test_nothing_is_dealt_where_nobody_is_and_it_waits() -> None:
+    share = begun()
+    share.join(A, 5)
+    take(share, range(3))
+    share.leave(A)
+    assert not share.served
+    assert dealt(share) == {}
+    share.join(B, 5)
+    assert dealt(share) == {B: [0, 1, 2]}
+
+
+def test_what_a_member_brings_along_is_its_and_not_dealt_again() -> None:
+    share = begun()
+    share.join(A, 10)
+    share.join(B, 10)
+    share.hold(B, {0: [1, 2], 1: [7]})
+    take(share, range(4))
+    found = dealt(share)
+    assert sorted(offset for offsets in found.values() for offset in offsets) == [0, 3]
+    share.begin(1, SharePlace(5, 5))
+    take(share, [7, 8], group=1)
+    assert [offset for offsets in dealt(share).values() for offset in offsets] == [8]
+    share.done(B, 0, [1, 2])
+    share.done(B, 1, [7])
+    assert share.place(1) == SharePlace(8, 9, (8,))
+
+
+def test_what_another_one_has_by_now_is_not_done_by_who_had_it() -> None:
+    share = begun()
+    share.join(A, 10)
+    take(share, [0])
+    share.deal()
+    share.leave(A)
+    share.join(B, 10)
+    share.deal()
+    share.join(A, 10)
+    share.done(A, 0, [0])
+    assert share.place(0).floor == 0
+
+
+def test_as_much_as_may_be_open_is_full_until_half_of_it_is_done() -> None:
+    share = begun(records_max=4)
+    share.join(A, 10)
+    take(share, range(4))
+    assert share.full
+    share.deal()
+    share.done(A, 0, [0])
+    assert not share.full
+    assert not share.plenty
+    share.done(A, 0, [1])
+    assert share.plenty
+
+
+# -- places
+
+
+@pytest.mark.parametrize(
+    "place", [SharePlace(0, 0), SharePlace(5, 9, (5, 6, 8)), SharePlace(1 << 40, (1 << 40) + 3, (1 << 40,))]
+)
+def test_a_place_is_read_as_it_was_written(place: SharePlace) -> None:
+    assert unpack_place(pack_place(place)) == place
+
+
+def test_a_place_of_too_many_ranges_is_its_floor() -> None:
+    scattered = tuple(range(0, 4 * RANGES_MAX, 2))
+    assert unpack_place(pack_place(SharePlace(0, 4 * RANGES_MAX, scattered))) == SharePlace(0, 0)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc0", b"\x94\x02\x00\x00\x90", b"\x94\x01\x00\x00\x91\x01", b"\x94\x01\x05\x05\x92\x03\x01"]
+)
+def test_what_is_no_place_is_refused(data: bytes) -> None:
+    with pytest.raises(PeerError):
+        unpack_place(data)
+
+
+def test_a_share_goes_on_from_a_place_with_what_was_open() -> None:
+    share = begun()
+    share.join(A, 10)
+    take(share, range(6))
+    share.deal()
+    share.done(A, 0, [0, 2, 3])
+    again = Share()
+    again.begin(0, unpack_place(pack_place(share.place(0))))
+    assert again.place(0) == share.place(0)
+    again.join(B, 10)
+    take(again, range(1, 3))
+    assert again.place(0) == SharePlace(1, 6, (1, 4, 5))
+    take(again, range(3, 8))
+    assert dealt(again) == {B: [1, 4, 5, 6, 7]}
+
+
+# -- any order of events
+
+
+@settings(max_examples=150, stateful_step_count=40, deadline=None)
+class AnyOrder(RuleBasedStateMachine):
+    """Members come and go, records are taken, dealt and done in any order: nothing is lost, nothing is dealt to two,
+    and the floor does not pass what is open."""
+
+    @initialize(strategy=st.sampled_from([TOPIC, FREE]))
+    def begin(self, strategy: str) -> None:
+        self.share = Share(strategy)
+        self.share.begin(0, SharePlace(0, 0))
+        self.taken = 0
+        self.gone: set[int] = set()
+        self.holders: dict[int, MemberKey] = {}
+        self.last: dict[bytes, int] = {}
+
+    @rule(member=st.sampled_from([A, B, C]), window=st.integers(1, 5))
+    def join(self, member: MemberKey, window: int) -> None:
+        self.share.join(member, window)
+        self._given_up(member)
+
+    @rule(member=st.sampled_from([A, B, C]), keeps=st.booleans())
+    def leave(self, member: MemberKey, keeps: bool) -> None:
+        held = sorted(offset for offset, holder in self.holders.items() if holder == member)
+        kept = held[:1] if keeps else []
+        self.share.leave(member, {0: kept})
+        self._given_up(member, kept)
+
+    def _given_up(self, member: MemberKey, kept: Iterable[int] = ()) -> None:
+        self.holders = {o: holder for o, holder in self.holders.items() if holder != member or o in set(kept)}
+
+    @rule(count=st.integers(1, 8))
+    def publish(self, count: int) -> None:
+        take(self.share, range(self.taken, self.taken + count), TOPICS)
+        self.taken += count
+
+    @rule()
+    def deal(self) -> None:
+        for deal in self.share.deal():
+            assert not self.share.members[deal.member].resting
+            assert len(self.share.members[deal.member].held) <= self.share.members[deal.member].window
+            offsets = [record.offset for record in deal.records]
+            assert offsets == sorted(offsets)
+            for offset in offsets:
+                assert offset not in self.gone
+                assert offset not in self.holders
+                self.holders[offset] = deal.member
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.holders)))
+        self.share.done(self.holders.pop(offset), 0, [offset])
+        self.gone.add(offset)
+
+    @rule(member=st.sampled_from([A, B, C]))
+    def stall(self, member: MemberKey) -> None:
+        self.share.stall(member)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "share"):
+            return
+        place = self.share.place(0)
+        assert set(place.open) == set(range(self.taken)) - self.gone
+        assert place.floor == min(place.open, default=self.taken)
+        held = {r.offset: key for key, member in self.share.members.items() for r in member.held}
+        assert held == self.holders
+
+    def teardown(self) -> None:
+        """Whatever has happened, one member that stays gets all that is left."""
+        if not hasattr(self, "share"):
+            return
+        for member in list(self.share.members):
+            self.share.leave(member)
+            self._given_up(member)
+        self.share.join(("last", "one"), 1_000_000)
+        self.deal()
+        assert set(self.holders) == set(range(self.taken)) - self.gone
+
+
+TestAnyOrder = AnyOrder.TestCase
