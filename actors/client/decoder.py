@@ -69,6 +69,13 @@ def _mark(messages: list[Message], index: int, why: DictionaryError) -> None:
     messages[index] = DamagedMessage(str(why), *fields)
 
 
+def _stopped(messages: list[Message], failed: dict[int, DictionaryError], first: int) -> Decoded:
+    """At the first payloads of a run that cannot be decompressed; it goes on behind them."""
+    stretch = min(failed)
+    end = next(index for index in count(stretch) if index not in failed)
+    return Decoded(messages, failed[stretch], first + end)
+
+
 class Decoder:
     """Turns blocks into messages; fetches dictionaries that are missing."""
 
@@ -157,9 +164,7 @@ class Decoder:
                     mine, first = mine[start - first :], start
                 topic = topics[run.topic]
                 if run.encoding not in (RAW, streamed):
-                    wanted = len(mine)
-                    mine, failed = self._raw(meta.dictionaries, run, mine, damaged, room)
-                    full = len(mine) if len(mine) < wanted else None
+                    mine, failed, full = self._raw(meta.dictionaries, run, mine, damaged, room)
                     if failed and not through:
                         mine = mine[: min(failed)]
                 publisher = publisher_of(meta.origins[run.origin]) if run.origin >= 0 else None
@@ -177,9 +182,7 @@ class Decoder:
                 for place, payload in enumerate(mine, first)
             ]
             if failed and not through:
-                stretch = min(failed)
-                end = next(index for index in count(stretch) if index not in failed)
-                return Decoded(messages, failed[stretch], first + end)
+                return _stopped(messages, failed, first)
             for index, why in failed.items():
                 _mark(messages, index - len(mine), why)
             if full is not None:
@@ -195,20 +198,20 @@ class Decoder:
         payloads: list[bytes],
         damaged: dict[int, DictionaryError],
         room: Room,
-    ) -> tuple[list[bytes], dict[int, DictionaryError]]:
-        """A run's payloads, as many as there is room for, empty for those that cannot be decompressed, and by their
-        index why."""
+    ) -> tuple[list[bytes], dict[int, DictionaryError], int | None]:
+        """A run's payloads, empty for those that cannot be decompressed; by their index why; and how many there are,
+        where there was no room for all."""
         named = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
         if named in damaged:
-            return [b""] * len(payloads), dict.fromkeys(range(len(payloads)), damaged[named])
+            return [b""] * len(payloads), dict.fromkeys(range(len(payloads)), damaged[named]), None
         try:
-            return self._dictionaries.decompress(run.encoding, named, payloads, room), {}
+            return self._dictionaries.decompress(run.encoding, named, payloads, room), {}, None
         except DictionaryError:
             found = list(self._dictionaries.decompress_each(run.encoding, named, payloads, room))
-        full = next((index for index, error in enumerate(found) if isinstance(error, NoRoomError)), len(found))
+        full = next((index for index, error in enumerate(found) if isinstance(error, NoRoomError)), None)
         found = found[:full]
         failed = {index: error for index, error in enumerate(found) if isinstance(error, DictionaryError)}
-        return [b"" if isinstance(payload, DictionaryError) else payload for payload in found], failed
+        return [b"" if isinstance(payload, DictionaryError) else payload for payload in found], failed, full
 
     def _topic(self, name: bytes) -> str:
         if len(self._topics) >= TOPICS_MAX:

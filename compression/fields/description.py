@@ -148,3 +148,16 @@ def field_bits(field: Field) -> float:
     if field.number is not None:
         bits += table.steps[at][1] / table.total * histogram_bits(field.number.histogram)
     return bits
+
+
+def model_texts(model: FieldsModel) -> Iterator[bytes]:
+    """The texts that it holds as they stood in messages: rows, what is between fields, what foretells and is foretold,
+    words. (How numbers are distributed is none.)"""
+    yield from model.vocabulary.words
+    for field in model.fields:
+        yield from field.rows
+        for pattern in field.patterns:
+            yield from pattern.pieces
+        for known, context in field.contexts.items():
+            yield known
+            yield from context.values

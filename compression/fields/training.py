@@ -12,8 +12,8 @@ from lexicast.cluster.errors import DictionaryError
 from ..deflate import Deflate
 from .building import Building
 from .codec import SHARE_ONE, frame_of, join_fields_content
+from .description import model_texts
 from .model import MESSAGE_BYTES_MAX, FieldsModel, FieldState
-from .model_texts import model_texts
 from .serialised import MODEL_BYTES_MAX, dump_model
 from .structure import MessageStructure
 
