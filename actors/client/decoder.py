@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from itertools import count, islice
 from typing import Final, NamedTuple
 
@@ -141,12 +142,10 @@ class Decoder:
         room: Room,
         through: bool,
     ) -> Decoded:
-        meta, payloads, time = block.meta, block.payloads(), utc(block.time_us)
-        group, epoch = block.group, block.epoch
+        meta, payloads, group, time = block.meta, block.payloads(), block.group, utc(block.time_us)
         named = meta.dictionaries
         streamed = FIRST_DICTIONARY + named.index(STREAMED) if STREAMED in named else None
         topics = [self._topics.get(name) or self._topic(name) for name in meta.topics]
-        new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
         messages: list[Message] = []
         offset, at = block.first, 0
         for run in meta.runs:
@@ -172,15 +171,7 @@ class Decoder:
                 return Decoded(messages, error, max(offset, start))
             except IndexError as error:
                 raise PeerError(f"group {group} offset {first}: the block is damaged: {error}") from None
-            qos = run.flags & QOS_MASK
-            retained = bool(run.flags & RETAIN) if retain is None else retain
-            properties = unpack_properties(run.properties) if run.properties else None
-            messages += [
-                Message(
-                    topic, payload, new(Position, (group, epoch, place)), time, qos, retained, properties, publisher
-                )
-                for place, payload in enumerate(mine, first)
-            ]
+            messages += self._messages(block, time, run, topic, mine, first, publisher, retain)
             if failed and not through:
                 return _stopped(messages, failed, first)
             for index, why in failed.items():
@@ -190,6 +181,27 @@ class Decoder:
         if at != len(payloads):
             raise PeerError(f"group {group} offset {block.first}: runs and payloads of the block disagree")
         return Decoded(messages, None, block.last + 1)
+
+    @staticmethod
+    def _messages(
+        block: Block,
+        time: datetime,
+        run: Run,
+        topic: str,
+        payloads: list[bytes],
+        first: int,
+        publisher: str | None,
+        retain: bool | None,
+    ) -> list[Message]:
+        """Those of one run, or of its end, from this offset on."""
+        new = tuple.__new__  # what Position(...) does, without its 0.2 us of checking names
+        group, epoch, qos = block.group, block.epoch, run.flags & QOS_MASK
+        retained = bool(run.flags & RETAIN) if retain is None else retain
+        properties = unpack_properties(run.properties) if run.properties else None
+        return [
+            Message(topic, payload, new(Position, (group, epoch, place)), time, qos, retained, properties, publisher)
+            for place, payload in enumerate(payloads, first)
+        ]
 
     def _raw(
         self,

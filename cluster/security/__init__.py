@@ -1,1 +1,1 @@
-"""Who may log in, and who may do what: password files and rules, as Mosquitto's. Pure."""
+"""Who may log in, and who may do what: password files, tokens and rules, and the files a cluster is given. Pure."""

@@ -6,7 +6,7 @@ whoever may publish a dictionary can do that too.
 
 from __future__ import annotations
 
-import zlib
+import binascii
 from contextlib import suppress
 from functools import cache
 from typing import Final, NamedTuple
@@ -112,7 +112,7 @@ def _framed(parts: list[bytes]) -> bytes:
 def _attempt_dictionary(data: bytes) -> None:
     """A packed dictionary without its checksum. What can be read is used."""
     known = _known()
-    packed = data + zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "big")
+    packed = data + binascii.crc32(data).to_bytes(CHECKSUM_BYTES, "big")
     try:
         dictionary = unpack_dictionary(packed, known.dictionaries.get)
     except DictionaryError:
