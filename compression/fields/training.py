@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 from zlib import compress
@@ -83,16 +83,3 @@ class FieldsTraining:
                 won.append(fields * SHARE_ONE // len(sample))
         won.sort()
         return min(SHARE_ONE - 1, won[len(won) // 8]) if won else _SHARE_WITHOUT
-
-
-def model_texts(model: FieldsModel) -> Iterator[bytes]:
-    """The texts that a model holds, as they stood in messages (how its numbers are distributed is none): rows, what
-    stands between fields, what foretells and is foretold, words."""
-    yield from model.vocabulary.words
-    for field in model.fields:
-        yield from field.rows
-        for pattern in field.patterns:
-            yield from pattern.pieces
-        for known, context in field.contexts.items():
-            yield known
-            yield from context.values

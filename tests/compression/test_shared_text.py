@@ -14,8 +14,8 @@ from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, FIELDS, ZSTD, ZS
 from lexicast.compression.dictionary import PUBLISHERS_MAX, Dictionary, unpack_dictionary
 from lexicast.compression.dictionary_content import COVERING, FIELD_SOURCES, RECENT, SUBSTRINGS, TRAINED
 from lexicast.compression.fields.codec import split_fields_content
+from lexicast.compression.fields.description import model_texts
 from lexicast.compression.fields.serialised import load_model
-from lexicast.compression.fields.training import model_texts
 from lexicast.compression.maintenance import Candidate, Due, split_by_thirds
 from lexicast.compression.predict import Predict
 from lexicast.compression.shared_text import TEXT_BYTES_MIN, Sent, SharedText, told_by_few
