@@ -51,14 +51,14 @@ class DictionaryLinks:
         self._ended = LinkTotals()
 
     @staticmethod
-    def allows(rights: ClientRights | None, family: bytes, publishes: bool) -> bool:
-        """Whether a client's link may have dictionaries of a family, because of what it gets, or of what it publishes:
-        they hold pieces of its messages, so only where it may read, or publish to, all of the family. (Of one in which
-        is only what several publishers have sent, `Dictionary.publishers`, this is not asked.)
+    def allows(rights: ClientRights | None, family: bytes) -> bool:
+        """Whether a client's link may have dictionaries of a family: they hold pieces of its messages, so only where it
+        may read all of the family, also if it is there that it publishes. (Of one in which is only what several
+        publishers have sent, `Dictionary.publishers`, this is not asked.)
 
         The one place that says so. `rights` None: of a Python client, which may everything.
         """
-        return rights is None or rights.may_have_dictionaries(family, publishes)
+        return rights is None or rights.may_have_dictionaries(family)
 
     def connection(
         self, client_id: str, send: Callable[[Dictionary], None], rights: ClientRights | None = None
@@ -171,7 +171,7 @@ class ConnectionDictionaries:
         held = self.link.held(family)
         if newest is not None and held != newest.id:
             before = BYTES_STREAM if instead_of_bytes else held
-            self._offer(newest, links.delivered.share(newest.id, before), False, instead_of_bytes)
+            self._offer(newest, links.delivered.share(newest.id, before), instead_of_bytes)
         return self.link.held(family)
 
     def account(self, sent: SentBytes) -> None:
@@ -216,7 +216,7 @@ class ConnectionDictionaries:
         if links.published.wants(newest.id, used):
             with_newest = len(links.recoder.encode(raw(payloads[0]), newest).data)
             links.published.note(newest.id, used, 1, sizes // count, 1 + with_newest)
-        self._offer(newest, links.published.share(newest.id, used), True)
+        self._offer(newest, links.published.share(newest.id, used))
 
     def fetched(self, dictionary: Dictionary) -> None:
         """The client has asked for a dictionary that it needs, and is sent it."""
@@ -230,7 +230,7 @@ class ConnectionDictionaries:
             if dictionary is not None:
                 self.link.found(dictionary.family, id)
 
-    def _offer(self, newest: Dictionary, share: float, publishes: bool, of_unclaimed: bool = False) -> None:
+    def _offer(self, newest: Dictionary, share: float, of_unclaimed: bool = False) -> None:
         """Send a family's newest dictionary if that is due."""
         link, links = self.link, self._links
         if (newest.codec == FIELDS and not self.reads_fields) or links.keeper.crosses(newest.family):
@@ -239,7 +239,7 @@ class ConnectionDictionaries:
         if self.introductions.knows(newest.id):
             link.found(newest.family, newest.id)
         elif link.is_due(newest.family, newest.id, cost, share, of_unclaimed) and (
-            newest.publishers > 1 or links.allows(self._rights, newest.family, publishes)
+            newest.publishers > 1 or links.allows(self._rights, newest.family)
         ):
             link.take(newest.family, newest.id, cost, share, of_unclaimed)
             self._send(newest)

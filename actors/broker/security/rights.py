@@ -172,10 +172,10 @@ class ClientRights:
         rights, action = self._rights, HISTORY if past else READ
         return not rights.restricted or rights.meets(self.user, self.client_id, action, topic_filter)
 
-    def may_have_dictionaries(self, family: bytes, writes: bool) -> bool:
-        """Whether it may read (`writes`: publish to) all of a family, whose dictionaries hold pieces of all of it."""
-        rights, action = self._rights, WRITE if writes else READ
-        return not rights.restricted or rights.covers(self.user, self.client_id, action, family)
+    def may_have_dictionaries(self, family: bytes) -> bool:
+        """Whether it may read all of a family, whose dictionaries hold pieces of all of it."""
+        rights = self._rights
+        return not rights.restricted or rights.covers(self.user, self.client_id, READ, family)
 
     def author(self) -> str:
         """What its retained publications say of their publisher: the client id, and its user where there are rules."""
