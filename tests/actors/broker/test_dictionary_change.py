@@ -94,10 +94,11 @@ def announce(there: Served, version: int) -> None:
 def announce_made(there: Served, made: Dictionary) -> None:
     async def work() -> None:
         async with python_client(there, f"sampling-{made.created_us}", False) as client:
-            await client.publish(dictionary_topic(FAMILY).decode(), made.pack(), retain=True)
+            await client.publish(dictionary_topic(made.family).decode(), made.pack(), retain=True)
 
     there.run(work())
-    eventually(lambda: there.broker().engine.dictionaries.newest(b"line/x") == made, "the broker's newest dictionary")
+    topic = made.family.replace(b"+", b"x")
+    eventually(lambda: there.broker().engine.dictionaries.newest(topic) == made, "the broker's newest dictionary")
 
 
 def restart(there: Served, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -415,21 +416,21 @@ async def test_a_late_joiner_is_given_the_dictionary_before_what_needs_it(broker
 
 async def test_a_client_that_does_not_know_field_models_is_never_sent_one(broker: Served) -> None:
     texts = [text("aware", number) for number in range(60)]
-    made = train(texts, 65_536, FIELDS, family=FAMILY, created_us=2_000_000)
+    made = train(texts, 65_536, FIELDS, family=b"prose/+", created_us=2_000_000)
     await asyncio.to_thread(announce_made, broker, made)
     knowing, other = await aware_raw(broker, FIELDS_PROPERTY), await aware_raw(broker)
     for client in (knowing, other):
-        await client.subscribe("line/fields")
+        await client.subscribe("prose/fields")
     publisher = await aware_raw(broker, FIELDS_PROPERTY)
     await publisher.publish(ALIAS_TOPIC.decode(), Binding(1, 60, made.id).pack())
     data = Recoder().encode(texts[7], made).data
-    await publisher.publish("line/fields", bytes([60]) + data, qos=1)
+    await publisher.publish("prose/fields", bytes([60]) + data, qos=1)
     announced, _, message = await knowing.messages(3)
     assert unpack_dictionary(announced.payload) == made
     assert message.payload[1:] == data
     (message,) = await other.messages(1)
     tag, payload = message.payload[0], message.payload[1:]
     assert (Deflate().decompress(payload) if tag else payload) == texts[7]
-    await other.publish("line/fields", b"\x00" + texts[8], qos=1)
+    await other.publish("prose/fields", b"\x00" + texts[8], qos=1)
     (message,) = await other.messages(1)
-    assert message.topic == "line/fields"
+    assert message.topic == "prose/fields"

@@ -16,6 +16,7 @@ from lexicast.actors.broker.encoding import BlockView, Encoder, Grant, Kind
 from lexicast.actors.broker.fanout import Fanout
 from lexicast.actors.broker.live_delivery import LiveDelivery
 from lexicast.actors.broker.pipelines.stored_compression import StoredCompression
+from lexicast.actors.broker.security.rights import Rights
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.mqtt import subscriber as mqtt_subscriber
 from lexicast.actors.mqtt.codec import PacketReader
@@ -31,7 +32,7 @@ class Engine:
     """What delivers."""
 
     def __init__(self) -> None:
-        recoder, self.aliases = Recoder(), AliasTable()
+        recoder, self.aliases, self.rights = Recoder(), AliasTable(), Rights()
         dictionaries = DictionaryKeeper(recoder, SystemClock(), [])
         self.encoder = Encoder(recoder, self.aliases, dictionaries.newest)
         self.fanout = Fanout(100)

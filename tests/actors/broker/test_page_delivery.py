@@ -20,11 +20,13 @@ from lexicast.actors.broker.catching_up.pages import Page
 from lexicast.actors.broker.content.predicate_table import PredicateTable
 from lexicast.actors.broker.encoding import BlockView, Encoder, Grant, Kind
 from lexicast.actors.broker.live_delivery import LiveWrites
+from lexicast.actors.broker.security.rights import Rights
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.mqtt import subscriber as mqtt_subscriber
 from lexicast.actors.mqtt.session import Session
 from lexicast.actors.mqtt.subscriber import MqttSubscriber
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
+from lexicast.compression.opening import Room
 from lexicast.compression.wire import AliasTable, Recoder
 
 TOPICS = (b"a", b"b", b"c/d")
@@ -39,6 +41,7 @@ class Engine:
     def __init__(self) -> None:
         self.recoder = Recoder()
         self.aliases = AliasTable()
+        self.rights = Rights()
         self.encoder = Encoder(self.recoder, self.aliases, lambda topic: None)
         self.now_us = NOW_US
         self.subscriptions = self
@@ -265,9 +268,11 @@ def test_single_messages_of_a_topic_are_decompressed_together() -> None:
     engine = cast(Any, Engine())
     decompressed, calls = engine.encoder.decompressed, list[int]()
 
-    def counted(encoding: int, dictionary: int | None, stored: list[bytes | None]) -> list[bytes | None]:
+    def counted(
+        encoding: int, dictionary: int | None, stored: list[bytes | None], room: Room | None = None
+    ) -> list[bytes | None]:
         calls.append(len(stored))
-        found: list[bytes | None] = decompressed(encoding, dictionary, stored)
+        found: list[bytes | None] = decompressed(encoding, dictionary, stored, room)
         return found
 
     engine.encoder.decompressed = counted
