@@ -102,7 +102,7 @@ async def test_a_will_is_out_in_the_end_although_neither_it_nor_its_session_coul
     publish, ask = sessions._wills.publish, sessions._ask_home
     tries: list[str] = []
 
-    def refused(client_id: str, will: Will) -> asyncio.Future[bool]:
+    def refused(client_id: str, will: Will, user: str) -> asyncio.Future[bool]:
         monkeypatch.setattr(sessions._wills, "publish", publish)
         found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         found.set_result(False)
