@@ -52,15 +52,19 @@ class SecurityFollowing:
         """Returns when it has what the configuration names. Raises UnavailableError after READY_S, LexicastError."""
         try:
             async with asyncio.timeout(READY_S):
-                while lacking(self._config, self.files) or (self._told > 0 and not self.files.version):
+                while self._waits():
                     await self._fetch()
-                    if lacking(self._config, self.files):
+                    if self._waits():
                         await asyncio.sleep(RETRY_S)
         except TimeoutError:
+            what = " and the ".join(lacking(self._config, self.files)) or "files of security"
             raise UnavailableError(
-                f"the coordination server does not know the {' and the '.join(lacking(self._config, self.files))} "
+                f"the coordination server does not know the {what} "
                 f"({self._error or 'its registry was lost'}): run `lexicast security reload`"
             ) from None
+
+    def _waits(self) -> bool:
+        return bool(lacking(self._config, self.files)) or (self._told > 0 and not self.files.version)
 
     async def run(self) -> None:
         """Follow, until cancelled."""
@@ -76,12 +80,12 @@ class SecurityFollowing:
 
     async def _catch_up(self) -> None:
         while self._told not in (self.files.version, self._passed_over):
-            if self._told > self.files.version:
-                if not await self._fetch():
-                    return  # it has lost them again: the membership tells of the next version
-            elif wanted(self._config):
-                await self._coordination.restore_security(self.files)
+            if self._told < self.files.version:
+                if wanted(self._config):  # else there is nothing to give back
+                    await self._coordination.restore_security(self.files)
                 return  # taken, or it has newer ones by now: the membership tells
+            if not await self._fetch():
+                return  # it has lost them again: the membership tells of the next version
 
     async def _fetch(self) -> bool:
         """Take the coordination server's files where they are new; whether there are such."""

@@ -56,7 +56,7 @@ class Follower:
     def _take(self, files: SecurityFiles, contents: SecurityContents) -> None:
         if self.wrong:
             raise ConfigError(self.wrong)
-        assert contents.passwords is not None
+        assert (contents.passwords is None) == (files.passwords is None)
         self.taken.append(files)
 
     async def start(self) -> None:
@@ -113,6 +113,32 @@ async def test_without_files_nothing_is_waited_for() -> None:
     made = Follower(coordination)
     await made.following.ready()
     assert made.taken == []
+
+
+async def test_a_cluster_without_files_gives_nothing_back_and_its_broker_goes_on() -> None:
+    """`lexicast up` gives a version also where there are no files. With the registry it is lost."""
+    coordination = Coordination(SecurityFiles(7))
+    made = Follower(coordination)
+    made.tell(coordination.files)
+    await made.start()
+    assert made.task is not None
+    coordination.files = NOTHING_KNOWN
+    made.tell(NOTHING_KNOWN)
+    await asyncio.sleep(0.05)  # the event loop turns
+    assert coordination.restored == []
+    coordination.files = SecurityFiles(8)
+    made.tell(coordination.files)
+    await eventually(lambda: made.taken == [SecurityFiles(7), SecurityFiles(8)])
+    made.task.cancel()
+    await asyncio.gather(made.task, return_exceptions=True)
+
+
+async def test_files_that_nobody_named_and_that_cannot_be_taken_are_waited_for_so_long_and_no_longer() -> None:
+    coordination = Coordination(SecurityFiles(2, b"ada:nonsense"))
+    made = Follower(coordination)
+    made.tell(coordination.files)
+    with pytest.raises(UnavailableError, match=r"the files of security \(the password file, line 1"):
+        await made.following.ready()
 
 
 async def test_newer_files_are_taken_and_older_ones_are_not(follower: Follower) -> None:
