@@ -72,6 +72,7 @@ class LedShares:
         self._routes: dict[bytes, tuple[LedShare, ...]] = {}
         self._reading: set[LedShare] = set()
         self._retiring: set[LedShare] = set()
+        self._left_again: set[LedShare] = set()
         self._touched: dict[LedShare, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         led.when_closed.append(self._closed)
@@ -227,6 +228,8 @@ class LedShares:
             if share not in self._retiring:
                 self._retiring.add(share)
                 self._spawn(self._retire(share))
+            else:
+                self._left_again.add(share)
         elif share.behind and share.share.plenty and share.share.served and share not in self._reading:
             self._reading.add(share)
             self._spawn(self._read(share))
@@ -313,9 +316,15 @@ class LedShares:
     async def _retire(self, share: LedShare) -> None:
         """Nobody is there any more: it is saved where it stands, and waits in the store."""
         try:
-            await asyncio.gather(*[self._save_quietly(share, group) for group in list(share.share.groups)])
+            left = True
+            while left and not share.links:
+                self._left_again.discard(share)
+                await asyncio.gather(*[self._save_quietly(share, group) for group in list(share.share.groups)])
+                # Somebody may have come, had something done and gone meanwhile.
+                left = share in self._left_again
         finally:
             self._retiring.discard(share)
+            self._left_again.discard(share)
         if not share.links and self._shares.get((share.name, share.filter)) is share:
             del self._shares[share.name, share.filter]
             self._routes.clear()

@@ -12,8 +12,10 @@ import pytest
 import lexicast
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.actors.client.client import Client
+from lexicast.actors.coordinator.session_home import SessionHome
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import TopicError, UsageError
+from lexicast.cluster.records import SessionSaved
 
 from ...support.harness import Cluster, eventually
 from ...support.mqtt_harness import Message, Raw, close_clients
@@ -87,6 +89,30 @@ async def test_what_was_not_done_goes_to_another_member_and_what_was_does_not(
         # It ended without an error: all of that is done.
         async with bus_group(other) as jobs:
             await other.publish("jobs/1", b"more")
+            assert await payloads(jobs, 1) == [b"more"]
+
+
+async def test_what_is_done_while_a_share_that_was_left_is_saved_is_done(
+    running: tuple[Cluster, BrokerServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was saved once, as it stood when the first member had gone, and forgotten then."""
+    cluster, broker = running
+    keep = SessionHome.keep
+
+    async def slowly(home: SessionHome, group: int, session: SessionSaved) -> None:
+        await asyncio.sleep(0.3)
+        await keep(home, group, session)
+
+    async with connected(cluster, broker) as bus:
+        await bus.publish_many([("jobs/1", b"%d" % number) for number in range(3)])
+        async with bus_group(bus) as jobs:
+            assert await payloads(jobs, 1) == [b"0"]
+        monkeypatch.setattr(SessionHome, "keep", slowly)
+        async with bus_group(bus) as jobs:
+            assert await payloads(jobs, 2) == [b"1", b"2"]
+        await asyncio.sleep(1.0)
+        async with bus_group(bus) as jobs:
+            await bus.publish("jobs/1", b"more")
             assert await payloads(jobs, 1) == [b"more"]
 
 
