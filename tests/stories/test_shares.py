@@ -114,11 +114,15 @@ async def test_a_coordinator_that_dies_loses_nothing_of_a_share(tmp_path: Path) 
         before = set(member.got)
 
         def saved() -> bool:
-            tables, places = coordinator.server.store.tables, []
+            (share,) = [led.share for led in coordinator.server.shares._shares.values()]
+            tables, places = coordinator.server.store.tables, {}
             for group in coordinator.server.led.served:
-                places += [unpack_place(row.place) for row in tables.sessions(group) if row.client_id.startswith("\0")]
-            # The mute one's topics wait behind what it holds.
-            return sum(len(place.open) for place in places) == len(sent) - len(set(member.got))
+                for row in tables.sessions(group):
+                    if row.client_id.startswith("\0"):
+                        places[group] = unpack_place(row.place)
+            # Of every group as it is now. The mute one's topics wait behind what it holds.
+            current = all(group in places and places[group].read >= share.read(group) for group in share.groups)
+            return current and sum(len(place.open) for place in places.values()) == len(sent) - len(set(member.got))
 
         await eventually(saved, "where the share stands to be saved")
         before = set(member.got)
