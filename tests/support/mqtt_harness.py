@@ -355,7 +355,8 @@ class Raw:
 
     def abort(self) -> None:
         """The connection breaks."""
-        self._writer.transport.abort()
+        with suppress(AttributeError):  # Python 3.11.2's TLS transports do not survive it once they have ended
+            self._writer.transport.abort()
 
     async def wait_closed(self) -> None:
         """Return when the socket is closed."""
