@@ -97,10 +97,12 @@ class Deal(NamedTuple):
 class _Part:
     """A share in one topic group. Before `until` only those of `again` are not done yet."""
 
-    __slots__ = ("again", "open", "read", "until")
+    __slots__ = ("again", "open", "reached", "read", "until")
 
     def __init__(self, place: SharePlace) -> None:
         self.read = place.floor
+        # Behind the last record that concerned the share.
+        self.reached = place.floor
         self.until = place.read
         self.again = frozenset(place.open)
         self.open: OrderedDict[int, DealtRecord] = OrderedDict()
@@ -156,6 +158,11 @@ class Share:
         """From where on it is to be read."""
         return self._parts[group].read
 
+    def has_moved(self, group: int, place: SharePlace) -> bool:
+        """Whether something of the share has come, or was done, since it stood at `place`. What else was written to the
+        group is no reason to write where the share stands: that is written to the group itself."""
+        return self._parts[group].reached > place.read or self.place(group).open != place.open
+
     # -- records
 
     @property
@@ -188,6 +195,7 @@ class Share:
             self._orders += 1
             record.order = self._orders
             part.open[offset] = record
+            part.reached = offset + 1
             self._open_records += 1
             self._open_bytes += record.size_bytes
             holder = self._expected.pop((group, offset), None) if self._expected else None

@@ -299,3 +299,27 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
+
+
+def test_only_what_concerns_a_share_moves_it() -> None:
+    """Where it stands is written to the group itself: it would be written again each second for ever."""
+    share = Share()
+    share.begin(0, SharePlace(5, 5))
+    share.join(("broker-0", "a"), 10)
+    saved = share.place(0)
+    share.take(0, (), 9)  # others' records
+    assert not share.has_moved(0, saved)
+    share.take(0, [DealtRecord(0, 9, b"t")], 10)
+    assert share.has_moved(0, saved)
+    share.deal()
+    saved = share.place(0)
+    assert not share.has_moved(0, saved)
+    share.done(("broker-0", "a"), 0, [9])
+    assert share.has_moved(0, saved)
+    assert not share.has_moved(0, share.place(0))
+    # Taken and done between two looks.
+    saved = share.place(0)
+    share.take(0, [DealtRecord(0, 10, b"t")], 11)
+    share.deal()
+    share.done(("broker-0", "a"), 0, [10])
+    assert share.has_moved(0, saved)

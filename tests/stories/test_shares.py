@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lexicast.actors.broker.server import BrokerServer
 from lexicast.cluster.config.tables import Config
-from lexicast.cluster.shares.places import unpack_place
 
 from ..support.harness import Cluster, Coordinator, Shifted, eventually
 from ..support.mqtt_harness import Closed, Message, Raw, close_clients, unique
@@ -114,15 +113,9 @@ async def test_a_coordinator_that_dies_loses_nothing_of_a_share(tmp_path: Path) 
         before = set(member.got)
 
         def saved() -> bool:
-            (share,) = [led.share for led in coordinator.server.shares._shares.values()]
-            tables, places = coordinator.server.store.tables, {}
-            for group in coordinator.server.led.served:
-                for row in tables.sessions(group):
-                    if row.client_id.startswith("\0"):
-                        places[group] = unpack_place(row.place)
-            # Of every group as it is now. The mute one's topics wait behind what it holds.
-            current = all(group in places and places[group].read >= share.read(group) for group in share.groups)
-            return current and sum(len(place.open) for place in places.values()) == len(sent) - len(set(member.got))
+            (told,) = coordinator.server.shares.status().values()
+            # The mute one's topics wait behind what it holds.
+            return told["unsaved_groups"] == 0 and told["open_records"] == len(sent) - len(set(member.got))
 
         await eventually(saved, "where the share stands to be saved")
         before = set(member.got)

@@ -285,7 +285,7 @@ class LedShares:
         for share in self._shares.values():
             for group, (at_s, place) in share.saved.items():
                 late_s = now_s - at_s
-                if late_s >= SAVE_S and (late_s >= renewed_s or self._place(share, group) != place):
+                if late_s >= SAVE_S and (late_s >= renewed_s or share.share.has_moved(group, place)):
                     found.append((at_s, share, group))
         found.sort(key=lambda each: each[0])
         return [(share, group) for _, share, group in found[:SAVES_AT_ONCE]]
@@ -303,8 +303,9 @@ class LedShares:
     async def _save(self, share: LedShare, group: int) -> None:
         """Returns when it is durable. Raises LexicastError."""
         place = self._place(share, group)
-        share.saved[group] = self._led.clock.monotonic(), place
         await self._home.keep(group, self._row(share, place))
+        if group in share.saved:
+            share.saved[group] = self._led.clock.monotonic(), place
 
     def _row(self, share: LedShare, place: SharePlace) -> SessionSaved:
         expires_us = self._led.clock.time_us() + max(1, self._rules.expiry_s) * US_PER_S
@@ -341,13 +342,14 @@ class LedShares:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def status(self) -> dict[str, Any]:
-        """For `lexicast status`: of each share that has members how many, what they hold or wait for, and how many
-        records at most it is behind."""
+        """For `lexicast status`: of each share that has members how many, what they hold or wait for, how many records
+        at most it is behind, and in how many groups it has moved since it was saved."""
         groups = self._led.sequencer.groups
         return {
             f"{share.name}/{share.filter.decode()}": {
                 "members": len(share.links),
                 "open_records": share.share.open_records,
+                "unsaved_groups": sum(share.share.has_moved(g, place) for g, (_, place) in share.saved.items()),
                 "lag_records": sum(
                     [
                         max(0, groups[g].delivered - self._place(share, g).floor)
