@@ -116,7 +116,7 @@ async def test_a_coordinator_that_dies_loses_nothing_of_a_share(tmp_path: Path) 
             (told,) = coordinator.server.shares.status().values()
             # The mute one's topics wait behind what it holds.
             expected = {"unsaved_groups": 0, "open_records": len(sent) - len(set(member.got))}
-            return told == {**told, **expected}
+            return bool(told == {**told, **expected})
 
         await eventually(saved, "where the share stands to be saved")
         before = set(member.got)
