@@ -79,7 +79,7 @@ class DealtMember:
         self.queue: list[tuple[int, DealtRecord]] = []
         self.resting = False
         self.stalled = False
-        self.seed = "\0".join(key).encode()
+        self.seed = hashlib.blake2b("\0".join(key).encode(), digest_size=32).digest()
 
     @property
     def room(self) -> int:
@@ -121,8 +121,10 @@ class Share:
         self._choices: dict[bytes, DealtMember] = {}
         # What no member waits for in particular: all of it with "free", else what comes while nobody is there.
         self._common: list[tuple[int, DealtRecord]] = []
-        # Records that a member has brought along and that are still to be read here.
+        # Records that a member has brought along and that are still to be read here; `_NOBODY`: by now they are done.
         self._expected: dict[tuple[int, int], DealtMember] = {}
+        # Groups in which something came or was done since `settled`.
+        self.moved: set[int] = set()
         self._orders = 0
         self._open_records = 0
         self._open_bytes = 0
@@ -144,6 +146,7 @@ class Share:
         for record in list(part.open.values()) if part is not None else ():
             self._forget(record)
         self._expected = {key: member for key, member in self._expected.items() if key[0] != group}
+        self.moved.discard(group)
         self._clean()
 
     def place(self, group: int) -> SharePlace:
@@ -161,7 +164,14 @@ class Share:
     def has_moved(self, group: int, place: SharePlace) -> bool:
         """Whether something of the share has come, or was done, since it stood at `place`. What else was written to the
         group is no reason to write where the share stands: that is written to the group itself."""
+        if group not in self.moved:
+            return False
         return self._parts[group].reached > place.read or self.place(group).open != place.open
+
+    def settled(self, group: int, place: SharePlace) -> None:
+        """`place` is written: where nothing has come or was done since, it is not looked at until something does."""
+        if group in self._parts and not self.has_moved(group, place):
+            self.moved.discard(group)
 
     # -- records
 
@@ -192,13 +202,16 @@ class Share:
             offset = record.offset
             if offset < part.read or (offset < part.until and offset not in part.again):
                 continue
+            self.moved.add(group)
+            part.reached = offset + 1
+            holder = self._expected.pop((group, offset), None) if self._expected else None
+            if holder is _NOBODY:
+                continue
             self._orders += 1
             record.order = self._orders
             part.open[offset] = record
-            part.reached = offset + 1
             self._open_records += 1
             self._open_bytes += record.size_bytes
-            holder = self._expected.pop((group, offset), None) if self._expected else None
             if holder is None:
                 self._wait(record)
             else:
@@ -207,18 +220,22 @@ class Share:
         part.read = max(part.read, read)
         if part.read >= part.until and part.again:
             part.again = frozenset()
+            self.moved.add(group)  # retention may have taken some of them
 
     def done(self, key: MemberKey, group: int, offsets: Iterable[int]) -> None:
         """A member has done with these. What it does not hold any more is done too, unless another one holds it."""
         member, part = self.members.get(key), self._parts.get(group)
-        if member is None or part is None:
+        if member is None:
             return
         for offset in offsets:
-            record = part.open.get(offset)
-            if record is None or record.holder not in (None, member):
-                continue
-            del part.open[offset]
-            self._forget(record)
+            record = part.open.get(offset) if part is not None else None
+            if record is None:
+                if self._expected.get((group, offset)) is member:
+                    self._expected[group, offset] = _NOBODY
+            elif part is not None and record.holder in (None, member):
+                del part.open[offset]
+                self.moved.add(group)
+                self._forget(record)
         self._moved(member)
 
     def _moved(self, member: DealtMember) -> None:
@@ -253,8 +270,10 @@ class Share:
 
     def hold(self, key: MemberKey, held: Mapping[int, Iterable[int]]) -> None:
         """A member that has come back has these records (by group) of before, and is still to have them done; those
-        aside that others hold by now."""
+        aside that others hold by now. What it had said of groups that have no cursor here yet is out of date."""
         member = self.members[key]
+        parts = self._parts
+        self._expected = {at: who for at, who in self._expected.items() if who is not member or at[0] in parts}
         for group, offsets in held.items():
             part = self._parts.get(group)
             for offset in offsets:
@@ -377,4 +396,4 @@ def _fewest_held(member: DealtMember) -> int:
 
 def _weight(seed: bytes, topic: bytes) -> bytes:
     """Rendezvous hashing (Thaler and Ravishankar 1998): the highest weight has the topic."""
-    return hashlib.blake2b(topic, digest_size=8, key=hashlib.blake2b(seed, digest_size=32).digest()).digest()
+    return hashlib.blake2b(topic, digest_size=8, key=seed).digest()

@@ -164,6 +164,50 @@ def test_what_another_one_has_by_now_is_not_done_by_who_had_it() -> None:
     assert share.place(0).floor == 0
 
 
+def test_what_a_member_has_done_before_it_is_read_again_is_not_held_for_ever() -> None:
+    """A coordinator that has just begun is told of records that it has yet to read."""
+    share = Share()
+    share.join(A, 2)
+    share.hold(A, {0: [1, 2]})
+    share.done(A, 0, [1])
+    share.begin(0, SharePlace(0, 0))
+    share.done(A, 0, [2])
+    take(share, range(4))
+    assert dealt(share) == {A: [0, 3]}
+    share.done(A, 0, [0, 3])
+    assert share.place(0) == SharePlace(4, 4)
+    assert share.open_records == 0
+
+
+def test_what_a_member_had_when_it_joined_is_out_of_date_where_it_says_anew_what_it_has() -> None:
+    """A coordinator comes to lead a group after the member has had done there what it once told of."""
+    share = begun()
+    share.join(A, 10)
+    share.hold(A, {1: [5, 6]})
+    share.hold(A, {1: [6]})
+    share.begin(1, SharePlace(5, 5))
+    take(share, [5, 6], group=1)
+    assert dealt(share) == {A: [5]}
+    share.done(A, 1, [5, 6])
+    assert share.place(1) == SharePlace(7, 7)
+
+
+def test_where_nothing_has_moved_since_it_was_written_nothing_is_looked_at() -> None:
+    share = begun()
+    share.join(A, 10)
+    take(share, range(2))
+    assert share.moved == {0}
+    share.settled(0, SharePlace(0, 0))
+    assert share.moved == {0}
+    share.settled(0, share.place(0))
+    assert not share.moved
+    share.deal()
+    share.done(A, 0, [1])
+    assert share.moved == {0}
+    share.end(0)
+    assert not share.moved
+
+
 def test_as_much_as_may_be_open_is_full_until_half_of_it_is_done() -> None:
     share = begun(records_max=4)
     share.join(A, 10)

@@ -22,6 +22,8 @@ from ..pipelines.pipeline import Pipeline
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.05
+# After a coordinator could not take a member that it is to have.
+JOIN_AGAIN_S = 1.0
 
 # group -> offsets.
 Records: TypeAlias = Mapping[int, Collection[int]]
@@ -95,24 +97,44 @@ class SharedMembers:
         if key not in self._members:
             return set()
         begin = None if since is None else dict(since)
+        held = self._held(key, pipeline)
         try:
-            answer = await pipeline.request("share_join", *key, self._members[key].window, begin, self._held(key))
+            answer = await pipeline.request("share_join", *key, self._members[key].window, begin, held)
         except (UnavailableError, LedElsewhereError):
             return set()
         return set(answer["groups"])
 
-    def _held(self, key: ShareKey) -> dict[int, list[int]]:
+    def _held(self, key: ShareKey, pipeline: Pipeline) -> dict[int, list[int]]:
+        """What it has of the groups of one coordinator: others are told their own."""
         held = {group: [*offsets] for group, offsets in self._members[key].member.held().items()}
         for group, offsets in self._done.get(key, {}).items():
             held.setdefault(group, []).extend(offsets)
-        return held
+        return {group: held[group] for group in self._coordinators.by_leader(held).get(pipeline, ())}
 
     def resumed(self, pipeline: Pipeline) -> None:
         """A coordinator's link begins, or it leads groups that others led."""
-        for key, joined in self._members.items():
-            if pipeline in self._coordinators.by_leader(self._coordinators.groups_of_all([key.filter])):
-                pipeline.call(_ignore, "share_join", *key, joined.window, None, self._held(key))
+        for key in list(self._members):
+            self._join_again(pipeline, key)
         self._tell_soon()
+
+    def _join_again(self, pipeline: Pipeline, key: ShareKey) -> None:
+        """Until the coordinator has the member: it may, just begun, not be able to write yet, and else nothing of what
+        it leads would ever be dealt to it. Where the link ends `resumed` comes again."""
+        joined, link = self._members.get(key), pipeline.link
+        concerned = self._coordinators.groups_of_all([key.filter])
+        if joined is None or link is None or pipeline not in self._coordinators.by_leader(concerned):
+            return
+
+        def again() -> None:
+            if pipeline.link is link and not link.closed:
+                self._join_again(pipeline, key)
+
+        def done(error: Exception | None, _: Any) -> None:
+            if error is not None and not link.closed:
+                log.info("%s is joined again at %s: %s", key, pipeline.member.name, error)
+                asyncio.get_running_loop().call_later(JOIN_AGAIN_S, again)
+
+        pipeline.call(done, "share_join", *key, joined.window, None, self._held(key, pipeline))
 
     def leave(self, key: ShareKey, kept: Records | None = None) -> None:
         """A member goes: what it has not done is dealt to others, but for `kept`, which it will tell done."""

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.selection import Picker, for_readers, select_topics
-from lexicast.cluster.shares.dealing import CHOICES_MAX, Deal, DealtRecord, MemberKey, Share
+from lexicast.cluster.shares.dealing import Deal, DealtRecord, MemberKey, Share
 from lexicast.cluster.shares.places import SharePlace
-from lexicast.cluster.topics.names import matches
 
 from ...link.link import Link
 from ..peers import DELIVER_BYTES_MAX
@@ -28,9 +27,10 @@ STALLED_S: Final = 30.0
 
 
 class LedShare:
-    """See the module's docstring. `name` and `filter` as in `$share/NAME/FILTER`."""
+    """See the module's docstring. `name` and `filter` as in `$share/NAME/FILTER`; `takers(topic)`: those that want a
+    topic, which all shares of a coordinator remember together."""
 
-    def __init__(self, name: str, filter: bytes, share: Share) -> None:
+    def __init__(self, name: str, filter: bytes, share: Share, takers: Callable[[bytes], tuple[LedShare, ...]]) -> None:
         self.name = name
         self.filter = filter
         self.share = share
@@ -39,20 +39,16 @@ class LedShare:
         self.links: dict[MemberKey, Link] = {}
         # Held by whoever begins in a group: that is durable before others are told.
         self.beginning = asyncio.Lock()
-        # When each group was saved last, and as what.
+        # When each group was saved last (monotonic), and as what, what was saved longest ago first. A group that is not
+        # among them has no durable place yet, and nobody was told to be placed there.
         self.saved: dict[int, tuple[float, SharePlace]] = {}
-        self._wanted: dict[bytes, bool] = {}
+        self._takers = takers
         # Since when a member has had no room (monotonic).
         self._no_room_s: dict[MemberKey, float] = {}
 
     def wants(self, topic: bytes) -> bool:
         """Whether a topic is one of its."""
-        found = self._wanted.get(topic)
-        if found is None:
-            if len(self._wanted) >= CHOICES_MAX:
-                self._wanted.clear()
-            found = self._wanted[topic] = matches(self.filter, topic)
-        return found
+        return self in self._takers(topic)
 
     def begin(self, group: int, place: SharePlace, delivered: int) -> None:
         """Lead it in a group, where live delivery stands at `delivered`."""
@@ -84,6 +80,36 @@ class LedShare:
             self.share.take(block.group, (), block.last + 1)
             return
         self.share.take(block.group, _records(Picker(for_readers(part)), part), block.last + 1)
+
+    def is_saved(self, group: int, at_s: float, place: SharePlace) -> None:
+        """`place` is durable in a group since `at_s`."""
+        if group in self.share.groups:
+            self.saved.pop(group, None)
+            self.saved[group] = at_s, place
+            self.share.settled(group, place)
+
+    @property
+    def unsaved_groups(self) -> int:
+        """In how many groups it has moved since it was saved, or was not saved yet."""
+        saved, share = self.saved, self.share
+        return sum([group not in saved or share.has_moved(group, saved[group][1]) for group in share.groups])
+
+    def due(self, before_s: float, renewed_s: float) -> list[tuple[float, int]]:
+        """(when it was saved, group) where it was saved last before `before_s` and has moved since, or before
+        `renewed_s`, which is earlier. Looks at nothing where nothing has moved."""
+        found = []
+        for group in list(self.share.moved):
+            at_s, place = self.saved.get(group, (before_s, None))
+            if place is not None and at_s < before_s:
+                self.share.settled(group, place)
+                if group in self.share.moved:
+                    found.append((at_s, group))
+        for group, (at_s, _) in self.saved.items():
+            if at_s >= renewed_s:
+                break
+            if group not in self.share.moved:
+                found.append((at_s, group))
+        return found
 
     def place(self, group: int, delivered: int) -> SharePlace:
         """Where it stands in a group; what was delivered there and is not its is behind it."""

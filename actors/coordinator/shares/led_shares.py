@@ -2,8 +2,9 @@
 
 A share is in memory while it has members. Its place in each group is a row among the sessions of that group, under a
 client id that no client can have (`row_name`), so it is replicated, compacted and expires as sessions do. It is written
-when the share begins in a group, when its last member goes, and meanwhile at most once in SAVE_S and SAVES_AT_ONCE a
-round: what was done since then is dealt again after a crash.
+when the share begins in a group, when its last member goes, and meanwhile where it has moved, at most once in SAVE_S
+and SAVES_AT_ONCE a round: what was done since then is dealt again after a crash. Where nothing moves it is written
+four times in the time for which it is kept (`IN_USE_S` at least while somebody is there).
 
 What a member holds waits again in the turn in which it leaves or its broker's link ends. What a broker may deliver live
 may be dealt: QoS 1 and 2 once it is committed.
@@ -24,7 +25,7 @@ from lexicast.cluster.protocol.messages import DEAL
 from lexicast.cluster.records import SessionSaved
 from lexicast.cluster.shares.dealing import CHOICES_MAX, TOPIC, MemberKey, Share
 from lexicast.cluster.shares.places import SharePlace, pack_place, unpack_place
-from lexicast.cluster.topics.names import is_wildcard
+from lexicast.cluster.topics.names import is_wildcard, matches
 
 from ...link.link import Link
 from ...loop.turns import Turns
@@ -39,9 +40,12 @@ log = logging.getLogger(__name__)
 SAVE_S: Final = 1.0
 ROUND_S: Final = 0.1
 SAVES_AT_ONCE: Final = 10
+READ_AGAIN_S: Final = 1.0
 # LedShares in memory; each takes `dealing.BYTES_MAX` of publications at most.
 SHARES_MAX: Final = 1_000
 DAY_S: Final = 86_400
+# How long the place of a share that has members is kept at least where its coordinator dies; renewed within a quarter.
+IN_USE_S: Final = 3_600
 
 
 class ShareRules(NamedTuple):
@@ -68,18 +72,22 @@ class LedShares:
         self._home = home
         self._past = past
         self._rules = rules
+        self._kept_s = max(rules.expiry_s, IN_USE_S)
         self._shares: dict[tuple[str, bytes], LedShare] = {}
         self._routes: dict[bytes, tuple[LedShare, ...]] = {}
+        # One tuple for all topics that go to the same shares.
+        self._same: dict[tuple[LedShare, ...], tuple[LedShare, ...]] = {}
         self._reading: set[LedShare] = set()
         self._retiring: set[LedShare] = set()
         self._left_again: set[LedShare] = set()
         self._touched: dict[LedShare, None] = {}
+        self._saving: set[tuple[LedShare, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         led.when_closed.append(self._closed)
 
     # -- requests
 
-    async def join(
+    def join(
         self,
         peer: BrokerPeer,
         name: str,
@@ -88,32 +96,42 @@ class LedShares:
         window: int,
         since: Mapping[int, int] | None,
         held: Mapping[int, Iterable[int]],
-    ) -> dict[str, Any]:
+    ) -> Coroutine[Any, Any, dict[str, Any]]:
         """A broker has a member: it gets `window` records at most until it has some of them done. `held`: what it has
-        of an earlier link. Where the share is new it begins at `since`, else where deliveries stand.
+        of an earlier link. Where the share is new it begins at `since`, else where deliveries stand. It is a member
+        when this returns: `told` and `leave` come after it, though they may be on the same read of the link.
 
-        Returns "groups": those led here that it is placed in, durably. Raises LimitError.
+        Awaited it returns "groups": those led here that it is placed in, durably. Raises LimitError.
         """
         share = self._shares.get((name, filter)) or self._new(name, filter)
         key = peer.name, member
-        if share.links.get(key) is not peer.link:
+        comes = share.links.get(key) is not peer.link
+        if comes:
             share.links[key] = peer.link
             share.share.join(key, window)
             share.share.hold(key, held)
         else:
             share.share.hold(key, {group: held[group] for group in held if group not in share.share.groups})
+        return self._placed(share, peer.link, key, since or {}, comes)
+
+    async def _placed(
+        self, share: LedShare, link: Link, key: MemberKey, since: Mapping[int, int], comes: bool
+    ) -> dict[str, Any]:
+        """A member that cannot be placed leaves, unless it was one before: it holds what it was dealt."""
         try:
             async with share.beginning:
-                groups = [group for group in self._concerned(filter) if group not in share.share.groups]
-                await asyncio.gather(*[self._begin(share, group, since or {}) for group in groups])
+                if share.links.get(key) is not link:
+                    return {"groups": []}
+                groups = [group for group in self._concerned(share.filter) if group not in share.saved]
+                await asyncio.gather(*[self._begin(share, group, since) for group in groups])
         except BaseException:
-            if share.links.get(key) is peer.link:
+            if comes and share.links.get(key) is link:
                 self._leave(share, key)
             raise
-        if peer.link.closed and share.links.get(key) is peer.link:
+        if link.closed and share.links.get(key) is link:
             self._leave(share, key)
         self._go_on(share)
-        return {"groups": [group for group in self._concerned(filter) if group in share.share.groups]}
+        return {"groups": [group for group in self._concerned(share.filter) if group in share.saved]}
 
     def told(self, peer: BrokerPeer, rows: Iterable[tuple[str, bytes, str, Mapping[int, Iterable[int]]]]) -> None:
         """What members have had done: (name, filter, member, group -> offsets)."""
@@ -150,10 +168,23 @@ class LedShares:
     def _new(self, name: str, filter: bytes) -> LedShare:
         if len(self._shares) >= SHARES_MAX:
             raise LimitError(f"{SHARES_MAX} shares are served at a time, and this would be one more")
-        share = self._shares[name, filter] = LedShare(name, filter, Share(self._rules.strategy))
-        self._routes.clear()
+        share = self._shares[name, filter] = LedShare(name, filter, Share(self._rules.strategy), self._shares_of)
+        self._forget_routes()
         self._led.routing.taker = self.offered
         return share
+
+    def _serves(self, share: LedShare) -> bool:
+        return self._shares.get((share.name, share.filter)) is share
+
+    def _ended(self, share: LedShare) -> None:
+        del self._shares[share.name, share.filter]
+        self._forget_routes()
+        if not self._shares:
+            self._led.routing.taker = None
+
+    def _forget_routes(self) -> None:
+        self._routes.clear()
+        self._same.clear()
 
     def _concerned(self, filter: bytes) -> list[int]:
         led = self._led.served
@@ -161,22 +192,26 @@ class LedShares:
         return [group for group in groups if group in led]
 
     async def _begin(self, share: LedShare, group: int, since: Mapping[int, int]) -> None:
-        """Go on where it was left, or begin."""
-        groups = self._led.sequencer.groups
+        """Go on where it was left, or begin; returns when that is durable. Raises LexicastError."""
+        if group in share.share.groups:  # what it began as could not be saved
+            await self._save(share, group)
+            return
+        if group not in self._led.sequencer.groups:
+            return  # it was closed meanwhile
+        delivered = self._led.sequencer.groups[group].delivered
         row = self._home.get(group, row_name(share.name, share.filter))
+        left_us = row.expires_us - self._led.clock.time_us() if row is not None else 0
         place = None
-        if row is not None and row.expires_us > self._led.clock.time_us():
+        if row is not None and left_us > 0:
             try:
                 place = unpack_place(row.place)
             except PeerError as error:
                 log.error("%s begins anew in group %d: %s", _title(share), group, error)
-        if place is None:
-            cut = groups[group].delivered
-            at = min(since.get(group, cut), cut)
-            place = SharePlace(at, at)
-        share.begin(group, place, groups[group].delivered)
-        share.saved[group] = 0.0, place
-        if row is None or row.place != pack_place(place):
+        at = min(since.get(group, delivered), delivered)
+        share.begin(group, place or SharePlace(at, at), delivered)
+        if place is not None and left_us > self._kept_s * US_PER_S // 2:
+            share.is_saved(group, self._led.clock.monotonic(), place)
+        else:
             await self._save(share, group)
 
     def _closed(self, numbers: Iterable[int]) -> None:
@@ -196,8 +231,9 @@ class LedShares:
         found = self._routes.get(topic)
         if found is None:
             if len(self._routes) >= CHOICES_MAX:
-                self._routes.clear()
-            found = self._routes[topic] = tuple([share for share in self._shares.values() if share.wants(topic)])
+                self._forget_routes()
+            made = tuple([share for share in self._shares.values() if matches(share.filter, topic)])
+            found = self._routes[topic] = self._same.setdefault(made, made)
         return found
 
     def _touch(self, share: LedShare) -> None:
@@ -212,6 +248,8 @@ class LedShares:
 
     def _go_on(self, share: LedShare) -> None:
         """Deal, read on where there is room, and look whether anybody is left."""
+        if not self._serves(share):
+            return  # it has ended: what is saved is another one's by now
         links: set[Link] = set()
 
         def send(link: Link, key: MemberKey, blocks: list[Block]) -> None:
@@ -235,15 +273,22 @@ class LedShares:
             self._spawn(self._read(share))
 
     async def _read(self, share: LedShare) -> None:
-        """Read on until it is live, or as much is open as may be."""
+        """Read on until it is live, or as much is open as may be. What cannot be read is tried again: nothing else need
+        happen to a share that is behind, of which nothing is dealt."""
+        failed: set[int] = set()
         try:
             while share.behind and share.share.served and not share.share.full:
-                for group in list(share.behind):
-                    if not share.share.full:
-                        await self._read_group(share, group)
-                await asyncio.sleep(0)
-        except LexicastError as error:
-            log.error("%s cannot be read: %s", _title(share), error)
+                groups = share.behind.keys() - failed
+                for group in groups:
+                    try:
+                        if not share.share.full:
+                            await self._read_group(share, group)
+                    except LexicastError as error:
+                        log.error("%s cannot be read in group %d: %s", _title(share), group, error)
+                        failed.add(group)
+                if not groups:
+                    failed.clear()
+                await asyncio.sleep(0 if groups else READ_AGAIN_S)
         finally:
             self._reading.discard(share)
 
@@ -276,19 +321,27 @@ class LedShares:
             for share in list(self._shares.values()):
                 if share.stall(now_s):
                     self._go_on(share)
-            await asyncio.gather(*[self._save_quietly(*due) for due in self._due(now_s)])
+            for share, group in self._due(now_s):
+                self._saving.add((share, group))
+                self._spawn(self._save_due(share, group))
 
     def _due(self, now_s: float) -> list[tuple[LedShare, int]]:
         """What is to be saved, what has waited longest first."""
         found: list[tuple[float, LedShare, int]] = []
-        renewed_s = self._rules.expiry_s / 2
+        before_s, renewed_s = now_s - SAVE_S, now_s - self._kept_s / 4
         for share in self._shares.values():
-            for group, (at_s, place) in share.saved.items():
-                late_s = now_s - at_s
-                if late_s >= SAVE_S and (late_s >= renewed_s or share.share.has_moved(group, place)):
-                    found.append((at_s, share, group))
+            due = share.due(before_s, renewed_s)
+            found += [(at_s, share, group) for at_s, group in due if (share, group) not in self._saving]
         found.sort(key=lambda each: each[0])
         return [(share, group) for _, share, group in found[:SAVES_AT_ONCE]]
+
+    async def _save_due(self, share: LedShare, group: int) -> None:
+        """A group that has no quorum now holds no other one up."""
+        try:
+            if self._serves(share):
+                await self._save_quietly(share, group)
+        finally:
+            self._saving.discard((share, group))
 
     def _place(self, share: LedShare, group: int) -> SharePlace:
         state = self._led.sequencer.groups.get(group)
@@ -304,15 +357,14 @@ class LedShares:
         """Returns when it is durable. Raises LexicastError."""
         place = self._place(share, group)
         await self._home.keep(group, self._row(share, place))
-        if group in share.saved:
-            share.saved[group] = self._led.clock.monotonic(), place
+        share.is_saved(group, self._led.clock.monotonic(), place)
 
     def _row(self, share: LedShare, place: SharePlace) -> SessionSaved:
-        expires_us = self._led.clock.time_us() + max(1, self._rules.expiry_s) * US_PER_S
+        """`share_expiry_s` counts from when nobody is there any more."""
+        expiry_s = self._kept_s if share.links else max(1, self._rules.expiry_s)
+        expires_us = self._led.clock.time_us() + expiry_s * US_PER_S
         name = row_name(share.name, share.filter)
-        return SessionSaved(
-            name, b"share", 1, "", 0, 0, max(1, self._rules.expiry_s), expires_us, 0, b"", b"", pack_place(place)
-        )
+        return SessionSaved(name, b"share", 1, "", 0, 0, expiry_s, expires_us, 0, b"", b"", pack_place(place))
 
     async def _retire(self, share: LedShare) -> None:
         """Nobody is there any more: it is saved where it stands, and waits in the store."""
@@ -326,9 +378,8 @@ class LedShares:
         finally:
             self._retiring.discard(share)
             self._left_again.discard(share)
-        if not share.links and self._shares.get((share.name, share.filter)) is share:
-            del self._shares[share.name, share.filter]
-            self._routes.clear()
+        if not share.links and self._serves(share):
+            self._ended(share)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -349,7 +400,7 @@ class LedShares:
             f"{share.name}/{share.filter.decode()}": {
                 "members": len(share.links),
                 "open_records": share.share.open_records,
-                "unsaved_groups": sum(share.share.has_moved(g, place) for g, (_, place) in share.saved.items()),
+                "unsaved_groups": share.unsaved_groups,
                 "lag_records": sum(
                     [
                         max(0, groups[g].delivered - self._place(share, g).floor)
