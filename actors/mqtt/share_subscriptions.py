@@ -13,12 +13,14 @@ socket is full.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from lexicast.cluster.blocks import Block
+from lexicast.cluster.errors import LimitError
 from lexicast.cluster.selection import offsets_of, select_from
 from lexicast.cluster.topics.names import shared
 
@@ -32,6 +34,10 @@ from .subscriber import WRITE_BYTES, MqttSubscriber
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
 
+log = logging.getLogger(__name__)
+
+# How often a session that comes back looks whether there is room for its shares.
+ROOM_S: Final = 5.0
 # How often it is looked whether a dictionary that a block needs has come.
 DICTIONARY_S: Final = 0.05
 
@@ -50,6 +56,7 @@ class ShareSubscriber(MqttSubscriber):
         "_parts",
         "_parts_bytes",
         "_rests",
+        "_waits",
     )
 
     def __init__(self, engine: BrokerEngine, main: MqttSubscriber, share: str, filter: bytes, grant: Grant) -> None:
@@ -67,6 +74,8 @@ class ShareSubscriber(MqttSubscriber):
         self._parts_bytes = 0
         # Unsubscribed, while what was sent is not acknowledged.
         self._rests = False
+        # For a dictionary.
+        self._waits = False
         self.ready = False
         if main.is_resending:
             self.resending(True)
@@ -109,9 +118,14 @@ class ShareSubscriber(MqttSubscriber):
         while self._dealt and not (self.blocked or self.closed):
             block = self._dealt[0]
             if block.meta.dictionaries and self._engine.live.waiting.missing([block]):
-                asyncio.get_running_loop().call_later(DICTIONARY_S, self._give)
+                if not self._waits:
+                    self._waits = True
+                    asyncio.get_running_loop().call_later(DICTIONARY_S, self._look_again)
                 return
             self._dealt.popleft()
+            if self.kind.is_plain and (found := self.broker.view(block).cut(self._engine.recoder)) is not None:
+                block = found[0].block
+                self._dealt.appendleft(found[1].block)
             try:
                 stopped = self._send_block(block)
             except Exception:
@@ -119,6 +133,10 @@ class ShareSubscriber(MqttSubscriber):
                 continue
             if stopped is not None and (rest := select_from(block, stopped)) is not None:
                 self._dealt.appendleft(rest)
+
+    def _look_again(self) -> None:
+        self._waits = False
+        self._give()
 
     def _send_block(self, block: Block) -> int | None:
         """The offset where the window was used up, None if all went."""
@@ -260,7 +278,21 @@ async def join_share(
 
 
 async def join_again(engine: BrokerEngine, main: MqttSubscriber, grants: Mapping[bytes, Grant]) -> None:
-    """A session is taken up again that is a member of shares."""
-    for name, grant in grants.items():
-        if not main.closed:
-            await join_share(engine, main, name, grant)
+    """A session is taken up again that is a member of shares: of those that its client has not left, or joined anew,
+    meanwhile. Where there are too many shares it waits for room: what else the session has goes on.
+
+    Raises LexicastError, TimeoutError.
+    """
+    waiting = dict(grants)
+    while waiting:
+        todo, waiting = waiting, {}
+        for name, grant in todo.items():
+            if main.closed or name not in main.session.subscriptions or name in main.windows:
+                continue
+            try:
+                await join_share(engine, main, name, grant)
+            except LimitError as error:
+                log.warning("client %r: %r: %s", main.session.client_id, name, error)
+                waiting[name] = grant
+        if waiting:
+            await asyncio.sleep(ROOM_S)
