@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,12 @@ import pytest
 from lexicast.actors.broker.encoding import Grant
 from lexicast.actors.broker.matching import cell_reports
 from lexicast.actors.coordinator.matching import asked_blocks
+from lexicast.actors.testing.simulator.matcher_processes import any_cell_is_hot
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.hpartition import planning
-from lexicast.cluster.hpartition.heat import CellLoad, HeatCause, HotCell
-from lexicast.cluster.hpartition.partition import CellId
 from lexicast.cluster.topics.names import matches
 
 from ..support.harness import GROUPS, Cluster, Stream, eventually
@@ -292,19 +291,6 @@ class Airport:
             await asyncio.sleep(self.dice.choice([0, 0.001, 0.06]))
         if self.dice.random() < 0.004:
             await self.link_breaks()
-
-
-def any_cell_is_hot(dice: random.Random) -> Callable[..., list[HotCell]]:
-    """Of the cells that are asked some, for any reason."""
-
-    def hot_cells(loads: Mapping[CellId, CellLoad], matchers: int, copies: Mapping[CellId, int]) -> list[HotCell]:
-        asked = sorted(loads)
-        return [
-            HotCell(cell, dice.choice(list(HeatCause)), dice.randrange(1, matchers + 1))
-            for cell in dice.sample(asked, min(2, len(asked)))
-        ]
-
-    return hot_cells
 
 
 @pytest.mark.parametrize("seed", range(4))
