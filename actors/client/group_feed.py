@@ -11,6 +11,7 @@ import asyncio
 from typing import Any, Protocol, TypeAlias
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
+from lexicast.cluster.errors import PeerError
 from lexicast.cluster.points_in_time import WireSince
 from lexicast.cluster.positions import Cursor
 
@@ -90,7 +91,12 @@ class GroupFeed(SubscriptionFeed):
 
     async def _decode(self) -> list[Message]:
         piece = self._buffer[0]
-        messages = await super()._decode()
+        try:
+            messages = await super()._decode()
+        except PeerError:
+            # Whoever goes on after the error has done with it: it would take room of the window for ever.
+            self._ranges.append((piece.block.group, piece.start, piece.block.last))
+            raise
         if self._pieces:
             group, reached = self._pieces.pop()
             self._ranges.append((group, piece.start, reached - 1))
