@@ -94,7 +94,15 @@ class Taker(Subscriber):
 
 
 GRANTS = st.builds(
-    Grant, qos=st.integers(0, 2), retain_as_published=st.booleans(), no_local=st.booleans(), ids=st.just(())
+    Grant,
+    qos=st.integers(0, 2),
+    retain_as_published=st.booleans(),
+    no_local=st.booleans(),
+    # Said, since of a compiled class hypothesis makes something up for what is left out.
+    ids=st.just(()),
+    own=st.none(),
+    where=st.none(),
+    any_of=st.just(()),
 )
 
 
