@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from .blocks import U32, Block, Mark, Meta, ProducerRun, Run, pack_meta
@@ -72,6 +73,31 @@ def _of(block: Block, meta: Meta, lengths: bytes, body: bytes) -> Block:
         body,
         meta,
     )
+
+
+def cut(block: Block, record: int) -> tuple[Block, Block]:
+    """A block in two: the records before `record` and those from there on, some in each. A reader's cursor passes the
+    first, and comes to the first record of the second."""
+    offsets, count = offsets_of(block), block.count
+    before = select(block, [at < record for at in range(count)])
+    behind = select(block, [at >= record for at in range(count)])
+    assert before is not None
+    assert behind is not None
+    first, meta = offsets[record], behind.meta
+    meta = meta._replace(runs=(meta.runs[0]._replace(skip=0), *meta.runs[1:]))
+    rest = Block(
+        block.group,
+        block.epoch,
+        first,
+        block.last,
+        block.time_us,
+        block.kind,
+        pack_meta(meta),
+        behind.lengths,
+        behind.body,
+        meta,
+    )
+    return replace(before, last=first - 1), rest
 
 
 class Picker:

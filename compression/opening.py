@@ -36,17 +36,19 @@ class NoRoomError(DictionaryError):
 
 
 class Room:
-    """What may still come out of what came at once."""
+    """What may still come out of what came at once. `refused`: so many payloads had no room."""
 
-    __slots__ = ("_bytes_max", "left_bytes")
+    __slots__ = ("_bytes_max", "left_bytes", "refused")
 
     def __init__(self, bytes_max: int = AT_ONCE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.left_bytes = bytes_max
+        self.refused = 0
 
     def limit(self, bytes_max: int) -> int:
         """How long the next payload may be, of which each may have `bytes_max`. Raises NoRoomError."""
         if self.left_bytes <= 0:
+            self.refused += 1
             raise no_room(self._bytes_max)
         return min(bytes_max, self.left_bytes)
 
@@ -61,6 +63,7 @@ class Room:
         """
         if limit < bytes_max:
             self.left_bytes = 0
+            self.refused += 1
             raise no_room(self._bytes_max) from None
         self.left_bytes -= min(limit, DEFLATE_RATIO_MAX * data_bytes)
 

@@ -11,16 +11,15 @@ replaced (`Instead`). So whoever holds the same dictionaries shares the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 import msgpack
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, RETAIN, Block, Run
-from lexicast.cluster.errors import DictionaryError
+from lexicast.cluster.blocks import RAW, RETAIN, Block, Run
 from lexicast.cluster.properties import USER_PROPERTY
-from lexicast.cluster.selection import for_readers, select
+from lexicast.cluster.selection import cut, for_readers, select
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE, FamilySavings
 from lexicast.compression.opening import Room
@@ -32,6 +31,7 @@ from ..mqtt.codec.packets import V5
 from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
 from .dictionaries.link_blocks import recoded, sent_on_link, with_frames
+from .dictionaries.payload_opening import asked_block, decompressed, may_become_much, raw_run
 from .dictionaries.tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ class Kind(NamedTuple):
     aware: bool = False
     packet_bytes_max: int = 0
     streams: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it gets payloads as they were published, not compressed."""
+        return not self.aware and self.version != LINK
 
 
 class Grant(NamedTuple):
@@ -105,10 +110,22 @@ class BlockView:
     """One block as a broker works on it.
 
     `batches`: those of its topics (by index) that go as topic streams to whoever is in step, and `frames` by run; none
-    in a block out of the past.
+    in a block out of the past. `is_rest`: what follows a part of a block that is delivered (`Encoder.parts`).
     """
 
-    __slots__ = ("_payloads", "_raw", "_tagged", "batches", "block", "choice", "frames", "highest_qos", "now_us")
+    __slots__ = (
+        "_end",
+        "_payloads",
+        "_raw",
+        "_tagged",
+        "batches",
+        "block",
+        "choice",
+        "frames",
+        "highest_qos",
+        "is_rest",
+        "now_us",
+    )
 
     def __init__(self, block: Block, now_us: int, raw: Sequence[bytes | None] | None = None) -> None:
         """`raw`: the payloads decompressed, where they are known; None for one that cannot be."""
@@ -117,6 +134,8 @@ class BlockView:
         self.highest_qos = block.highest_qos
         self._payloads: list[bytes] | None = None
         self._raw: list[bytes | None] | None = None if raw is None else [*raw]
+        self._end = block.count
+        self.is_rest = False
         self._tagged: dict[Instead, TaggedBlock] = {}
         self.batches: dict[int, FrameBatch] = {}
         self.frames: dict[int, list[bytes]] = {}
@@ -131,17 +150,51 @@ class BlockView:
 
     def raw(self, recoder: Recoder) -> list[bytes | None]:
         """The payloads decompressed; None for one whose dictionary is missing, that is damaged, or that would make of
-        all of them more than a `Room` has."""
+        all of them more than a `Room` has: then whoever delivers takes the block in `Encoder.parts`."""
         if self._raw is None:
-            meta, stored = self.block.meta, self.stored()
+            meta, stored, self._end = self.block.meta, self.stored(), self.block.count
             if all([run.encoding == RAW for run in meta.runs]):
                 self._raw = list(stored)
             else:
                 self._raw, room = [], recoder.room()
                 for run in meta.runs:
                     at = len(self._raw)
-                    self._raw += _raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count], room)
+                    self._raw += raw_run(recoder, run, meta.dictionaries, stored[at : at + run.count], room)
+                    if room.refused:  # these, and whatever follows
+                        self._end = len(self._raw) - room.refused
+                        self._raw[self._end :] = [None] * (len(stored) - self._end)
+                        break
         return self._raw
+
+    @property
+    def is_much(self) -> bool:
+        """Whether `raw` had no room for all."""
+        return self._end < self.block.count
+
+    def asked(self, recoder: Recoder) -> list[bytes | None]:
+        """The payloads as conditions ask them, all of them: where there is no room, as much as they look at."""
+        raw = self.raw(recoder)
+        if not self.is_much:
+            return raw
+        self._raw = None
+        return asked_block(recoder, self.block.meta, self.stored())
+
+    def may_become_much(self, payload_bytes_max: int) -> bool:
+        """Whether there may be no room for all: of nearly every block it is known without a look at its payloads."""
+        return (self._raw is None or self.is_much) and may_become_much(self.block, payload_bytes_max)
+
+    def cut(self, recoder: Recoder) -> tuple[BlockView, BlockView] | None:
+        """The part that there is room for, and the rest; None where that is all."""
+        if not self.may_become_much(recoder.payload_bytes_max):
+            return None
+        raw = self.raw(recoder)
+        if not self.is_much:
+            return None
+        self._raw = None  # the part has it
+        before, behind = cut(self.block, self._end)
+        part, rest = BlockView(before, self.now_us, raw[: self._end]), BlockView(behind, self.now_us)
+        part.is_rest, rest.is_rest = self.is_rest, True
+        return part, rest
 
     def tagged(self, tagging: Tagging, instead: Instead = NOTHING_INSTEAD) -> TaggedBlock:
         """The payloads with their tag byte. What is stored raw, or deflated by a publisher that had no dictionary yet,
@@ -163,7 +216,7 @@ class BlockView:
         meta, stored, room = self.block.meta, self.stored(), recoder.room()
         raw: list[bytes | None] = []
         for index in runs:
-            raw += _raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]), room)
+            raw += raw_run(recoder, meta.runs[index], meta.dictionaries, self.of_runs(stored, [index]), room)
         return raw
 
     def of_runs(self, payloads: Sequence[T], runs: Iterable[int]) -> list[T]:
@@ -221,33 +274,6 @@ class BlockView:
     def expired(self, run: Run) -> bool:
         """Whether the run's publications have expired (T_max)."""
         return run.expiry_ms > 0 and self.block.time_us + run.expiry_ms * 1000 <= self.now_us
-
-
-def _raw_run(
-    recoder: Recoder, run: Run, dictionaries: tuple[int, ...], stored: list[bytes], room: Room
-) -> list[bytes | None]:
-    if run.encoding == RAW:
-        return list(stored)
-    dictionary = dictionaries[run.encoding - FIRST_DICTIONARY] if run.encoding >= FIRST_DICTIONARY else None
-    return _decompressed(recoder, run.encoding, dictionary, stored, room)
-
-
-def _decompressed(
-    recoder: Recoder, encoding: int, dictionary: int | None, stored: Sequence[bytes | None], room: Room
-) -> list[bytes | None]:
-    encoding = min(encoding, FIRST_DICTIONARY)
-    if len(stored) > 1 and None not in stored:
-        try:
-            return [*recoder.all_to_raw(encoding, dictionary, cast("list[bytes]", stored), room)]
-        except DictionaryError:
-            pass  # some of them, perhaps
-    raw: list[bytes | None] = []
-    for payload in stored:
-        try:
-            raw.append(None if payload is None else recoder.to_raw(encoding, dictionary, payload, room))
-        except DictionaryError:
-            raw.append(None)
-    return raw
 
 
 def run_properties(kind: Kind, run: Run, grant: Grant, time_us: int, now_us: int) -> bytes:
@@ -330,7 +356,7 @@ class Encoder:
         opted_out: IsOptedOut = lambda topic: False,
         newest_of_bytes: NewestDictionary = lambda topic: None,
     ) -> None:
-        self._recoder = recoder
+        self.recoder = recoder
         self.savings = FamilySavings()
         self._tagging = Tagging(recoder, aliases, newest, opted_out, self.savings, newest_of_bytes)
         self._pack = msgpack.Packer(autoreset=True).pack
@@ -340,7 +366,19 @@ class Encoder:
         if kind.aware:
             form = view.tagged(self._tagging)
             return form.payloads, form.tags
-        return view.raw(self._recoder), []
+        return view.raw(self.recoder), []
+
+    def may_become_much(self, view: BlockView) -> bool:
+        """Whether a block may have to be delivered in `parts`."""
+        return view.may_become_much(self.recoder.payload_bytes_max)
+
+    def parts(self, view: BlockView) -> Iterator[BlockView]:
+        """A block for plain sessions, in as many parts as it takes to have room for what each becomes, mostly one: each
+        is to be delivered before the next is asked for."""
+        while (found := view.cut(self.recoder)) is not None:
+            part, view = found
+            yield part
+        yield view
 
     def form(self, view: BlockView, instead: Instead = NOTHING_INSTEAD) -> TaggedBlock:
         """What dictionary-aware sessions get, in one of its forms."""
@@ -351,7 +389,7 @@ class Encoder:
     ) -> list[bytes | None]:
         """Payloads as plain sessions get them; None for one whose dictionary is missing, that is damaged, or for which
         there is no `room` (None: a new one)."""
-        return _decompressed(self._recoder, encoding, dictionary, stored, room or self._recoder.room())
+        return decompressed(self.recoder, encoding, dictionary, stored, room or self.recoder.room())
 
     def tagged(self, view: BlockView) -> list[bytes | None]:
         """What dictionary-aware subscribers get as payloads."""
@@ -378,7 +416,7 @@ class Encoder:
             form = view.tagged(self._tagging, instead)
             payloads, tags = form.payloads, form.tags
         else:
-            payloads, tags = view.raw(self._recoder), []
+            payloads, tags = view.raw(self.recoder), []
         if streamed:
             payloads, tags = view.with_frames(payloads, tags, streamed, joined)
         block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5

@@ -35,12 +35,14 @@ class Plan(NamedTuple):
     """Who gets a block. `own`: subscribers that need packet ids, or take a part of it, with their grants.
 
     `streamers`: those that take topic streams, and `streamed`: the topics of the block (by index) that they want.
+    `opens`: some get its payloads decompressed.
     """
 
     shared: tuple[Shared, ...]
     own: tuple[tuple[Subscriber, Grants], ...]
     streamers: tuple[Subscriber, ...] = ()
     streamed: frozenset[int] = frozenset()
+    opens: bool = False
 
 
 Fan = tuple[tuple[Subscriber, Grant], ...]
@@ -127,7 +129,7 @@ class Fanout:
             if kind.streams and view.batches:
                 sent += deliver_streams(view, encoder, kind, grants, subscribers)
                 continue
-            if len(subscribers) == 1 and not subscribers[0].ready and subscribers[0].drops:
+            if len(subscribers) == 1 and not subscribers[0].ready and subscribers[0].drops and not view.is_rest:
                 continue  # a slow subscriber that misses this one: nothing to encode
             encoded = encoder.shared(kind, view, grants)
             data = encoded.data
@@ -179,4 +181,5 @@ def make_plan(fans: list[Fan], highest_qos: int) -> Plan:
     streamers = tuple([subscriber for subscriber in wanted if subscriber.kind.streams])
     streamed = {index for s in streamers for index, grant in enumerate(wanted[s]) if grant is not None}
     groups = tuple([Shared(kind, grants, tuple(subs)) for (kind, grants), subs in shared.items()])
-    return Plan(groups, tuple(own), streamers, frozenset(streamed))
+    opens = any([subscriber.kind.is_plain for subscriber in wanted])
+    return Plan(groups, tuple(own), streamers, frozenset(streamed), opens)

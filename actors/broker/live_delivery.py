@@ -135,6 +135,20 @@ class LiveDelivery:
         if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
             self._dictionaries.learn(block)
         view = self._live_view(block, now_us)
+        if self._encoder.may_become_much(view) and self._is_opened(view):
+            for part in self._encoder.parts(view):
+                self._deliver_view(part)
+        else:
+            self._deliver_view(view)
+
+    def _is_opened(self, view: BlockView) -> bool:
+        """Whether somebody gets it decompressed, or asks what it holds."""
+        topics = view.block.meta.topics
+        return self._fanout.plan(topics, view.highest_qos).opens or (
+            bool(self._content) and any([self._content.of_filters(topic) for topic in topics])
+        )
+
+    def _deliver_view(self, view: BlockView) -> None:
         self.delivered_records += self._fanout.deliver(view, self._encoder)
         if self._content:
             self.delivered_records += self._content.deliver(view, self._encoder)

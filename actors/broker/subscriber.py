@@ -139,7 +139,8 @@ class Subscriber(GrantedFilters):
         if self.closed or block.group in self.lagging:
             return
         if self.blocked:
-            if not (self.drops and encoded is not None):
+            # Who is slow for the beginning of a block that becomes much is not slow: it gets the rest of it.
+            if view.is_rest or not (self.drops and encoded is not None):
                 self.lag(block.group, block.first, live=True)
             return
         self._send(view, grants, encoded, live=True)
@@ -186,9 +187,13 @@ class Subscriber(GrantedFilters):
         if found is None:
             self.lagging[block.group] = block.last + 1
             return True
-        view, grants = found
-        encoded = None if needs_ids(view.highest_qos, grants) else self.broker.encoder.shared(self.kind, view, grants)
-        return self.take_view(view, grants, encoded)
+        whole, grants = found
+        encoder, kind = self.broker.encoder, self.kind
+        for view in encoder.parts(whole) if kind.is_plain else (whole,):
+            encoded = None if needs_ids(view.highest_qos, grants) else encoder.shared(kind, view, grants)
+            if not self.take_view(view, grants, encoded):
+                return False
+        return True
 
     def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
         """`take` of what is at or after the cursor. `encoded`: the bytes, None where packet ids are needed."""

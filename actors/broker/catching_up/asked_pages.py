@@ -117,9 +117,10 @@ class AskedPage:
         columns, starts = self.page.columns, self._block_rows
         rows = range(starts[block], starts[block + 1] if block + 1 < len(starts) else len(columns))
         whole = block_of_rows(self.page.group, [columns.row(row) for row in rows])
-        raw = [payload for payloads in self._records.raw(rows) for payload in payloads]
+        choice = BlockChoice(BlockView(whole, 0), self._broker.encoder)
+        self._records.unread = self._records.unread or None in choice.payloads
         self._choices_bytes += BLOCK_BYTES + whole.size_bytes
-        return BlockChoice(BlockView(whole, 0, raw), self._broker.encoder)
+        return choice
 
 
 def _sources(subscriber: Subscriber, wanted: Iterable[bytes]) -> Iterable[tuple[bytes, tuple[Grant, ...]]]:

@@ -83,8 +83,15 @@ class PageDelivery:
         return True
 
     def _take(self, subscriber: Subscriber, view: BlockView, grants: Grants) -> bool:
-        encoded = None if needs_ids(view.highest_qos, grants) else self._shared(subscriber.kind, view, grants)
-        return subscriber.take_view(view, grants, encoded)
+        kind, encoder = subscriber.kind, self._broker.encoder
+        for part in encoder.parts(view) if kind.is_plain else (view,):
+            encoded = None
+            if not needs_ids(part.highest_qos, grants):
+                # Of a block that becomes much nothing is kept.
+                encoded = self._shared(kind, view, grants) if part is view else encoder.shared(kind, part, grants)
+            if not subscriber.take_view(part, grants, encoded):
+                return False
+        return True
 
     def _of(self, numbers: tuple[int, ...]) -> list[BlockView]:
         views = self._views.get(numbers)

@@ -20,6 +20,7 @@ from lexicast.compression.opening import Room
 
 from ...mqtt.codec.encode import encode_qos0_run, split_qos_packet, split_qos_run
 from ...mqtt.session import InFlight
+from ..dictionaries.payload_opening import opened
 from ..encoding import BlockView, Encoder, Grant, Kind, run_properties
 from .pages import Page, PageRow
 from .run_packets import RunPackets
@@ -55,7 +56,8 @@ JOINED = -1
 
 
 class _Made:
-    """Packets that were made; all go when there are more than MADE_BYTES_MAX: members then have little in common."""
+    """Packets that were made; all go when there are more than MADE_BYTES_MAX: members then have little in common. What
+    is more by itself is not kept."""
 
     def __init__(self) -> None:
         self._packets: dict[_Key, RunPackets] = {}
@@ -68,6 +70,8 @@ class _Made:
     def add(self, key: _Key, packets: RunPackets) -> None:
         """Keep them."""
         size = packets.size_bytes + RECORD_BYTES * (1 + len(packets.sent))
+        if size > MADE_BYTES_MAX:
+            return
         if self.size_bytes + size > MADE_BYTES_MAX:
             self.clear()
         self._packets[key] = packets
@@ -87,6 +91,8 @@ class PagePackets:
         self._page = page
         self._opened_bytes = page.size_bytes
         self._raw: dict[int, list[bytes | None]] = {}
+        # Rows that become so much that nothing of it is kept: each visit opens what it begins with.
+        self._much: set[int] = set()
         self._kept = _Made()
         # Of this visit.
         self._passing = _Made()
@@ -127,9 +133,14 @@ class PagePackets:
             if grant is not None and grant.no_local:
                 grant = subscriber.granted(row.origin, grant)
             if grant is not None:
-                packets = self._packets(kind, grant, number, row, max(0, start - row.offset))
-                if packets is not None:
+                left_out = max(0, start - row.offset)
+                # Mostly once: a run that becomes much goes in parts.
+                while left_out < row.run.count:
+                    packets = self._packets(kind, grant, number, row, left_out)
+                    if packets is None:
+                        break
                     yield packets
+                    left_out = packets.end - row.offset
 
     def _joined(self, kind: Kind, grant: Grant, numbers: Sequence[int]) -> RunPackets | None:
         """Runs of one topic as one; None where one is not like the others, or needs to be looked at by itself."""
@@ -165,7 +176,9 @@ class PagePackets:
             payloads, sent = [], []
             for number in numbers:
                 row = columns.row(number)
-                found = self._payloads(number, row)
+                found = self._payloads(number, row, 0)
+                if len(found) < row.run.count:
+                    return None
                 payloads += found
                 sent += [(group, offset, qos, False) for offset in range(row.offset, row.offset + len(found))]
         elif packed:
@@ -201,19 +214,21 @@ class PagePackets:
         packets = self._kept.get(key) or self._passing.get(key)
         if packets is not None:
             return packets
-        payloads, run = self._payloads(number, row), row.run
+        payloads, run = self._payloads(number, row, left_out), row.run
         now_us = 0
         passing = run.expiry_ms > 0 or bool(grant.ids) or None in payloads
         if passing:
             now_us = self._now_us = self._now_us or self._broker.now_us
             if run.expiry_ms > 0 and row.time_us + run.expiry_ms * 1000 <= now_us:
                 return None
-        packets = self._encode(kind, grant, row, payloads[left_out:] if left_out else payloads, now_us)
+        packets = self._encode(kind, grant, row, payloads, left_out, now_us)
         (self._passing if passing else self._kept).add(key, packets)
         return packets
 
-    def _encode(self, kind: Kind, grant: Grant, row: PageRow, payloads: list[bytes | None], now_us: int) -> RunPackets:
-        """Of the last records of a run."""
+    def _encode(
+        self, kind: Kind, grant: Grant, row: PageRow, payloads: list[bytes | None], left_out: int, now_us: int
+    ) -> RunPackets:
+        """Of the records of a run from `left_out` on, as many as there are payloads."""
         run, group, topic = row.run, self._page.group, row.topic
         properties = run_properties(kind, run, grant, row.time_us, now_us)
         qos = min(grant.qos, run.flags & QOS_MASK)
@@ -221,11 +236,11 @@ class PagePackets:
         if qos and len(payloads) == 1 and payloads[0] is not None and not kind.packet_bytes_max:
             # What most devices' blocks are.
             head, tail = split_qos_packet(kind.version, topic, payloads[0], qos, retain, properties)
-            offset = row.offset + run.count - 1
+            offset = row.offset + left_out
             return RunPackets([head], [(group, offset, qos, False)], [tail], len(head) + len(tail) + 2, offset + 1)
         fitting = self._broker.encoder.fitting
         fit = fitting(kind, topic, payloads, qos, properties)
-        end = row.offset + run.count
+        end = row.offset + left_out + len(payloads)
         if not fit:
             return RunPackets([], [], [], 0, end)
         if qos == 0:
@@ -238,13 +253,25 @@ class PagePackets:
         sent: list[InFlight | None] = [(group, offset, qos, False) for offset in offsets]
         return RunPackets(heads, sent, tails, sum(map(len, heads)) + sum(map(len, tails)) + 2 * len(heads), end)
 
-    def _payloads(self, number: int, row: PageRow) -> list[bytes | None]:
+    def _payloads(self, number: int, row: PageRow, left_out: int) -> list[bytes | None]:
+        """Of the records of a run from `left_out` on: all, or as many as there is room for."""
+        if number not in self._much:
+            raw = self._whole(number, row)
+            if len(raw) == row.run.count:
+                return raw[left_out:] if left_out else raw
+        stored, recoder = row.payloads()[left_out:], self._broker.encoder.recoder
+        return opened(recoder, row.run.encoding, row.dictionary, stored, MADE_BYTES_MAX)
+
+    def _whole(self, number: int, row: PageRow) -> list[bytes | None]:
         raw = self._raw.get(number)
         if raw is None:
             stored: list[bytes | None] = [*row.payloads()]
             if row.run.encoding == RAW:
                 return stored
-            raw = self._broker.encoder.decompressed(row.run.encoding, row.dictionary, stored)
+            raw = opened(self._broker.encoder.recoder, row.run.encoding, row.dictionary, stored)
+            if len(raw) < len(stored):
+                self._much.add(number)
+                return raw
             if None in raw:
                 return raw  # a dictionary may come yet
             size = sum([len(payload or b"") for payload in raw]) + RECORD_BYTES
@@ -254,6 +281,8 @@ class PagePackets:
             if size <= MADE_BYTES_MAX:
                 self._raw[number] = raw
                 self._opened_bytes += size
+            else:
+                self._much.add(number)
         return raw
 
 

@@ -14,6 +14,7 @@ from lexicast.cluster.content.nodes import Name
 
 from ..content.choosing import reader_of
 from ..content.predicate_table import PredicateTable
+from ..dictionaries.payload_opening import asked_of
 from ..encoding import Encoder
 from .pages import Page
 
@@ -86,7 +87,7 @@ class PageRecords:
         self.size_bytes += RECORD_BYTES * len(payloads) + sum([len(payload or b"") for payload in payloads])
 
     def raw(self, rows: Sequence[int]) -> list[list[bytes | None]]:
-        """The payloads of rows, decompressed; None for one that cannot be."""
+        """The payloads of rows as conditions ask them; None for one that cannot be decompressed."""
         columns, raw = self.page.columns, dict[int, list[bytes | None]]()
         places: dict[tuple[int, int | None], list[int]] = {}
         for row in rows:
@@ -96,7 +97,7 @@ class PageRecords:
             # Those of one dictionary together.
             payloads: list[bytes | None] = [payload for row in some for payload in columns.row(row).payloads()]
             if encoding != RAW:
-                payloads = self._encoder.decompressed(encoding, dictionary, payloads)
+                payloads = asked_of(self._encoder.recoder, encoding, dictionary, payloads)
                 self.unread = self.unread or None in payloads
             at = 0
             for row in some:

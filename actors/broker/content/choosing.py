@@ -17,11 +17,9 @@ from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.nodes import Name
 from lexicast.cluster.selection import Picker
 
-from ..encoding import BlockView, Encoder, Grant, Grants, Kind
+from ..encoding import BlockView, Encoder, Grant, Grants
 from ..granted_filters import join_grants
 
-# Payloads as plain sessions get them are what conditions ask.
-PLAIN: Final = Kind(5)
 JOINED_KEPT: Final = 4_096
 READERS_KEPT: Final = 256
 
@@ -63,9 +61,9 @@ class BlockChoice:
 
     @property
     def payloads(self) -> list[bytes | None]:
-        """The records' payloads as they were published; None for one that cannot be decompressed here."""
+        """The records' payloads as conditions ask them; None for one that cannot be decompressed here."""
         if self._raw is None:
-            self._raw = self._encoder.payloads(PLAIN, self.view)[0]
+            self._raw = self.view.asked(self._encoder.recoder)
         return self._raw
 
     def records(self, reader: FieldReader) -> list[ContentRecord]:
@@ -132,7 +130,8 @@ class BlockChoice:
             numbers.append(number)
         block = self._picker.pick(records, tuple(topics), numbers)
         raw = self.payloads
-        return Chosen(BlockView(block, self.view.now_us, [raw[record] for record in records]), tuple(grants))
+        known = None if self.view.is_much else [raw[record] for record in records]
+        return Chosen(BlockView(block, self.view.now_us, known), tuple(grants))
 
 
 @lru_cache(maxsize=JOINED_KEPT)

@@ -43,6 +43,10 @@ def recoded(view: ViewedBlock, instead: Instead, tagging: Tagging) -> Block:
         other = instead_of(id, instead)
         if other != id:
             raw = view.raw_runs(tagging.recoder, [index])
+            if None in raw:
+                # There is no room, or one is damaged: the client asks for the dictionary, and loses nothing.
+                other = id
+        if other != id:
             run, payloads[at:end], other = tagging.recoded(run, raw, other)
             tagging.note(view, index, other, sum(map(len, payloads[at:end])))
         if other != NONE:

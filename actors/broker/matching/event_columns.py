@@ -27,7 +27,7 @@ from lexicast.cluster.hpartition.partition import CellId
 from lexicast.cluster.protocol.messages import WireEntry
 from lexicast.cluster.topics.names import TopicTrie
 
-from ..content.choosing import PLAIN, reader_of
+from ..content.choosing import reader_of
 from ..encoding import BlockView, Encoder
 from ..pipelines.stored_compression import StoredCompression
 
@@ -153,7 +153,7 @@ class EventColumns:
             return []
         block = Block(group, 0, 0, count - 1, 0, PUBLICATIONS, meta, lengths, body, parsed)
         raw = self._stored_compression.raw_kept(block) if parsed.dictionaries else None
-        payloads = self._encoder.payloads(PLAIN, BlockView(block, 0, raw))[0]
+        payloads = BlockView(block, 0, raw).asked(self._encoder.recoder)
         numbers, records = plan.records(parsed, payloads)
         if not numbers:
             return []

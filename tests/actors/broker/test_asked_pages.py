@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from lexicast.actors.broker.catching_up import asked_pages, asked_topics
+from lexicast.actors.broker.catching_up import asked_pages, asked_topics, page_records
 from lexicast.actors.broker.catching_up.asked_pages import AskedPages
 from lexicast.actors.broker.catching_up.delivery import Deliveries
 from lexicast.actors.broker.catching_up.page_records import READERS_MAX
@@ -174,9 +174,9 @@ async def test_what_could_not_be_read_is_read_again_later(monkeypatch: pytest.Mo
     made = zlib.compressobj(wbits=-15)
     deflated = made.compress(b'{"n": 1}') + made.flush()
     page = page_of([deflated], DEFLATE)
-    readable, decompressed = False, broker.encoder.decompressed
+    readable, asked_of = False, page_records.asked_of
     monkeypatch.setattr(
-        broker.encoder, "decompressed", lambda *given: decompressed(*given) if readable else [None] * len(given[2])
+        page_records, "asked_of", lambda *given: asked_of(*given) if readable else [None] * len(given[3])
     )
     taker = Taker(broker, any=Grant(where=Predicate.parse("n = 1")))
     assert taker.take_page(page, broker) == []
