@@ -53,6 +53,15 @@ class TlsFiles:
 
 def look(config: TlsConfig) -> TlsFiles:
     """Look at all files. Raises ConfigError with what is wrong with one; that something has expired is not."""
+    try:
+        return _look(config)
+    except ConfigError:
+        raise
+    except Exception as error:  # a broker lives on: what a parser raises is up to the file (an unknown curve, say)
+        raise ConfigError(f"the files of [tls] cannot be used: {error or type(error).__name__}") from None
+
+
+def _look(config: TlsConfig) -> TlsFiles:
     certificates = _certificates(config.certificate, "tls.certificate")
     _check_key(config, certificates[0])
     crl_until, revoked = None, frozenset[tuple[bytes, int]]()

@@ -20,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.files import create_file, make_folder
+from lexicast.cluster.security.authors import can_be_user
 
 DAYS: Final = 365
 # Clocks of devices are minutes off.
@@ -79,19 +80,11 @@ class DevelopmentAuthority:
 
     def issue_server(self, hosts: Sequence[str], days: int = DAYS, name: str = SERVER) -> x509.Certificate:
         """For a server that is reached by these names and addresses."""
-        found: list[x509.GeneralName] = []
-        for host in hosts:
-            try:
-                found.append(x509.IPAddress(ipaddress.ip_address(host)))
-            except ValueError:
-                found.append(_dns(host))
-        return self._issue(name, _name(hosts[0]), days, ExtendedKeyUsageOID.SERVER_AUTH, found)
+        return self._issue(name, _name(hosts[0]), days, ExtendedKeyUsageOID.SERVER_AUTH, _hosts(hosts))
 
     def issue_client(self, name: str, days: int = DAYS) -> x509.Certificate:
         """For the client whose common name `name` is."""
-        if not name or "/" in name or "\0" in name or name in (CA, SERVER, ".", ".."):
-            raise UsageError(f"{name!r} cannot be a client's name here: it names its files")
-        return self._issue(name, _name(name), days, ExtendedKeyUsageOID.CLIENT_AUTH, [])
+        return self._issue(name, _client(name), days, ExtendedKeyUsageOID.CLIENT_AUTH, [])
 
     def revoke(self, certificates: Iterable[x509.Certificate], days: int = DAYS) -> Path:
         """Write the list of these as ca.crl, in place of the one that is there."""
@@ -145,8 +138,33 @@ class DevelopmentAuthority:
             raise UsageError(f"{self.path(name, 'key')} cannot be written: {error.strerror}") from None
 
 
+def check_names(hosts: Sequence[str], clients: Iterable[str]) -> None:
+    """Raises UsageError where there can be no certificate of one: to be known before there is an authority, whose files
+    would be in the way of a second try."""
+    _name(hosts[0])
+    _hosts(hosts)
+    for client in clients:
+        _client(client)
+
+
+def _hosts(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    found: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            found.append(_dns(host))
+    return found
+
+
+def _client(name: str) -> x509.Name:
+    if not name or "/" in name or "\0" in name or name in (CA, SERVER, ".", ".."):
+        raise UsageError(f"{name!r} cannot be a client's name here: it names its files")
+    return _name(name)
+
+
 def _name(common_name: str) -> x509.Name:
-    if not 0 < len(common_name) <= NAME_MAX:
+    if not 0 < len(common_name) <= NAME_MAX or not can_be_user(common_name):
         raise UsageError(f"{common_name!r} is no common name: 1 to {NAME_MAX} characters")
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 

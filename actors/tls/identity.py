@@ -7,15 +7,17 @@ user's: one common name, no more and no less (the first of several is what whoev
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lexicast.cluster.config.tables import TlsConfig
 from lexicast.cluster.errors import AuthenticationError
+from lexicast.cluster.security.authors import can_be_user
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-NAME_BYTES_MAX: Final = 1_024
+T = TypeVar("T")
 
 
 def certified_user(transport: asyncio.BaseTransport, config: TlsConfig) -> str:
@@ -26,17 +28,19 @@ def certified_user(transport: asyncio.BaseTransport, config: TlsConfig) -> str:
     if config.user_from == "no" or (shown := _shown(transport)) is None:
         return ""
     name = _common_name(shown.getpeercert()) if config.user_from == "cn" else _subject(shown.getpeercert(True))
-    if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
+    if not can_be_user(name):
         raise AuthenticationError("the client's certificate has no name that can be a user's")
     return name
 
 
 def issuer_and_number(transport: asyncio.BaseTransport) -> tuple[bytes, int] | None:
-    """Who has issued the client's certificate (DER), and its serial number; None where it has shown none."""
+    """Who has issued the client's certificate (DER), and its serial number; None where it has shown none.
+
+    Raises AuthenticationError: it cannot be read.
+    """
     if (shown := _shown(transport)) is None:
         return None
-    certificate = _loaded(shown.getpeercert(True))
-    return certificate.issuer.public_bytes(), certificate.serial_number
+    return _read(shown.getpeercert(True), lambda found: (found.issuer.public_bytes(), found.serial_number))
 
 
 def is_encrypted(transport: asyncio.BaseTransport) -> bool:
@@ -58,13 +62,15 @@ def _common_name(certificate: dict[str, Any]) -> str:
 
 
 def _subject(data: bytes) -> str:
-    return _loaded(data).subject.rfc4514_string()
+    return _read(data, lambda found: found.subject.rfc4514_string())
 
 
-def _loaded(data: bytes) -> x509.Certificate:
+def _read(data: bytes, ask: Callable[[x509.Certificate], T]) -> T:
+    """What is asked of a certificate. OpenSSL takes more than this parser does, which raises what it likes, and some of
+    it only when it is asked."""
     from cryptography import x509  # only where lists and whole subjects are looked at
 
     try:
-        return x509.load_der_x509_certificate(data)
-    except ValueError as error:
+        return ask(x509.load_der_x509_certificate(data))
+    except Exception as error:
         raise AuthenticationError(f"the client's certificate cannot be read: {error}") from None

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from lexicast.cluster.config.tables import TlsConfig
-from lexicast.cluster.errors import ConfigError
+from lexicast.cluster.errors import AuthenticationError, ConfigError
 
 from .certificates import TlsFiles, look, signature
 from .identity import issuer_and_number
@@ -87,9 +87,12 @@ class TlsMaterial:
 
     def is_revoked(self, transport: asyncio.BaseTransport) -> bool:
         """Whether the client of a connection has shown a certificate that is revoked by now. (OpenSSL asks in the
-        handshake, of who connects.)"""
+        handshake, of who connects.) One that cannot be read may be any of them."""
         revoked = frozenset[tuple[bytes, int]]() if self.looked is None else self.looked.revoked
-        return bool(revoked) and issuer_and_number(transport) in revoked
+        try:
+            return bool(revoked) and issuer_and_number(transport) in revoked
+        except AuthenticationError:
+            return True
 
     def status(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> dict[str, Any]:
         """{"until_s", "taken", "warnings"}: see `TlsFiles`; `taken` counts how often files were."""

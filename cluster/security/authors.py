@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from typing import Final
 
+from .passwords import USER_BYTES_MAX
+
 _OF_USER: Final = "\0"
 
 
 def author_of(client_id: str, user: str) -> str:
     """What stands in the column; `user` "": somebody who has not logged in."""
     return f"{client_id}{_OF_USER}{user}"
+
+
+def can_be_user(name: str) -> bool:
+    """Whether somebody of a certificate's or token's name can be a user: text without NUL, 1 to USER_BYTES_MAX bytes.
+    (Rules do not put a name with '+', '#' or '/' in it for %u, see `rules`.)"""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= USER_BYTES_MAX and _OF_USER not in name
 
 
 def names_user(author: str) -> bool:

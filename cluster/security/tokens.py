@@ -20,6 +20,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from ..errors import AuthenticationError, ConfigError
+from .authors import can_be_user
 
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -82,6 +83,8 @@ def read_token_keys(data: bytes) -> list[TokenKey]:
         keys = _of_set(text)
     elif _PEM_BEGIN in text:
         keys = [_of_pem(part) for part in _pem_parts(text)]
+    elif _is_known_to_all(data):
+        raise ConfigError("it holds public keys, but neither as PEM nor as a key set: a secret is nothing of the kind")
     elif len(text) >= SECRET_BYTES_MIN:
         keys = [_made(text, ("HS256", "HS384", "HS512"), "", text)]
     else:
@@ -93,6 +96,20 @@ def read_token_keys(data: bytes) -> list[TokenKey]:
     return keys
 
 
+def _is_known_to_all(data: bytes) -> bool:
+    """Whether it is a public key of another form, which as a secret would be nobody's: DER, OpenSSH's, a key set behind
+    a byte order mark, text of 16 bits a character."""
+    from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+    if b'"kty"' in data or b"-\0-\0-\0" in data or data.lstrip().startswith((b"ssh-", b"ecdsa-")):
+        return True
+    try:
+        load_der_public_key(data)
+    except Exception:  # whatever it says: it is none
+        return False
+    return True
+
+
 def _pem_parts(text: bytes) -> list[bytes]:
     parts = [_PEM_BEGIN + part for part in text.split(_PEM_BEGIN)[1:]]
     if any([_PEM_END not in part for part in parts]):
@@ -101,13 +118,14 @@ def _pem_parts(text: bytes) -> list[bytes]:
 
 
 def _of_pem(part: bytes) -> TokenKey:
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key  # only where there are tokens
+    from cryptography.exceptions import UnsupportedAlgorithm  # only where there are tokens
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     if b"PRIVATE KEY" in part.partition(b"\n")[0]:
         raise ConfigError("it holds a private key, with which tokens are made: give the public one")
     try:
         key = load_pem_public_key(part)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise ConfigError("a PEM key cannot be read") from None
     return _of_public(key, "", part)
 
@@ -127,9 +145,11 @@ def _of_public(key: Any, key_id: str, known_by: bytes) -> TokenKey:
 
 
 def _of_set(text: bytes) -> list[TokenKey]:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 
+    mistakes = (ValueError, LookupError, TypeError, AttributeError, RecursionError, PyJWTError, UnsupportedAlgorithm)
     try:
         rows = json.loads(text)["keys"]
         keys = []
@@ -142,7 +162,7 @@ def _of_set(text: bytes) -> list[TokenKey]:
             if row.get("kty") == "oct":
                 raise ConfigError("a key set has public keys; a secret stands in a file of its own")
             keys.append(_of_public(PyJWK.from_dict(row).key, str(row.get("kid", "")), known_by))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, PyJWTError) as error:
+    except mistakes as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError("it is no JSON Web Key Set whose keys can be read") from None
@@ -192,7 +212,7 @@ _SIGNATURE_ALONE: Final[Any] = {
 
 def _looked_at(claims: dict[str, Any], rules: TokenRules, now_s: float, fingerprint: str) -> TokenLogin:
     user, until = claims.get(rules.user), _time_of(claims, "exp")
-    if not isinstance(user, str) or not user or "\0" in user:
+    if not isinstance(user, str) or not can_be_user(user):
         raise AuthenticationError(f"a token without a user in {rules.user!r}")
     if until is None or until <= now_s:
         raise AuthenticationError("a token that has ended, or has no end")

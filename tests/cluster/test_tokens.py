@@ -79,6 +79,9 @@ def test_a_key_set_whose_keys_are_named() -> None:
         ({"nbf": NOW_S + 1}, "does not hold yet"),
         ({"sub": None}, "without a user"),
         ({"sub": ""}, "without a user"),
+        ({"sub": "a\0b"}, "without a user"),
+        ({"sub": "\ud800"}, "without a user"),
+        ({"sub": "x" * 1_025}, "without a user"),
         ({"aud": "elsewhere"}, "another audience"),
         ({"aud": ["elsewhere", "there"]}, "another audience"),
         ({"aud": None}, "another audience"),
@@ -130,6 +133,12 @@ def test_a_public_key_is_never_a_secret() -> None:
             read_token(signed + b"." + mac, KEYS, ALL, NOW_S)
 
 
+# A public key of a curve that the library does not know.
+SECP224K1 = b"""-----BEGIN PUBLIC KEY-----
+ME4wEAYHKoZIzj0CAQYFK4EEACADOgAE542Qnc0IQ13QjF8tHv6BKXc7q190BHXm
+6uCQGH4ZE+Ufm1uJwzYIc3oGe9OWH0DuPWxoBe1Ml7w=
+-----END PUBLIC KEY-----
+"""
 PRIVATE = RSA.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -146,6 +155,12 @@ PRIVATE = RSA.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         (b'{"keys": 7}', "no JSON Web Key Set"),
         (b'{"keys": [{"kty": "oct", "k": "AAAA"}]}', "a secret stands in a file of its own"),
         (b"{", "no JSON Web Key Set"),
+        # Everybody has these: they are no secrets, though long enough.
+        (RSA.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo), "neither as PEM nor"),
+        (RSA.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH), "neither as PEM nor"),
+        (b'\xef\xbb\xbf{"keys": [{"kty": "RSA", "n": "AAAA"}]}', "neither as PEM nor"),
+        (pem(EC).decode().encode("utf-16"), "neither as PEM nor"),
+        (SECP224K1, "cannot be read"),
     ],
 )
 def test_key_files_that_are_none(data: bytes, says: str) -> None:

@@ -7,18 +7,22 @@ import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from lexicast.actors.tls.certificates import check_before_start, look, with_whole_paths
-from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.actors.tls.development_certificates import DevelopmentAuthority, check_names
+from lexicast.actors.tls.identity import certified_user
 from lexicast.actors.tls.material import TlsMaterial, server_context
 from lexicast.cluster.config.tables import Config, TlsConfig
-from lexicast.cluster.errors import ConfigError, UsageError
+from lexicast.cluster.errors import AuthenticationError, ConfigError, UsageError
 
 from ...support.certificates import authority
 
 NOW = datetime.now(UTC)
+DER: Final = Encoding.DER
 
 
 @pytest.fixture
@@ -119,6 +123,53 @@ def test_a_bad_new_file_keeps_the_old_one_and_a_good_one_is_taken(made: Developm
     assert material.context is not before
     assert material.status()["warnings"] == []
     assert material.taken == 2
+
+
+def test_a_key_of_a_kind_that_is_not_known_changes_nothing(made: DevelopmentAuthority) -> None:
+    """A broker looks at files by itself: whatever a parser raises of them must not end it."""
+    material, names = TlsMaterial(knobs(made)), [str(made.path("server", kind)) for kind in ("key", "crt")]
+    assert material.reload()
+    before = material.context
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp224k1", "-nodes", "-subj", "/CN=x"]
+    command = ["openssl", "req", "-x509", *curve, "-keyout", names[0], "-out", names[1]]
+    subprocess.run(command, check=True, capture_output=True)
+    assert not material.follow()
+    assert material.context is before
+    assert "cannot be used" in material.problem
+
+
+class Shown:
+    """A transport whose client has shown a certificate, and its TLS object."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def get_extra_info(self, name: str) -> Shown | None:
+        return self if name == "ssl_object" else None
+
+    def getpeercert(self, binary: bool = False) -> Any:
+        return self._data if binary else {"subject": ()}
+
+
+def test_whose_certificate_cannot_be_read_may_be_anybody_who_is_revoked(made: DevelopmentAuthority) -> None:
+    lost, other = made.issue_client("lost"), made.issue_client("other")
+    list_ = made.revoke([lost])
+    shown: list[Any] = [Shown(data) for data in (lost.public_bytes(DER), other.public_bytes(DER), b"rubbish")]
+    material = TlsMaterial(asking(made, crl=str(list_)))
+    assert material.reload()
+    assert [material.is_revoked(each) for each in shown] == [True, False, True]
+    with pytest.raises(AuthenticationError, match="cannot be read"):
+        certified_user(shown[2], asking(made, user_from="subject"))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "clients"),
+    [(["h\u00f6st"], []), (["x" * 65], []), ([""], []), (["a"], ["a/b"]), (["a"], ["ca"]), (["a"], ["\udcff"])],
+)
+def test_names_of_which_there_can_be_no_certificate(hosts: list[str], clients: list[str]) -> None:
+    check_names(["a", "192.0.2.1", "::1"], ["sensor"])
+    with pytest.raises(UsageError):
+        check_names(hosts, clients)
 
 
 def test_a_renewal_in_two_steps_is_taken_when_it_is_done(made: DevelopmentAuthority) -> None:
