@@ -39,7 +39,7 @@ class BrokerEngine:
         self.groups = groups
         self.config = config
         self.clock = clock
-        self.rights = Rights()
+        self.rights = Rights(has_rules=config.security.acl_file != "")
         self.recoder = Recoder(payload_bytes_max=payload_bytes_max(config.mqtt.packet_bytes_max))
         self.aliases = AliasTable(LAST_BROKER_ALIAS)
         opted_out = [name.encode() for name in config.compression.optout]

@@ -94,7 +94,12 @@ class WillPublisher:
             task.cancel()
 
     async def publish_for_home(self, client_id: str, data: bytes, user: str) -> None:
-        """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError."""
+        """A session's home has a will that is due. Raises UnavailableError when it is not taken, PeerError.
+
+        A broker that starts is asked as soon as it is linked, which is before it has the rules.
+        """
+        if not self._rights.is_known:
+            raise UnavailableError("the rules are not known here yet")
         will = will_of(data)
         if will is not None and not await self.publish(client_id, will, user):
             raise UnavailableError(f"the will of {client_id!r} was not taken")

@@ -31,12 +31,15 @@ ANSWERS_MAX: Final = 100_000
 
 class Rights:
     """See the module's docstring. `restricted`: whether there are rules at all; without them everybody may everything.
-    `number` grows with each change; `version`: the rules' own, as the coordination server counts."""
+    `number` grows with each change; `version`: the rules' own, as the coordination server counts; `is_known`: whether
+    they have come, before which nobody may anything where there are to be rules."""
 
-    def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, time_s: Callable[[], float] = time.monotonic, has_rules: bool = False) -> None:
+        """`has_rules`: there are to be rules."""
         self._time_s = time_s
         self._audit = AuditTrail()
-        self.restricted = False
+        self.restricted = has_rules
+        self.is_known = not has_rules
         self.number = 0
         self.version = 0
         self.refused: Counter[str] = Counter()
@@ -52,6 +55,7 @@ class Rights:
     def take(self, rules: Collection[AclRule] | None, version: int) -> None:
         """`update` with what has been read elsewhere: a file of 5,000 rules takes 12 ms."""
         self._rules, self.restricted, self.version = AccessRules(rules or ()), rules is not None, version
+        self.is_known = True
         self._answers.clear()
         self.number += 1
         for tell in self.told:

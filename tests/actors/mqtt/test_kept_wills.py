@@ -12,7 +12,9 @@ from lexicast.actors.broker.coordinators import Coordinators
 from lexicast.actors.broker.security.rights import Rights
 from lexicast.actors.mqtt import wills as wills_module
 from lexicast.actors.mqtt.codec.packets import Will
+from lexicast.actors.mqtt.session_state import will_bytes
 from lexicast.actors.mqtt.wills import WillPublisher
+from lexicast.cluster.errors import UnavailableError
 
 WILL = Will(b"w", b"gone", 1)
 
@@ -56,3 +58,18 @@ async def test_not_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0)
     assert disk.asked == 5
     publisher.close()
+
+
+async def test_a_broker_that_has_no_rules_yet_publishes_no_wills_for_homes() -> None:
+    """It is linked, and asked, before it has them: what its user may not publish any more would be published."""
+    disk, rights = FullDisk(0), Rights(has_rules=True)
+    publisher = WillPublisher(cast(Coordinators, disk), rights)
+    data = will_bytes(WILL)
+    with pytest.raises(UnavailableError, match="not known"):
+        await publisher.publish_for_home("client", data, "ada")
+    rights.update("user ada\ntopic write other", 1)
+    await publisher.publish_for_home("client", data, "ada")
+    assert disk.asked == 0
+    rights.update("user ada\ntopic write w", 2)
+    await publisher.publish_for_home("client", data, "ada")
+    assert disk.asked == 1
