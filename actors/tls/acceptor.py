@@ -16,9 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from lexicast.cluster.security.back_off import party
+
 from .decrypted_reads import BUFFER_BYTES, DecryptedReads
 from .failures import MADE_WAY, failure_of
-from .handshake_line import HandshakeLine, party
+from .handshake_line import HandshakeLine
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ seconds a place, and never keeps them out; a slow link (some round trips) is not
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
@@ -25,21 +24,9 @@ HURRY_S: Final = 2.0
 K = TypeVar("K", bound=Hashable)
 
 
-def party(address: str) -> str:
-    """Whose address it is: of IPv6 the network of 64 bits, of which one customer has all."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
-
-
 class HandshakeLine(Generic[K]):
-    """See the module's docstring. Keys name sockets, `address` is a `party`; times are seconds of a monotonic clock."""
+    """See the module's docstring. Keys name sockets, `address` is a `back_off.party`; times are seconds of a monotonic
+    clock."""
 
     def __init__(self, most: int, most_each: int) -> None:
         self._most = most

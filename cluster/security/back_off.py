@@ -12,6 +12,7 @@ subscriber has for itself (RFC 6177).
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 from typing import Final, TypeAlias
 
@@ -40,20 +41,20 @@ class BackOff:
 
     def wait_s(self, address: str, user: str, now_s: float) -> float:
         """How long it has to wait; 0: it may try."""
-        network = _network(address)
+        network = party(address)
         until_s = max([self._known(key, now_s)[2] for key in ((network, user), (network, ""))])
         return max(0.0, until_s - now_s)
 
     def failed(self, address: str, user: str, now_s: float) -> None:
         """A name and a password that do not go together."""
-        network = _network(address)
+        network = party(address)
         if user:
             self._count((network, user), now_s, PAIR_FREE, PAIR_FIRST_S, PAIR_MOST_S)
         self._count((network, ""), now_s, ADDRESS_FREE, ADDRESS_FIRST_S, ADDRESS_MOST_S)
 
     def succeeded(self, address: str, user: str) -> None:
         """They do."""
-        self._failures.pop((_network(address), user), None)
+        self._failures.pop((party(address), user), None)
 
     def _known(self, key: _Key, now_s: float) -> tuple[int, float, float]:
         known = self._failures.get(key)
@@ -71,17 +72,14 @@ class BackOff:
             self._failures.popitem(last=False)
 
 
-def _network(address: str) -> str:
-    """What counts of an address as it is written by the system: of IPv6 the first 64 bits."""
-    if ":" not in address:
+def party(address: str) -> str:
+    """Whose address it is: of IPv6 the network of 64 bits, of which one customer has all."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
         return address
-    if address.startswith("::ffff:") and "." in address:
-        return address.removeprefix("::ffff:")
-    return ":".join(_expanded(address.partition("%")[0])[:4])
-
-
-def _expanded(address: str) -> list[str]:
-    head, gap, tail = address.partition("::")
-    before = [part for part in head.split(":") if part]
-    after = [part for part in tail.split(":") if part]
-    return [*before, *(["0"] * (8 - len(before) - len(after)) if gap else []), *after]
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -10,6 +10,7 @@ from lexicast.cluster.security.back_off import (
     PAIR_FREE,
     PAIR_MOST_S,
     BackOff,
+    party,
 )
 
 HERE, THERE = "192.0.2.7", "192.0.2.8"
@@ -67,6 +68,12 @@ def test_a_network_of_ipv6_is_one_address() -> None:
     guess(back_off, ADDRESS_FREE + 1, address="::ffff:192.0.2.9", user="")
     assert back_off.wait_s("192.0.2.9", "x", 0.0) > 0
     assert back_off.wait_s("::1", "x", 0.0) == 0
+
+
+def test_whose_address_it_is() -> None:
+    assert party("2001:db8:1:2:3::4") == party("2001:db8:1:2::9") == "2001:db8:1:2::/64"
+    assert party("::ffff:192.0.2.1") == party("192.0.2.1") == "192.0.2.1"
+    assert party("fe80::1%eth0") == "fe80::/64"
 
 
 def test_it_is_bounded() -> None:

@@ -1,7 +1,8 @@
 """Slow hashes, off the event loop: a few threads, a bounded number that wait for them.
 
 The threads are nicer than the loop, so that thousands who log in at once hold nobody up. Who has left meanwhile is not
-verified. No address has more than its share of the places, so that one of them cannot keep all others out.
+verified. No address (of IPv6: network, `party`) has more than its share of the places, so that one of them cannot keep
+all others out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from lexicast.cluster.errors import LimitError
+from lexicast.cluster.security.back_off import party
 from lexicast.cluster.security.passwords import PasswordHash
 
 NICENESS: Final = 10
@@ -38,7 +40,7 @@ class Hashing:
     ) -> asyncio.Future[bool]:
         """Whether it is the password; False as well where it is not wanted any more. Raises LimitError: all places are
         taken."""
-        most = max(1, self._waiting_max // SHARE)
+        address, most = party(address), max(1, self._waiting_max // SHARE)
         if self.waiting >= self._waiting_max or self._of_address[address] >= most:
             raise LimitError("too many passwords wait to be verified")
         if self._pool is None:

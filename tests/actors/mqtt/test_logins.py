@@ -189,10 +189,13 @@ async def test_places_are_bounded_in_sum_and_for_each_address() -> None:
             return release.wait(10)
 
     of = Waits(SHA512, b"", b"")
-    waiting = [hashing.verify(of, b"", "a", lambda: True) for _ in range(4)]
+    waiting = [hashing.verify(of, b"", f"2001:db8::{at}", lambda: True) for at in range(4)]
+    with pytest.raises(LimitError):
+        hashing.verify(of, b"", "2001:db8::9", lambda: True)
+    waiting += [hashing.verify(of, b"", "a", lambda: True) for _ in range(4)]
     with pytest.raises(LimitError):
         hashing.verify(of, b"", "a", lambda: True)
-    for address in ("b", "c", "d"):
+    for address in ("b", "c"):
         waiting += [hashing.verify(of, b"", address, lambda: True) for _ in range(4)]
     with pytest.raises(LimitError):
         hashing.verify(of, b"", "e", lambda: True)

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexicast.actors.tls.handshake_line import HURRY_S, WAITING_EACH_MAX, HandshakeLine, party
+from lexicast.actors.tls.handshake_line import HURRY_S, WAITING_EACH_MAX, HandshakeLine
 
 A, B, C = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
@@ -110,9 +110,3 @@ def test_bounds_hold_and_everybody_has_a_turn(seed: int, most: int, most_each: i
             done.add(each)
     assert line.waiting == 0
     assert done | set(under_way) == set(addresses)
-
-
-def test_whose_address_it_is() -> None:
-    assert party("2001:db8:1:2:3::4") == party("2001:db8:1:2::9") == "2001:db8:1:2::/64"
-    assert party("::ffff:192.0.2.1") == party("192.0.2.1") == "192.0.2.1"
-    assert party("fe80::1%eth0") == "fe80::/64"
