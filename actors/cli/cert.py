@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,6 +11,7 @@ import typer
 from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
 
 from ..client.address import resolver
+from ..client.known_brokers import Endpoint
 from ..status.over_link import ask_broker
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 from .parameters import QuickCommand, QuickGroup
@@ -56,12 +58,13 @@ def make(
 
         lexicast cert make /etc/lexicast/tls --host broker.example --host 192.0.2.10 --client sensor-17
     """
-    from ..tls.development_certificates import CA, DevelopmentAuthority  # loads OpenSSL: only here
+    from ..tls.development_certificates import CA, DevelopmentAuthority, check_names  # loads OpenSSL: only here
 
     authority = DevelopmentAuthority(folder.absolute())
     exists, hosts = authority.path(CA, "crt").exists(), host or list(HOSTS)
     if exists and (host or not client):
         raise UsageError(f"{authority.path(CA, 'crt')} exists already: nothing is overwritten (--client adds to it)")
+    check_names(hosts, client or [])
     if exists:
         authority.open()
     else:
@@ -87,20 +90,25 @@ def reload(data_dir: DataDirOption = None, address: AddressOption = None) -> Non
     found = find_cluster(address, data_dir)
 
     async def work() -> None:
-        failed = []
-        endpoints = await resolver(found.get("address"), found.get("data_dir"), None)()
-        for endpoint in endpoints:
-            try:
-                said = await ask_broker(endpoint, "tls_reload")
-            except (LexicastError, OSError) as error:
-                said = one_line(error)
-            if said:
-                failed.append(f"{endpoint.name}: {said}")
-        if failed or not endpoints:
-            raise UnavailableError("; ".join(failed) or "no broker is known")
-        typer.echo(f"taken by {len(endpoints)} broker{'s' * (len(endpoints) != 1)}")
+        typer.echo(await take_certificates(await resolver(found.get("address"), found.get("data_dir"), None)()))
 
     run_async(work())
+
+
+async def take_certificates(endpoints: Sequence[Endpoint]) -> str:
+    """Have each broker take the files of [tls] as they are now; how many did, in words. Raises UnavailableError, which
+    says of each other one why not."""
+    failed = []
+    for endpoint in endpoints:
+        try:
+            said = await ask_broker(endpoint, "tls_reload")
+        except (LexicastError, OSError) as error:
+            said = one_line(error)
+        if said:
+            failed.append(f"{endpoint.name}: {said}")
+    if failed or not endpoints:
+        raise UnavailableError("; ".join(failed) or "no broker is known")
+    return f"taken by {len(endpoints)} broker{'s' * (len(endpoints) != 1)}"
 
 
 def _what_next(folder: Path, host: str, clients: list[str] | None) -> str:

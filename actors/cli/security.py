@@ -14,6 +14,7 @@ from lexicast.cluster.errors import ConfigError, UnavailableError, UsageError
 from ..client.address import own_ray_address, resolver
 from ..launch.security_files import UnreadableError, read_security
 from ..status.over_link import ask_any_broker
+from .cert import take_certificates
 from .common import AddressOption, DataDirOption, find_cluster, one_line, reported, run_async
 from .mosquitto_import import import_mosquitto
 from .parameters import QuickCommand, QuickGroup
@@ -42,11 +43,12 @@ security.command("import", cls=QuickCommand)(import_mosquitto)
 @security.command(cls=QuickCommand)
 @reported
 def reload(data_dir: DataDirOption = None, address: AddressOption = None) -> None:
-    """Read the password and acl file anew, and have all brokers go by them; returns when they do.
+    """Read the files of [security] anew, and have all brokers go by them; returns when they do. Where there is a port
+    for TLS, brokers then take the files of [tls] too, as by `lexicast cert reload`.
 
     Run it on the machine of `lexicast up`, where the files are. Whoever is logged in and is no user any more, or has
-    another password, is disconnected. Where something is wrong with a file, the line is told, nothing changes, and
-    `lexicast status` warns of it.
+    another password, or a token whose key is gone, is disconnected. Where something is wrong with a file of [security],
+    the line is told, nothing changes, and `lexicast status` warns of it.
 
         lexicast user remove ada && lexicast security reload
     """
@@ -63,10 +65,19 @@ async def _reload(found: dict[str, Any]) -> None:
     except UnavailableError:
         # Brokers that start and wait for these very files answer nobody.
         told = await asyncio.to_thread(_over_ray, str(found.get("address") or own_ray_address(found["data_dir"])))
+        _tell(told[1])
     else:
-        told = await _given(ask, now["coordination"])
-        await _followed(ask, told[0])
-    for line in told[1] or ["nothing has changed"]:
+        has_tls = any([broker.get("mqtt", {}).get("tls") for broker in now["brokers"].values()])
+        if not (has_tls and now["coordination"].get("security", {}).get("paths") == {}):
+            told = await _given(ask, now["coordination"])
+            await _followed(ask, told[0])
+            _tell(told[1])
+        if has_tls:
+            typer.echo(f"the files of [tls]: {await take_certificates(endpoints)}")
+
+
+def _tell(changed: list[str]) -> None:
+    for line in changed or ["nothing has changed"]:
         typer.echo(line)
 
 
@@ -77,8 +88,8 @@ async def _given(ask: Ask, said: dict[str, Any]) -> tuple[int, list[str]]:
     paths = said["security"]["paths"]
     if not paths:
         raise UsageError(
-            "this cluster was started without files of security: set security.password_file or security.acl_file, "
-            "and start it again"
+            "this cluster was started without files of security: set security.password_file, security.acl_file or "
+            "security.jwt_key_file, and start it again"
         )
     try:
         read = await asyncio.to_thread(read_security, paths)
@@ -94,16 +105,18 @@ async def _given(ask: Ask, said: dict[str, Any]) -> tuple[int, list[str]]:
 
 
 async def _followed(ask: Ask, version: int) -> None:
-    """Returns when all brokers that answer go by this version. Raises UnavailableError."""
+    """Returns when all brokers that answer go by this version; who does not is told. Raises UnavailableError."""
     until = asyncio.get_running_loop().time() + FOLLOWED_S
     while True:
         brokers = (await ask("cluster"))["brokers"]
         behind = [n for n, b in brokers.items() if "error" not in b and b["security"]["version"] < version]
         if not behind:
-            return
+            break
         if asyncio.get_running_loop().time() > until:
             raise UnavailableError(f"{', '.join(behind)} go by the files of before still: see `lexicast status`")
         await asyncio.sleep(LOOK_S)
+    if silent := [name for name, broker in brokers.items() if "error" in broker]:
+        typer.echo(f"lexicast: {', '.join(silent)} gave no answer: see `lexicast status`", err=True)
 
 
 def _over_ray(address: str) -> tuple[int, list[str]]:

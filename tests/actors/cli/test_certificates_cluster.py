@@ -99,6 +99,9 @@ def test_new_certificates_are_taken_when_asked(cluster: tuple[Path, dict[str, An
     (warning,) = status(home)["warnings"]
     assert re.match(r"broker-0: tls.certificate expires on .*, in 4 days: renew it", warning)
     assert old != certificate.read_bytes()
+    done = run("security", "reload", "--data-dir", home / "data")
+    assert (done.stdout, done.stderr) == ("the files of [tls]: taken by 1 broker\n", "")
+    assert status(home)["brokers"]["broker-0"]["mqtt"]["tls"]["taken"] == 3
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
