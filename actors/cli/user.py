@@ -6,10 +6,11 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -81,12 +82,7 @@ def add(
 
         pass show mqtt/ada | lexicast user add ada
     """
-    path = _path(file, config, settings)
-    with _edited(path, create=True) as data:
-        if name in read_passwords(bytes(data)):
-            raise UsageError(f"{name!r} is a user already: `lexicast user passwd` gives another password")
-        data[:], secret = _with_password(bytes(data), name, generate, hashed)
-    _tell(secret)
+    _give_password(_path(file, config, settings), name, generate, hashed, is_new=True)
 
 
 @user.command(cls=QuickCommand)
@@ -101,12 +97,7 @@ def passwd(
 ) -> None:
     """Give a user another password, asked for as by `add`. Whoever is logged in with the old one is disconnected by the
     next `lexicast security reload`."""
-    path = _path(file, config, settings)
-    with _edited(path) as data:
-        if name not in read_passwords(bytes(data)):
-            raise UsageError(f"there is no user {name!r} in {path}: `lexicast user add`")
-        data[:], secret = _with_password(bytes(data), name, generate, hashed)
-    _tell(secret)
+    _give_password(_path(file, config, settings), name, generate, hashed, is_new=False)
 
 
 @user.command(cls=QuickCommand)
@@ -199,10 +190,20 @@ def _edited(path: Path, create: bool = False) -> Iterator[bytearray]:
         data = bytearray(before)
         yield data
         _parsed(path, bytes(data))
+        was = path.stat()
         try:
             write_whole(path, bytes(data))
+            _belongs_as(path, was)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _belongs_as(path: Path, was: os.stat_result) -> None:
+    """Who could read the file (the cluster's user, Mosquitto's group) still can. Where it is not ours to give away it
+    is ours alone. Raises OSError."""
+    with suppress(PermissionError):
+        os.chown(path, was.st_uid, was.st_gid)
+        path.chmod(stat.S_IMODE(was.st_mode))
 
 
 @contextmanager
@@ -225,6 +226,20 @@ def _locked(path: Path, flags: int) -> Iterator[None]:
 # -- the password
 
 
+def _give_password(path: Path, name: str, generate: bool, kind: str, is_new: bool) -> None:
+    """Write a user, `is_new` or one that is there, with a password; one that is made here is printed."""
+    with _edited(path, create=is_new) as data:
+        if (name in read_passwords(bytes(data))) == is_new:
+            raise UsageError(
+                f"{name!r} is a user already: `lexicast user passwd` gives another password"
+                if is_new
+                else f"there is no user {name!r} in {path}: `lexicast user add`"
+            )
+        data[:], secret = _with_password(bytes(data), name, generate, kind)
+    if secret:
+        typer.echo(secret)
+
+
 def _with_password(data: bytes, name: str, generate: bool, kind: str) -> tuple[bytes, str]:
     """The file with a password, and that where it was made here."""
     if kind not in KINDS:
@@ -236,16 +251,11 @@ def _with_password(data: bytes, name: str, generate: bool, kind: str) -> tuple[b
     return with_user(data, name, made.text()), secret
 
 
-def _tell(secret: str) -> None:
-    if secret:
-        typer.echo(secret)
-
-
 def _asked(name: str, confirm: bool) -> bytes:
     """A password from the terminal, else the first line of the standard input. Raises UsageError for an empty one."""
     if sys.stdin.isatty():
         said: Any = typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=confirm)
-        password = str(said).encode()
+        password = str(said).encode(errors="surrogateescape")  # as it was typed
     else:
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
     if not password:

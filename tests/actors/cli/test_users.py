@@ -108,6 +108,13 @@ def test_a_file_that_is_not_there_is_made_by_add_alone(file: Path) -> None:
     assert file.exists()
 
 
+def test_who_could_read_the_file_still_can(file: Path) -> None:
+    ok(file, "add", "ada", "--generate")
+    file.chmod(0o640)
+    ok(file, "passwd", "ada", "--generate")
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(file)
