@@ -10,8 +10,8 @@ import typer
 
 from lexicast.cluster.config.tables import load_config
 from lexicast.cluster.errors import ConfigError, TopicError, UsageError
-from lexicast.cluster.security.acl_file import ACL_BYTES_MAX, READ, AclRule
-from lexicast.cluster.security.files import rules_text
+from lexicast.cluster.security.acl_file import READ, AclRule
+from lexicast.cluster.security.files import FILE_BYTES_MAX, rules_text
 from lexicast.cluster.security.rules import ACTIONS, AccessRules
 from lexicast.cluster.topics.names import check_filter, check_topic, is_wildcard
 
@@ -62,7 +62,8 @@ def check(
     if action not in ACTIONS:
         raise UsageError(f"{action!r}: ask for {', '.join(ACTIONS)}")
     name = topic.encode(errors="surrogateescape")
-    rules = AccessRules.of_text(_text(_path(file, config, settings)))
+    _check_names(user, client_id)
+    rules = _rules(file, config, settings)
     who = f"user {user!r}" if user else "who has not logged in"
     verb = {"read": "read", "write": "publish to", "history": "read the past of"}[action]
     if is_wildcard(name):
@@ -97,7 +98,8 @@ def show(
 
     lexicast acl show ada
     """
-    rules = AccessRules.of_text(_text(_path(file, config, settings)))
+    _check_names(user or "")
+    rules = _rules(file, config, settings)
     for line in _everybody(rules) if user is None else _of(rules, user):
         typer.echo(line)
 
@@ -122,21 +124,25 @@ def _everybody(rules: AccessRules) -> Iterator[str]:
         yield f"{repr(name) if name else 'who has not logged in'}: {own:,}"
 
 
-def _path(file: Path | None, config: Path | None, settings: list[str] | None) -> Path:
-    """Raises ConfigError where none is named."""
+def _rules(file: Path | None, config: Path | None, settings: list[str] | None) -> AccessRules:
+    """Those of the file. Raises ConfigError: none is named, or what is wrong with it."""
     named = file or load_config(config, overrides=overrides(None, settings)).security.acl_file
     if not named:
         raise ConfigError("no acl file is named: give --file, or security.acl_file in the configuration")
-    return Path(named)
-
-
-def _text(path: Path) -> str:
-    """Raises ConfigError."""
+    path = Path(named).expanduser()
     try:
         with path.open("rb") as opened:
-            data = opened.read(4 * ACL_BYTES_MAX + 1)
-        return rules_text(data)
+            return AccessRules.of_text(rules_text(opened.read(FILE_BYTES_MAX + 1)))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_names(*names: str) -> None:
+    """Raises UsageError: a name that is no text is nobody's."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{name!r} is not UTF-8, as all names in MQTT are") from None

@@ -26,8 +26,8 @@ DENY: Final = 4
 NOHISTORY: Final = 8
 WORDS: Final = {"read": READ, "write": WRITE, "readwrite": READ | WRITE, "deny": DENY, "nohistory": NOHISTORY}
 
-# Of a file: 64 bytes a rule make a quarter of a million. It is read and kept by every broker.
-ACL_BYTES_MAX: Final = 16 * 1024 * 1024
+# Of a file: 64 bytes a rule make 130,000. It is read and kept by every broker.
+ACL_BYTES_MAX: Final = 8 * 1024 * 1024
 
 _BLANKS: Final = " \t\r\v\f"
 _KINDS: Final = ("topic", "pattern")

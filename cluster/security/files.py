@@ -97,6 +97,8 @@ def _token_keys(data: bytes) -> list[TokenKey]:
 
 def rules_text(data: bytes) -> str:
     """The acl file as text. Raises ConfigError."""
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"it has {len(data):,} bytes: at most {FILE_BYTES_MAX:,} are taken")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

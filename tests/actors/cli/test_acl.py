@@ -8,6 +8,7 @@ import pytest
 
 from lexicast.actors.cli.common import run_app
 from lexicast.actors.cli.main import command_line
+from lexicast.cluster.security.files import FILE_BYTES_MAX
 
 RULES = """topic read public/#
 user ada
@@ -58,6 +59,8 @@ def test_check_answers_in_words_and_by_its_exit_code(
         (["ada", "delete", "a"], "ask for read, write, history"),
         (["ada", "write", "a/#"], "is a filter"),
         (["ada", "read", "a/#/b"], "may only be the last one"),
+        (["\udcff", "read", "a"], "is not UTF-8"),
+        (["ada", "read", "a", "--client-id", "\udcff"], "is not UTF-8"),
     ],
 )
 def test_wrong_questions_are_wrong_usage(
@@ -87,7 +90,11 @@ def test_show_prints_the_rules_that_apply_denials_first(file: Path, capsys: pyte
 def test_a_broken_file_is_told_with_its_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("topic read a\ntopics read b\n")
     assert run(file, "show") == 2
-    assert "line 2: 'topics' begins no rule" in capsys.readouterr().err
+    assert f"{file}: line 2: 'topics' begins no rule" in capsys.readouterr().err
+    with file.open("wb") as opened:
+        opened.truncate(FILE_BYTES_MAX + 1)
+    assert run(file, "show") == 2
+    assert f"{file}: it has {FILE_BYTES_MAX + 1:,} bytes" in capsys.readouterr().err
     file.unlink()
     assert run(file, "show") == 2
     assert "No such file" in capsys.readouterr().err
