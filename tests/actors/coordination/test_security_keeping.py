@@ -143,3 +143,14 @@ async def test_files_that_were_not_taken_are_told_of_until_better_ones_are(tmp_p
         assert ROW not in str(told)
         await give(one, USERS, None)
         assert one.status()["security"]["refused"] is None
+
+
+async def test_what_would_not_be_taken_any_more_can_be_mended(tmp_path: Path) -> None:
+    """An earlier version may have taken what this one refuses."""
+    with server(tmp_path) as first:
+        first._keep_security(SecurityFiles(5, b"rubbish\n", RULES))
+    with server(tmp_path) as second:
+        version, told = await give(second, USERS, RULES)
+        assert version > 5
+        assert told == ["users: 1 added", "rules: 1, where there were 0"]
+        assert second.security_files.passwords == USERS
