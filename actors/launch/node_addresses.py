@@ -16,6 +16,7 @@ from typing import Final
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
 
+from ..mqtt.admission import is_loopback
 from ..ray.token import DISABLED, MODE_VARIABLE
 
 
@@ -131,10 +132,3 @@ def is_any(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_unspecified
     return host == ""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is reached from its own machine alone."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

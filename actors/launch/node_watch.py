@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError
 
+from ..mqtt.admission import is_loopback
 from .cluster_actors import ClusterActors
-from .node_addresses import is_loopback
 from .ray_connection import ConnectedRay
 from .ray_nodes import RayNodes, nodes_now
 

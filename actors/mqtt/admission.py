@@ -54,14 +54,15 @@ def is_open_to_strangers(config: Config) -> bool:
     hosts = [config.mqtt.host or config.node.host]
     if config.mqtt.tls_port and config.tls.client_certificates != "required":
         hosts.append(config.mqtt.tls_host or hosts[0])
-    return not all([host == "localhost" or _is_loopback(host) for host in hosts])
+    return not all([is_loopback(host) for host in hosts])
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether `host` is reached from its own machine alone."""
     try:
         return _address(host).is_loopback
     except ValueError:  # a name, which may be anybody's
-        return False
+        return host == "localhost"
 
 
 @lru_cache(ADDRESSES_REMEMBERED)
