@@ -7,6 +7,7 @@ logs. Everything else is told, line by line.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -97,8 +98,7 @@ class CarriedConfiguration:
 
 def _toml(value: Any) -> str:
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False)  # a basic string's escapes, control characters too
     return str(value)
 
 
@@ -128,7 +128,7 @@ class _Reading:
         elif word in ("password_file", "acl_file"):
             self.security[word] = value
         elif word == "allow_anonymous":
-            self.mqtt["allow_anonymous"] = "always" if value == "true" else "never"
+            self._take_anonymous(number, value == "true")
         elif word in _OF_LISTENER:
             at.tls[_OF_LISTENER[word]] = value
         elif word in ("require_certificate", "use_identity_as_username", "use_subject_as_username"):
@@ -137,6 +137,13 @@ class _Reading:
             self.mqtt[_LIMITS[word]] = int(value)
         elif not (word == "protocol" and value == "mqtt") and not word.startswith(_NEEDLESS):
             self.left.append(NotCarried(number, f"{word} {value}".strip()[:100], _WHY.get(word, "nothing is like it")))
+
+    def _take_anonymous(self, number: int, allowed: bool) -> None:
+        """It holds for all listeners here, so the strictest counts."""
+        if allowed and self.mqtt.get("allow_anonymous") == "never":
+            self.left.append(NotCarried(number, "allow_anonymous true", "it is false elsewhere, and is one for all"))
+        else:
+            self.mqtt["allow_anonymous"] = "always" if allowed else "never"
 
     def carried(self) -> CarriedConfiguration:
         """What follows."""
@@ -161,6 +168,8 @@ class _Reading:
                     tls = {key: value for key, value in tls.items() if key not in ("client_ca", "crl")}
         if "tls_port" in ports and "port" not in ports:
             ports["host"] = "127.0.0.1"  # there is one without TLS always: for this machine alone then
+        if (self.listeners or self.named_default) and not ("password_file" in self.security or "user_from" in tls):
+            self.mqtt.setdefault("allow_anonymous", "never")  # "auto" would let in who is on this machine
         return CarriedConfiguration(
             {"mqtt": {**ports, **self.mqtt}, "tls": tls, "security": self.security}, sorted(self.left)
         )

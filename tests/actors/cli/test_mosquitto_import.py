@@ -73,11 +73,22 @@ def test_what_can_be_is_carried_over_and_the_rest_is_told(tmp_path: Path, capsys
     ("text", "mqtt"),
     [
         ("", {"port": 1883}),
-        ("port 1999\nbind_address 10.0.0.1", {"port": 1999, "host": "10.0.0.1"}),
-        ("listener 1883", {"port": 1883, "host": "0.0.0.0"}),
+        # Where a listener is named and nobody can log in Mosquitto lets nobody in, of this machine neither.
+        ("port 1999\nbind_address 10.0.0.1", {"port": 1999, "host": "10.0.0.1", "allow_anonymous": "never"}),
+        ("listener 1883", {"port": 1883, "host": "0.0.0.0", "allow_anonymous": "never"}),
+        ("listener 1883\npassword_file p", {"port": 1883, "host": "0.0.0.0"}),
+        # Each listener's own is one for all here: the strictest.
+        (
+            "listener 1883\nallow_anonymous false\nlistener 1884\nallow_anonymous true",
+            {"port": 1883, "host": "0.0.0.0", "allow_anonymous": "never"},
+        ),
+        (
+            "listener 1884\nallow_anonymous true\nlistener 1883\nallow_anonymous false",
+            {"port": 1884, "host": "0.0.0.0", "allow_anonymous": "never"},
+        ),
         (
             "listener 8883 ::\ncertfile a\nkeyfile b\ncafile c",
-            {"tls_port": 8883, "tls_host": "::", "host": "127.0.0.1"},
+            {"tls_port": 8883, "tls_host": "::", "host": "127.0.0.1", "allow_anonymous": "never"},
         ),
     ],
 )
@@ -97,3 +108,11 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     file.write_bytes(text.encode(errors="surrogateescape"))
     assert run(file) == 2
     assert why in capsys.readouterr().err
+
+
+def test_whatever_a_path_holds_is_toml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mosquitto.conf"
+    path = '/etc/\x01"\\\u00e9'
+    file.write_text(f"password_file {path}")
+    assert run(file) == 0
+    assert tomllib.loads(capsys.readouterr().out)["security"] == {"password_file": path}
