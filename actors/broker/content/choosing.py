@@ -129,9 +129,9 @@ class BlockChoice:
             records.append(record)
             numbers.append(number)
         block = self._picker.pick(records, tuple(topics), numbers)
-        raw = self.payloads
-        known = None if self.view.is_much else [raw[record] for record in records]
-        return Chosen(BlockView(block, self.view.now_us, known), tuple(grants))
+        payloads = self.payloads
+        raw = None if self.view.is_much else [payloads[record] for record in records]
+        return Chosen(BlockView(block, self.view.now_us, raw), tuple(grants))
 
 
 @lru_cache(maxsize=JOINED_KEPT)

@@ -16,6 +16,7 @@ from lexicast.actors.broker.catching_up.delivery import Deliveries
 from lexicast.actors.broker.catching_up.page_records import READERS_MAX
 from lexicast.actors.broker.catching_up.pages import Page
 from lexicast.actors.broker.content.predicate_table import PredicateTable
+from lexicast.actors.broker.dictionaries.payload_opening import asked_of
 from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from lexicast.actors.broker.subscriber import Subscriber
 from lexicast.actors.loop import turns
@@ -174,7 +175,7 @@ async def test_what_could_not_be_read_is_read_again_later(monkeypatch: pytest.Mo
     made = zlib.compressobj(wbits=-15)
     deflated = made.compress(b'{"n": 1}') + made.flush()
     page = page_of([deflated], DEFLATE)
-    readable, asked_of = False, page_records.asked_of
+    readable = False
     monkeypatch.setattr(
         page_records, "asked_of", lambda *given: asked_of(*given) if readable else [None] * len(given[3])
     )
