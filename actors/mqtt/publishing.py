@@ -26,7 +26,7 @@ from lexicast.cluster.properties import carried
 from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
 from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.link_history import HistoryReader
-from lexicast.compression.opening import Room
+from lexicast.compression.opening import NoRoomError, Room
 from lexicast.compression.streams.batches import BATCH_TAG, take_apart
 from lexicast.compression.wire import ALIAS_TOPIC, HISTORY_TAG, LOST_TOPIC, Bindings
 
@@ -178,7 +178,10 @@ class Publishing:
                 self.publish(replace(run, payloads=[payload]), 0, is_batch=False)
                 continue
             try:
-                messages = take_apart(payload, recoder, aliases, lambda tagged: unfold([tagged])[0])
+                room = self._room_of_read()
+                messages = take_apart(payload, recoder, aliases, lambda tagged: unfold([tagged])[0], room)
+            except NoRoomError as error:
+                raise MqttProtocolError(QUOTA_EXCEEDED, "$sdc", str(error)) from None
             except DictionaryError as error:
                 raise MqttProtocolError(PAYLOAD_FORMAT_INVALID, "$sdc", str(error)) from None
             mean_bytes = -(-len(payload) // len(messages))

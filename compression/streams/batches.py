@@ -29,6 +29,7 @@ from ..fields.codec import FieldsCodec
 from .frames import fields_codec
 
 if TYPE_CHECKING:
+    from ..opening import Room
     from ..wire import Bindings, Recoder
 
 BATCH_TAG: Final = 254
@@ -128,20 +129,31 @@ def from_stream(frames: Sequence[Batched], codec: FieldsCodec, bytes_max: int) -
     return messages
 
 
-def take_apart(payload: bytes, recoder: Recoder, bindings: Bindings, unfold: Callable[[bytes], bytes]) -> list[Batched]:
-    """A batch's messages. `unfold`: a tagged payload that refers to the link's own past, as one that does not.
+def take_apart(
+    payload: bytes, recoder: Recoder, bindings: Bindings, unfold: Callable[[bytes], bytes], room: Room
+) -> list[Batched]:
+    """A batch's messages. `unfold`: a tagged payload that refers to the link's own past, as one that does not; `room`:
+    for what came at once, this and others.
 
-    Raises DictionaryError for what is none, or longer than the recoder's payloads may be.
+    Raises DictionaryError for what is none, or longer than the recoder's payloads may be; NoRoomError.
     """
     if payload[1:2] == bytes((AS_ONE,)):
         encoded = recoder.from_aware(unfold(payload[_ONE_HEAD_BYTES:]), bindings)
-        return split_batch(recoder.to_raw(*encoded))
+        return split_batch(recoder.to_raw(*encoded, room))
     if payload[1:2] != bytes((AS_STREAM,)) or len(payload) <= _STREAM_HEAD_BYTES:
         raise DictionaryError("a batch of a kind that is not known")
     codec = fields_codec(recoder.get(bindings.dictionary_id(payload[2])))
     if codec is None:
         raise DictionaryError("a batch names a dictionary that is no field model, or not held")
-    return from_stream(split_batch(payload[_STREAM_HEAD_BYTES:]), codec, recoder.payload_bytes_max)
+    frames, bytes_max = split_batch(payload[_STREAM_HEAD_BYTES:]), recoder.payload_bytes_max
+    limit = room.limit(bytes_max)
+    try:
+        messages = from_stream(frames, codec, limit)
+    except DictionaryError:
+        room.failed(len(payload), limit, bytes_max)
+        raise
+    room.take(sum([len(message.payload) for message in messages]))
+    return messages
 
 
 def pack_entry_columns(lengths: bytes, body: bytes) -> tuple[bytes, bytes]:

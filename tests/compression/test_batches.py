@@ -14,6 +14,7 @@ from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import FIELDS, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import HistoryReader
+from lexicast.compression.opening import NoRoomError, Room
 from lexicast.compression.session import ClientSession
 from lexicast.compression.streams.batches import (
     AS_STREAM,
@@ -57,8 +58,8 @@ class Broker:
         self.bindings = Bindings()
         self.history = HistoryReader()
 
-    def take(self, payload: bytes) -> list[Batched]:
-        return take_apart(payload, self.recoder, self.bindings, self._unfold)
+    def take(self, payload: bytes, room: Room | None = None) -> list[Batched]:
+        return take_apart(payload, self.recoder, self.bindings, self._unfold, room or self.recoder.room())
 
     def _unfold(self, tagged: bytes) -> bytes:
         return b"\0" + self.history.payload(tagged[1:]) if tagged[:1] == bytes((HISTORY_TAG,)) else tagged
@@ -99,6 +100,24 @@ def test_what_a_client_sends_as_one_the_broker_takes_apart(base: str, told: list
             broker.bindings.bind(binding)
         assert sent.payload[0] == BATCH_TAG
         assert broker.take(sent.payload) == messages
+
+
+@pytest.mark.parametrize("base", ["none", "zstd", "fields"])
+def test_batches_that_come_at_once_share_their_room(base: str) -> None:
+    """Else one read off a socket, of small batches each of them allowed, becomes a gigabyte."""
+    dictionary = {"zstd": Dictionary(b"plant/+/t", ZSTD_DENSE, b"".join(readings(1, 30))), "fields": model()}.get(base)
+    session, broker = connected(dictionary)
+    messages = [Batched(each, 0) for each in readings(3, 200)]
+    room, refused = Room(30_000), 0
+    for _ in range(10):
+        sent = session.outgoing_batch(TOPIC, messages, 0)
+        for binding in sent.bindings:
+            broker.bindings.bind(binding)
+        try:
+            assert broker.take(sent.payload, room) == messages
+        except NoRoomError:
+            refused += 1
+    assert 0 < (10 - refused) * sum([len(each.payload) for each in messages]) <= 30_000
 
 
 def test_a_batch_takes_less_than_its_messages_one_by_one() -> None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexicast.actors.broker.encoding import BlockView
+from lexicast.actors.broker.python_clients.entry_checks import EntryChecks
 from lexicast.actors.client.decoder import Decoder
 from lexicast.actors.client.dictionaries import Dictionaries
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, PUBLICATIONS, U32, Block, Meta, Run, pack_meta
@@ -26,6 +27,7 @@ from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import RATIO_MAX, HistoryReader, HistoryWriter
 from lexicast.compression.opening import AT_ONCE_BYTES_MAX, NoRoomError, Room, unpacked_frame
 from lexicast.compression.session import ClientSession, Deliver
+from lexicast.compression.streams.batches import pack_entry_columns
 from lexicast.compression.wire import ALIAS_TOPIC, AliasTable, Recoder
 
 HELD = Dictionary(b"devices/+", ZSTD, b'{"device": "d-17", "temperature": 21.5}' * 20)
@@ -183,6 +185,22 @@ class TestBlocks:
         block = replace(block, meta_bytes=pack_meta(meta), _meta=meta)
         raw = BlockView(block, 0).raw(recoder)
         assert sum(len(payload or b"") for payload in raw) == AT_ONCE_BYTES_MAX
+
+
+class TestPackedEntries:
+    def test_those_of_one_message_share_their_room(self) -> None:
+        checks = EntryChecks(8, PAYLOAD_BYTES_MAX)
+        room, wire, opened, refused = checks.room(), (0, b"", *pack_entry_columns(bytes(4), ZEROS)), 0, 0
+        for _ in range(40):
+            try:
+                _, _, lengths, body = checks.unpacked(wire, room)
+            except NoRoomError:
+                refused += 1
+                continue
+            assert not refused
+            opened += len(lengths) + len(body)
+        assert AT_ONCE_BYTES_MAX - len(ZEROS) - 4 <= opened <= AT_ONCE_BYTES_MAX
+        assert refused
 
 
 class TestPythonClient:

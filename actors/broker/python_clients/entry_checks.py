@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from lexicast.cluster.blocks import U32, Meta, unpack_meta
-from lexicast.cluster.errors import LexicastError, PeerError
+from lexicast.cluster.errors import DictionaryError, LexicastError, PeerError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import WireEntry, check_entry_columns
 from lexicast.cluster.topics.names import check_topic
+from lexicast.compression.opening import AT_ONCE_BYTES_MAX, Room
 from lexicast.compression.streams.batches import unpack_entry_columns
 
 from ..pipelines.entries import SealedEntry
@@ -42,11 +43,23 @@ class EntryChecks:
         size = len(meta) + len(lengths) + len(body)
         return SealedEntry((group, meta, lengths, body), [], parsed.dictionaries, size), len(lengths) // U32, parsed
 
-    def unpacked(self, wire: Any) -> WireEntry:
-        """An entry of a PACKED message as one of a PUBLISH. Raises PeerError, DictionaryError."""
+    def room(self) -> Room:
+        """Room for what a PACKED message becomes; one entry always fits in."""
+        return Room(max(AT_ONCE_BYTES_MAX, UNPACKED_BYTES_MAX + self._payload_bytes_max))
+
+    def unpacked(self, wire: Any, room: Room) -> WireEntry:
+        """An entry of a PACKED message as one of a PUBLISH. Raises PeerError, DictionaryError, NoRoomError."""
         check_entry_columns(wire)
         group, meta, head, packed = wire
-        return group, meta, *unpack_entry_columns(head, packed, UNPACKED_BYTES_MAX + self._payload_bytes_max)
+        bytes_max = UNPACKED_BYTES_MAX + self._payload_bytes_max
+        limit = room.limit(bytes_max)
+        try:
+            lengths, body = unpack_entry_columns(head, packed, limit)
+        except DictionaryError:
+            room.failed(len(packed), limit, bytes_max)
+            raise
+        room.take(len(lengths) + len(body))
+        return group, meta, lengths, body
 
     def _check_topic(self, topic: bytes, group: int) -> None:
         """Raises PeerError unless `topic` is one and belongs to `group`."""

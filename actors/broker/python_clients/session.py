@@ -143,6 +143,7 @@ class PythonClientSession:
     def _publish(self, tag: int, wires: Any, is_packed: bool = False) -> None:
         results: list[Any] = [None] * len(wires)
         left = len(wires)
+        room = self._checks.room() if is_packed else None
 
         def done(index: int, result: Any) -> None:
             nonlocal left
@@ -155,8 +156,8 @@ class PythonClientSession:
             self._link.send((ACK, tag, ()))
         for index, wire in enumerate(wires):
             try:
-                if is_packed:
-                    wire = self._checks.unpacked(wire)
+                if room is not None:
+                    wire = self._checks.unpacked(wire, room)
                 entry, count, meta = self._checks.entry(wire)
                 entry.done.append(partial(done, index))
                 pipeline = self._coordinators.forward(entry, count)
