@@ -46,6 +46,8 @@ from lexicast.compression.wire import (
 
 HELD_MAX: Final = 1_000
 BATCH_BYTES: Final = 4_096
+# A broker takes packets of 1 MiB (`mqtt.packet_bytes_max`), and ends the connection for longer ones.
+BATCH_BYTES_MAX: Final = 256 * 1024
 
 _PUBLISH: Final = 0x30
 # paho calls on_publish for what it queued as a PUBLISH of QoS 0; a binding is not the program's, so it is queued as 1.
@@ -90,8 +92,8 @@ class PahoClient(paho.Client):
     dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
 
     `batch_s` > 0: publications of QoS 0 and 1 wait up to so many seconds for others of their topic and cross the link
-    as one compressed unit, of up to `batch_bytes`; a retained one, one with properties and one of QoS 2 does not wait,
-    and goes behind what waits of its topic. Of QoS 1 no more can wait than may be unanswered
+    as one compressed unit, of up to `batch_bytes` (at most 262,144); a retained one, one with properties and one of
+    QoS 2 does not wait, and goes behind what waits of its topic. Of QoS 1 no more can wait than may be unanswered
     (`max_inflight_messages_set`: 20). What waits is sent by `disconnect()` too. Raises ValueError for bounds that are
     none.
     """
@@ -138,6 +140,8 @@ class PahoClient(paho.Client):
         self._sdc_held_max = held_max
         # publishing threads and the network thread; reentrant, for paho may run callbacks while it sends
         self._sdc_lock = threading.RLock()
+        if batch_bytes > BATCH_BYTES_MAX:
+            raise ValueError(f"batch_bytes is at most {BATCH_BYTES_MAX}, not {batch_bytes}")
         self._sdc_batcher: Batcher[_Held] | None = Batcher(batch_s, batch_bytes) if batch_s else None
         self._sdc_timer: threading.Timer | None = None
 
@@ -350,15 +354,20 @@ class PahoClient(paho.Client):
 
 
 class _BatchInfo:
-    """What paho tells of a packet that it has written: passed on to those whose messages of QoS 0 were in it."""
+    """What paho tells of a packet that it has written, or lost with its connection (`rc`): passed on to those whose
+    messages of QoS 0 were in it."""
 
     def __init__(self, client: PahoClient, sent: list[_Held]) -> None:
+        self.rc = MQTTErrorCode.MQTT_ERR_SUCCESS
         self._client = client
         self._sent = sent
 
     def _set_as_published(self) -> None:
-        on_publish: Any = self._client.on_publish
+        is_lost = self.rc != MQTTErrorCode.MQTT_ERR_SUCCESS
+        on_publish: Any = None if is_lost else self._client.on_publish
         for one in self._sent:
+            if is_lost and one.info is not None:
+                one.info.rc = self.rc
             if one is not self._sent[0] and on_publish is not None:
                 self._client._sdc_tell_published(on_publish, one.mid)
             if one.info is not None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.client import MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 import lexicast.mqtt as mqtt
-from lexicast.compression.streams.batches import BATCH_TAG
+from lexicast.actors.client.paho import _Held
+from lexicast.compression.streams.batches import BATCH_TAG, DueBatch
 from lexicast.compression.wire import BATCHES_PROPERTY
 
 from ...support.mqtt_harness import WAIT_S, Served, served
@@ -143,6 +146,26 @@ def test_what_waits_when_a_link_breaks_is_sent_on_the_next_one(program: Callable
     writer._sdc_send_batches(writer._sdc_batcher.flush_all() if writer._sdc_batcher else ())
     wait(lambda: len(subscriber.got) >= 6, "all have arrived")
     assert {payload for _, payload, _ in subscriber.got} == {text(n) for n in range(6)}
+
+
+def test_what_a_connection_took_along_is_not_told_as_published() -> None:
+    """Paho marks what of QoS 0 was not written when it connects again; so each message of a batch is."""
+    client, told = mqtt.Client(CallbackAPIVersion.VERSION2, batch_s=LONG_S), list[int]()
+    client.on_publish = lambda _client, _data, mid, _reason, _properties: told.append(mid)
+    client.connect_async("127.0.0.1", 1)
+    client._sdc.connected(True, batches=True)
+    infos = [MQTTMessageInfo(mid) for mid in (1, 2, 3)]
+    entries = [_Held(info.mid, b"lost/a", text(info.mid), 0, False, False, info, None) for info in infos]
+    client._sdc_send_batches([DueBatch(b"lost/a", entries)])
+    with suppress(OSError):
+        client.reconnect()
+    assert [info.rc for info in infos] == [MQTTErrorCode.MQTT_ERR_CONN_LOST] * 3
+    assert not told
+
+
+def test_a_batch_that_no_broker_takes_is_not_gathered() -> None:
+    with pytest.raises(ValueError, match="at most 262144"):
+        mqtt.Client(CallbackAPIVersion.VERSION2, batch_s=1.0, batch_bytes=262_145)
 
 
 def test_a_batch_that_is_none_ends_the_connection(program: Callable[..., Program]) -> None:
