@@ -299,7 +299,7 @@ async def test_one_share_more_than_are_served_is_refused(monkeypatch: pytest.Mon
     coordinator, broker = Coordinator(), a_broker()
     await coordinator.join(broker)
     with pytest.raises(LimitError):
-        coordinator.shares.join(broker, "other", b"t/#", "a", 10, None, {})
+        await coordinator.shares.join(broker, "other", b"t/#", "a", 10, None, {})
     await coordinator.shares.close()
 
 
