@@ -75,7 +75,7 @@ def _of(block: Block, meta: Meta, lengths: bytes, body: bytes) -> Block:
     )
 
 
-def cut(block: Block, record: int) -> tuple[Block, Block]:
+def cut_in_two(block: Block, record: int) -> tuple[Block, Block]:
     """A block in two: the records before `record` and those from there on, some in each. A reader's cursor passes the
     first, and comes to the first record of the second."""
     offsets, count = offsets_of(block), block.count

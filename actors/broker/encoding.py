@@ -19,7 +19,7 @@ import msgpack
 
 from lexicast.cluster.blocks import RAW, RETAIN, Block, Run
 from lexicast.cluster.properties import USER_PROPERTY
-from lexicast.cluster.selection import cut, for_readers, select
+from lexicast.cluster.selection import cut_in_two, for_readers, select
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE, FamilySavings
 from lexicast.compression.opening import Room
@@ -191,7 +191,7 @@ class BlockView:
         if not self.is_much:
             return None
         self._raw = None  # the part has it
-        before, behind = cut(self.block, self._end)
+        before, behind = cut_in_two(self.block, self._end)
         part, rest = BlockView(before, self.now_us, raw[: self._end]), BlockView(behind, self.now_us)
         part.is_rest, rest.is_rest = self.is_rest, True
         return part, rest

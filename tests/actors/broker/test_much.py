@@ -33,7 +33,7 @@ from lexicast.actors.mqtt.subscriber import MqttSubscriber
 from lexicast.cluster.blocks import DEFLATE, FIRST_DICTIONARY, PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import ManualClock
 from lexicast.cluster.content.parsed import predicate
-from lexicast.cluster.selection import cut, offsets_of
+from lexicast.cluster.selection import cut_in_two, offsets_of
 from lexicast.compression.codecs import ZSTD
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE
@@ -226,7 +226,7 @@ def test_a_block_that_is_known_to_fit_is_not_looked_at() -> None:
     recoder, block = Recoder(), much()
     raw: list[bytes | None] = [b""] * block.count
     assert BlockView(block, 0, raw).cut(recoder) is None
-    few = cut(block, 16)[0]
+    few = cut_in_two(block, 16)[0]
     view = BlockView(few, 0)
     assert view.cut(recoder) is None
     assert view._raw is None
@@ -240,7 +240,7 @@ def test_a_block_cut_in_two_is_the_block(shapes: list[tuple[int, int]], data: st
     lengths, last = array("I", map(len, stored)).tobytes(), sum(map(sum, shapes)) + 1
     block = Block(0, 1, 0, last, 0, PUBLICATIONS, pack_meta(meta), lengths, b"".join(stored), meta)
     at = data.draw(st.integers(1, len(stored) - 1))
-    before, behind = cut(block, at)
+    before, behind = cut_in_two(block, at)
     assert before.payloads() + behind.payloads() == stored
     assert offsets_of(before) + offsets_of(behind) == offsets_of(block)
     assert (before.first, before.last + 1, behind.last) == (0, behind.first, last)
