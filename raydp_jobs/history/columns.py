@@ -163,7 +163,8 @@ class _Collected:
         runs = np.array(flat, dtype=np.int64).reshape(-1, RUN_FIELDS)
         runs[:, _TOPIC] = self.topics.of(topics)[runs[:, _TOPIC]]
         # the last of the numbers is the one of "none": -1 finds it
-        runs[:, _ORIGIN] = self.origins.of([*map(publisher_of, origins_of(topics, origins)), None])[runs[:, _ORIGIN]]
+        names = [*map(publisher_of, origins_of(tuple(topics), tuple(origins))), None]
+        runs[:, _ORIGIN] = self.origins.of(names)[runs[:, _ORIGIN]]
         plain = self.dictionaries.of([(RAW, None), (DEFLATE, None), *[(FIRST_DICTIONARY, id) for id in dictionaries]])
         runs[:, _ENCODING] = plain[runs[:, _ENCODING]]
         while len(self.topic_wanted) < len(self.topics.values):
