@@ -79,7 +79,9 @@ class Dictionary:
         limit = CODECS[self.codec].content_bytes_max
         if not 0 < len(self.content) <= limit:
             raise DictionaryError(f"{self.label}: {len(self.content)} bytes of content: 1 to {limit} are allowed")
-        if not (0 <= self.created_us <= NEVER_US and 0 <= self.expires_us <= NEVER_US and 0 <= self.samples < 2**32):
+        if not (
+            0 <= self.created_us <= NEVER_US and 0 <= self.expires_us <= NEVER_US and 0 <= self.samples < _OF_PUBLISHERS
+        ):
             raise DictionaryError(f"{self.label}: times or samples out of range")
         if not 0 <= self.publishers <= PUBLISHERS_MAX:
             raise DictionaryError(f"{self.label}: {self.publishers} publishers: 0 to {PUBLISHERS_MAX} can be told")

@@ -294,11 +294,15 @@ def test_a_payload_that_cannot_be_decompressed_costs_itself(tmp_path: Path) -> N
     assert read_slice(each, query())[1] == (7, 4)
 
 
+def fill_much(directory: Path, first: int, end: int) -> None:
+    """Commit blocks of 4 MiB; another process makes its own, as a compiled Block cannot be pickled."""
+    fill(directory, *([block_of(at, b"a/1", [bytes(4 << 20)])] for at in range(first, end)))
+
+
 def test_a_scanner_reads_on_while_the_store_outgrows_what_it_was(tmp_path: Path) -> None:
-    first, later = ([[block_of(at, b"a/1", [bytes(4 << 20)])] for at in each] for each in (range(1), range(1, 8)))
-    fill(tmp_path, *first)
+    fill_much(tmp_path, 0, 1)
     with LogScanner(tmp_path) as scanner:
-        writer = multiprocessing.get_context("spawn").Process(target=fill, args=(tmp_path, *later))
+        writer = multiprocessing.get_context("spawn").Process(target=fill_much, args=(tmp_path, 1, 8))
         writer.start()
         writer.join()
         assert writer.exitcode == 0

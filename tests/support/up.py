@@ -26,7 +26,7 @@ def lexicast_up(
     end: int = signal.SIGINT,
 ) -> Iterator[dict[str, Any]]:
     """`lexicast up` with its data in `folder`/data and its output in `folder`/up.log; what its ready file says. At the
-    end it gets the signal `end`."""
+    end it gets the signal `end`; where a test fails meanwhile, its output is printed."""
     (folder / "lexicast.toml").write_text(config)
     ready = folder / "ready.json"
     ready.unlink(missing_ok=True)
@@ -48,6 +48,9 @@ def lexicast_up(
             yield json.loads(ready.read_text())
             process.send_signal(end)
             assert process.wait(UP_TIMEOUT_S) == (0 if end == signal.SIGINT else -end), (folder / "up.log").read_text()
+        except BaseException:  # pytest shows it beside what failed
+            print(f"== {folder / 'up.log'}\n{(folder / 'up.log').read_text()}", flush=True)
+            raise
         finally:
             if process.poll() is None:
                 process.kill()
