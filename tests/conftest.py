@@ -36,11 +36,8 @@ settings.register_profile(
 )
 settings.load_profile("lexicast")
 
-# Tests of what `lexicast[spark]` brings are there only where it is installed.
-collect_ignore = [
-    *(["raydp_jobs/test_columns.py"] if find_spec("pyarrow") is None else []),
-    *(["raydp_jobs/test_cluster.py"] if find_spec("raydp") is None else []),
-]
+# What starts Spark is there only where it is installed.
+collect_ignore = ["raydp_jobs/test_cluster.py"] if find_spec("raydp") is None else []
 
 
 @pytest.hookimpl(trylast=True)  # after xdist's

@@ -5,10 +5,6 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyarrow", reason="the page has lexicast.history on it")
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -123,7 +123,6 @@ def test_without_a_cluster_it_is_told_where_none_runs(here: Here, command: tuple
 
 @pytest.mark.parametrize("job", [*JOBS, ("export", "out")], ids=lambda job: job[1])
 def test_jobs_look_for_the_cluster_before_they_start_anything(here: Here, job: tuple[str, ...]) -> None:
-    pytest.importorskip("pyarrow")
     result = here.with_spark().with_java().run(*job, "--data-dir", str(here.data_dir))
     fails(result, 1, "no cluster runs on", "lexicast up")
 
@@ -143,7 +142,6 @@ def test_jobs_look_for_the_cluster_before_they_start_anything(here: Here, job: t
 def test_wrong_arguments_are_told_before_anything_starts(
     here: Here, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    pytest.importorskip("pyarrow")
     fails(here.with_spark().with_java().run(*arguments, "--data-dir", str(here.data_dir)), 2, *words)
 
 

@@ -15,14 +15,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 
 import lexicast.sync
 
 # Spark starts in half a minute, and a busy machine takes a multiple of it.
 pytestmark = pytest.mark.timeout(900)
-
-parquet = pytest.importorskip("pyarrow.parquet")
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "lexicast.actors.cli"]

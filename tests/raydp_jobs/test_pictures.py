@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("pyarrow")
-
 from matplotlib import pyplot
 from matplotlib.text import Text
 

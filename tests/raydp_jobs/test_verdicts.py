@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 
-import pytest
 from rich.console import Console
-
-pytest.importorskip("pyarrow")
 
 from lexicast.raydp_jobs.jobs.regression_observations import Fit, Regression
 from lexicast.raydp_jobs.jobs.train_regression import show_regression, what_becomes_of

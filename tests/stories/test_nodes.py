@@ -20,8 +20,14 @@ import lexicast
 
 from ..support.up import lexicast_up
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+# Three Rays share this machine with other tests: one that is slow is not gone, and what is full is not lexicast's.
+PATIENT = {
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_worker_register_timeout_seconds": "240",
+    "RAY_memory_monitor_refresh_ms": "0",
+}
 # A Ray whose nodes come and go as its standard input says.
 NODES = """
 import sys
@@ -78,7 +84,7 @@ def a_ray() -> Iterator[Nodes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **PATIENT},
     )
     try:
         yield Nodes(process)
@@ -120,8 +126,10 @@ async def until(run: dict[str, Any], **wanted: str) -> dict[str, Any]:
                     hold = all((copies[name] > 0) == (state == "serves") for name, state in states.items())
                     if states == wanted and hold and (sum(copies.values()) == 200 or "away" in states.values()):
                         return dict(seen)
+                await asyncio.sleep(2)  # a command takes a core for a second, which the nodes that are awaited need
     except TimeoutError:
-        raise AssertionError(f"nodes are {seen}, not {wanted}") from None
+        _, said = await cli(run, "status")
+        raise AssertionError(f"nodes are {seen}, not {wanted}\n{said}") from None
 
 
 class Load:
@@ -164,7 +172,7 @@ class Load:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_nodes_come_and_go_and_no_publication_fails(tmp_path: Path) -> None:
     with a_ray() as ray:
         ray.add("b")

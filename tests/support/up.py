@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-UP_TIMEOUT_S = 120.0
+UP_TIMEOUT_S = 240.0
 OWN_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
