@@ -14,7 +14,8 @@ from lexicast.cluster.config.tables import Config, load_config
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from ..launch.spark_environment import prepare_spark, spark_installed
-from .common import ConfigOption, DataDirOption, SetOption, installed_version, overrides, reported
+from ..status.installed import installed_version
+from .common import ConfigOption, DataDirOption, SetOption, overrides, reported
 
 DOWN_TIMEOUT_S: Final = 60.0
 

@@ -122,16 +122,6 @@ async def _while_read(work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def installed_version() -> str:
-    """The version of lexicast that is installed."""
-    from importlib import metadata  # loads what reads mail: only where the version is told
-
-    try:
-        return metadata.version("lexicast")
-    except metadata.PackageNotFoundError:
-        return "(from its sources)"
-
-
 def overrides(data_dir: Path | None, settings: list[str] | None) -> dict[str, Any]:
     """--data-dir and --set as dotted keys. Raises ConfigError."""
     given: dict[str, Any] = {} if data_dir is None else {"node.data_dir": str(data_dir)}

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .common import installed_version, run_app
+from ..status.installed import installed_version
+from .common import run_app
 from .parameters import QuickCommand, QuickGroup
 from .programs import PASSED_ON
 

@@ -16,7 +16,7 @@ from typing import Final
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
 
-from ..mqtt.admission import is_loopback
+from ..mqtt.login.admission import is_loopback
 from ..ray.token import DISABLED, MODE_VARIABLE
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError
 
-from ..mqtt.admission import is_loopback
+from ..mqtt.login.admission import is_loopback
 from .cluster_actors import ClusterActors
 from .ray_connection import ConnectedRay
 from .ray_nodes import RayNodes, nodes_now

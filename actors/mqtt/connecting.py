@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lexicast.cluster.errors import NotOwnerError, StaleEpochError
-from lexicast.cluster.topics.names import SHARE_PREFIX
+from lexicast.cluster.topics.names import SHARE_PREFIX, SYS_PREFIX
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
 from lexicast.compression.wire import BATCHES_PROPERTY, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
@@ -53,7 +53,6 @@ from .codec.properties import (
 )
 from .login.logins import Login, end_of
 from .open_session import OpenSession
-from .publishing import SYS_PREFIX
 from .services import MqttServices
 from .session import PACKET_ID_MAX, Session
 from .subscriber import MqttSubscriber

@@ -17,9 +17,9 @@ from ..loop.background import keep_going, stop_loops
 from ..loop.turns import Turns
 from ..tls.door import TlsDoor
 from ..tls.identity import is_encrypted
-from .admission import is_open_to_strangers
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
 from .connection import MqttConnection
+from .login.admission import is_open_to_strangers
 from .open_session import OpenSession
 from .publishing import Publishing
 from .services import MqttServices
@@ -54,7 +54,9 @@ class MqttListener:
         """`tls`: how its port for TLS is; None: there is none."""
         self._clock = engine.clock
         self._config = config
-        self._services = MqttServices(engine, config, compression)
+        self._services = MqttServices(
+            engine, config, compression, lambda: [served.subscriber for _, served in self._served()]
+        )
         self.sessions = self._services.sessions
         self.logins = self._services.logins
         self.connections: set[MqttConnection] = set()
@@ -91,6 +93,8 @@ class MqttListener:
             keep_going(self._sweep(), "looking for silent clients"),
             keep_going(self._save(), "saving sessions"),
         ]
+        if self._config.sys_interval_s:
+            self._periodic.append(keep_going(self._services.sys_topics.run(), "telling $SYS"))
         return self.port
 
     async def admit(self) -> None:
@@ -144,6 +148,7 @@ class MqttListener:
             connection.transport.abort()
             return
         self.connections.add(connection)
+        self._services.sys_topics.connections += 1
         self._since_us[connection] = self._clock.time_us()
 
     def lost(self, connection: MqttConnection) -> None:

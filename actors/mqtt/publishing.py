@@ -23,7 +23,7 @@ from typing import Any
 from lexicast.cluster.blocks import FIRST_DICTIONARY, QOS_MASK, RAW, RETAIN
 from lexicast.cluster.errors import DictionaryError, LexicastError
 from lexicast.cluster.properties import carried
-from lexicast.cluster.topics.names import DICTIONARY_PREFIX, matches
+from lexicast.cluster.topics.names import DICTIONARY_PREFIX, SYS_PREFIX, matches
 from lexicast.compression.link_dictionaries import NONE
 from lexicast.compression.link_history import HistoryReader
 from lexicast.compression.opening import NoRoomError, Room
@@ -55,7 +55,6 @@ from .subscriber import MqttSubscriber
 
 log = logging.getLogger(__name__)
 
-SYS_PREFIX = b"$SYS/"
 _RAW = bytes((RAW,))
 _BATCH = bytes((BATCH_TAG,))
 TOPICS_PUBLISHED_MAX = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config.tables import MqttConfig
@@ -14,6 +14,8 @@ from .client_line import NO_ROOM, ClientLine
 from .login.logins import Logins
 from .opening_line import OpeningLine
 from .owning.owned_sessions import OwnedSessions
+from .subscriber import MqttSubscriber
+from .sys_topics import SysTopics
 
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
@@ -22,14 +24,23 @@ log = logging.getLogger(__name__)
 
 
 class MqttServices:
-    """See the module's docstring. `compression`: whether clients may take part in dictionary compression."""
+    """See the module's docstring."""
 
-    def __init__(self, engine: BrokerEngine, config: MqttConfig, compression: bool) -> None:
+    def __init__(
+        self,
+        engine: BrokerEngine,
+        config: MqttConfig,
+        compression: bool,
+        subscribers: Callable[[], Sequence[MqttSubscriber]],
+    ) -> None:
+        """`compression`: whether clients may take part in dictionary compression; `subscribers`: those that are
+        served."""
         self.engine = engine
         self.config = config
         self.compression = compression
         self.logins = Logins(engine.config)
         self.sessions = OwnedSessions(engine, self.logins.knows)
+        self.sys_topics = SysTopics(engine, config.sys_interval_s, subscribers)
         # Connections refused, by CONNACK's reason code or the name of the limit.
         self.refused: Counter[str] = Counter()
         # Publications and wills of clients on topics below `$`, which are not theirs.

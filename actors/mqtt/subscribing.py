@@ -106,6 +106,7 @@ async def change_subscriptions(
     """
     answers: list[SubAck | UnsubAck] = []
     retained: list[tuple[RetainedFeed, dict[bytes, Grant]]] = []
+    news: dict[bytes, Grant] = {}
     left = deque(packets)
     while left and client.is_open:
         packet = left.popleft()
@@ -121,6 +122,7 @@ async def change_subscriptions(
         answers += await change.placed()
         if change.feed is not None:
             retained.append((change.feed, change.wanted))
+            news.update({name: change.wanted[name] for name in change.feed.filters})
     if client.is_open and client.session.expiry_s:
         await services.sessions.save_now(client.session.client_id, client)
     for answer in answers:
@@ -129,6 +131,7 @@ async def change_subscriptions(
     for feed, grants in retained:
         client.session.owe(feed.filters)
         client.subscriber.send_retained(feed, grants)
+    services.sys_topics.subscribed(client.subscriber, news)
 
 
 def send_owed(services: MqttServices, client: SubscribingClient) -> None:

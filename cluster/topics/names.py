@@ -26,6 +26,8 @@ DICTIONARY_PREFIX: Final = b"$sdc/"
 MODEL_TOPIC: Final = b"$sdc-model/predict"
 
 SHARE_PREFIX: Final = b"$share/"
+# What a broker tells of itself; nobody else publishes there.
+SYS_PREFIX: Final = b"$SYS/"
 
 # Beside '+' in its level another character, in names with NUL between them.
 _MISPLACED_PLUS: Final = re.compile(rb"[^/\0]\+|\+[^/\0]")

@@ -33,7 +33,6 @@ from lexicast.cluster.security.passwords import PasswordHash, Passwords, parse_h
 from lexicast.cluster.security.tokens import TokenKey, TokenRules, is_token, read_token
 
 from ...tls.identity import certified_user
-from ..admission import admission
 from ..codec.packets import (
     BAD_USER_NAME_OR_PASSWORD,
     CONNECTION_RATE_EXCEEDED,
@@ -42,6 +41,7 @@ from ..codec.packets import (
     SUCCESS,
     Connect,
 )
+from .admission import admission
 from .hashing import Hashing
 
 CACHED_MAX: Final = 200_000

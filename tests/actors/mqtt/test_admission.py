@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.mqtt.admission import admission, is_open_to_strangers, is_same_machine
 from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
+from lexicast.actors.mqtt.login.admission import admission, is_open_to_strangers, is_same_machine
 from lexicast.actors.status.report import warnings
 from lexicast.cluster.config.tables import Config
 

@@ -45,6 +45,7 @@ def cluster() -> Iterator[Served]:
         mqtt__session_expiry_s_max=600,
         mqtt__subscriptions_per_session_max=5,
         mqtt__connect_timeout_s=2.0,
+        mqtt__sys_interval_s=0,
     ) as running:
         yield running
 

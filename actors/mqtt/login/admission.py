@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from lexicast.cluster.config.tables import Config
 
-from .codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
+from ..codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
 
 # One for most of a proxy's clients, or this machine's.
 ADDRESSES_REMEMBERED = 256
