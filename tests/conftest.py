@@ -44,6 +44,8 @@ collect_ignore = ["raydp_jobs/test_cluster.py"] if find_spec("raydp") is None el
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: starts Spark in a cluster (make test-spark)")
     config.addinivalue_line("markers", "cve(*ids): shows how lexicast answers these (docs/cves.md)")
+    config.addinivalue_line("markers", "mqtt(*ids): proves these statements of MQTT 5 (tests/mqtt_statements.toml)")
+    config.addinivalue_line("markers", "mqtt311(*ids): proves these of MQTT 3.1.1, where MQTT 5 says something else")
     config.addinivalue_line("markers", "drill: wants the machine for itself for some minutes (make test-drill)")
     if config.pluginmanager.has_plugin("dsession"):  # pytest -n 2: this process hands the tests out
         from .support.side_by_side import SideBySide

@@ -264,13 +264,13 @@ class Past:
         return {group: self._led.store.offset_at(group, time_us) for group in wanted}
 
     def records(self, peer: BrokerPeer, group: int, offsets: Iterable[int]) -> list[Any]:
-        """Single records by offset, each as a block of its own; those no longer kept are left out.
+        """Single records by offset, each as a block of its own, expired or not; those no longer kept are left out.
 
         Those too that were delivered and are not in the log yet: left out, they would be taken for discarded.
         """
         found: list[Any] = []
         for offset in list(offsets)[:RECORDS_MAX]:
-            stored = self._led.store.read(group, offset, bytes_max=1, upto=offset).blocks
+            stored = self._led.store.read(group, offset, bytes_max=1, upto=offset, expired=True).blocks
             for block in stored or islice(self._led.sequencer.waiting(group, offset), 1):
                 part = select(block, [at == offset for at in offsets_of(block)])
                 if part is not None:

@@ -44,6 +44,9 @@ BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
 # Blocks of a group that is forgotten: some milliseconds.
 FORGOTTEN_A_STEP: Final = 512
+# What has expired lies there for so long still: whoever it was sent to before, and who comes back without having
+# acknowledged it, is sent it again [MQTT-4.3.3-7].
+EXPIRED_KEPT_US: Final = 10 * US_PER_S
 
 
 class Reclaimed(NamedTuple):
@@ -124,7 +127,7 @@ class Reclaimer:
                 if not there:
                     return
                 key = bytes(cursor.key())
-                if parse_expiry_key(key)[0] >= now_us:
+                if parse_expiry_key(key)[0] >= now_us - EXPIRED_KEPT_US:
                     return
                 yield self._expired_block(txn, key)
                 there = cursor.next()

@@ -138,6 +138,7 @@ async def test_a_packet_that_ends_before_its_length_is_not_read_beyond(port: int
 
 
 @pytest.mark.cve("CVE-2023-29994", "CVE-2023-29995", "CVE-2023-34488", "CVE-2023-33660", "CVE-2016-10523")
+@pytest.mark.mqtt("MQTT-3.1.4-1")
 async def test_a_connect_that_is_cut_short_anywhere(port: int) -> None:
     for version in (V311, V5):
         will = Will(b"w/t", b"bye", 1, True, {24: 5} if version == V5 else None)
@@ -200,6 +201,7 @@ def test_a_server_that_answers_a_subscription_with_nothing() -> None:
 
 
 @pytest.mark.cve("CVE-2025-56352")
+@pytest.mark.mqtt("MQTT-3.1.3-8")
 async def test_who_is_refused_is_closed(port: int) -> None:
     """An empty client id without a clean session: told, and hung up."""
     stranger = await Raw.open(port, V311)

@@ -336,6 +336,11 @@ class Raw:
         async with asyncio.timeout(WAIT_S):
             return await self._stream.read()
 
+    async def take(self, count: int) -> bytes:
+        """The next ones, as they are."""
+        async with asyncio.timeout(WAIT_S):
+            return await self._stream.readexactly(count)
+
     async def disconnect(self, reason_code: int = 0, **properties: Any) -> None:
         """DISCONNECT; returns when the broker has closed too."""
         self.send(Disconnect(reason_code, {int(k[1:]): v for k, v in properties.items()} or None))

@@ -391,7 +391,7 @@ def decode_packet(first: int, body: Body, version: int, from_client: bool) -> Re
     """Any packet but CONNECT and PUBLISH, from its first byte and its body. Raises MqttProtocolError."""
     allowed = _FIRST_BYTES.get(first >> 4)
     if allowed is None:
-        raise malformed("MQTT-2.1.2-1", f"packet type {first >> 4} is reserved")
+        raise malformed("MQTT 5.0 2.1.2", f"packet type {first >> 4} is reserved")
     if first != allowed:
         raise malformed("MQTT-2.1.3-1", f"packet type {first >> 4} with reserved flags 0x{first & 15:x}")
     if first in _ACKS:

@@ -62,6 +62,17 @@ async def port(cluster: Served) -> AsyncIterator[int]:
 @VERSIONS
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("published", [0, 1, 2])
+@pytest.mark.mqtt(
+    "MQTT-3.3.4-1",
+    "MQTT-3.8.4-8",
+    "MQTT-4.3.1-1",
+    "MQTT-4.3.2-2",
+    "MQTT-4.3.3-2",
+    "MQTT-4.6.0-5",
+    "MQTT-4.3.3-1",
+    "MQTT-4.3.2-1",
+    "MQTT-3.3.2-3",
+)
 async def test_qos_is_the_lower_of_both(port: int, version: int, published: int, granted: int) -> None:
     topic = unique()
     subscriber, publisher = await Raw.connect(port, version=version), await Raw.connect(port, version=version)
@@ -76,6 +87,7 @@ async def test_qos_is_the_lower_of_both(port: int, version: int, published: int,
     await subscriber.disconnect()
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-4", "MQTT-3.3.2-15", "MQTT-3.3.2-16", "MQTT-3.3.2-17", "MQTT-3.3.2-18", "MQTT-3.3.2-20")
 async def test_properties_are_carried_unaltered(port: int) -> None:
     topic = unique()
     subscriber, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -87,6 +99,7 @@ async def test_properties_are_carried_unaltered(port: int) -> None:
     assert carried == {1: 1, 3: "text/plain", 8: "reply/to", 9: b"\0\1", 38: user}
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 async def test_expiry_is_counted_down_and_what_expired_is_not_delivered(port: int) -> None:
     topic, client_id = unique(), unique()
     subscriber, publisher = await Raw.connect(port, client_id, _17=60), await Raw.connect(port)
@@ -120,6 +133,7 @@ async def test_expiry_0_reaches_who_is_there_with_the_interval_and_nobody_later(
     assert [(await client.messages(1))[0].payload for client in (away, late)] == [b"later", b"later"]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-11")
 async def test_topic_aliases_of_the_client(port: int) -> None:
     topic, other = unique(), unique()
     subscriber, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -135,6 +149,7 @@ async def test_topic_aliases_of_the_client(port: int) -> None:
     assert (await publisher.expect(Disconnect)).reason_code == 0x82
 
 
+@pytest.mark.mqtt("MQTT-2.2.1-5", "MQTT-4.3.2-4", "MQTT-4.3.3-8", "MQTT-4.6.0-2", "MQTT-4.6.0-3")
 async def test_acknowledgements_come_in_the_order_of_the_publications(port: int) -> None:
     publisher = await Raw.connect(port, version=V311)
     publisher.answers = False
@@ -145,6 +160,7 @@ async def test_acknowledgements_come_in_the_order_of_the_publications(port: int)
     assert all(isinstance(p, PubRec if p.packet_id % 2 else PubAck) for p in got)
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-10", "MQTT-4.3.3-11", "MQTT-4.3.3-12", "MQTT-3.7.2-1")
 async def test_qos_2_is_published_once_however_often_it_is_sent(port: int) -> None:
     topic = unique()
     subscriber, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -161,6 +177,7 @@ async def test_qos_2_is_published_once_however_often_it_is_sent(port: int) -> No
     assert [m.payload for m in await subscriber.messages(2)] == [b"once", b"new"]
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-7", "MQTT-4.13.2-1")
 async def test_receive_maximum_is_enforced(port: int) -> None:
     publisher = await Raw.connect(port)
     publisher.answers = False
@@ -172,6 +189,7 @@ async def test_receive_maximum_is_enforced(port: int) -> None:
     await publisher.closed()
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-9", "MQTT-3.3.4-10", "MQTT-4.9.0-1", "MQTT-4.9.0-2", "MQTT-4.9.0-3")
 async def test_receive_maximum_of_the_client_is_obeyed(port: int) -> None:
     topic = unique()
     subscriber, publisher = await Raw.connect(port, _33=3), await Raw.connect(port)
@@ -215,6 +233,7 @@ async def test_one_acknowledgement_is_one_publication(port: int, window: int, ke
     await publisher.ping()
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-24", "MQTT-3.1.2-25")
 async def test_packets_larger_than_the_client_takes_are_left_out(port: int) -> None:
     topic = unique()
     subscriber, publisher = await Raw.connect(port, _39=200, _33=2), await Raw.connect(port)
@@ -226,6 +245,7 @@ async def test_packets_larger_than_the_client_takes_are_left_out(port: int) -> N
     assert [m.payload for m in await subscriber.messages(10)] == [b"%d" % n for n in range(10)]
 
 
+@pytest.mark.mqtt("MQTT-3.2.2-15")
 async def test_packets_larger_than_the_broker_takes(port: int) -> None:
     publisher = await Raw.connect(port)
     assert publisher.connack.properties is not None
@@ -237,6 +257,7 @@ async def test_packets_larger_than_the_broker_takes(port: int) -> None:
     assert (await publisher.expect(Disconnect)).reason_code == 0x95
 
 
+@pytest.mark.mqtt("MQTT-4.7.3-3")
 async def test_the_longest_topic_works(port: int) -> None:
     topic = "t" * 65_535
     subscriber, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -250,6 +271,7 @@ async def test_the_longest_topic_works(port: int) -> None:
 
 
 @VERSIONS
+@pytest.mark.mqtt("MQTT-3.4.2-1", "MQTT-3.5.2-1")
 async def test_topics_below_dollar_are_not_for_clients(port: int, version: int) -> None:
     publisher, subscriber = await Raw.connect(port, version=version), await Raw.connect(port, version=version)
     await subscriber.subscribe("$x/y", "#")
@@ -272,6 +294,7 @@ async def test_what_is_published_below_sys_is_dropped_and_counted(cluster: Serve
     assert cluster.broker().mqtt.status()["dropped_dollar"] == before + 4
 
 
+@pytest.mark.mqtt("MQTT-4.6.0-2", "MQTT-4.6.0-3", "MQTT-4.3.2-4", "MQTT-4.3.3-8")
 async def test_acknowledgements_of_what_is_dropped_or_repeated_keep_the_order(cluster: Served, port: int) -> None:
     """[MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
     client, topic = await Raw.connect(port), unique()
@@ -309,6 +332,7 @@ async def test_a_bridge_gets_nothing_of_its_own_back_and_retain_as_published(por
 # -- subscriptions
 
 
+@pytest.mark.mqtt("MQTT-3.3.2-3", "MQTT-4.7.1-1", "MQTT-4.7.1-2")
 async def test_wildcards_and_dollar_topics(port: int) -> None:
     root = unique()
     publisher = await Raw.connect(port)
@@ -330,6 +354,7 @@ async def test_wildcards_and_dollar_topics(port: int) -> None:
         assert got == {root + rest for rest in topics}
 
 
+@pytest.mark.mqtt("MQTT-3.3.4-2", "MQTT-3.3.4-3", "MQTT-3.3.4-4", "MQTT-3.8.4-3")
 async def test_overlapping_subscriptions_are_one_delivery_with_all_identifiers(port: int) -> None:
     root = unique()
     subscriber, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -346,6 +371,7 @@ async def test_overlapping_subscriptions_are_one_delivery_with_all_identifiers(p
     assert (message.qos, message.properties[11]) == (1, [1])
 
 
+@pytest.mark.mqtt("MQTT-3.8.3-3")
 async def test_no_local_beside_an_ordinary_subscription(port: int) -> None:
     root = unique()
     client, other = await Raw.connect(port), await Raw.connect(port)
@@ -365,6 +391,16 @@ async def test_no_local_beside_an_ordinary_subscription(port: int) -> None:
     await client.nothing(other, f"{root}/y")
 
 
+@pytest.mark.mqtt(
+    "MQTT-3.8.4-6",
+    "MQTT-3.8.4-7",
+    "MQTT-3.9.3-1",
+    "MQTT-3.9.3-2",
+    "MQTT-3.10.4-1",
+    "MQTT-3.10.4-5",
+    "MQTT-3.11.3-1",
+    "MQTT-3.11.3-2",
+)
 async def test_unsubscribe_codes_and_subscriptions_refused(port: int) -> None:
     root = unique()
     client = await Raw.connect(port)
@@ -380,6 +416,7 @@ async def test_unsubscribe_codes_and_subscriptions_refused(port: int) -> None:
     assert await old.subscribe(shared_too_deep, "$share", too_deep, root, qos=1) == [0x80, 0x80, 0x80, 1]
 
 
+@pytest.mark.mqtt("MQTT-2.2.1-6", "MQTT-3.8.4-1", "MQTT-3.8.4-2", "MQTT-3.10.4-2", "MQTT-3.10.4-4", "MQTT-3.10.4-5")
 async def test_subscribe_and_unsubscribe_take_effect_in_their_order(port: int) -> None:
     topic = unique()
     client, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -403,6 +440,8 @@ async def test_unsuback_of_version_311_has_no_codes(port: int) -> None:
 # -- retained
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-5", "MQTT-3.3.1-6", "MQTT-3.3.1-7", "MQTT-3.3.1-8", "MQTT-3.3.1-9", "MQTT-3.3.1-12")
+@pytest.mark.mqtt311("MQTT-3.3.1-8")
 async def test_retained_set_replaced_cleared(port: int) -> None:
     root = unique()
     publisher = await Raw.connect(port)
@@ -426,6 +465,7 @@ async def test_retained_set_replaced_cleared(port: int) -> None:
     await late.nothing(publisher, f"{root}/a")
 
 
+@pytest.mark.mqtt("MQTT-3.3.1-9", "MQTT-3.3.1-10", "MQTT-3.3.1-11", "MQTT-3.3.1-13")
 async def test_retain_handling_and_retain_as_published(port: int) -> None:
     topic = unique()
     client, publisher = await Raw.connect(port), await Raw.connect(port)
@@ -456,6 +496,7 @@ async def test_more_retained_than_the_window_takes(port: int) -> None:
 # -- wills
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-7", "MQTT-3.1.2-8", "MQTT-3.1.2-10", "MQTT-3.14.4-3")
 async def test_will_after_a_broken_connection_and_none_after_disconnect(port: int) -> None:
     topic = unique()
     watcher = await Raw.connect(port)
@@ -480,6 +521,7 @@ async def test_will_after_a_broken_connection_and_none_after_disconnect(port: in
     assert (await watcher.messages(1))[0].payload == b"gone"
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-15")
 async def test_retained_will(port: int) -> None:
     topic = unique()
     rude = await Raw.connect(port, version=V311, will=Will(topic.encode(), b"gone", 0, True))
@@ -493,6 +535,7 @@ async def test_retained_will(port: int) -> None:
     await late.publish(topic, b"", 1, retain=True)
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-8", "MQTT-3.1.3-9")
 async def test_will_delay(port: int) -> None:
     topic = unique()
     watcher, name = await Raw.connect(port), unique()
@@ -521,6 +564,7 @@ async def test_will_delay(port: int) -> None:
 # -- connections
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-2", "MQTT-3.1.4-3", "MQTT-3.14.4-1", "MQTT-3.14.4-2")
 async def test_takeover_of_a_live_connection(port: int) -> None:
     name = unique()
     first = await Raw.connect(port, name, clean=False)
@@ -551,6 +595,8 @@ async def test_many_connections_with_one_name_leave_one_standing(port: int) -> N
     assert [await is_served(client) for client in clients].count(True) == 1
 
 
+@pytest.mark.mqtt("MQTT-3.1.3-6", "MQTT-3.1.3-7", "MQTT-3.2.2-16")
+@pytest.mark.mqtt311("MQTT-3.1.3-7", "MQTT-3.1.3-8")
 async def test_assigned_client_id(port: int) -> None:
     first, second = await Raw.connect(port, ""), await Raw.connect(port, "")
     names = {c.connack.properties[18] for c in (first, second) if c.connack.properties}
@@ -568,6 +614,7 @@ async def test_server_keep_alive_and_session_expiry_are_told_where_they_differ(p
 
 
 @VERSIONS
+@pytest.mark.mqtt("MQTT-3.1.2-22", "MQTT-3.2.2-22")
 async def test_silence_beyond_the_keep_alive(port: int, version: int) -> None:
     topic = unique()
     watcher = await Raw.connect(port)
@@ -592,6 +639,7 @@ async def test_a_connect_that_never_comes_whole(port: int) -> None:
     task.cancel()
 
 
+@pytest.mark.mqtt("MQTT-3.1.4-5")
 async def test_everything_in_one_packet_of_the_network(port: int) -> None:
     topic = unique()
     watcher, hasty = await Raw.connect(port), await Raw.open(port)
@@ -603,6 +651,7 @@ async def test_everything_in_one_packet_of_the_network(port: int) -> None:
     assert (await watcher.messages(1))[0].payload == b"hasty"
 
 
+@pytest.mark.mqtt("MQTT-3.1.0-2", "MQTT-3.2.0-2", "MQTT-3.14.2-1", "MQTT-4.13.1-1", "MQTT-4.13.2-1")
 async def test_what_is_against_the_protocol_once_connected(port: int) -> None:
     cases: list[tuple[object, int]] = [
         (Connect(V5, "again"), 0x82),
@@ -626,6 +675,8 @@ async def test_what_is_against_the_protocol_once_connected(port: int) -> None:
         assert await client.closed() == []
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-1", "MQTT-3.1.2-2", "MQTT-3.1.0-1")
+@pytest.mark.mqtt311("MQTT-3.2.2-6")
 async def test_unknown_versions_and_other_protocols(port: int) -> None:
     for level, answer in ((3, b"\x20\x02\x00\x01"), (6, b"\x20\x03\x00\x84\x00")):
         client = await Raw.open(port)
@@ -642,11 +693,13 @@ async def test_unknown_versions_and_other_protocols(port: int) -> None:
         assert await client.rest() == b""
 
 
+@pytest.mark.mqtt("MQTT-4.12.0-1", "MQTT-3.2.2-8")
 async def test_enhanced_authentication_is_refused(port: int) -> None:
     assert (await Raw.connect(port, _21="SCRAM-SHA-256")).connack.reason_code == 0x8C
 
 
 @pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.mqtt("MQTT-3.1.4-2", "MQTT-3.2.2-7", "MQTT-4.13.2-1")
 async def test_user_names_and_passwords_are_refused_because_nobody_checks_them(port: int, version: int) -> None:
     client = await Raw.open(port, version)
     client.send(Connect(version, unique(), True, 0, user_name="me", password=b"wrong"))
@@ -654,6 +707,7 @@ async def test_user_names_and_passwords_are_refused_because_nobody_checks_them(p
     assert await client.rest() == b""
 
 
+@pytest.mark.mqtt("MQTT-3.8.4-3", "MQTT-3.8.4-5")
 async def test_suback_for_the_wire_in_one_packet(port: int) -> None:
     """One SUBSCRIBE with one filter many times is one subscription."""
     topic = unique()

@@ -381,6 +381,7 @@ VECTORS: list[tuple[int, bool, str, Packet]] = [
 
 
 @pytest.mark.parametrize(("version", "from_client", "text", "packet"), VECTORS, ids=[v[2][:40] for v in VECTORS])
+@pytest.mark.mqtt("MQTT-2.2.1-2")
 def test_vectors(version: int, from_client: bool, text: str, packet: Packet) -> None:
     data = bytes.fromhex(text)
     known = 0 if isinstance(packet, Connect) else version
@@ -411,7 +412,7 @@ REFUSED: list[tuple[int, bool, str, int, str]] = [
     (0, True, "10 0f 0004 4d515454 04 02 003c 0003 eda080", 0x81, "MQTT-1.5.4-1"),
     (0, True, "10 0f 0004 4d515454 04 02 003c 0003 610063", 0x81, "MQTT-1.5.4-2"),
     (4, True, "10 0f 0004 4d515454 04 02 003c 0003 616263", 0x82, "MQTT-3.1.0-2"),
-    (4, True, "00 00", 0x81, "MQTT-2.1.2-1"),
+    (4, True, "00 00", 0x81, "MQTT 5.0 2.1.2"),
     (4, True, "f0 00", 0x82, "MQTT 3.1.1 2.2.1"),
     (4, True, "36 08 0003 612f62 000a 21", 0x81, "MQTT-3.3.1-4"),
     (4, True, "38 05 0003 612f62", 0x81, "MQTT-3.3.1-2"),
@@ -454,6 +455,7 @@ REFUSED: list[tuple[int, bool, str, int, str]] = [
     (5, True, "d0 00", 0x82, "MQTT-4.13.1-1"),
     (4, True, "c0 01 00", 0x81, "MQTT-4.13.1-1"),
     (4, True, "e1 00", 0x81, "MQTT-2.1.3-1"),
+    (5, True, "f1 00", 0x81, "MQTT-2.1.3-1"),
     (5, True, "e0 01 8e", 0x81, "MQTT 5.0 2.4"),
     (5, True, "f0 06 18 04 16 0001 78", 0x82, "MQTT 5.0 3.1.2.11.10"),
     (5, True, "c0 80 00", 0x81, "MQTT-1.5.5-1"),
@@ -467,6 +469,7 @@ REFUSED: list[tuple[int, bool, str, int, str]] = [
 
 
 @pytest.mark.parametrize(("version", "from_client", "text", "reason", "statement"), REFUSED)
+@pytest.mark.mqtt("MQTT-3.6.1-1", "MQTT-3.8.1-1", "MQTT-3.10.1-1", "MQTT-3.14.1-1", "MQTT-3.15.1-1", "MQTT-4.7.0-1")
 def test_refused(version: int, from_client: bool, text: str, reason: int, statement: str) -> None:
     data = bytes.fromhex(text)
     with pytest.raises(MqttProtocolError) as caught:
@@ -490,6 +493,7 @@ ILL_FORMED_SHARES = [
 
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("name", [*ILL_FORMED, *ILL_FORMED_SHARES])
+@pytest.mark.mqtt("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1", "MQTT-4.7.3-2", "MQTT-4.8.2-1", "MQTT-4.8.2-2")
 def test_ill_formed_filters_are_refused(version: int, name: str) -> None:
     """[MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1], [MQTT-4.7.3-2], [MQTT-4.8.2-1], [MQTT-4.8.2-2]."""
     filters = [b"good/+", name.encode()]
@@ -604,6 +608,7 @@ def test_versions_and_bridges(text: str, version: int, bridge: bool) -> None:
         ("47 45 54 20 2f", ""),
     ],
 )
+@pytest.mark.mqtt("MQTT-3.14.0-1")
 def test_farewell_before_connack(text: str, answer: str) -> None:
     reader = PacketReader(LIMIT)
     reader.feed(bytes.fromhex(text))

@@ -255,6 +255,7 @@ async def test_a_disconnect_that_waits_has_taken_the_will_back(cluster: Served, 
 
 
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.mqtt311("MQTT-4.8.0-2")
 async def test_what_follows_a_refused_publication_is_not_stored_before_that_is_sent_again(
     cluster: Served, port: int, qos: int
 ) -> None:

@@ -98,6 +98,7 @@ class MosquittoSub:
 @mosquitto
 @VERSIONS
 @QOS
+@pytest.mark.mqtt("MQTT-4.2.0-1")
 def test_mosquitto_both_ways(port: int, version: int, qos: int) -> None:
     root = unique("m")
     subscriber = MosquittoSub(port, version, "-t", f"{root}/+", "-q", str(qos), "-C", "102")
@@ -290,6 +291,7 @@ def test_paho_takeover_and_offline_messages(port: int, version: int) -> None:
 
 
 @VERSIONS
+@pytest.mark.mqtt("MQTT-3.12.4-1", "MQTT-3.1.2-20")
 def test_paho_keeps_itself_alive(port: int, version: int) -> None:
     client = Blocking(paho.Client, port, version)
     client.connect(keepalive=3)

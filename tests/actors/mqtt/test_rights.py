@@ -85,6 +85,7 @@ def told(messages: list[Any]) -> list[tuple[str, bytes]]:
 
 @VERSIONS
 @QOS
+@pytest.mark.mqtt311("MQTT-3.3.5-2")
 async def test_what_may_not_be_published_is_dropped_and_said(door: Door, version: int, qos: int) -> None:
     door.rules("topic read #", "topic write ok/#")
     publisher, reader = await Raw.connect(door.port, version=version), await Raw.connect(door.port)

@@ -62,6 +62,7 @@ def test_send_stops_at_the_smaller_window() -> None:
     assert one.window == 5
 
 
+@pytest.mark.mqtt("MQTT-2.2.1-4", "MQTT-4.3.2-1", "MQTT-4.3.3-1")
 def test_packet_ids_wrap_and_skip_those_in_use() -> None:
     one = session()
     assert one.send(1, [1, 2], 1) == [1, 2]
@@ -124,6 +125,7 @@ def test_what_is_held_is_the_lowest_offset_in_flight_of_each_group() -> None:
     assert one.held() == {1: 11}
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-3", "MQTT-4.3.3-4", "MQTT-4.3.3-5")
 def test_qos2_goes_through_release_to_completion() -> None:
     one = session(window=1)
     assert one.send(1, [10], 2) == [1]
@@ -134,6 +136,7 @@ def test_qos2_goes_through_release_to_completion() -> None:
     assert (one.room, one.in_flight) == (1, 0)
 
 
+@pytest.mark.mqtt("MQTT-4.4.0-2")
 def test_refused_pubrec_ends_the_publication() -> None:
     one = session()
     one.send(1, [10], 2)
@@ -141,6 +144,7 @@ def test_refused_pubrec_ends_the_publication() -> None:
     assert one.in_flight == 0
 
 
+@pytest.mark.mqtt("MQTT-3.6.2-1")
 def test_unknown_pubrec_is_answered_in_the_versions_words() -> None:
     assert session(V5).on_pubrecs([8, 9]) == [PubRel(8, 0x92), PubRel(9, 0x92)]
     assert session(V311).on_pubrecs([8]) == [AckRun(PUBREL, [8])]
@@ -158,6 +162,7 @@ def test_acknowledgement_of_the_wrong_kind_is_a_protocol_error() -> None:
         one.on_pubacks([2])
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-6", "MQTT-4.4.0-1")
 def test_reconnect_resends_in_order_and_within_the_window() -> None:
     one = session()
     one.send(1, [10, 11, 12], 1)
@@ -196,6 +201,7 @@ def test_impossible_receive_maximum_is_refused(maximum: int) -> None:
 # -- in
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-10", "MQTT-4.3.3-12")
 def test_qos2_from_the_client_is_published_once() -> None:
     one = session()
     assert one.on_publishes(2, [1, 2], 7) == Arrived(None, [])
@@ -206,6 +212,7 @@ def test_qos2_from_the_client_is_published_once() -> None:
     assert one.on_publishes(2, [1], 8) == Arrived(None, [])  # [MQTT-4.3.3-12]: a new publication
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-9")
 def test_refused_publication_may_be_sent_again() -> None:
     one = session()
     one.on_publishes(2, [1], 7)
@@ -213,6 +220,7 @@ def test_refused_publication_may_be_sent_again() -> None:
     assert one.on_publishes(2, [1], 7) == Arrived(None, [])
 
 
+@pytest.mark.mqtt("MQTT-3.7.2-1")
 def test_unknown_pubrel_is_answered_in_the_versions_words() -> None:
     assert session(V5).on_pubrels([9]) == ReleasedIds([PubComp(9, 0x92)], {})
     assert session(V311).on_pubrels([9]) == ReleasedIds([AckRun(PUBCOMP, [9])], {})

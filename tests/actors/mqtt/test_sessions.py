@@ -89,6 +89,7 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
 
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("back_on", [0, 1])
+@pytest.mark.mqtt("MQTT-3.1.2-5", "MQTT-3.1.2-6", "MQTT-3.1.2-23", "MQTT-3.2.2-3", "MQTT-4.5.0-1", "MQTT-4.6.0-6")
 async def test_what_came_meanwhile_arrives_in_order(two: Two, version: int, back_on: int) -> None:
     name, root = unique(), unique()
     more = WAIT if version == V5 else {}
@@ -137,6 +138,7 @@ async def test_what_is_retained_comes_on_the_next_connection_where_the_first_has
 
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("back_on", [0, 1])
+@pytest.mark.mqtt("MQTT-3.3.1-1", "MQTT-4.3.2-3", "MQTT-4.3.3-3", "MQTT-4.3.3-5", "MQTT-4.4.0-1")
 async def test_what_is_in_flight_is_sent_again_with_its_packet_id(two: Two, version: int, back_on: int) -> None:
     name, topic = unique(), unique()
     more = WAIT if version == V5 else {}
@@ -192,6 +194,7 @@ async def test_a_large_window_is_sent_again_as_the_client_takes_it(two: Two) -> 
     assert [m.payload for m in await client.messages(1)] == [b"live"]
 
 
+@pytest.mark.mqtt("MQTT-3.1.2-4", "MQTT-3.1.4-4", "MQTT-3.2.2-2", "MQTT-3.2.2-3", "MQTT-4.1.0-2")
 async def test_sessions_end_when_they_expire_and_with_a_clean_start(two: Two) -> None:
     name, topic = unique(), unique()
     client = await Raw.connect(two.port(), name, clean=False)  # expiry 0
@@ -360,6 +363,7 @@ async def test_qos_2_from_a_client_is_once_across_broker_and_coordinator_crashes
     await watcher.nothing(await Raw.connect(two.port(1)), topic)
 
 
+@pytest.mark.mqtt("MQTT-4.3.3-12")
 async def test_a_packet_id_that_was_released_before_its_broker_died_is_free(two: Two) -> None:
     """[MQTT-4.3.3-12]: after PUBCOMP a PUBLISH with that id is a new publication, whatever was saved before."""
     name, topic = unique(), unique()

@@ -68,6 +68,7 @@ def payloads(messages: list[Message]) -> list[bytes]:
 
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.mqtt("MQTT-4.8.2-3")
 async def test_each_publication_goes_to_one_member_on_whichever_broker(
     ports: list[int], version: int, qos: int
 ) -> None:
@@ -145,6 +146,7 @@ async def test_a_member_with_a_full_window_does_not_hold_up_the_others(free_port
     assert payloads(await fast.messages(1)) == payloads(held)
 
 
+@pytest.mark.mqtt("MQTT-4.8.2-4")
 async def test_qos_2_stays_with_its_member(ports: list[int]) -> None:
     """[MQTT-4.8.2-4]"""
     topic = unique()
@@ -165,6 +167,7 @@ async def test_qos_2_stays_with_its_member(ports: list[int]) -> None:
     await second.nothing(publisher, topic)
 
 
+@pytest.mark.mqtt("MQTT-4.8.2-5")
 async def test_qos_2_is_gone_with_its_members_session(ports: list[int]) -> None:
     """[MQTT-4.8.2-5]"""
     topic = unique()
@@ -180,6 +183,7 @@ async def test_qos_2_is_gone_with_its_members_session(ports: list[int]) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.mqtt("MQTT-4.8.2-6")
 async def test_what_a_member_refuses_is_discarded(ports: list[int], qos: int) -> None:
     """[MQTT-4.8.2-6]"""
     topic = unique()
@@ -275,6 +279,7 @@ async def test_what_comes_while_as_much_is_open_as_may_be_is_read_from_the_log(f
 
 
 @pytest.mark.parametrize("filter", ["$share/g", "$share/g+/a", "$share//a"])
+@pytest.mark.mqtt("MQTT-4.8.2-1", "MQTT-4.8.2-2")
 async def test_a_share_without_a_filter_or_a_good_name_is_malformed(ports: list[int], filter: str) -> None:
     client = await Raw.connect(ports[0])
     client.send(Subscribe(1, [(filter.encode(), SubscriptionOptions())]))

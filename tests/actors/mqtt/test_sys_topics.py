@@ -85,6 +85,7 @@ async def test_options_of_the_subscription_hold(port: int) -> None:
     assert said.properties[SUBSCRIPTION_ID] == [7]
 
 
+@pytest.mark.mqtt("MQTT-4.7.2-1")
 async def test_a_wildcard_that_does_not_name_it_gets_none(port: int) -> None:
     client = await Raw.connect(port)
     await client.subscribe("#", "+/broker/#")

@@ -67,6 +67,25 @@ def bare(packet: Answer) -> bytes:
 
 
 @pytest.mark.parametrize("packet", ANSWERS, ids=lambda packet: type(packet).__name__)
+@pytest.mark.mqtt(
+    "MQTT-3.1.2-24",
+    "MQTT-3.2.2-19",
+    "MQTT-3.2.2-20",
+    "MQTT-3.4.2-2",
+    "MQTT-3.4.2-3",
+    "MQTT-3.5.2-2",
+    "MQTT-3.5.2-3",
+    "MQTT-3.6.2-2",
+    "MQTT-3.6.2-3",
+    "MQTT-3.7.2-2",
+    "MQTT-3.7.2-3",
+    "MQTT-3.9.2-1",
+    "MQTT-3.9.2-2",
+    "MQTT-3.11.2-1",
+    "MQTT-3.11.2-2",
+    "MQTT-3.14.2-3",
+    "MQTT-3.14.2-4",
+)
 def test_words_are_left_out_where_there_is_no_room_and_the_packet_where_there_still_is_none(packet: Answer) -> None:
     """[MQTT-3.1.2-24], [MQTT-3.2.2-19], [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.9.2-1], [MQTT-3.14.2-3], ..."""
     whole, least = encode_packet(packet, V5), bare(packet)
@@ -77,6 +96,7 @@ def test_words_are_left_out_where_there_is_no_room_and_the_packet_where_there_st
 
 
 @pytest.mark.parametrize("packet", ANSWERS, ids=lambda packet: type(packet).__name__)
+@pytest.mark.mqtt("MQTT-3.1.2-29")
 def test_no_words_where_problem_information_is_not_asked_for(packet: Answer) -> None:
     """[MQTT-3.1.2-29]: but for PUBLISH, CONNACK and DISCONNECT."""
     expected = encode_packet(packet, V5) if isinstance(packet, ConnAck | Disconnect) else bare(packet)
