@@ -42,7 +42,7 @@ demo-spark: $(VENV)/.installed-spark ## Ask and train from the history of flight
 	$(BIN)/python -m lexicast.bench.demo_spark --out $(OUT)
 
 .PHONY: test
-test: $(VENV)/.installed-dev debian-test compiled ## Lint, types and all tests
+test: $(VENV)/.installed-dev debian-test npm-test compiled ## Lint, types and all tests
 	@printf '== ruff\n'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -139,7 +139,18 @@ $(VENV)/.installed-spark: $(VENV)/.made pyproject.toml constraints.txt
 .PHONY: debian-test
 debian-test:
 	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server \
-	    sshd=openssh-server rsync=rsync ip=iproute2
+	    sshd=openssh-server rsync=rsync ip=iproute2 chromium=chromium npm=npm
+
+# The MQTT client of the test's page in a browser. Where it cannot be had, that test says so.
+.PHONY: npm-test
+npm-test: $(VENV)/.installed-npm
+
+$(VENV)/.installed-npm: | $(VENV)/.made debian-test
+	@if npm install --silent --no-audit --no-fund --no-save --ignore-scripts --prefix $(VENV)/npm mqtt@5.16.0; then
+	    touch $@
+	else
+	    echo "not installed: npm's mqtt (see above)" >&2
+	fi
 
 .PHONY: debian-bench
 debian-bench:

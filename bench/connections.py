@@ -6,7 +6,8 @@ SUBACK), reads again when it has stopped growing, and divides. Then one message 
 and each must arrive. Targets run one after the other.
 
 `connection_kib` counts the processes that hold the connections (lexicast's brokers); `connection_kib_all` counts every
-process that the target started.
+process that the target started. With `--transport ws` they come over WebSocket (Mosquitto over TCP where it was built
+without) and the figures begin with `ws_`.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ def measure(report: DriverReport) -> None:
     if options.connections < 100:
         raise UsageError("--connections must be at least 100: fewer disappear in the noise of the allocator")
     raise_open_files(options.connections + 200)
+    reports.by_websocket(options)
     names = options.targets.split(",")
     with reports.Steps(report.console, 2 * len(names) * options.rounds) as progress:
         for _ in range(options.rounds):
@@ -135,7 +137,7 @@ def _round(report: DriverReport, progress: reports.Steps, name: str) -> None:
     missing = report.missing if name not in report.samples else lambda *told: None
     rounds = report.samples.setdefault(name, [])
     progress.step(f"{name}: starting, opening {report.options.connections} connections")
-    with running([name], missing) as targets:
+    with running([name], missing, websocket=report.options.transport == "ws") as targets:
         for target in targets.values():
             try:
                 rounds.append(measure_target(target, report, progress))
@@ -147,12 +149,13 @@ def _figures(report: DriverReport, names: Sequence[str]) -> None:
     def median(name: str, key: str) -> float | None:
         return reports.median([one[key] for one in report.samples.get(name, [])])
 
-    report.figure("connection_kib", median("lexicast", "kib"))
-    report.figure("connection_kib_all", median("lexicast", "kib_all"))
+    prefix = "ws_" if report.options.transport == "ws" else ""
+    report.figure(f"{prefix}connection_kib", median("lexicast", "kib"))
+    report.figure(f"{prefix}connection_kib_all", median("lexicast", "kib_all"))
     rows = []
     for name in names:
         for key in ("kib", "kib_all", "kib_after_delivery"):
-            report.figure(f"connection_{key}_{name}", median(name, key))
+            report.figure(f"{prefix}connection_{key}_{name}", median(name, key))
         cells = [median(name, key) for key in ("kib", "kib_all", "kib_after_delivery", "opened_s")]
         rows.append([name, *(reports.format_number(cell) for cell in cells)])
     columns = ["target", "KiB each", "all processes", "after a delivery each", "seconds to open"]
@@ -161,12 +164,13 @@ def _figures(report: DriverReport, names: Sequence[str]) -> None:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options."""
-    parser = reports.parser("connections", __doc__, default_targets="lexicast,mosquitto,nats")
+    parser = reports.parser("connections", __doc__, default_targets=reports.ALL_PEERS)
     parser.set_defaults(rounds=1)
     parser.add_argument("--connections", type=reports.positive, help="default 10000; quick 3000")
     parser.add_argument("--connect-rate", type=float, default=4_000.0, help="new connections a second at most")
     parser.add_argument("--in-flight", type=reports.positive, default=200, help="handshakes under way at a time")
     parser.add_argument("--open-timeout", type=float, default=300.0, help="seconds for all of them (default 300)")
+    reports.add_transport(parser)
     parser.add_argument("--mqtt-version", type=int, choices=(4, 5), default=4, help="4 is MQTT 3.1.1 (default)")
     options = parser.parse_args(argv)
     options.connections = options.connections or (3_000 if options.quick else 10_000)

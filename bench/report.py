@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -69,6 +69,24 @@ def parser(driver: str, description: str | None, *, default_targets: str) -> arg
     made.add_argument("--targets", default=default_targets, help=f"comma-separated, of {names} (default %(default)s)")
     made.add_argument("--require-peers", action="store_true", help="exit with code 3 when a peer is not installed")
     return made
+
+
+ALL_PEERS: Final = "lexicast,mosquitto,nats"
+WEBSOCKET_PEERS: Final = "lexicast,mosquitto"
+
+
+def add_transport(made: argparse.ArgumentParser) -> None:
+    """How clients come: TCP, or WebSocket, whose figures begin with `ws_`."""
+    made.add_argument(
+        "--transport", choices=("tcp", "ws"), default="tcp", help=f"ws: WebSocket; of {WEBSOCKET_PEERS} (default tcp)"
+    )
+
+
+def by_websocket(options: argparse.Namespace) -> bool:
+    """Whether clients come over WebSocket; who is not asked for by name, and has none, is left out."""
+    if options.transport == "ws" and options.targets == ALL_PEERS:
+        options.targets = WEBSOCKET_PEERS
+    return bool(options.transport == "ws")
 
 
 class Steps:

@@ -65,8 +65,8 @@ class BrokerServer:
         self.cluster = cluster
         self.coordination = coordination
         self.sockets = sockets
-        tls = config.tls if config.mqtt.tls_port else None
-        self.mqtt = MqttListener(engine, config.mqtt, config.compression.enabled, config.broker.session_save_s, tls)
+        enabled, save_s = config.compression.enabled, config.broker.session_save_s
+        self.mqtt = MqttListener(engine, config.mqtt, enabled, save_s, config.tls)
         coordinators = engine.coordinators
         status = ClusterStatus(self.name, self.status, cluster, coordination, coordinators.pipelines, ask_actor)
         self.clients = ClientPort(

@@ -118,19 +118,26 @@ class _Screen:
 def _where(run: Any) -> str:
     """What `up` prints when everything serves."""
     default = Config().node.data_path() == Path(run.data_dir)
-    mqtt = [f"mqtt://{_bracketed(host)}:{run.mqtt_port}" for host in run.mqtt_hosts]
-    tls = [f"mqtts://{_bracketed(host)}:{run.mqtt_tls_port}" for host in run.mqtt_tls_hosts]
+    mqtt = _urls("mqtt", run.mqtt_hosts, run.mqtt_port)
+    tls = _urls("mqtts", run.mqtt_tls_hosts, run.mqtt_tls_port)
+    web = _urls("ws", run.mqtt_ws_hosts, run.mqtt_ws_port) + _urls("wss", run.mqtt_wss_hosts, run.mqtt_wss_port)
     return "\n".join(
         [
             f"lexicast {installed_version()} serves (cluster {run.cluster_id[:8]}); Ctrl-C stops it",
             f"  MQTT     {' '.join(mqtt)}",
             *([f"  with TLS {' '.join(tls)}"] if tls else []),
+            *([f"  browsers {' '.join(web)}"] if web else []),
             f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
             f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",
             f"  data     {run.data_dir}",
             f"  Ray      {run.ray_address}, namespace {run.namespace}",
         ]
     )
+
+
+def _urls(scheme: str, hosts: list[str], port: int) -> list[str]:
+    path = "/mqtt" if scheme in ("ws", "wss") else ""
+    return [f"{scheme}://{_bracketed(host)}:{port}{path}" for host in hosts]
 
 
 def _bracketed(host: str) -> str:

@@ -67,7 +67,8 @@ async def _reload(found: dict[str, Any]) -> None:
         told = await asyncio.to_thread(_over_ray, str(found.get("address") or own_ray_address(found["data_dir"])))
         _tell(told[1])
     else:
-        has_tls = any([broker.get("mqtt", {}).get("tls") for broker in now["brokers"].values()])
+        doors = [broker.get("mqtt", {}) for broker in now["brokers"].values()]
+        has_tls = any([door.get("tls") or door.get("wss") for door in doors])
         if not (has_tls and now["coordination"].get("security", {}).get("paths") == {}):
             told = await _given(ask, now["coordination"])
             await _followed(ask, told[0])

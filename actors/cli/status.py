@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
@@ -297,7 +298,8 @@ def _refusals(now: dict[str, Any]) -> list[tuple[str, str]]:
             words.append(f"publications: {_counted(entries)}" if entries else "")
             logins = (actor.get("mqtt", {}).get("logins") or {}).get("refused", {})
             words.append(f"logins: {_counted(logins)}" if logins else "")
-            handshakes = (actor.get("mqtt", {}).get("tls") or {}).get("failed", {})
+            doors = [actor.get("mqtt", {}).get(door) or {} for door in ("tls", "wss")]
+            handshakes: Counter[str] = sum([Counter(door.get("failed", {})) for door in doors], Counter())
             words.append(f"TLS handshakes: {_counted(handshakes)}" if handshakes else "")
             if refused := "; ".join(filter(None, words)):
                 found.append((name, refused))

@@ -19,7 +19,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import ClusterInfo, Members
 
-from ..broker.port_claim import TLS_PORT_KNOB, claim_port
+from ..broker.port_claim import claim_port
 from ..ray.handles import NAMESPACE, RayCoordination
 from ..status.over_ray import snapshot
 from .cluster_actors import ActorClasses, ClusterActors, StartedActors, actor_classes
@@ -56,7 +56,9 @@ class ServingCluster:
         self._write()
 
     def _made(self, actors: StartedActors, info: ClusterInfo) -> ClusterRun:
-        mqtt = self._ray.addresses().reached_at()
+        addresses = self._ray.addresses()
+        mqtt = addresses.reached_at()
+        reached = {each.scheme: addresses.reached_by(each) for each in self._ray.config.mqtt.more_ports()}
         return ClusterRun(
             data_dir=str(self._ray.config.node.data_path()),
             cluster_id=info.cluster_id,
@@ -66,7 +68,11 @@ class ServingCluster:
             mqtt_port=self._ray.config.mqtt.port,
             mqtt_hosts=mqtt,
             mqtt_tls_port=self._ray.config.mqtt.tls_port,
-            mqtt_tls_hosts=self._ray.addresses().reached_by_tls(),
+            mqtt_tls_hosts=reached.get("mqtts", []),
+            mqtt_ws_port=self._ray.config.mqtt.ws_port,
+            mqtt_ws_hosts=reached.get("ws", []),
+            mqtt_wss_port=self._ray.config.mqtt.wss_port,
+            mqtt_wss_hosts=reached.get("wss", []),
             started_us=time.time_ns() // 1_000,
             up_pid=os.getpid(),
             brokers=actors.brokers,
@@ -135,9 +141,10 @@ async def start_cluster(
     """Start the actors; returns when all serve. Raises the reason why one does not."""
     started = await actors.start()
     info = await RayCoordination(started.coordination).cluster()
-    connection.hold_port(claim_port(ray.addresses().mqtt_host(), ray.config.mqtt.port, info.cluster_id))
-    if tls_port := ray.config.mqtt.tls_port:
-        connection.hold_port(claim_port(ray.addresses().tls_host(), tls_port, info.cluster_id, TLS_PORT_KNOB))
+    addresses, mqtt = ray.addresses(), ray.config.mqtt
+    connection.hold_port(claim_port(addresses.mqtt_host(), mqtt.port, info.cluster_id))
+    for each in mqtt.more_ports():
+        connection.hold_port(claim_port(addresses.host_of(each), each.port, info.cluster_id, each.port_knob))
     return ServingCluster(ray, started, info, progress, ready_file, NodeWatch(ray, actors, progress))
 
 

@@ -197,10 +197,11 @@ class ClusterActors:
         node_id = ids.get(node, self._nodes.nodes[0])
         environment = worker_environment(self._nodes)
         addresses = NodeAddresses(self._config, self._nodes.hosts_in_order())
+        ports = self._config.mqtt.more_ports()
         own = {
             "node__host": addresses.link_host(node_id),
             "mqtt__host": addresses.mqtt_host(node_id),
-            "mqtt__tls_host": addresses.tls_host(node_id),
+            **{each.host_knob.replace(".", "__"): addresses.host_of(each, node_id) for each in ports},
             "node__name": node,
             "node__location": self._nodes.locations[node_id] or self._config.node.location,
         }

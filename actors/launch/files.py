@@ -45,6 +45,10 @@ class ClusterRun:
     brokers: dict[str, list[str]]  # name -> link addresses
     mqtt_tls_port: int = 0  # 0: no MQTT over TLS
     mqtt_tls_hosts: list[str] = field(default_factory=list)
+    mqtt_ws_port: int = 0  # 0: no MQTT over WebSocket
+    mqtt_ws_hosts: list[str] = field(default_factory=list)
+    mqtt_wss_port: int = 0  # 0: no MQTT over WebSocket with TLS
+    mqtt_wss_hosts: list[str] = field(default_factory=list)
     pids: dict[str, Any] = field(default_factory=dict)  # brokers, coordinators, sampling: lists; coordination: one
 
 

@@ -11,9 +11,10 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
-from lexicast.cluster.config.tables import Config
+from lexicast.cluster.config.tables import Config, MqttPort
 from lexicast.cluster.errors import ConfigError
 
 from ..mqtt.login.admission import is_loopback
@@ -27,7 +28,7 @@ class NodeAddresses:
         """`nodes`: {node id: the address by which Ray knows it}, this process's own first; empty: not known yet."""
         self._link = config.node.host
         self._mqtt = config.mqtt.host
-        self._tls = (config.mqtt.tls_host or config.mqtt.host) if config.mqtt.tls_port else None
+        self._more = config.mqtt.more_ports()
         self._anonymous = config.anonymous
         self._certified = config.tls.client_certificates == "required"
         self._ruled = bool(config.security.acl_file)
@@ -63,18 +64,20 @@ class NodeAddresses:
     def is_open(self) -> bool:
         """Whether strangers on other machines may publish and read everything."""
         anybody = self._anonymous == "always" and not self._ruled
-        plain = [host for host in self.reached_at() if not is_loopback(host)]
-        return anybody and bool(plain or (not self._certified and self._beyond()))
+        open_ports = [each for each in self._more if not (each.is_encrypted and self._certified)]
+        reached = [self.reached_at(), *[self.reached_by(each) for each in open_ports]]
+        return anybody and any([not is_loopback(host) for hosts in reached for host in hosts])
 
     def _beyond(self) -> list[str]:
         """The addresses at which MQTT clients of other machines reach the nodes."""
-        reached = dict.fromkeys([*self.reached_at(), *self.reached_by_tls()])
-        return [host for host in reached if not is_loopback(host)]
+        reached = [self.reached_at(), *map(self.reached_by, self._more)]
+        return [host for host in dict.fromkeys(chain.from_iterable(reached)) if not is_loopback(host)]
 
     def _check_one_machine(self) -> None:
         if len(self._nodes) < 2:
             return
-        for key, host in (("node.host", self._link), ("mqtt.host", self._mqtt), ("mqtt.tls_host", self._tls)):
+        more = [(each.host_knob, each.host) for each in self._more]
+        for key, host in (("node.host", self._link), ("mqtt.host", self._mqtt), *more):
             if host and not is_any(host) and not is_loopback(host):
                 raise ConfigError(
                     f"{key} = {host!r} is one machine's address, and this Ray has {len(self._nodes)} nodes: leave it "
@@ -91,9 +94,9 @@ class NodeAddresses:
         """Where a node's brokers listen for MQTT; "": this process's own node."""
         return self._listens(self._mqtt, node_id)
 
-    def tls_host(self, node_id: str = "") -> str:
-        """The same for MQTT over TLS; "" where there is none."""
-        return "" if self._tls is None else self._listens(self._tls, node_id)
+    def host_of(self, port: MqttPort, node_id: str = "") -> str:
+        """The same of a port beside mqtt.port."""
+        return self._listens(port.host or self._mqtt, node_id)
 
     def _listens(self, host: str, node_id: str) -> str:
         if host:
@@ -106,9 +109,9 @@ class NodeAddresses:
         """The addresses at which MQTT clients reach the nodes, this process's own first, each once."""
         return self._reached({node: self.mqtt_host(node) for node in self._nodes})
 
-    def reached_by_tls(self) -> list[str]:
-        """The same of MQTT over TLS."""
-        return [] if self._tls is None else self._reached({node: self.tls_host(node) for node in self._nodes})
+    def reached_by(self, port: MqttPort) -> list[str]:
+        """The same of a port beside mqtt.port."""
+        return self._reached({node: self.host_of(port, node) for node in self._nodes})
 
     def _reached(self, hosts: Mapping[str, str]) -> list[str]:
         return list(dict.fromkeys(self._nodes[node] if is_any(host) else host for node, host in hosts.items()))

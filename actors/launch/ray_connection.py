@@ -18,7 +18,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import UnavailableError
 from lexicast.cluster.security.files import NOTHING_KNOWN, SecurityFiles, wanted
 
-from ..broker.port_claim import TLS_PORT_KNOB, PortClaim, claim_port
+from ..broker.port_claim import PortClaim, claim_port
 from ..ray.handles import end_actors, named_actors
 from ..tls.certificates import check_before_start, with_whole_paths
 from .files import left_run, lock_data_dir, remove_run
@@ -119,7 +119,7 @@ class RayConnection:
 
     def _look_at_certificates(self) -> None:
         """Raises ConfigError where the files of [tls] cannot be used on this machine."""
-        if self._config.mqtt.tls_port:
+        if any([each.is_encrypted for each in self._config.mqtt.more_ports()]):
             now = datetime.now(UTC)
             looked = check_before_start(self._config.tls, now)
             for warning in [*looked.warnings, *looked.overdue(now)]:
@@ -148,8 +148,8 @@ class RayConnection:
         addresses, mqtt = NodeAddresses(self._config, hosts), self._config.mqtt
         with closing(claim_port(addresses.mqtt_host(), mqtt.port, uuid.uuid4().hex)) as claim:
             self._config = self._config.replaced(mqtt__port=claim.port)
-        if mqtt.tls_port:
-            claim_port(addresses.tls_host(), mqtt.tls_port, uuid.uuid4().hex, TLS_PORT_KNOB).close()
+        for each in mqtt.more_ports():
+            claim_port(addresses.host_of(each), each.port, uuid.uuid4().hex, each.port_knob).close()
 
     def _check_alone(self, nodes: RayNodes, killed: str) -> None:
         """Nobody else's actors are in this Ray; ours may be, where an `up` of this folder was killed.

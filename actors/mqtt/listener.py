@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING, Any
 from lexicast.cluster.config.tables import MqttConfig, TlsConfig
 from lexicast.compression.link_dictionaries import LinkDictionaries
 
-from ..broker.port_claim import PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
 from ..loop.turns import Turns
-from ..tls.door import TlsDoor
 from ..tls.identity import is_encrypted
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
 from .connection import MqttConnection
+from .doors.mqtt_doors import MqttDoors, way_of
 from .login.admission import is_open_to_strangers
 from .open_session import OpenSession
 from .publishing import Publishing
 from .services import MqttServices
+from .websocket.line import WebSocketServices, is_websocket
 
 if TYPE_CHECKING:
     from ..broker.engine import BrokerEngine
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4096
 SWEEP_S = 1.0
 # How long a stopping broker waits for clients to take its farewell.
 FAREWELL_S = 0.5
@@ -49,9 +48,9 @@ class MqttListener:
         config: MqttConfig,
         compression: bool,
         session_save_s: float,
-        tls: TlsConfig | None = None,
+        tls: TlsConfig,
     ) -> None:
-        """`tls`: how its port for TLS is; None: there is none."""
+        """`tls`: how its ports for TLS are, where it has some."""
         self._clock = engine.clock
         self._config = config
         self._services = MqttServices(
@@ -61,32 +60,28 @@ class MqttListener:
         self.logins = self._services.logins
         self.connections: set[MqttConnection] = set()
         self._since_us: dict[MqttConnection, int] = {}
-        self.port = 0
-        self.tls = None if tls is None else self._door(tls)
-        self._host = ""
+        websockets = WebSocketServices(config.ws_origins, self._connection, self._services.refused)
+        self.doors = MqttDoors(config, tls, self._connection, websockets, self._transports, self._count)
         self._admits = True
         self._session_save_s = session_save_s
-        self._server: asyncio.AbstractServer | None = None
-        self._claim: PortClaim | None = None
         self._lost = asyncio.Event()
         self._checking_logins = False
         self._periodic: list[asyncio.Task[None]] = []
 
-    def _door(self, config: TlsConfig) -> TlsDoor:
-        def transports() -> list[asyncio.Transport]:
-            return [c.transport for c in self.connections if is_encrypted(c.transport)]
+    @property
+    def port(self) -> int:
+        """That of TCP without TLS; 0 before `start`."""
+        return self.doors.tcp.port
 
-        def left() -> int:
-            return self._config.connections_max - len(self.connections)
+    def _count(self) -> int:
+        return len(self.connections)
 
-        return TlsDoor(config, self._connection, transports, left, self._config.connect_timeout_s)
+    def _transports(self) -> list[asyncio.Transport]:
+        return [connection.transport for connection in self.connections]
 
     async def start(self, host: str, port: int, cluster_id: str) -> int:
         """Listen; the port without TLS. Raises UnavailableError when a port is in use."""
-        self._claim = claim_port(host, port, cluster_id)
-        if self.tls is not None:
-            await self.tls.start(self._config.tls_host or host, self._config.tls_port, cluster_id)
-        self._host, self.port = host, self._claim.port
+        await self.doors.start(host, port, cluster_id)
         if self._admits:
             await self.admit()
         self._periodic = [
@@ -100,23 +95,14 @@ class MqttListener:
     async def admit(self) -> None:
         """Let clients connect (again), from the start on. Raises OSError."""
         self._admits = True
-        if not self.port:
-            return
-        loop = asyncio.get_running_loop()
-        sock = reuse_port_socket(self._host, self.port)
-        self._server = await loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
-        if self.tls is not None:
-            self.tls.open()
+        if self.port:
+            await self.doors.open()
 
     async def send_away(self, hosts: Sequence[str]) -> None:
         """Let nobody connect, and have those that are connected go to other brokers, `hosts` where they can be told, a
         few at a time, each once what it published is answered."""
         self._admits = False
-        if self.tls is not None:
-            self.tls.shut()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self.doors.shut()
         loop = asyncio.get_running_loop()
         while self.connections:
             going = list(self.connections)[:SENT_AWAY_AT_ONCE]
@@ -131,8 +117,7 @@ class MqttListener:
 
     def _reference(self, hosts: Sequence[str], connection: MqttConnection) -> str:
         """Where a client is to go: a server reference [MQTT-3.14.2.2.5], host:port, with spaces between."""
-        encrypted = self.tls is not None and is_encrypted(connection.transport)
-        port = self.tls.port if self.tls is not None and encrypted else self.port
+        port = self.doors.port_of(connection.transport)
         return " ".join([f"{host}:{port}" for host in hosts])
 
     # -- connections
@@ -214,18 +199,14 @@ class MqttListener:
     async def stop(self) -> None:
         """Stop accepting, say farewell, save the sessions, give the port back."""
         await stop_loops(*self._periodic)
-        if self.tls is not None:
-            await self.tls.close()
-        if self._server is not None:
-            self._server.close()
+        self.doors.shut()
         for connection in list(self.connections):
             # Closed without the client's word, so its will is due [MQTT-3.1.2-8].
             connection.disconnect(SERVER_SHUTTING_DOWN)
         await self.sessions.close()
         await self._hung_up()
         self._services.cancel()
-        if self._claim is not None:
-            self._claim.close()
+        await self.doors.close()
 
     async def _hung_up(self) -> None:
         """Returns when all connections have ended: clients have a moment to take the farewell, who reads nothing does
@@ -240,13 +221,13 @@ class MqttListener:
 
     async def reload_certificates(self) -> str:
         """Take the files of [tls] as they are now; "", or why they cannot be used."""
-        return "it has no port for TLS (mqtt.tls_port)" if self.tls is None else self.tls.reload()
+        return self.doors.reload_certificates()
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
         services = self._services
         return {
-            "port": self.port,
+            **self.doors.status(),
             "open": is_open_to_strangers(services.engine.config),
             "connections": len(self.connections),
             "sessions": len(self.sessions.owners),
@@ -256,8 +237,8 @@ class MqttListener:
             "aware": sum([served.subscriber.kind.aware for _, served in self._served()]),
             "refused": dict(services.refused),
             "logins": services.logins.status(),
-            "tls": None if self.tls is None else self.tls.status(),
-            "encrypted": sum([is_encrypted(connection.transport) for connection in self.connections]),
+            "encrypted": sum(map(is_encrypted, self._transports())),
+            "websockets": sum(map(is_websocket, self._transports())),
         }
 
     def lagging(self) -> list[object]:
@@ -271,8 +252,7 @@ class MqttListener:
             peer = connection.transport.get_extra_info("peername")
             yield {
                 "id": connection.client_id,
-                "kind": ("MQTT 5" if served.session.version == V5 else "MQTT 3.1.1")
-                + " TLS" * is_encrypted(connection.transport),
+                "kind": ("MQTT 5" if served.session.version == V5 else "MQTT 3.1.1") + way_of(connection.transport),
                 "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "",
                 "since_us": self._since_us.get(connection, 0),
                 "subscriptions": len(subscriber.subscriptions),

@@ -225,7 +225,8 @@ def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:
             f'{name}: mqtt.allow_anonymous = "always" without rules: whoever reaches its MQTT port from other machines '
             "publishes and reads everything; give it users or rules ([security])"
         )
-    for warning in (actor.get("mqtt", {}).get("tls") or {}).get("warnings", ()):
+    doors = [actor.get("mqtt", {}).get(door) or {} for door in ("tls", "wss")]
+    for warning in dict.fromkeys([warning for door in doors for warning in door.get("warnings", ())]):
         yield f"{name}: {warning}"
     if behind := actor.get("long_behind", 0):
         yield f"{name}: {behind:,} sessions have been catching up for a minute: they take less than is published"

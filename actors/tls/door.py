@@ -1,4 +1,4 @@
-"""The door of a broker for MQTT over TLS: its port, what it shows of itself, and who is let through.
+"""A door of a broker for MQTT over TLS: its port, what it shows of itself, and who is let through.
 
 The files are looked at once a minute, so that what renews certificates need tell nobody; `reload` does it at once.
 Connections that stand are touched by neither, but for those whose client's certificate is on a revocation list by now.
@@ -38,9 +38,10 @@ class TlsDoor:
         transports: Callable[[], Iterable[asyncio.Transport]],
         connections_left: Callable[[], int],
         timeout_s: float,
+        port_knob: str = TLS_PORT_KNOB,
     ) -> None:
         """`transports`: of the connections that stand; `connections_left`: how many more there may be; `timeout_s`: for
-        a handshake."""
+        a handshake; `port_knob`: where another port is chosen."""
         self.material = TlsMaterial(config)
         self.failures: Counter[str] = Counter()
         self.port = 0
@@ -49,6 +50,7 @@ class TlsDoor:
         self._transports = transports
         self._connections_left = connections_left
         self._timeout_s = timeout_s
+        self._port_knob = port_knob
         self._host = ""
         self._claim: PortClaim | None = None
         self._acceptor: TlsAcceptor | None = None
@@ -57,7 +59,7 @@ class TlsDoor:
 
     async def start(self, host: str, port: int, cluster_id: str) -> None:
         """Claim the port and read the files; `open` lets clients in. Raises UnavailableError: the port is in use."""
-        self._claim = claim_port(host, port, cluster_id, TLS_PORT_KNOB)
+        self._claim = claim_port(host, port, cluster_id, self._port_knob)
         self._host, self.port = host, self._claim.port
         self.material.reload()
         self._following = keep_going(self._follow(), "looking at the files of [tls]")

@@ -256,7 +256,7 @@ def check_sequence(packets: bytearray, layout: Layout, count: int, name: str) ->
 
 
 def take_whole(read: Callable[[], object]) -> None:
-    """`read` from a socket with TLS, where nothing whole may have come."""
+    """`read` from a socket with TLS or a WebSocket, where nothing whole may have come."""
     with suppress(BlockingIOError):
         read()
 
@@ -306,7 +306,7 @@ class OpenLoad:
         names = [f"bench-{load.name}-{number}" for number in range(load.subscribers)]
         specs = [SessionSpec(name, self._topic_filter(topic), load.qos) for name in names]
         specs.append(SessionSpec(f"bench-{load.name}-publisher"))
-        self._encrypted = bool(address.cafile)
+        self._wrapped = bool(address.cafile) or address.websocket
         self._sockets = open_sessions(address, wire, specs)
         self.publisher_socket = self._sockets[-1]
         self._epoll = select.epoll()
@@ -360,7 +360,7 @@ class OpenLoad:
         self._handlers: dict[int, Callable[[], object]] = {}
         for subscriber in self.subscribers:
             read = subscriber.on_readable
-            self._handlers[subscriber.sock.fileno()] = read if not self._encrypted else partial(take_whole, read)
+            self._handlers[subscriber.sock.fileno()] = read if not self._wrapped else partial(take_whole, read)
             self._epoll.register(subscriber.sock, select.EPOLLIN)
         self._handlers[self.publisher_socket.fileno()] = self.on_publisher
         self._events = select.EPOLLIN

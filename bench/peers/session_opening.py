@@ -19,6 +19,7 @@ from typing import cast
 from lexicast.cluster.errors import PeerError, UnavailableError, UsageError
 
 from ..stage.servers import Address
+from .framed_socket import FramedSocket
 from .tls_socket import TlsSocket
 from .wire import HandshakeStep, RefusedError, Wire
 
@@ -68,7 +69,7 @@ class _Handshake:
         """Reads what arrived; True when the session is open."""
         try:
             data = self.sock.recv(65_536)
-        except BlockingIOError:  # a part of a record of TLS
+        except BlockingIOError:  # a part of a record of TLS, or of a frame's header
             return False
         if not data:
             raise RefusedError(f"the broker closed a connection at step {self._at + 1} of its handshake")
@@ -87,6 +88,15 @@ def encrypted(sock: socket.socket, address: Address) -> socket.socket:
     except OSError as error:
         sock.close()
         raise UnavailableError(f"no TLS with {address.host}:{address.port}: {error}") from error
+
+
+def by_websocket(sock: socket.socket, address: Address) -> socket.socket:
+    """`sock`, connected or with TLS, after its upgrade. Raises UnavailableError."""
+    try:
+        return cast(socket.socket, FramedSocket(sock))
+    except OSError as error:
+        sock.close()
+        raise UnavailableError(f"no WebSocket with {address.host}:{address.port}: {error}") from error
 
 
 def raise_open_files(needed: int) -> None:
@@ -178,6 +188,8 @@ class _Opener:
             raise UnavailableError(f"cannot connect to {place}: {error.strerror or error}") from error
         if self._address.cafile:
             sock = encrypted(sock, self._address)
+        if self._address.websocket:
+            sock = by_websocket(sock, self._address)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         handshake = _Handshake(len(self.sockets), sock, self._wire.opening(spec.client_id, spec.topic, spec.qos))

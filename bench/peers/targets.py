@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lexicast.cluster.errors import LexicastError, UsageError
@@ -48,6 +49,11 @@ def _executable(name: str, package: str) -> str:
     if found is None:
         raise TargetMissingError(f"{name} not found: apt-get install {package}")
     return found
+
+
+def has_websockets() -> bool:
+    """Whether this machine's Mosquitto was built with libwebsockets; Debian's is not. Raises TargetMissingError."""
+    return b"libwebsockets" in Path(_executable("mosquitto", "mosquitto")).read_bytes()
 
 
 def start_mosquitto(directory: Path, latency: bool, listens: str = "") -> Target:
@@ -113,6 +119,26 @@ def _start_lexicast(directory: Path, latency: bool) -> Target:
     return start_lexicast(directory)
 
 
+def _lexicast_by_websocket(directory: Path, latency: bool) -> Target:
+    port = free_port()
+    target = start_lexicast(directory, f"[mqtt]\nws_port = {port}\n")
+    target.address = Address("127.0.0.1", port, websocket=True)
+    return target
+
+
+def _mosquitto_by_websocket(directory: Path, latency: bool) -> Target:
+    """By TCP where it has no WebSocket: it has less to do then than it would have."""
+    if not has_websockets():
+        return start_mosquitto(directory, latency)
+    target = start_mosquitto(directory, latency, "protocol websockets\n")
+    target.address = replace(target.address, websocket=True)
+    return target
+
+
+_BY_WEBSOCKET: dict[str, Callable[[Path, bool], Target]] = {
+    "lexicast": _lexicast_by_websocket,
+    "mosquitto": _mosquitto_by_websocket,
+}
 _STARTERS: dict[str, Callable[[Path, bool], Target]] = {
     "lexicast": _start_lexicast,
     "mosquitto": start_mosquitto,
@@ -123,17 +149,19 @@ _STARTERS: dict[str, Callable[[Path, bool], Target]] = {
 
 @contextlib.contextmanager
 def running(
-    names: Sequence[str], missing: Callable[[str, str], None], *, latency: bool = False
+    names: Sequence[str], missing: Callable[[str, str], None], *, latency: bool = False, websocket: bool = False
 ) -> Iterator[dict[str, Target]]:
     """Starts the named targets and stops them at the end, whatever happens.
 
-    `latency` asks for the settings with the least latency where those with the most deliveries/s differ.
+    `latency` asks for the settings with the least latency where those with the most deliveries/s differ; `websocket`:
+    they are loaded over WebSocket, Mosquitto over TCP where it has none.
     A peer that is not installed is reported to `missing(name, what to do)` and left out. Raises `UsageError` for a
-    name that is none of `NAMES`, `UnavailableError` when a target does not start.
+    name that is none of them, `UnavailableError` when a target does not start.
     """
+    starters = _BY_WEBSOCKET if websocket else _STARTERS
     for name in names:
-        if name not in _STARTERS:
-            raise UsageError(f"unknown target {name!r}; choose from {', '.join(NAMES)}")
+        if name not in starters:
+            raise UsageError(f"unknown target {name!r}; choose from {', '.join(starters)}")
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lexicast-bench-")))
         directory.chmod(0o755)
@@ -141,7 +169,7 @@ def running(
         for name in names:
             (directory / name).mkdir()
             try:
-                targets[name] = _STARTERS[name](directory / name, latency)
+                targets[name] = starters[name](directory / name, latency)
             except TargetMissingError as error:
                 missing(name, str(error))
                 continue

@@ -29,12 +29,14 @@ STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a broker listens, and which protocol it speaks there; `cafile`: with TLS, whom to trust."""
+    """Where a broker listens, and which protocol it speaks there; `cafile`: with TLS, whom to trust; `websocket`: over
+    WebSocket."""
 
     host: str
     port: int
     protocol: str = "mqtt"
     cafile: str = ""
+    websocket: bool = False
 
 
 @dataclass

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import ConfigError
 from ..positions import DEFAULT_GROUPS
@@ -87,6 +87,21 @@ class NodeConfig(_Table):
         return (Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share") / "lexicast"
 
 
+class MqttPort(NamedTuple):
+    """A port for MQTT beside `mqtt.port`. `host`: where it listens, "" where its knob says nothing."""
+
+    scheme: str  # of its URLs: "mqtts", "ws", "wss"
+    port: int
+    host: str
+    port_knob: str
+    host_knob: str
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is with TLS."""
+        return self.scheme != "ws"
+
+
 @dataclass(frozen=True)
 class MqttConfig(_Table):
     """[mqtt]: the listener and its sessions."""
@@ -95,6 +110,11 @@ class MqttConfig(_Table):
     host: str = knob("")
     tls_port: int = knob(0, 0, 65_535)
     tls_host: str = knob("")
+    ws_port: int = knob(0, 0, 65_535)
+    ws_host: str = knob("")
+    wss_port: int = knob(0, 0, 65_535)
+    wss_host: str = knob("")
+    ws_origins: tuple[str, ...] = knob(())
     allow_anonymous: str = knob("auto", choices=("auto", "loopback", "never", "always"))
     credentials: str = knob("refuse", choices=("refuse", "ignore"))
     packet_bytes_max: int = knob(MIB, KIB, 268_435_460)
@@ -112,10 +132,19 @@ class MqttConfig(_Table):
     share_strategy: str = knob("topic", choices=("topic", "free"))
     share_expiry_s: int = knob(7 * DAY_S, 1, 4_294_967_295)
 
+    def more_ports(self) -> list[MqttPort]:
+        """Those beside `port` that there are: with TLS, WebSocket, WebSocket with TLS."""
+        found = [
+            MqttPort("mqtts", self.tls_port, self.tls_host, "mqtt.tls_port", "mqtt.tls_host"),
+            MqttPort("ws", self.ws_port, self.ws_host, "mqtt.ws_port", "mqtt.ws_host"),
+            MqttPort("wss", self.wss_port, self.wss_host, "mqtt.wss_port", "mqtt.wss_host"),
+        ]
+        return [each for each in found if each.port]
+
 
 @dataclass(frozen=True)
 class TlsConfig(_Table):
-    """[tls]: what the port `mqtt.tls_port` shows of itself and asks of clients."""
+    """[tls]: what the ports `mqtt.tls_port` and `mqtt.wss_port` show of themselves and ask of clients."""
 
     certificate: str = knob("")
     key: str = knob("")
@@ -257,12 +286,7 @@ class Config:
                 )
         if wrong := self.tls.contradiction():
             raise ConfigError(wrong)
-        if self.mqtt.tls_port and not self.tls.certificate:
-            raise ConfigError(
-                "mqtt.tls_port needs tls.certificate and tls.key: `lexicast cert make` makes some to try it"
-            )
-        if self.mqtt.tls_port and self.mqtt.tls_port == self.mqtt.port:
-            raise ConfigError(f"mqtt.tls_port and mqtt.port are both {self.mqtt.port}: choose another for one of them")
+        self._check_ports()
         for low, high in (
             ("link.batch_bytes_max", "link.queue_bytes_max"),
             ("mqtt.packet_bytes_max", "link.queue_bytes_max"),
@@ -277,6 +301,18 @@ class Config:
                 raise ConfigError(
                     f"{low} = {self[low]} is more than {high} = {self[high]}: lower it or raise the other"
                 )
+
+    def _check_ports(self) -> None:
+        """Raises ConfigError: one needs what is not there, or two are the same."""
+        taken = {self.mqtt.port: "mqtt.port"}
+        for each in self.mqtt.more_ports():
+            if each.is_encrypted and not self.tls.certificate:
+                raise ConfigError(
+                    f"{each.port_knob} needs tls.certificate and tls.key: `lexicast cert make` makes some to try it"
+                )
+            if other := taken.get(each.port):
+                raise ConfigError(f"{each.port_knob} and {other} are both {each.port}: choose another for one of them")
+            taken[each.port] = each.port_knob
 
     @property
     def has_users(self) -> bool:

@@ -51,9 +51,10 @@ def is_open_to_strangers(config: Config) -> bool:
     """Whether whoever reaches a broker with this configuration from another machine publishes and reads everything."""
     if config.anonymous != "always" or config.security.acl_file:
         return False
-    hosts = [config.mqtt.host or config.node.host]
-    if config.mqtt.tls_port and config.tls.client_certificates != "required":
-        hosts.append(config.mqtt.tls_host or hosts[0])
+    own = config.mqtt.host or config.node.host
+    certified = config.tls.client_certificates == "required"
+    more = [each.host or own for each in config.mqtt.more_ports() if not (each.is_encrypted and certified)]
+    hosts = [own, *more]
     return not all([is_loopback(host) for host in hosts])
 
 

@@ -42,6 +42,12 @@ def _records() -> FuzzTarget:
     return RECORDS
 
 
+def _websocket() -> FuzzTarget:
+    from .websocket import TARGET
+
+    return TARGET
+
+
 def _compressed(name: str) -> Callable[[], FuzzTarget]:
     def make() -> FuzzTarget:
         from . import compressed
@@ -64,6 +70,7 @@ def _configured(name: str) -> Callable[[], FuzzTarget]:
 
 TARGETS: Final[dict[str, Callable[[], FuzzTarget]]] = {
     "packets": _packets,
+    "websocket": _websocket,
     "links": _links,
     "records": _records,
     **{name: _compressed(name) for name in ("tagged", "frames", "dictionaries", "fields")},

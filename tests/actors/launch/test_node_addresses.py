@@ -92,6 +92,9 @@ def test_who_is_open_to_strangers_is_refused_unless_it_is_said(nodes: dict[str, 
         (ALWAYS | TLS, True),
         (ALWAYS | TLS | CERTIFIED, False),
         (ALWAYS | TLS | CERTIFIED | EVERYWHERE, True),
+        (ALWAYS | {"mqtt__ws_port": 8083, "mqtt__ws_host": "0.0.0.0"}, True),
+        (ALWAYS | {"mqtt__ws_host": "0.0.0.0"}, False),
+        (ALWAYS | TLS | CERTIFIED | {"mqtt__wss_port": 8084, "mqtt__wss_host": "0.0.0.0"}, False),
         (EVERYWHERE, False),
     ],
 )
@@ -117,6 +120,10 @@ def test_up_prints_every_address() -> None:
         mqtt_port=1883,
         mqtt_tls_hosts=["192.0.2.10"],
         mqtt_tls_port=8883,
+        mqtt_ws_hosts=["192.0.2.10"],
+        mqtt_ws_port=8083,
+        mqtt_wss_hosts=["::1"],
+        mqtt_wss_port=8084,
         data_dir="/data",
         ray_address="192.0.2.10:6379",
         namespace="lexicast",
@@ -124,3 +131,4 @@ def test_up_prints_every_address() -> None:
     said = _where(run).splitlines()
     assert "  MQTT     mqtt://192.0.2.10:1883 mqtt://[::1]:1883" in said
     assert "  with TLS mqtts://192.0.2.10:8883" in said
+    assert "  browsers ws://192.0.2.10:8083/mqtt wss://[::1]:8084/mqtt" in said

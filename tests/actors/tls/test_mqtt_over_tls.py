@@ -417,7 +417,7 @@ async def test_connections_max_counts_those_by_tls(made: DevelopmentAuthority) -
 async def test_new_certificates_are_for_new_handshakes(tmp_path: Path) -> None:
     made = authority(tmp_path / "first", "sensor-17")
     with served_by_tls(made) as running:
-        door = running.broker().mqtt.tls
+        door = running.broker().mqtt.doors.tls
         assert door is not None
 
         async def reload() -> str:
@@ -446,7 +446,7 @@ async def test_who_was_revoked_is_closed_and_nobody_else(tmp_path: Path) -> None
     lost = made.issue_client("goes")
     crl = str(made.revoke([]))
     with served_by_tls(made, "required", tls__user_from="cn", tls__crl=crl) as running:
-        port, door = tls_port(running), running.broker().mqtt.tls
+        port, door = tls_port(running), running.broker().mqtt.doors.tls
         assert door is not None
         stays, goes = [await connect(port, client_context(made, name)) for name in ("stays", "goes")]
 
@@ -475,7 +475,7 @@ async def test_where_the_files_cannot_be_used_all_else_serves_until_they_can(tmp
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HOST, tls_port(running))
         away.replace(key)
-        door = running.broker().mqtt.tls
+        door = running.broker().mqtt.doors.tls
         assert door is not None
 
         async def reload() -> str:
@@ -515,7 +515,7 @@ async def test_a_thousand_connects_leave_nothing(cluster: Served, made: Developm
     await eventually(lambda: cluster.broker().mqtt.status()["connections"] == 0)
     await eventually(lambda: left() <= before + 2)
     assert cluster.broker().mqtt.status()["tls"]["handshakes"] == 0
-    door = cluster.broker().mqtt.tls
+    door = cluster.broker().mqtt.doors.tls
     assert door is not None
     assert door.material.context is not None
     assert door.material.context.session_stats()["number"] <= 1_100  # of TLS 1.2 without tickets; 1.3 keeps none
