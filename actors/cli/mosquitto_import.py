@@ -32,8 +32,8 @@ def import_mosquitto(
         raise ConfigError(f"{file}: {error.strerror}") from None
     try:
         found = carried_over(rules_text(data))
-        for name, table in found.tables.items():
-            Config().replaced(**{f"{name}__{key}": said for key, said in table.items() if not key.startswith("tls_")})
+        tables = found.tables.items()
+        Config().replaced(**{f"{name}__{key}": said for name, table in tables for key, said in table.items()})
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from None
     typer.echo(found.toml(), nl=False)

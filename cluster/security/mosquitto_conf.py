@@ -45,7 +45,7 @@ _NEEDLESS: Final = (
     "max_inflight_",
 )
 _WHY: Final = {
-    "protocol": "websockets are not there",
+    "protocol": "it is none of mqtt and websockets",
     "bind_interface": "give its address as mqtt.host",
     "mount_point": "there are none",
     "per_listener_settings": "users and rules are the same for all listeners",
@@ -58,6 +58,15 @@ _WHY: Final = {
     "tls_version": "tls.minimum is 1.2 or 1.3",
     "ciphers": "OpenSSL's are used",
     "check_retain_source": "it is always on",
+}
+
+
+# By WebSocket, with TLS.
+_PORTS: Final = {
+    (False, False): ("port", "host"),
+    (False, True): ("tls_port", "tls_host"),
+    (True, False): ("ws_port", "ws_host"),
+    (True, True): ("wss_port", "wss_host"),
 }
 
 
@@ -78,6 +87,7 @@ class _Listener:
     host: str = ""
     tls: dict[str, str] = field(default_factory=dict)
     flags: dict[str, bool] = field(default_factory=dict)
+    is_websocket: bool = False
 
 
 @dataclass
@@ -135,7 +145,9 @@ class _Reading:
             at.flags[word] = value == "true"
         elif word in _LIMITS and _number(number, value) > 0:
             self.mqtt[_LIMITS[word]] = int(value)
-        elif not (word == "protocol" and value == "mqtt") and not word.startswith(_NEEDLESS):
+        elif word == "protocol" and value in ("mqtt", "websockets"):
+            at.is_websocket = value == "websockets"
+        elif not word.startswith(_NEEDLESS):
             self.left.append(NotCarried(number, f"{word} {value}".strip()[:100], _WHY.get(word, "nothing is like it")))
 
     def _take_anonymous(self, number: int, allowed: bool) -> None:
@@ -154,9 +166,10 @@ class _Reading:
         ports: dict[str, Any] = {}
         for each in listeners:
             secure = "certificate" in each.tls
-            port, host = ("tls_port", "tls_host") if secure else ("port", "host")
+            kind = "WebSocket " * each.is_websocket + ("with TLS" if secure else "without TLS")
+            port, host = _PORTS[each.is_websocket, secure]
             if port in ports:
-                told, kind = f"listener {each.port} {each.host}".strip(), "with TLS" if secure else "without TLS"
+                told = f"listener {each.port} {each.host}".strip()
                 self.left.append(NotCarried(each.line, told, f"there is one {kind} already"))
                 continue
             ports[port] = each.port
@@ -166,7 +179,7 @@ class _Reading:
                 tls = {**each.tls, **_certificates(each.flags)}
                 if tls["client_certificates"] == "no":
                     tls = {key: value for key, value in tls.items() if key not in ("client_ca", "crl")}
-        if "tls_port" in ports and "port" not in ports:
+        if ports and "port" not in ports:
             ports["host"] = "127.0.0.1"  # there is one without TLS always: for this machine alone then
         if (self.listeners or self.named_default) and not ("password_file" in self.security or "user_from" in tls):
             self.mqtt.setdefault("allow_anonymous", "never")  # "auto" would let in who is on this machine

@@ -27,6 +27,7 @@ from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Connect
 from lexicast.cluster.protocol.messages import HELLO, NONCE_BYTES
 
+from ..support.certificates import free_port
 from ..support.up import OWN_ENVIRONMENT, lexicast_up
 
 NOBODY = 65_534
@@ -35,6 +36,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
 CONFIG = """
 [mqtt]
 allow_anonymous = "never"
+ws_port = {ws_port}
 [node]
 matchers = 1
 """
@@ -47,7 +49,7 @@ PROGRAMS = (
     (r"^ray::", "Ray: each actor"),
     (r"lexicast\.actors\.cli", "Ray: `lexicast up` itself"),
 )
-OUR_PORTS = {"mqtt": "MQTT", "link": "links: each broker and coordinator"}
+OUR_PORTS = {"mqtt": "MQTT", "ws": "MQTT over WebSocket", "link": "links: each broker and coordinator"}
 
 
 class Door(NamedTuple):
@@ -81,9 +83,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "home").mkdir(mode=0o755)
     environment = {key: value for key, value in OWN_ENVIRONMENT.items() if not key.startswith("RAY_AUTH")}
     environment |= {"HOME": str(folder / "home"), "RAY_USAGE_STATS_ENABLED": "0"}
+    config = CONFIG.format(ws_port=free_port())
     before = os.umask(0o022)
     try:
-        with lexicast_up(folder, "--mqtt-port", "0", config=CONFIG, environment=environment, end=signal.SIGINT) as run:
+        with lexicast_up(folder, "--mqtt-port", "0", config=config, environment=environment, end=signal.SIGINT) as run:
             processes = below(folder)
             yield Running(folder, run, processes, list(doors(processes, run)))
     finally:
@@ -110,6 +113,8 @@ def doors(processes: list[psutil.Process], run: dict[str, Any]) -> Iterator[Door
                 host, port = connection.laddr.ip, connection.laddr.port
                 if port == run["mqtt_port"]:
                     yield Door(OUR_PORTS["mqtt"], host, port)
+                elif port == run["mqtt_ws_port"]:
+                    yield Door(OUR_PORTS["ws"], host, port)
                 elif not ip_address(host).is_unspecified and re.match(r"ray::(Broker|Coordinator)Actor", command):
                     yield Door(OUR_PORTS["link"], host, port)
                 else:
