@@ -79,8 +79,10 @@ class MqttDoors:
 
     def shut(self) -> None:
         """Let nobody in; connections that stand are not touched."""
-        for door in (*self._plain(), *self.with_tls()):
-            door.shut()
+        for plain in self._plain():
+            plain.shut()
+        for encrypted in self.with_tls():
+            encrypted.shut()
 
     async def close(self) -> None:
         """Let nobody in, give the ports back."""

@@ -24,7 +24,7 @@ class SimListener(MqttListener):
     """A broker's MQTT listener without a port."""
 
     def __init__(self, engine: BrokerEngine, config: Config) -> None:
-        super().__init__(engine, config.mqtt, False, config.broker.session_save_s)
+        super().__init__(engine, config.mqtt, False, config.broker.session_save_s, config.tls)
 
     def begin(self) -> None:
         """What is done beside connections."""

@@ -63,15 +63,15 @@ async def crash(broker: BrokerServer) -> None:
     for task in [*broker._loops, *broker.mqtt._periodic]:
         if task is not None:
             task.cancel()
-    for server in [*broker.sockets._servers, broker.mqtt._server]:
+    broker.mqtt.doors.shut()
+    for server in broker.sockets._servers:
         if server is not None:
             server.close()
     broker.mqtt.sessions.let_go = lambda session, will=None: None  # type: ignore[method-assign]  # nor saves that
     for connection in list(broker.mqtt.connections):
         connection.transport.abort()
     await eventually(lambda: not broker.mqtt.connections)
-    if broker.mqtt._claim is not None:
-        broker.mqtt._claim.close()
+    broker.mqtt.doors.tcp.close()
 
 
 @pytest.fixture
