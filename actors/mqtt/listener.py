@@ -61,7 +61,11 @@ class MqttListener:
         self.connections: set[MqttConnection] = set()
         self._since_us: dict[MqttConnection, int] = {}
         websockets = WebSocketServices(config.ws_origins, self._connection, self._services.refused)
-        self.doors = MqttDoors(config, tls, self._connection, websockets, self._transports, self._count)
+
+        def transports() -> list[asyncio.Transport]:
+            return [connection.transport for connection in self.connections]
+
+        self.doors = MqttDoors(config, tls, self._connection, websockets, transports, lambda: len(self.connections))
         self._admits = True
         self._session_save_s = session_save_s
         self._lost = asyncio.Event()
@@ -72,12 +76,6 @@ class MqttListener:
     def port(self) -> int:
         """That of TCP without TLS; 0 before `start`."""
         return self.doors.tcp.port
-
-    def _count(self) -> int:
-        return len(self.connections)
-
-    def _transports(self) -> list[asyncio.Transport]:
-        return [connection.transport for connection in self.connections]
 
     async def start(self, host: str, port: int, cluster_id: str) -> int:
         """Listen; the port without TLS. Raises UnavailableError when a port is in use."""
@@ -225,7 +223,7 @@ class MqttListener:
 
     def status(self) -> dict[str, Any]:
         """For `lexicast status`."""
-        services = self._services
+        services, transports = self._services, [connection.transport for connection in self.connections]
         return {
             **self.doors.status(),
             "open": is_open_to_strangers(services.engine.config),
@@ -237,8 +235,8 @@ class MqttListener:
             "aware": sum([served.subscriber.kind.aware for _, served in self._served()]),
             "refused": dict(services.refused),
             "logins": services.logins.status(),
-            "encrypted": sum(map(is_encrypted, self._transports())),
-            "websockets": sum(map(is_websocket, self._transports())),
+            "encrypted": sum(map(is_encrypted, transports)),
+            "websockets": sum(map(is_websocket, transports)),
         }
 
     def lagging(self) -> list[object]:
