@@ -445,9 +445,10 @@ class MemoryStore:
         bytes_max: int = 1 << 20,
         upto: int | None = None,
         topics: Callable[[bytes], bool] | None = None,
+        expired: bool = False,
         read_s: float = 0.0,
     ) -> ReadResult:
-        """As `Store.read`."""
+        """As `Store.read`; nothing expires here."""
         found: list[Block] = []
         at, size = offset, 0
         for block in self.blocks.get(group, ()):
