@@ -14,12 +14,13 @@ from math import log2
 from typing import Final, NamedTuple
 
 from .alphabets import alphabet_of, run_slots
-from .model import Context, Field, FieldsModel, NumberField, Pattern, Reference
+from .model import Context, Field, FieldsModel, NumberField, Pattern, Reference, RunField
 from .plan import PACKED_BITS, ROW_BYTES, FieldPlan, Foreseen, mean_bits
 from .positions import with_positions
 from .ranges import histogram_cost, learn_histogram, number_bits
 from .recurrence import Recurrence, learn_recurrence
 from .relations import EARLIER_MAX, Relations
+from .serialised import LETTERS_MAX
 from .structure import MessageStructure, Node
 from .vocabulary import SPECIALS, WORD_BYTES_MAX, Vocabulary, text_tokens
 
@@ -49,6 +50,7 @@ class Building:
         self._plans = [FieldPlan(node) for node in learned.nodes]
         self._by_message = [dict(zip(node.messages, node.values, strict=True)) for node in learned.nodes]
         self._relations = Relations(learned, weight)
+        self._letters = 0
 
     def model(self) -> FieldsModel:
         """The model."""
@@ -252,6 +254,15 @@ class Building:
             and self._admits(word)
         )
 
+    def _run(self, run: RunField, runs: Sequence[bytes]) -> RunField:
+        """With tables of positions as far as a model may have them."""
+        told = with_positions(run, runs, self._weight)
+        letters = sum([len(table.steps) for table in told.positions if table is not None])
+        if self._letters + letters > LETTERS_MAX:
+            return run
+        self._letters += letters
+        return told
+
     def _field(self, plan: FieldPlan, recurrence: Recurrence, fields: dict[int, Field]) -> Field:
         node = plan.node
         patterns = [
@@ -262,7 +273,7 @@ class Building:
         if plan.histogram is not None and node.format is not None:
             form, places = node.format
             number = NumberField(form, places, plan.histogram, plan.references, recurrence.histogram)
-        run = None if node.run is None else with_positions(node.run, node.runs, self._weight)
+        run = None if node.run is None else self._run(node.run, node.runs)
         field = Field(node.id, [row for row, _ in plan.rows], patterns, number, run, plan.counts)
         field.repeats, field.by_key, field.is_key = recurrence.repeats, recurrence.by_key, recurrence.is_key
         if plan.context >= 0:

@@ -12,7 +12,8 @@
 Fields are numbered in the order in which they stand, so a reference to a lower number is one to what is known before.
 
 **Hostile models.** Content has at most MODEL_BYTES_MAX bytes and everything in it takes a byte at the least, so
-reading takes time and memory in proportion; fields within fields lie at most DEPTH_MAX deep. A field is visited once a
+reading takes time and memory in proportion, but for the tables of a run's positions, which are written in three bytes
+and have a count for each letter: LETTERS_MAX together. Fields within fields lie at most DEPTH_MAX deep. A field is visited once a
 message at the most, a message has a room (`Unfolding.spend`): so no frame takes longer than a message of that room and
 all the fields. A model of another version, a count of 0, an alphabet or form that does not exist, an edge that does not
 rise, bytes that are left over: DictionaryError.
@@ -31,7 +32,7 @@ from .entropy import SymbolTable
 from .histograms import RANGES_MAX, Histogram
 from .model import MESSAGE_BYTES_MAX, RATE_ONE, Context, Field, FieldsModel, NumberField, Pattern, Reference, RunField
 from .number_formats import FORMS, PLACES_MAX
-from .vocabulary import SPECIALS, Vocabulary
+from .vocabulary import RUN_BYTES_MAX, SPECIALS, Vocabulary
 
 VERSION: Final = 1
 MODEL_BYTES_MAX: Final = 64 * 1024
@@ -39,6 +40,8 @@ DEPTH_MAX: Final = 6
 FIELDS_MAX: Final = 2_048
 FACTOR_MAX: Final = 10**PLACES_MAX
 REFERENCES_MAX: Final = 2
+LETTERS_MAX: Final = 32 * 1024
+"""In all tables of positions: 5 MB. Without a bound a model of 64 KiB, packed some hundred bytes, took 440 MB."""
 
 _NUMBER: Final = 1
 _RUN: Final = 2
@@ -176,6 +179,7 @@ class _Loading:
         self._fields: list[Field] = []
         self._rates: list[int] = []
         self._count = 0
+        self._letters = 0
 
     def model(self) -> FieldsModel:
         """All of it."""
@@ -257,18 +261,23 @@ class _Loading:
             raise DictionaryError(f"a field model has runs of alphabet {alphabet}")
         least = self._size()
         most = least + self._size()
-        return RunField(alphabet, least, most, [self._position(alphabet) for _ in range(self._size())])
+        return RunField(alphabet, least, most, [self._position(alphabet) for _ in range(self._varint(RUN_BYTES_MAX))])
 
     def _position(self, alphabet: int) -> SymbolTable | None:
         letters = len(ALPHABETS[alphabet])
         counted = self._varint(letters)
+        if not counted:
+            return None
+        self._letters += letters
+        if self._letters > LETTERS_MAX:
+            raise DictionaryError(f"a field model has more than {LETTERS_MAX} letters in its tables of positions")
         counts = [1] * letters
         for _ in range(counted):
             letter = self._byte()
             if letter >= letters:
                 raise DictionaryError(f"a field model has a letter {letter} in alphabet {alphabet}")
             counts[letter] = self._varint()
-        return SymbolTable(counts) if counted else None
+        return SymbolTable(counts)
 
     def _contexts(self, field: Field) -> None:
         field.context = self._varint(field.id) - 1

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections import deque
 from typing import Final, NamedTuple
 
 from lexicast.cluster.errors import DictionaryError
@@ -107,37 +106,60 @@ def decompressing(dictionary: Dictionary | None) -> Decompressing:
 
 
 class StreamPast:
-    """The last PAST_BYTES that a stream has seen, and what their frames took."""
+    """The last PAST_BYTES that a stream had seen before a batch, and what their frames took, about.
+
+    Memory: twice PAST_BYTES, however long payloads are, and however many have no byte at all.
+    """
 
     def __init__(self, begin: bytes = b"") -> None:
-        begin = begin[-PAST_BYTES:]
-        self._parts: deque[tuple[bytes, int]] = deque()
-        self._bytes = 0
-        self.frame_bytes = 0
-        if begin:
-            self.add(begin, len(begin) // 2)
+        self._before = _Tail()
+        self._batch = _Tail()
+        self._before.add(begin, len(begin) // 2)
 
     def __len__(self) -> int:
-        return self._bytes
+        return len(self._before.content)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of the frames that brought it."""
+        return self._before.frame_bytes
 
     def add(self, payload: bytes, frame_bytes: int) -> None:
-        """It was sent. More than PAST_BYTES are kept until `trim`."""
-        self._parts.append((payload, frame_bytes))
-        self._bytes += len(payload)
+        """It was sent in this batch."""
+        self._batch.add(payload, frame_bytes)
+
+    def end_batch(self) -> None:
+        """What comes next is another batch."""
+        batch = self._batch
+        if batch.content:
+            self._before.add(batch.content, batch.frame_bytes)
+            self._batch = _Tail()
+
+    def content(self) -> bytes:
+        """What was seen before the batch."""
+        return bytes(self._before.content)
+
+
+class _Tail:
+    """The last PAST_BYTES of payloads, and their share of what frames took."""
+
+    __slots__ = ("content", "frame_bytes")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.frame_bytes = 0
+
+    def add(self, payload: bytes | bytearray, frame_bytes: int) -> None:
+        """It comes last."""
+        if not payload:
+            return
+        content = self.content
+        content += payload
         self.frame_bytes += frame_bytes
-
-    def trim(self) -> None:
-        """Forget what lies further back."""
-        parts = self._parts
-        while parts and self._bytes - len(parts[0][0]) >= PAST_BYTES:
-            payload, frame_bytes = parts.popleft()
-            self._bytes -= len(payload)
-            self.frame_bytes -= frame_bytes
-
-    def content(self, but: int = 0) -> bytes:
-        """The bytes before the last `but` payloads."""
-        payloads = [payload for payload, _ in self._parts]
-        return b"".join(payloads[: len(payloads) - but])[-PAST_BYTES:]
+        over = len(content) - PAST_BYTES
+        if over > 0:
+            self.frame_bytes = self.frame_bytes * PAST_BYTES // len(content)
+            del content[:over]
 
 
 def check_of(payload: bytes, before: int) -> int:

@@ -18,7 +18,7 @@ payload costs is known without work, it is what was stored. Where the stream has
 interval, or at its end, and most subscribers have the dictionary that standalone payloads take, it is tried again only
 after `_REST_INTERVALS`, and after twice as long each time that it loses again.
 
-Memory: 117 KiB a stream and the 32 KiB of its past; 300 KiB more for each of fields that is tried.
+Memory: 117 KiB a stream and twice the 32 KiB of its past; 300 KiB more for each of fields that is tried.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class TopicStream:
 
         `standalone_bytes`: what the standalone forms have together, with the newest dictionary where there is one.
         """
-        self._past.trim()
+        self._past.end_batch()
         frames = [self._frame(payload) for payload in payloads]
         frames_bytes = sum(map(len, frames))
         self._interval += len(payloads)
@@ -224,6 +224,7 @@ class TopicStream:
         moment ago."""
         if self.of_fields or self.begins:
             return None
+        self._past.end_batch()
         if self._since_past < PAST_INTERVAL and len(self._past) > _SHORT_PAST_BYTES:
             return None
         return self._past.frame_bytes * self._past_share // 100
@@ -231,6 +232,6 @@ class TopicStream:
     def with_past(self, frames: Sequence[bytes]) -> bytes:
         """The first of a batch's frames for who needs the past: to be asked before the next batch is made."""
         self._since_past = 0
-        made = past_frame(frames[0], self._past.content(but=len(frames)))
+        made = past_frame(frames[0], self._past.content())
         self._past_share = 100 * len(made) // max(1, self._past.frame_bytes)
         return made

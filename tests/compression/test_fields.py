@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import struct
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -26,7 +27,7 @@ from lexicast.compression.fields.entropy import Unfolding, fold
 from lexicast.compression.fields.histograms import NUMBER_MAX, Histogram
 from lexicast.compression.fields.model import MESSAGE_BYTES_MAX
 from lexicast.compression.fields.number_formats import FORMS, LITTLE, SINGLE_LITTLE, parse_number, render_number
-from lexicast.compression.fields.serialised import dump_model, load_model
+from lexicast.compression.fields.serialised import LETTERS_MAX, dump_model, load_model
 from lexicast.compression.fields.shapes import find_patterns
 from lexicast.compression.fields.training import FieldsTraining
 from lexicast.compression.fields.vocabulary import SPECIALS, Vocabulary
@@ -281,6 +282,36 @@ def test_a_model_is_what_its_bytes_say() -> None:
         load_model(b"\x09" + model[1:])
     with pytest.raises(DictionaryError, match="follow the end"):
         load_model(model + b"\x00")
+
+
+def test_tables_of_positions_take_no_more_memory_than_a_model_may() -> None:
+    """Three bytes say a table of 256 letters: a model of 64 KiB would have 20,000 of them."""
+    position, fields = b"\x01\x00\x02", 80
+    run = b"\x02\x00\x00" + b"\x09\x01\xff\x01" + b"\xc8\x01" + position * 200 + b"\x01\x01"
+    model = b"\x01%c" % (fields + 1) + b"\x00\x00\x01\x01\x01" + b"%c\x01" % fields + b"\x01" * fields + run * fields
+    tracemalloc.start()
+    try:
+        with pytest.raises(DictionaryError, match="letters"):
+            load_model(model + b"\x00" + b"\x01" * SPECIALS)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 << 20
+
+
+def test_what_is_learned_has_no_more_tables_of_positions_than_may_be_read() -> None:
+    """Forty columns of identifiers, each with tables for sixteen characters."""
+    rng = random.Random(1)
+    letters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+    def identifier() -> str:
+        return "".join([rng.choice(letters[at : at + 3]) for at in range(16)])
+
+    samples = [("{" + ",".join([f'"c{at}":"{identifier()}"' for at in range(80)]) + "}").encode() for _ in range(60)]
+    codec = codec_of(samples)
+    assert codec.decompress(codec.compress(samples[0])) == samples[0]
+    tables = [table for field in codec._parts[1].fields if field.run for table in field.run.positions if table]
+    assert 0 < sum([len(table.steps) for table in tables]) <= LETTERS_MAX
 
 
 def test_fields_within_fields_have_an_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 import zlib
 from contextlib import suppress
 
@@ -117,11 +118,41 @@ def test_whoever_is_sent_the_past_reads_on_as_if_it_had_been_there(joined: int, 
 def test_the_past_is_as_long_as_deflate_looks_back_and_no_longer() -> None:
     past = StreamPast()
     for at in range(2_000):
-        past.trim()
         past.add(random.Random(at).randbytes(100), 50)
-    assert len(past.content()) == PAST_BYTES
-    assert PAST_BYTES <= len(past) < PAST_BYTES + 300
-    assert past.content(1)[-100:] == random.Random(1_998).randbytes(100)
+        if at != 1_999:
+            past.end_batch()
+    assert len(past.content()) == len(past) == PAST_BYTES
+    assert past.content()[-100:] == random.Random(1_998).randbytes(100), "what came before the batch"
+    assert PAST_BYTES // 2 - 400 < past.frame_bytes <= PAST_BYTES // 2
+    past.end_batch()
+    assert past.content()[-100:] == random.Random(1_999).randbytes(100)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(4 << 20)], ids=["no byte", "one byte", "4 MiB"])
+def test_the_past_takes_no_more_memory_whatever_the_payloads(payload: bytes) -> None:
+    past = StreamPast(bytes(range(256)) * 256)
+    tracemalloc.start()
+    try:
+        for _ in range(20_000 if len(payload) < 2 else 8):
+            past.add(payload, 4)
+            if len(payload) < 2:
+                past.end_batch()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * PAST_BYTES
+    assert past.frame_bytes <= 4 * PAST_BYTES
+
+
+@given(st.lists(st.lists(st.binary(max_size=3_000), max_size=4), max_size=30))
+def test_the_past_is_what_was_sent_before_the_batch(batches: list[list[bytes]]) -> None:
+    past, sent = StreamPast(b"begin"), b"begin"
+    for payloads in batches:
+        past.end_batch()
+        for payload in payloads:
+            past.add(payload, 1 + len(payload))
+        assert past.content() == sent[-PAST_BYTES:]
+        sent += b"".join(payloads)
 
 
 @given(st.sampled_from(["bytes", "fields"]), st.integers(0, 29), st.integers(1, 6))

