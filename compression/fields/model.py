@@ -47,7 +47,8 @@ _NO_TEXT: Final = b""
 
 
 class Snapshot:
-    """The values and numbers of the last message with a key, by the fields' ids."""
+    """The values and numbers of the last message with a key, of those fields alone that look at them, by their slots:
+    a message of 4 KiB is not kept with each of KEYS_MAX keys."""
 
     __slots__ = ("numbers", "values")
 
@@ -59,7 +60,7 @@ class Snapshot:
 class FieldState:
     """What the fields of a message can refer to: values of this message, and of those before in a stream."""
 
-    __slots__ = ("before", "entities", "key", "numbers", "rates", "streaming", "values")
+    __slots__ = ("before", "entities", "key", "kept", "numbers", "rates", "streaming", "values")
 
     def __init__(self, model: FieldsModel, streaming: bool) -> None:
         self.streaming = streaming
@@ -72,6 +73,7 @@ class FieldState:
         self.numbers: list[int] = [0] * count
         self.rates: list[int] = list(model.rates) if self.streaming else []
         self.entities: OrderedDict[bytes, Snapshot] = OrderedDict()
+        self.kept = model.kept
         self.key: bytes | None = None
         self.before: Snapshot | None = None
 
@@ -83,7 +85,9 @@ class FieldState:
     def ended(self) -> None:
         """All of a message of a stream is known."""
         if self.key is not None:
-            self.entities[self.key] = Snapshot(list(self.values), list(self.numbers))
+            values, numbers = self.values, self.numbers
+            kept = self.kept
+            self.entities[self.key] = Snapshot([values[id] for id in kept], [numbers[id] for id in kept])
             self.entities.move_to_end(self.key)
             count = len(self.entities)
             if count > KEYS_MAX or count * len(self.values) > KEPT_MAX:
@@ -272,6 +276,7 @@ class Field:
         "repeats",
         "rows",
         "run",
+        "slot",
         "table",
     )
 
@@ -302,6 +307,7 @@ class Field:
         self.repeats = False
         self.by_key = False
         self.is_key = False
+        self.slot = -1
 
     def put(self, value: bytes, steps: list[Step], state: FieldState, vocabulary: Vocabulary) -> None:
         """Append the steps of a value."""
@@ -320,7 +326,7 @@ class Field:
         """Whether it repeats what was before; the step that says so or not is appended."""
         rate = state.rates[self.id]
         before = state.before if self.by_key else None
-        if (state.values if before is None else before.values)[self.id] == value:
+        if (state.values[self.id] if before is None else before.values[self.slot]) == value:
             steps.append((0, rate, RATE_ONE))
             self._repeat(state, before)
             return True
@@ -333,8 +339,8 @@ class Field:
         rate = state.rates[id]
         state.rates[id] = min(RATE_ONE - 1, rate + (RATE_ONE - rate + _RATE_ROUND >> _RATE_SHIFT))
         if before is not None:
-            state.values[id] = before.values[id]
-            state.numbers[id] = before.numbers[id]
+            state.values[id] = before.values[self.slot]
+            state.numbers[id] = before.numbers[self.slot]
         value = state.values[id]
         if self.is_key:
             state.entity(value)
@@ -378,7 +384,7 @@ class Field:
 
     def _last(self, state: FieldState) -> int:
         before = state.before if self.by_key else None
-        return (state.numbers if before is None else before.numbers)[self.id]
+        return state.numbers[self.id] if before is None else before.numbers[self.slot]
 
     def _put_pattern(self, value: bytes, steps: list[Step], state: FieldState, vocabulary: Vocabulary) -> bool:
         at = len(self.rows)
@@ -456,9 +462,9 @@ class Field:
 
 
 class FieldsModel:
-    """The root field, all fields by id, and what they share."""
+    """The root field, all fields by id, and what they share. `kept`: fields that look at the last message with a key."""
 
-    __slots__ = ("fields", "rates", "root", "vocabulary")
+    __slots__ = ("fields", "kept", "rates", "root", "vocabulary")
 
     def __init__(self, root: Field, fields: Sequence[Field], rates: Sequence[int], vocabulary: Vocabulary) -> None:
         """`rates`: how often each field repeats, of RATE_ONE, for streams to begin with."""
@@ -466,6 +472,9 @@ class FieldsModel:
         self.fields = list(fields)
         self.rates = list(rates)
         self.vocabulary = vocabulary
+        self.kept = [field.id for field in self.fields if field.by_key]
+        for slot, id in enumerate(self.kept):
+            self.fields[id].slot = slot
 
     def fits(self, message: bytes) -> bool:
         """Whether a row or a pattern of the root fits."""

@@ -99,6 +99,29 @@ def test_a_stream_remembers_by_the_key_of_its_messages() -> None:
     assert sum(map(len, frames)) < 3 * len(frames)
 
 
+def test_what_a_stream_remembers_by_key_is_not_whole_messages() -> None:
+    rng = random.Random(3)
+    places = {device: b"%.6f" % rng.uniform(0, 90) for device in range(200)}
+
+    said = [letter * 3_000 for letter in (b"a", b"b", b"c")]
+
+    def told(device: int) -> bytes:
+        return b'{"id":"sensor-%d","lat":%s,"log":"%s"}' % (device, places[device], rng.choice(said))
+
+    codec = codec_of([told(rng.randrange(20)) for _ in range(300)], "fields-lean")
+    messages = [told(at % 200) for at in range(400)]
+    sender, receiver = codec.stream(), codec.stream()
+    tracemalloc.start()
+    try:
+        for at, message in enumerate(messages):
+            assert receiver.decompress(sender.compress(message, at), at) == message
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(sender._state.entities) == len(receiver._state.entities) == 200
+    assert held < 500_000
+
+
 def test_what_repeats_is_learned_topic_by_topic() -> None:
     """Devices that do not say who they are take turns: what stays on each topic is never what came just before."""
     rng = random.Random(5)
