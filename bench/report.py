@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from lexicast import compiled
-from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.errors import LexicastError, UsageError
 
 from .peers import targets
 
@@ -226,11 +226,26 @@ def _interrupt(format_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _make_folders(options: argparse.Namespace) -> None:
+    """Of the files that are written when all is measured. Raises UsageError: after hours it would be too late."""
+    for name in ("json", "picture"):
+        file: Path | None = getattr(options, name, None)
+        if file is None:
+            continue
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--{name} {file}: {error.strerror}") from None
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise UsageError(f"--{name} {file}: no file can be written there")
+
+
 def drive(driver: str, options: argparse.Namespace, measure: Callable[[DriverReport], None]) -> int:
     """Runs `measure` and finishes its report; SIGTERM and Ctrl-C stop everything that was started."""
     report = DriverReport(driver, options)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        _make_folders(options)
         measure(report)
         return report.finish()
     except KeyboardInterrupt:

@@ -116,9 +116,9 @@ def fulfil(due: Due, *, family: bytes, now_us: int) -> Dictionary | None:
             shared=due.shared,
         )
     except DictionaryError:
-        if due.shared is None:
+        if not _may_fail(due, codec):
             raise
-        return tried  # in all samples there is a pattern that is not admitted
+        return tried  # all samples make a model that is too large, or have a pattern that is not admitted
 
 
 class _Trials:
@@ -170,7 +170,7 @@ class _Trials:
         try:
             content = _content(self._material, candidate)
         except DictionaryError:
-            if due.shared is None:
+            if not _may_fail(due, candidate.codec):
                 raise
             return _Trial(inf, candidate, inf, Dictionary(self._family, candidate.codec, b"-"), inf)
         dictionary = Dictionary(self._family, candidate.codec, content)
@@ -178,6 +178,11 @@ class _Trials:
         spread = dictionary.packed_bytes_about(due.current) / due.horizon
         base = mean + _handicap(due, candidate.codec)
         return _Trial(base + spread, candidate, mean, dictionary, base + spread / due.hope)
+
+
+def _may_fail(due: Due, codec: str) -> bool:
+    """Whether samples may be such that nothing can be made of them this way: then the other candidates are left."""
+    return codec == FIELDS or due.shared is not None
 
 
 def _handicap(due: Due, codec: str) -> float:

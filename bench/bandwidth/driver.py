@@ -126,7 +126,9 @@ def tell(report: reports.DriverReport, outcomes: Rounds, data: dict[str, Message
             name = f"speedup_{mbit}mbit_{clients}"
             report.figure(name, speedup(outcomes, cell))
             report.figure(f"{name}_over_deflate", speedup(outcomes, cell, "deflate"))
-    report.figure("speedup_1mbit", speedup(outcomes, Setting(figure_corpus, 1, 5, "predict")))
+    cell = Setting(figure_corpus, 1, 5, "predict")
+    report.figure("speedup_1mbit", speedup(outcomes, cell))
+    report.figure("speedup_vs_deflate", speedup(outcomes, cell, "deflate"))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

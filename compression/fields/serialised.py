@@ -13,10 +13,10 @@ Fields are numbered in the order in which they stand, so a reference to a lower 
 
 **Hostile models.** Content has at most MODEL_BYTES_MAX bytes and everything in it takes a byte at the least, so
 reading takes time and memory in proportion, but for the tables of a run's positions, which are written in three bytes
-and have a count for each letter: LETTERS_MAX together. Fields within fields lie at most DEPTH_MAX deep. A field is visited once a
-message at the most, a message has a room (`Unfolding.spend`): so no frame takes longer than a message of that room and
-all the fields. A model of another version, a count of 0, an alphabet or form that does not exist, an edge that does not
-rise, bytes that are left over: DictionaryError.
+and have a count for each letter: LETTERS_MAX together. Fields within fields lie at most DEPTH_MAX deep. A field is
+visited once a message at the most, a message has a room (`Unfolding.spend`): so no frame takes longer than a message of
+that room and all the fields. A model of another version, a count of 0, an alphabet or form that does not exist, an edge
+that does not rise, bytes that are left over: DictionaryError.
 """
 
 from __future__ import annotations

@@ -215,6 +215,26 @@ def test_missing_peer_changes_the_exit_code_only_on_request() -> None:
         assert made.finish() == code
 
 
+def test_where_a_report_goes_is_looked_at_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(_: DriverReport) -> None:
+        raise AssertionError("hours would be lost")
+
+    (tmp_path / "file").write_text("")
+    for option, named in (("json", tmp_path / "file" / "r.json"), ("picture", tmp_path)):
+        settings = argparse.Namespace(quick=True, targets="", require_peers=False, **{option: named})
+        assert report.drive("test", settings, measure) == 1
+        assert f"error: --{option} {named}: " in capsys.readouterr().err
+
+
+def test_the_folder_of_a_report_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "not" / "yet" / "r.json"
+    settings = argparse.Namespace(quick=True, targets="", require_peers=False, json=file)
+    assert report.drive("test", settings, lambda made: made.figure("a", 1.0)) == 0
+    assert json.loads(file.read_text())["figures"] == {"a": 1.0}
+
+
 @pytest.mark.parametrize("text", ["0", "1,0", "-3", "x"])
 def test_counts_below_one_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"only numbers from 1|invalid literal"):

@@ -14,7 +14,7 @@ from lexicast.bench.compression.offline_runs import OfflineRun
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression import accounting
 from lexicast.compression.accounting import REST, Traffic, TrafficCounters
-from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, ZSTD, Deflate
+from lexicast.compression.codecs import CODECS, DEFLATE_PRESET, FIELDS, ZSTD, Deflate
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.maintenance import SAMPLES_BYTES_MAX, Candidate, Due
 from lexicast.compression.training import fulfil, mean_bytes, train
@@ -170,6 +170,24 @@ def test_sizes_follow_the_mean_within_their_bounds() -> None:
     assert sizes_for(100)[0] == Candidate(ZSTD, 1024)
     assert sizes_for(500)[0] == Candidate(ZSTD, 4000)
     assert sizes_for(9_999)[0] == Candidate(ZSTD, 16_384)
+
+
+def test_messages_of_too_many_fields_for_a_model_get_another_dictionary() -> None:
+    """Two dozen texts of 3,900 B that say one number each: a model of what is the same in them has 91 KB."""
+    draw = random.Random(1)
+    words = [draw.randbytes(6).hex().translate({48 + at: 103 + at for at in range(10)}) for _ in range(3_000)]
+    texts = [" ".join([draw.choice(words) for _ in range(300 - at)]) + "!" * at for at in range(24)]
+    messages = tuple([f"{texts[at % 24]} = {draw.randrange(1_000)}".encode() for at in range(144)])
+    with pytest.raises(DictionaryError, match="too many fields"):
+        train(messages, 64 * 1024, FIELDS, family=b"f")
+    of_fields = Candidate(FIELDS, 64 * 1024, "fields")
+    due = Due(
+        messages[:120], messages[120:], (of_fields, Candidate(DEFLATE_PRESET, 32 * 1024, None)), 5_000, 1.0, None, 1
+    )
+    made = fulfil(due, family=b"f", now_us=0)
+    assert made is not None
+    assert made.codec == DEFLATE_PRESET
+    assert fulfil(due._replace(candidates=(of_fields,)), family=b"f", now_us=0) is None
 
 
 def test_nothing_to_train_on_gives_no_dictionary() -> None:
