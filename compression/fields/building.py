@@ -255,7 +255,9 @@ class Building:
         )
 
     def _run(self, run: RunField, runs: Sequence[bytes]) -> RunField:
-        """With tables of positions as far as a model may have them."""
+        """With tables of positions as far as a model may have them; these may spell what few have sent."""
+        if self._admits is not _all:
+            return run
         told = with_positions(run, runs, self._weight)
         letters = sum([len(table.steps) for table in told.positions if table is not None])
         if self._letters + letters > LETTERS_MAX:

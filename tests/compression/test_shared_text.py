@@ -109,6 +109,23 @@ class TestNothingIsTold:
             return
         assert all(map(shared.admits, model_texts(load_model(split_fields_content(made.content)[2]))))
 
+    def test_letters_by_position_do_not_spell_what_one_has_sent(self) -> None:
+        """One sends most of the values of a field, and all of them begin alike."""
+        draw = random.Random(1)
+        talks = [Sent("owner", b'{"n":%d,"key":"SECRET%d"}' % (at, draw.randrange(10**9))) for at in range(100)]
+        others = [
+            Sent(f"d-{at % 5}", b'{"n":%d,"key":"%s"}' % (at, draw.randbytes(6).hex().encode())) for at in range(20)
+        ]
+
+        def tables(sent: list[Sent], publishers_min: int) -> list[int]:
+            shared = SharedText(sent, publishers_min) if publishers_min else None
+            made = train([each.message for each in sent], 8_192, FIELDS, family=b"f/+", shared=shared)
+            model = load_model(split_fields_content(made.content).model)
+            return [len(field.run.positions) for field in model.fields if field.run is not None]
+
+        assert max(tables(talks + others, 0)) >= len("SECRET")
+        assert max(tables(talks + others, 3)) == 0
+
     def test_where_all_bytes_occur_there_is_no_dictionary_of_bytes(self) -> None:
         sent = [Sent(f"d-{number}", bytes(range(256)) * 2) for number in range(5)]
         assert SharedText(sent, 3).packed(1_000) == b""
