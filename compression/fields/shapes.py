@@ -21,6 +21,9 @@ from .text_parts import split_text
 PATTERNS_MAX: Final = 24
 _PUNCTUATION_MAX: Final = 400
 _MERGED_MAX: Final = 60
+_COMPARED_MAX: Final = 32_000_000
+"""Pairs of signs that are compared to merge shapes: 3 s at the most. Shapes that are all different, of 400 signs each,
+took half a minute."""
 _ALIKE: Final = 0.6
 
 _OUTLINE: Final = re.compile(
@@ -81,12 +84,16 @@ def find_patterns(texts: Sequence[bytes], least: int) -> list[FoundPattern]:
 def _merged(rare: Sequence[tuple[tuple[bytes, ...], list[int]]]) -> list[tuple[tuple[bytes, ...], list[int]]]:
     """Shapes that are each the common subsequence of several."""
     merged: list[tuple[tuple[bytes, ...], list[int]]] = []
+    left = _COMPARED_MAX
     for shape, members in rare[:_MERGED_MAX]:
         best = -1
         common: tuple[bytes, ...] = ()
         for at, (other, _) in enumerate(merged):
             if 2 * sum((Counter(shape) & Counter(other)).values()) < _ALIKE * (len(shape) + len(other)):
                 continue
+            left -= len(shape) * len(other)
+            if left < 0:
+                return merged
             shared = _common(shape, other)
             if 2 * len(shared) >= _ALIKE * (len(shape) + len(other)) and len(shared) > len(common):
                 best, common = at, shared

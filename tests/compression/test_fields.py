@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
+from lexicast.compression.fields import shapes
 from lexicast.compression.fields.alphabets import ALPHABETS, alphabet_of, run_number, run_of
 from lexicast.compression.fields.codec import (
     FIELDS,
@@ -380,6 +381,26 @@ def test_patterns_of_messages_are_found() -> None:
     found = find_patterns(messages, 4)
     assert [pattern.pieces for pattern in found] == [[b'{"a":', b',"b":"', b'"}'], [b"", b" up"]]
     assert [pattern.members for pattern in found] == [list(range(20)), list(range(20, 40))]
+
+
+def test_shapes_that_are_all_different_are_compared_so_often_and_no_oftener(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(1)
+    signs = [b"!", b"%", b"&", b"/", b"=", b"?", b"+", b"#"] * 6
+    texts = [b"a".join(rng.sample(signs, len(signs))) for _ in range(60)]
+    compared: list[int] = []
+    middle = shapes._common_middle
+
+    def counted(one: Sequence[bytes], other: Sequence[bytes]) -> tuple[bytes, ...]:
+        compared.append(len(one) * len(other))
+        return middle(one, other)
+
+    monkeypatch.setattr(shapes, "_common_middle", counted)
+    find_patterns(texts, 4)
+    assert sum(compared) > 400_000
+    compared.clear()
+    monkeypatch.setattr(shapes, "_COMPARED_MAX", 200_000)
+    find_patterns(texts, 4)
+    assert 100_000 < sum(compared) <= 200_000
 
 
 def test_samples_without_any_short_message_give_a_model_of_nothing() -> None:
