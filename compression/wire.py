@@ -48,6 +48,10 @@
    above LAST_BATCHING_ALIAS. Its messages count as if each had come in a PUBLISH of its own, with its QoS and packet
    id. One that is none, or longer than a payload may be, is malformed: DISCONNECT 0x99.
 
+13. *Streams of zstd.* A client that can read topic streams of zstd (`streams.zstd_blocks`) adds the user property
+   `sdc-zstd` = `1` (ZSTD_PROPERTY) to CONNECT, beside that of rule 9. Without it the broker sends it none of their
+   frames.
+
 **What must hold for an alias to be bound anew.** Whatever is tagged with it was written to the connection before the
 new binding is. So encode for a connection and write in the same step; never keep tagged bytes for retransmission:
 keep (encoding, dictionary id, data) and tag again. `AliasTable.alias_for` never takes an alias that was used in the
@@ -89,6 +93,10 @@ HISTORY_TAG: Final = 255
 HISTORY_PROPERTY: Final = ("sdc-history", "1")
 
 FIELDS_PROPERTY: Final = ("sdc-fields", "1")
+
+ZSTD_PROPERTY: Final = ("sdc-zstd", "1")
+ZSTD_VERSION: Final = 1
+"""The same on the links of Python clients."""
 
 BATCHES_PROPERTY: Final = ("sdc-batches", "1")
 

@@ -64,6 +64,7 @@ class Subscriber(GrantedFilters):
         "missed",
         "missed_live",
         "past",
+        "reads_zstd",
         "ready",
         "riding",
         "steps",
@@ -78,6 +79,8 @@ class Subscriber(GrantedFilters):
         self.kind = kind
         self.drops = drops
         self.ready = True
+        # Whether it reads topic streams of zstd.
+        self.reads_zstd = False
         self.blocked = False
         self.closed = False
         self.lagging: dict[int, int] = {}

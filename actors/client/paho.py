@@ -42,6 +42,7 @@ from lexicast.compression.wire import (
     LOST_TOPIC,
     STREAMS_PROPERTY,
     USER_PROPERTY,
+    ZSTD_PROPERTY,
 )
 
 HELD_MAX: Final = 1_000
@@ -119,7 +120,7 @@ class PahoClient(paho.Client):
     ) -> None:
         self._sdc_asks = sdc and protocol == MQTTProtocolVersion.MQTTv5
         self._sdc_questions = [USER_PROPERTY, HISTORY_PROPERTY, FIELDS_PROPERTY]
-        self._sdc_questions += [STREAMS_PROPERTY] if sdc_streams else []
+        self._sdc_questions += [STREAMS_PROPERTY, ZSTD_PROPERTY] if sdc_streams else []
         self._sdc_questions += [BATCHES_PROPERTY] if batch_s else []
         self._sdc_user_on_connect: Callable[..., None] | None = None
         super().__init__(

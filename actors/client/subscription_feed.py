@@ -22,7 +22,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.points_in_time import CURSOR, US_PER_S, WireSince
 from lexicast.cluster.positions import Cursor
-from lexicast.compression.wire import STREAMS_VERSION
+from lexicast.compression.wire import STREAMS_VERSION, ZSTD_VERSION
 
 from .decoder import Decoder, Frames
 from .history_pages import HistoryPages, Requests
@@ -383,7 +383,11 @@ class SubscriptionFeed:
         # What is dropped for want of room would be a hole in a topic stream.
         streams = self._host.takes_streams and not self._drops
         self._frames = self._host.decoder.frames() if streams else None
-        options = {**self._options, "streams": STREAMS_VERSION if streams else 0}
+        options = {
+            **self._options,
+            "streams": STREAMS_VERSION if streams else 0,
+            "zstd": ZSTD_VERSION if streams else 0,
+        }
         self._host.hold(self)
         try:
             reply = await self._host.request_once("subscribe", self._stream, self.filters, since, options)

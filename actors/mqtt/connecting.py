@@ -16,7 +16,13 @@ from lexicast.cluster.errors import NotOwnerError, StaleEpochError
 from lexicast.cluster.topics.names import SHARE_PREFIX, SYS_PREFIX
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
 from lexicast.compression.opted_out_topics import OPTOUT_PROPERTY
-from lexicast.compression.wire import BATCHES_PROPERTY, FIELDS_PROPERTY, HISTORY_PROPERTY, STREAMS_PROPERTY
+from lexicast.compression.wire import (
+    BATCHES_PROPERTY,
+    FIELDS_PROPERTY,
+    HISTORY_PROPERTY,
+    STREAMS_PROPERTY,
+    ZSTD_PROPERTY,
+)
 from lexicast.compression.wire import USER_PROPERTY as SDC
 
 from ..broker.encoding import Grant, Kind
@@ -274,6 +280,7 @@ class Connecting:
         kind = Kind(self._connect.version, self._aware, self._terms.packet_bytes_max, self._streams)
         drops = self._config.slow_qos0 == "drop"
         subscriber = MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
+        subscriber.reads_zstd = self._streams and self._asks(ZSTD_PROPERTY)
         if subscriber.dictionaries is not None:
             subscriber.dictionaries.reads_history = self._history
             subscriber.dictionaries.reads_batches = self._batches

@@ -168,7 +168,7 @@ class _StreamSubscriber(_Subscriber):
         corpus = self._corpus
         newest = corpus.newest[at]
         dictionary = corpus.dictionaries.get(newest)
-        if not self._streams.takes(FAMILY, 1, dictionary, self._holds, at * MESSAGE_US):
+        if not self._streams.takes(FAMILY, 1, dictionary, self._holds, at * MESSAGE_US, _reads_zstd):
             return super().send(at)
         standalone = corpus.deflated[at] if dictionary is None else corpus.with_dictionary(at, newest)
         batch = self._streams.encode(FAMILY, [corpus.messages[at]], standalone, at * MESSAGE_US)
@@ -202,9 +202,15 @@ class _StreamSubscriber(_Subscriber):
                 return len(batch.frames[0])
         elif batch.model is not None:
             batch.waited = batch.waited or self._holds(batch.model, None)
+        elif batch.of_zstd:
+            batch.waited = True
         elif batch.is_earned(self._missed, batch.newest is not None and self.link.held(FAMILY) == batch.newest.id):
             return len(batch.with_past()[0])
         return None
+
+
+def _reads_zstd(last: FrameBatch | None) -> bool:
+    return True
 
 
 def _give(link: LinkDictionaries, newest: int, packed_bytes: int, share: float, of_unclaimed: bool = False) -> bool:

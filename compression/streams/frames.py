@@ -4,11 +4,12 @@
     255, 0, check, data                           a key frame: the stream begins anew, with nothing
     255, 1, check, 8 dictionary id, data          a key frame that begins with a dictionary
     255, 2, check, varint length, past, data      a key frame that brings the topic's past along, as raw DEFLATE
+    255, 3, check, data                           a key frame: the stream begins anew as one of zstd, with nothing
 
-`data` is raw DEFLATE to a byte boundary, or where the dictionary is a field model a frame of its stream
-(`fields.codec`). The data of the third kind of key frame is that of the next frame: DEFLATE looks no further back than
-the last PAST_BYTES of what it has compressed, so whoever has these can read on, and the stream goes on as it is for
-everybody else.
+`data` is raw DEFLATE to a byte boundary; where the dictionary is a field model a frame of its stream (`fields.codec`);
+in a stream of zstd its blocks (`zstd_blocks`). The data of the third kind of key frame is that of the next frame:
+DEFLATE looks no further back than the last PAST_BYTES of what it has compressed, so whoever has these can read on, and
+the stream goes on as it is for everybody else.
 
 The check is a CRC-32 of the payload on top of the check before, modulo CHECKS. So one byte, which is the tag on MQTT
 (`wire`, rule 9), says that it is a frame and that it follows; two ends that differ, by whatever mistake, get an error
@@ -26,6 +27,7 @@ from lexicast.cluster.errors import DictionaryError
 from ..codecs import FIELDS
 from ..dictionary import Dictionary
 from ..fields.codec import FieldsCodec, FieldsStream
+from .zstd_blocks import ZstdReader, ZstdWriter
 
 FIRST_FRAME_TAG: Final = 224
 KEY_TAG: Final = 255
@@ -37,6 +39,7 @@ PAST_BYTES: Final = 32 * 1024 - 262
 _PLAIN_KEY: Final = 0
 _DICTIONARY_KEY: Final = 1
 _PAST_KEY: Final = 2
+_ZSTD_KEY: Final = 3
 _HEAD_BYTES: Final = 3
 _ID: Final = struct.Struct(">Q")
 _WINDOW_BITS: Final = -15
@@ -79,8 +82,8 @@ class Inflating:
         return payload
 
 
-Compressing = Deflating | FieldsStream
-Decompressing = Inflating | FieldsStream
+Compressing = Deflating | FieldsStream | ZstdWriter
+Decompressing = Inflating | FieldsStream | ZstdReader
 
 
 def fields_codec(dictionary: Dictionary | None) -> FieldsCodec | None:
@@ -89,8 +92,10 @@ def fields_codec(dictionary: Dictionary | None) -> FieldsCodec | None:
     return codec if isinstance(codec, FieldsCodec) else None
 
 
-def compressing(dictionary: Dictionary | None) -> Compressing:
-    """The sender's side of a stream that begins with a dictionary, or with nothing."""
+def compressing(dictionary: Dictionary | None, of_zstd: bool = False) -> Compressing:
+    """The sender's side of a stream that begins with a dictionary, or with nothing, as one of zstd always does."""
+    if of_zstd:
+        return ZstdWriter()
     fields = fields_codec(dictionary)
     if fields is not None:
         return fields.stream()
@@ -172,10 +177,10 @@ def next_frame(check: int, data: bytes) -> bytes:
     return bytes((FIRST_FRAME_TAG + check,)) + data
 
 
-def key_frame(check: int, dictionary: Dictionary | None, data: bytes) -> bytes:
+def key_frame(check: int, dictionary: Dictionary | None, data: bytes, of_zstd: bool = False) -> bytes:
     """A key frame that begins with a dictionary, or with nothing."""
-    if dictionary is None:
-        return bytes((KEY_TAG, _PLAIN_KEY, check)) + data
+    if dictionary is None or of_zstd:
+        return bytes((KEY_TAG, _ZSTD_KEY if of_zstd else _PLAIN_KEY, check)) + data
     return bytes((KEY_TAG, _DICTIONARY_KEY, check)) + _ID.pack(dictionary.id) + data
 
 
@@ -217,13 +222,18 @@ class KeyFrame(NamedTuple):
     brings_past: bool
     past: bytes
     data: bytes
+    of_zstd: bool = False
 
 
 def split_key_frame(frame: bytes) -> KeyFrame:
     """Its parts. Raises DictionaryError for one that is cut short, of no known kind or with too long a past."""
-    if len(frame) <= _HEAD_BYTES or frame[2] >= CHECKS:
+    if len(frame) < _HEAD_BYTES or frame[2] >= CHECKS:
         raise DictionaryError("cut short")
     kind, check, rest = frame[1], frame[2], frame[_HEAD_BYTES:]
+    if kind == _ZSTD_KEY:
+        return KeyFrame(check, None, False, b"", rest, True)
+    if not rest:
+        raise DictionaryError("cut short")
     if kind == _PLAIN_KEY:
         return KeyFrame(check, None, False, b"", rest)
     if kind == _DICTIONARY_KEY:

@@ -21,6 +21,7 @@ from .frames import (
     split_key_frame,
 )
 from .topic_streams import STREAMS_MAX
+from .zstd_blocks import ZSTD_STREAMS_MAX, ZstdReader
 
 
 class TopicStreamReader:
@@ -60,7 +61,10 @@ class TopicStreamReader:
                 raise DictionaryError(f"a key frame needs dictionary {named:016x}, which is not held")
             self._dictionary = dictionary.label
         self._number = 1
-        self._stream = decompressing(dictionary) if named is not None else Inflating(parts.past)
+        if parts.of_zstd:
+            self._stream = ZstdReader()
+        else:
+            self._stream = decompressing(dictionary) if named is not None else Inflating(parts.past)
         payload = self._stream.decompress(parts.data, self._number, bytes_max=bytes_max)
         self._check = parts.check
         self._told = False
@@ -79,6 +83,11 @@ class TopicStreamReader:
         return payload
 
     @property
+    def of_zstd(self) -> bool:
+        """Whether it reads a stream of zstd."""
+        return isinstance(self._stream, ZstdReader)
+
+    @property
     def is_lost_anew(self) -> bool:
         """Whether it cannot go on, and this is the first time that it is asked since."""
         anew = self._stream is None and not self._told
@@ -93,13 +102,16 @@ class TopicStreamReader:
 class StreamReaders:
     """A receiver's streams by topic. `held`: looks a dictionary up; no payload becomes longer than `payload_bytes_max`.
 
-    At most STREAMS_MAX readers (42 KiB each), the least recently used out first.
+    At most STREAMS_MAX readers (42 KiB each), ZSTD_STREAMS_MAX of them of zstd (300 KiB), the least recently used out
+    first: as many as a sender has streams.
     """
 
     def __init__(self, held: Held, payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
         self._held = held
         self._payload_bytes_max = payload_bytes_max
         self._readers: OrderedDict[bytes, TopicStreamReader] = OrderedDict()
+        # Topics whose streams are of zstd.
+        self._of_zstd: OrderedDict[bytes, None] = OrderedDict()
         # Topics whose streams cannot be read any further, until a key frame: the sender has to be told of each.
         self.lost: list[bytes] = []
 
@@ -112,7 +124,8 @@ class StreamReaders:
         if reader is None:
             reader = self._readers[topic] = TopicStreamReader(topic)
             if len(self._readers) > STREAMS_MAX:
-                self._readers.popitem(last=False)
+                gone, _ = self._readers.popitem(last=False)
+                self._of_zstd.pop(gone, None)
         self._readers.move_to_end(topic)
         named = key_frame_dictionary(frame)
         dictionary = None if named is None else self._held(named)
@@ -122,3 +135,13 @@ class StreamReaders:
             if reader.is_lost_anew:
                 self.lost.append(topic)
             raise
+        finally:
+            self._of_zstd.pop(topic, None)
+            if reader.of_zstd:
+                self._keep_of_zstd(topic)
+
+    def _keep_of_zstd(self, topic: bytes) -> None:
+        self._of_zstd[topic] = None
+        if len(self._of_zstd) > ZSTD_STREAMS_MAX:
+            gone, _ = self._of_zstd.popitem(last=False)
+            del self._readers[gone]

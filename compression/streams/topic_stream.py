@@ -13,12 +13,18 @@ state instead of a past, so it begins anew when somebody waits for it, at most e
 sent, then more of them after pauses that grow. What that saves on a link is for the link to judge
 (`link_dictionaries`); when most of those that follow the stream have the model, the stream goes over to it.
 
+**Of zstd** is a stream of long messages where that is shorter: its window is four times as long, and it takes a third
+of the CPU. Where messages have LONG_BYTES or more the other of the two is made beside what is sent, and the stream goes
+over, with a key frame, when what it has lost by not being the other has come to what beginning anew costs (ski rental
+again; the trial tells both), and most read streams of zstd. It has a state, too: it begins anew for who waits.
+
 A topic whose messages do better standalone (long ones, a zstd dictionary of 64 KiB) is not streamed: what a standalone
 payload costs is known without work, it is what was stored. Where the stream has lost after `_LOST_FRAMES` of an
 interval, or at its end, and most subscribers have the dictionary that standalone payloads take, it is tried again only
 after `_REST_INTERVALS`, and after twice as long each time that it loses again.
 
-Memory: 117 KiB a stream and twice the 32 KiB of its past; 300 KiB more for each of fields that is tried.
+Memory: 160 KiB a stream and twice the 32 KiB of its past; 300 KiB more for each of fields that is tried, and 360 for
+one of zstd (`zstd_blocks`), of which there are few.
 """
 
 from __future__ import annotations
@@ -46,6 +52,11 @@ _REST_INTERVALS: Final = 7
 _REST_INTERVALS_MAX: Final = 112
 _LOST_FRAMES: Final = 25
 _PLAIN_EVERY: Final = 16
+
+LONG_BYTES: Final = 1_024
+"""Mean messages that streams of zstd are tried for: of eleven sets of real messages, those below lose by them."""
+_MEAN_OF: Final = 16
+_SHARE_MIN: Final = 0.005
 
 
 class FrameComparison(NamedTuple):
@@ -89,11 +100,58 @@ class _Trial:
         return took
 
 
+class _OtherTrial:
+    """The other one of DEFLATE and zstd, made beside what is sent: TRIAL_FRAMES messages, which tell what beginning
+    anew costs, as many that tell what it saves then, a pause, and again."""
+
+    def __init__(self, of_zstd: bool) -> None:
+        self._of_zstd = of_zstd
+        self._other: Compressing | None = None
+        self._mean_bytes = 0.0
+        self._pause = 0
+        self._next_pause = _PAUSE_FRAMES
+        self._frames = self._taken = self._other_taken = 0
+        self._cost_bytes = 0
+        self._share = 0.0
+        self._lost_bytes = 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether the stream has lost as much by not being the other, since that is known, as beginning anew costs."""
+        return self._share > _SHARE_MIN and self._lost_bytes >= self._cost_bytes
+
+    def add(self, payload: bytes, frame_bytes: int) -> None:
+        """The next message."""
+        self._lost_bytes = max(0.0, self._lost_bytes + self._share * frame_bytes)
+        self._mean_bytes += (len(payload) - self._mean_bytes) / _MEAN_OF
+        if self._pause:
+            self._pause -= 1
+        elif self._other is not None or self._mean_bytes >= LONG_BYTES or not self._of_zstd:
+            self._try(payload, frame_bytes)
+
+    def _try(self, payload: bytes, frame_bytes: int) -> None:
+        if self._other is None:
+            self._other = compressing(None, self._of_zstd)
+        self._frames += 1
+        self._taken += frame_bytes
+        self._other_taken += 1 + len(self._other.compress(payload, self._frames))
+        if self._frames == TRIAL_FRAMES:
+            self._cost_bytes = self._other_taken - self._taken
+            self._taken = self._other_taken = 0
+        elif self._frames == 2 * TRIAL_FRAMES:
+            self._share = 1 - self._other_taken / max(1, self._taken)
+            self._other = None
+            self._frames = self._taken = self._other_taken = 0
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _PAUSE_FRAMES_MAX)
+
+
 class TopicStream:
-    """The sender's side of one stream. `dictionary`: what it begins with."""
+    """The sender's side of one stream. `dictionary`: what it begins with; `of_zstd`: it is one of zstd."""
 
     def __init__(self) -> None:
         self.dictionary: Dictionary | None = None
+        self.of_zstd = False
+        self._other = _OtherTrial(True)
         self._compressor: Compressing | None = None
         self._past = StreamPast()
         self._check = 0
@@ -126,13 +184,26 @@ class TopicStream:
         return self.dictionary.id if self.dictionary is not None and self.of_fields else BYTES_STREAM
 
     @property
+    def restarts(self) -> bool:
+        """Whether it begins anew for who waits, since no past that could be sent makes up for its state."""
+        return self.of_fields or self.of_zstd
+
+    @property
+    def other_pays(self) -> bool:
+        """Of a stream of bytes: whether the other one of DEFLATE and zstd would have made up for beginning anew."""
+        return self._other.pays
+
+    @property
     def key_allowed(self) -> bool:
         """Whether it may begin anew for somebody who waits."""
         return self._since_key >= KEY_INTERVAL
 
-    def begin(self, dictionary: Dictionary | None) -> None:
-        """The next batch begins with a key frame, and the stream anew, with this dictionary."""
+    def begin(self, dictionary: Dictionary | None, of_zstd: bool = False) -> None:
+        """The next batch begins with a key frame, and the stream anew, with this dictionary; one of zstd with none."""
         self.dictionary = dictionary
+        if of_zstd != self.of_zstd:
+            self._other = _OtherTrial(not of_zstd)
+        self.of_zstd = of_zstd
         self._compressor = None
         self._past = StreamPast(dictionary.content if dictionary is not None and not self.of_fields else b"")
 
@@ -183,14 +254,16 @@ class TopicStream:
     def _frame(self, payload: bytes) -> bytes:
         is_key = self._compressor is None
         if self._compressor is None:
-            self._compressor = compressing(self.dictionary)
+            self._compressor = compressing(self.dictionary, self.of_zstd)
             self._since_key = self._check = 0
         self._since_key += 1
         self._since_past += 1
         self._check = check_of(payload, self._check)
         data = self._compressor.compress(payload, self._since_key)
-        frame = key_frame(self._check, self.dictionary, data) if is_key else next_frame(self._check, data)
+        frame = key_frame(self._check, self.dictionary, data, self.of_zstd) if is_key else next_frame(self._check, data)
         if not self.of_fields:
+            self._other.add(payload, len(frame))
+        if not self.restarts:
             self._past.add(payload, len(frame))
         return frame
 
@@ -222,7 +295,7 @@ class TopicStream:
     def past_bytes(self) -> int | None:
         """About what the past takes on a link, to be asked before a batch; None where there is none, or one was sent a
         moment ago."""
-        if self.of_fields or self.begins:
+        if self.restarts or self.begins:
             return None
         self._past.end_batch()
         if self._since_past < PAST_INTERVAL and len(self._past) > _SHORT_PAST_BYTES:

@@ -15,6 +15,7 @@ from typing import Final
 from ..codecs import FIELDS
 from ..dictionary import Dictionary
 from .topic_stream import FrameComparison, TopicStream
+from .zstd_blocks import ZSTD_STREAMS_MAX
 
 STREAMS_MAX: Final = 256
 """Readers that every receiver keeps, and so the most streams that a sender may have."""
@@ -28,9 +29,10 @@ class FrameBatch:
 
     `slot`: the stream's place among its sender's (below `streams_max`); `number`, unique among all batches of a sender,
     and that of the stream's batch before. `dictionary`: what the key frame at its beginning refers to; `model`: the
-    field model whose stream it is. For who is out of step: `past_bytes`, about what the key frame costs that brings the
-    past along (None: none is to be had), and what frames spare of standalone payloads, with the family's newest
-    dictionary (`newest`) and with none. `waited`: somebody is out of step who could read a stream that begins anew.
+    field model whose stream it is; `of_zstd`: the stream is one of zstd. For who is out of step: `past_bytes`, about
+    what the key frame costs that brings the past along (None: none is to be had), and what frames spare of standalone
+    payloads, with the family's newest dictionary (`newest`) and with none. `waited`: somebody is out of step who could
+    read a stream that begins anew.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class FrameBatch:
         "model",
         "newest",
         "number",
+        "of_zstd",
         "past_bytes",
         "slot",
         "spared_bytes",
@@ -59,6 +62,7 @@ class FrameBatch:
         self.newest = newest
         self.is_key = stream.begins
         self.model = stream.dictionary if stream.of_fields else None
+        self.of_zstd = stream.of_zstd
         self.dictionary = stream.dictionary if self.is_key else None
         self.past_bytes = stream.past_bytes()
         self.frames: list[bytes] = []
@@ -102,10 +106,19 @@ class FrameBatch:
 Holds = Callable[[Dictionary, FrameBatch | None], bool]
 """Whether most of those that took this batch (None: of all that take streams) have a dictionary, or get it now."""
 
+ReadZstd = Callable[[FrameBatch | None], bool]
+"""Whether most of them read streams of zstd."""
+
+
+def nobody_reads(last: FrameBatch | None) -> bool:
+    """Nobody reads streams of zstd."""
+    return False
+
 
 @dataclass(slots=True)
 class _Place:
-    """A topic's stream among its sender's. `last`: its last batch; `asked`: batches since its followers were."""
+    """A topic's stream among its sender's. `last`: its last batch; `asked`: batches since its followers were asked for
+    a model, `asked_zstd`: whether they read zstd; `had_zstd`: receivers may keep a reader of zstd for it."""
 
     slot: int
     used_us: int
@@ -113,6 +126,8 @@ class _Place:
     newest: Dictionary | None = None
     last: FrameBatch | None = None
     asked: int = ASKED_EVERY
+    asked_zstd: int = ASKED_EVERY
+    had_zstd: bool = False
 
     @property
     def number(self) -> int:
@@ -145,17 +160,26 @@ class TopicStreams:
         return len(self._streams)
 
     def forget(self, topic: bytes) -> None:
-        """End the topic's stream, if it has one: the next one has nothing of its past."""
-        place = self._streams.pop(topic, None)
+        """End the topic's stream, if it has one: the next one has nothing of its past. Its place becomes free when it
+        is the least recently used one, as it does at receivers, which keep no more readers than there are places."""
+        place = self._streams.get(topic)
         if place is not None:
-            self._slots.append(place.slot)
+            place.stream = TopicStream()
 
     def slot_of(self, topic: bytes) -> int | None:
         """The slot of the topic's stream, if it has one."""
         place = self._streams.get(topic)
         return None if place is None else place.slot
 
-    def takes(self, topic: bytes, messages: int, newest: Dictionary | None, holds: Holds, now_us: int) -> bool:
+    def takes(
+        self,
+        topic: bytes,
+        messages: int,
+        newest: Dictionary | None,
+        holds: Holds,
+        now_us: int,
+        read_zstd: ReadZstd = nobody_reads,
+    ) -> bool:
         """Whether the topic's next batch, of so many messages, goes as frames: to be asked once before `encode`.
 
         `newest`: the family's newest dictionary.
@@ -169,11 +193,32 @@ class TopicStreams:
             return False
         if stream.begins:
             stream.begin(newest if newest is not None and holds(newest, None) else None)
-        elif newest is not None and newest.codec == FIELDS and newest.id != stream.uses:
+            return True
+        if newest is not None and newest.codec == FIELDS and newest.id != stream.uses:
             self._go_over(place, newest, holds)
-        elif stream.of_fields and stream.key_allowed and place.last is not None and place.last.waited:
-            stream.begin(stream.dictionary)
+        if not stream.of_fields and not stream.begins:
+            self._choose_zstd(place, read_zstd)
+        may_begin = stream.restarts and not stream.begins and stream.key_allowed
+        if may_begin and place.last is not None and place.last.waited:
+            stream.begin(stream.dictionary, stream.of_zstd)
         return True
+
+    def _choose_zstd(self, place: _Place, read_zstd: ReadZstd) -> None:
+        """From DEFLATE to zstd or back, where that is shorter and most read it, or few do any more."""
+        place.asked_zstd += 1
+        stream = place.stream
+        if place.asked_zstd < ASKED_EVERY or not (stream.of_zstd or stream.other_pays):
+            return
+        place.asked_zstd = 0
+        if stream.of_zstd:
+            if stream.other_pays or not read_zstd(None):
+                stream.begin(None)
+        elif read_zstd(place.last) and read_zstd(None) and self._zstd_allowed(place):
+            place.had_zstd = True
+            stream.begin(None, of_zstd=True)
+
+    def _zstd_allowed(self, place: _Place) -> bool:
+        return place.had_zstd or sum([other.had_zstd for other in self._streams.values()]) < ZSTD_STREAMS_MAX
 
     def _go_over(self, place: _Place, model: Dictionary, holds: Holds) -> None:
         """To another model's stream, where that is shorter and most have the model."""

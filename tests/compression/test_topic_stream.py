@@ -198,8 +198,8 @@ def test_a_cut_frame_and_one_before_any_key_frame_are_refused() -> None:
     for cut in range(4):
         with pytest.raises(DictionaryError, match="cut short"):
             reader.decode(sent[0][:cut])
-    with pytest.raises(DictionaryError, match="kind 3"):
-        reader.decode(b"\xff\3\0abc")
+    with pytest.raises(DictionaryError, match="kind 4"):
+        reader.decode(b"\xff\4\0abc")
     assert key_frame_dictionary(b"") is key_frame_dictionary(sent[0]) is None
 
 

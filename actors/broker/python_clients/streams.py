@@ -15,7 +15,7 @@ from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.protocol.messages import DELIVER
 from lexicast.cluster.topics.names import matches
-from lexicast.compression.wire import STREAMS_VERSION
+from lexicast.compression.wire import STREAMS_VERSION, ZSTD_VERSION
 from lexicast.storage.log.block_cuts import only_topic
 
 from ...link.link import Link
@@ -193,7 +193,9 @@ class ClientStreams:
         if records_per_s is None:
             streams = options.get("streams") == STREAMS_VERSION and self._engine.streamer is not None
             drops = options.get("slow") == "drop"
-            return LinkStream(self._subscriptions, self, number, drops, streams, self.dictionaries)
+            stream = LinkStream(self._subscriptions, self, number, drops, streams, self.dictionaries)
+            stream.reads_zstd = streams and options.get("zstd") == ZSTD_VERSION
+            return stream
         if not isinstance(records_per_s, int) or records_per_s < 1:
             raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
         return SampleStream(self._subscriptions, self, number, records_per_s, self._engine.dictionaries.opted_out)
