@@ -88,9 +88,9 @@ class PahoClient(paho.Client):
     `manual_ack` is set.
 
     `sdc=False` never asks for them, `sdc_streams=False` not for topic streams (they need 42 KiB for each topic that is
-    received, 11 MiB at the most). `on_sdc_error(client, userdata, message, error)` is called where a message is lost
-    because it cannot be decompressed (`message` still holds the tagged payload), with None for the message where a
-    dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
+    received, 300 for one of long messages, 21 MiB at the most). `on_sdc_error(client, userdata, message, error)` is
+    called where a message is lost because it cannot be decompressed (`message` still holds the tagged payload), with
+    None for the message where a dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
 
     `batch_s` > 0: publications of QoS 0 and 1 wait up to so many seconds for others of their topic and cross the link
     as one compressed unit, of up to `batch_bytes` (at most 262,144); a retained one, one with properties and one of

@@ -178,6 +178,10 @@ def _frame_seeds() -> tuple[bytes, ...]:
         stream = TopicStream()
         stream.begin(dictionary)
         found.append(_framed(stream.encode(_samples()[:5], 0)[0]))
+    stream = TopicStream()
+    stream.begin(None, of_zstd=True)
+    messages = [b"".join(_samples()), b"", b"a" * PAYLOAD_BYTES_MAX, _samples()[0], b"".join(_samples())]
+    found.append(_framed(stream.encode(messages, 0)[0]))
     return tuple(found)
 
 

@@ -22,14 +22,16 @@ from lexicast.compression.codecs import ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.session import ClientSession, Deliver
 from lexicast.compression.streams.frames import is_frame
-from lexicast.compression.streams.topic_stream import KEY_INTERVAL
+from lexicast.compression.streams.topic_stream import KEY_INTERVAL, TRIAL_FRAMES
 from lexicast.compression.streams.topic_streams import TopicStreams
-from lexicast.compression.wire import LOST_TOPIC, STREAMS_PROPERTY, USER_PROPERTY
+from lexicast.compression.streams.zstd_blocks import ZstdReader
+from lexicast.compression.wire import LOST_TOPIC, STREAMS_PROPERTY, USER_PROPERTY, ZSTD_PROPERTY
 
 from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served
 
 TOPIC, FAMILY = "line/a", b"line/+"
 BOTH: Any = {"_38": [USER_PROPERTY, STREAMS_PROPERTY]}
+WITH_ZSTD: Any = {"_38": [USER_PROPERTY, STREAMS_PROPERTY, ZSTD_PROPERTY]}
 ADMITTED = TopicStreams.ADMITTED_AFTER
 USER = 38
 
@@ -66,6 +68,8 @@ class Reader:
         self._session: ClientSession[None] = ClientSession()
         self._session.connected(USER_PROPERTY in told, streams=STREAMS_PROPERTY in told)
         self.streamed: list[bool] = []
+        self.of_zstd = 0
+        """Key frames of streams of zstd."""
 
     async def take(self, count: int) -> list[bytes]:
         """The next publications of the program's topics."""
@@ -79,6 +83,7 @@ class Reader:
         got = [step.payload for step in steps if isinstance(step, Deliver)]
         assert len(got) == len(steps), steps
         self.streamed += [is_frame(message.payload)] * len(got)
+        self.of_zstd += message.payload.startswith(b"\xff\3")
         return got
 
 
@@ -91,6 +96,22 @@ async def reader(there: Served, topic: str, qos: int = 0, **options: Any) -> Rea
 async def publish(client: Raw, topic: str, numbers: range, qos: int = 0) -> None:
     for number in numbers:
         await client.publish(topic, text(number), qos)
+    assert await client.ping() == []
+
+
+def article(number: int) -> bytes:
+    """2 KB of what was said before, some of it further back than DEFLATE looks."""
+    draw = random.Random(number)
+    return (
+        b"".join([random.Random(draw.randrange(60)).randbytes(500).hex().encode() for _ in range(2)]) + b"%d" % number
+    )
+
+
+async def publish_articles(client: Raw, topic: str, numbers: range) -> None:
+    for number in numbers:
+        await client.publish(topic, article(number), 1)
+        if number % 20 == 0:
+            assert await client.ping() == []
     assert await client.ping() == []
 
 
@@ -299,6 +320,64 @@ async def test_a_program_may_refuse_streams(there: Served) -> None:
     finally:
         client.disconnect()
         client.loop_stop()
+
+
+async def test_long_messages_go_over_to_zstd_for_who_reads_it_and_standalone_to_who_does_not(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    reading = [await reader(there, "long/a", qos, **WITH_ZSTD) for qos in (0, 1)]
+    other = await reader(there, "long/a")
+    count = 4 * TRIAL_FRAMES
+    await publish_articles(publisher, "long/a", range(count))
+    late = await reader(there, "long/a", **WITH_ZSTD)
+    more = range(count, count + 2 * KEY_INTERVAL)
+    await publish_articles(publisher, "long/a", more)
+    for each in (*reading, other):
+        assert await each.take(count) == [article(n) for n in range(count)]
+    for each in (*reading, other, late):
+        assert await each.take(len(more)) == [article(n) for n in more]
+    for each in reading:
+        assert each.of_zstd == 2, "it went over, and began anew for the late one"
+        assert each.streamed[-1]
+    assert late.of_zstd == 1
+    assert late.streamed[-1]
+    assert other.of_zstd == 0
+    assert other.streamed[0]
+    assert not other.streamed[-1]
+
+
+async def test_where_few_read_zstd_the_stream_stays_one_of_deflate(there: Served) -> None:
+    publisher = await Raw.connect(there.port)
+    one = await reader(there, "long/b", **WITH_ZSTD)
+    others = [await reader(there, "long/b") for _ in range(2)]
+    count = 4 * TRIAL_FRAMES
+    await publish_articles(publisher, "long/b", range(count))
+    for each in (one, *others):
+        assert await each.take(count) == [article(n) for n in range(count)]
+        assert each.of_zstd == 0
+        assert each.streamed[-1]
+
+
+def test_python_clients_read_streams_of_zstd(there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ZstdReader] = []
+    real = ZstdReader.decompress
+
+    def counting(self: ZstdReader, data: bytes, number: int, *, bytes_max: int) -> bytes:
+        if self not in made:
+            made.append(self)
+        return real(self, data, number, bytes_max=bytes_max)
+
+    monkeypatch.setattr(ZstdReader, "decompress", counting)
+    count = 4 * TRIAL_FRAMES
+
+    async def work() -> None:
+        async with python_client(there) as bus, bus.subscribe("py/long") as subscription:
+            for number in range(count):
+                await bus.publish("py/long", article(number))
+            async with asyncio.timeout(3 * WAIT_S):
+                assert [(await anext(subscription)).payload for _ in range(count)] == [article(n) for n in range(count)]
+
+    there.run(work(), 10 * WAIT_S)
+    assert len(made) == 1
 
 
 def test_python_clients_join_late_let_go_and_come_back(there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
