@@ -88,7 +88,7 @@ class PahoClient(paho.Client):
     `manual_ack` is set.
 
     `sdc=False` never asks for them, `sdc_streams=False` not for topic streams (they need 42 KiB for each topic that is
-    received, 300 for one of long messages, 21 MiB at the most). `on_sdc_error(client, userdata, message, error)` is
+    received, 300 where it is of zstd, 21 MiB at the most). `on_sdc_error(client, userdata, message, error)` is
     called where a message is lost because it cannot be decompressed (`message` still holds the tagged payload), with
     None for the message where a dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
 

