@@ -20,7 +20,8 @@ COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"
 SAMPLER: Final = "sampler"
 MATCHER: Final = "matcher"
-KINDS: Final = (COORDINATOR, BROKER, SAMPLER, MATCHER)
+BRIDGE: Final = "bridge"
+KINDS: Final = (COORDINATOR, BROKER, SAMPLER, MATCHER, BRIDGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Members:
     cells: tuple[Any, ...] | None = None
     # The version of the files of security; 0: the coordination server does not know any.
     security: int = 0
+    bridges: dict[str, Member] = field(default_factory=dict)
 
     def sites(self) -> dict[str, Site]:
         """Where the coordinators are."""

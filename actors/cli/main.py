@@ -23,6 +23,7 @@ from .programs import PASSED_ON
 COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "up": lambda: import_module("lexicast.actors.cli.cluster").up,
     "down": lambda: import_module("lexicast.actors.cli.cluster").down,
+    "bridge": lambda: import_module("lexicast.actors.cli.bridge").bridge,
     "cert": lambda: import_module("lexicast.actors.cli.cert").cert,
     "config": lambda: import_module("lexicast.actors.cli.configuration").show_config,
     "demo": lambda: import_module("lexicast.actors.cli.programs").demo,

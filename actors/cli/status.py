@@ -146,7 +146,7 @@ def render(now: dict[str, Any]) -> Group:
     )
     warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
     parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
-    parts += [table for table in (_content(now), _matching(now), _backups(now)) if table is not None]
+    parts += [t for t in (_content(now), _matching(now), _bridges(now), _backups(now)) if t is not None]
     if refusals := _refusals(now):
         table = _table("refused since the start", "name", "by reason")
         for name, refused in refusals:
@@ -259,6 +259,22 @@ _CELLS_CHANGED: Final = (
     ("with_more_copies", "with more copies"),
     ("handed_over", "being handed over"),
 )
+
+
+def _bridges(now: dict[str, Any]) -> Table | None:
+    """What goes to other brokers and comes from them, where there are bridges."""
+    told = {name: actor for name, actor in now.get("bridges", {}).items() if "error" not in actor}
+    if not told:
+        return None
+    columns = ("to", "state", "lag", "sent", "received", "looped", "again", "errors")
+    table = _table("bridges, since the start", "name", *columns)
+    for name, actor in told.items():
+        since = span(now["time"] - actor["since_us"] / 1_000_000) if actor["since_us"] else ""
+        state = Text(f"connected {since}", style="green") if actor["connected"] else Text(f"away {since}", style="red")
+        looped, again = (actor[f"{key}_out"] + actor[f"{key}_in"] for key in ("looped", "retried"))
+        row = [f"{actor.get(key, 0):,}" for key in ("lag_records", "sent", "received")]
+        table.add_row(name, Text(actor["address"]), state, *row, f"{looped:,}", f"{again:,}", f"{actor['errors']:,}")
+    return table
 
 
 def _backups(now: dict[str, Any]) -> Table | None:

@@ -106,6 +106,8 @@ class SubscriptionFeed:
 
     # Whether each message that the user has done with is told (`given`).
     tells_given = False
+    # Whether `Message.retain` says that it was published as retained.
+    retain_as_published = False
 
     def __init__(
         self,
@@ -265,10 +267,9 @@ class SubscriptionFeed:
             self._drop_first(piece)
             self._pieces.append((block.group, block.last + 1))
             return []
+        retain = None if self.retain_as_published else cut is not None
         try:
-            decoded = await self._host.decoder.decode(
-                block, start, retain=cut is not None, frames=piece.frames, room=self._room
-            )
+            decoded = await self._host.decoder.decode(block, start, retain=retain, frames=piece.frames, room=self._room)
         except PeerError:
             self._drop_first(piece)
             raise

@@ -115,8 +115,8 @@ class ServingCluster:
         status = await self._actor.call_retried("status")
         await self._nodes.follow(status)
         found = {"brokers": members.brokers, "coordinators": members.coordinators, "sampling": members.samplers}
-        if members.matchers:
-            found["matchers"] = members.matchers
+        found |= {"matchers": members.matchers} if members.matchers else {}
+        found |= {"bridges": members.bridges} if members.bridges else {}
         pids: dict[str, Any] = {
             role: [m.pid for _, m in sorted(named.items())] or self.run.pids.get(role, [])
             for role, named in found.items()

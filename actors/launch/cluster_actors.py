@@ -1,9 +1,9 @@
 """The actors of a cluster under `lexicast up`: spawned on their nodes, awaited, stopped in order.
 
 Order of a start: the coordination server, which knows how many coordinators this cluster has; coordinators and brokers
-at once, since brokers wait for the cluster's id by themselves; the sampling broker, their client, and matchers. Order
-of a stop: brokers (no publication comes in any more), sampling, matchers, coordinators (flush, close their stores), the
-coordination server.
+at once, since brokers wait for the cluster's id by themselves; the sampling broker and bridges, their clients, and
+matchers. Order of a stop: bridges, brokers (no publication comes in any more), sampling, matchers, coordinators (flush,
+close their stores), the coordination server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
-from lexicast.cluster.membership import BROKER, COORDINATOR, MATCHER, SAMPLER
+from lexicast.cluster.membership import BRIDGE, BROKER, COORDINATOR, MATCHER, SAMPLER
 
 from ..coordination.actor import CoordinationActor
 from ..coordination.server import REGISTRY_FOLDER
@@ -31,7 +31,13 @@ from .ray_nodes import ACTOR_CPUS, RayNodes, worker_environment
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 # In the order of a stop.
-_ROLES: Final = {"brokers": BROKER, "sampling": SAMPLER, "matchers": MATCHER, "coordinators": COORDINATOR}
+_ROLES: Final = {
+    "bridges": BRIDGE,
+    "brokers": BROKER,
+    "sampling": SAMPLER,
+    "matchers": MATCHER,
+    "coordinators": COORDINATOR,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class ActorClasses:
     broker: type
     sampling: type
     matcher: type
+    bridge: type
 
 
 def actor_classes() -> ActorClasses:
@@ -51,6 +58,7 @@ def actor_classes() -> ActorClasses:
         import_module("lexicast.actors.broker.actor").BrokerActor,
         import_module("lexicast.actors.sampling.actor").SamplingActor,
         import_module("lexicast.actors.matcher.actor").MatcherActor,
+        import_module("lexicast.actors.bridge.actor").BridgeActor,
     )
 
 
@@ -77,6 +85,8 @@ class ClusterActors:
         self._started: dict[str, dict[str, ActorReference]] = {role: {} for role in (*_ROLES, COORDINATION)}
         # The node of each that was started, by name.
         self._places: dict[str, str] = {}
+        # What an actor is told beside its name and configuration: what a bridge is to do.
+        self._told: dict[str, tuple[Any, ...]] = {}
 
     # -- the start
 
@@ -104,7 +114,11 @@ class ClusterActors:
         for i in range(node.sampling):
             self._spawn("sampling", self._classes.sampling, f"sampling-{i}", names[i % len(names)])
         self._start_matchers(names, said["homes"].get(MATCHER, {}))
-        ready |= await self._all_ready("sampling", "matchers")
+        for i, (definition, secrets) in enumerate(self._ray.bridges):
+            name = f"bridge-{definition.name}"
+            self._told[name] = (definition, secrets)
+            self._spawn("bridges", self._classes.bridge, name, names[i % len(names)])
+        ready |= await self._all_ready("sampling", "matchers", "bridges")
         return StartedActors(
             coordination=coordination,
             coordination_pid=status["pid"],
@@ -206,6 +220,7 @@ class ClusterActors:
             "node__location": self._nodes.locations[node_id] or self._config.node.location,
         }
         plain = self._config.replaced(**own).as_dict()
+        more = more or self._told.get(name, ())
         actor = spawn(cls, name, plain, *more, node_id=node_id, num_cpus=ACTOR_CPUS, runtime_env=environment)
         self._started[role][name] = actor
         self._places[name] = node
@@ -234,12 +249,13 @@ class ClusterActors:
     async def node_went(self, nodes: RayNodes, name: str) -> None:
         """The node called `name` is away, or is being drained: what may run anywhere runs elsewhere."""
         self._nodes = nodes
-        for actor in [each for each in self._started["sampling"].values() if self._places[each.name] == name]:
-            with suppress(LexicastError):  # it is gone with its node
-                await actor.call("stop", timeout_s=STOP_TIMEOUT_S)
-            await asyncio.to_thread(_end, [actor.name])
-            others = [other for other in self._names() if other != name]
-            self._spawn("sampling", self._classes.sampling, actor.name, (others or [name])[0])
+        for role, cls in (("sampling", self._classes.sampling), ("bridges", self._classes.bridge)):
+            for actor in [each for each in self._started[role].values() if self._places[each.name] == name]:
+                with suppress(LexicastError):  # it is gone with its node
+                    await actor.call("stop", timeout_s=STOP_TIMEOUT_S)
+                await asyncio.to_thread(_end, [actor.name])
+                others = [other for other in self._names() if other != name]
+                self._spawn(role, cls, actor.name, (others or [name])[0])
 
     async def node_removed(self, name: str) -> None:
         """The node called `name` is none of the cluster's any more: what still runs there is stopped."""

@@ -21,6 +21,7 @@ from lexicast.cluster.security.files import NOTHING_KNOWN, SecurityFiles, wanted
 from ..broker.port_claim import PortClaim, claim_port
 from ..ray.handles import end_actors, named_actors
 from ..tls.certificates import check_before_start, with_whole_paths
+from .bridge_files import Bridges, read_bridges
 from .files import left_run, lock_data_dir, remove_run
 from .gcs_watch import GcsWatch
 from .node_addresses import NodeAddresses
@@ -44,6 +45,7 @@ class ConnectedRay:
     config: Config
     gcs: GcsWatch | None
     security: SecurityFiles
+    bridges: Bridges = ()
 
     def addresses(self) -> NodeAddresses:
         """Where its nodes listen, and are reached."""
@@ -64,6 +66,7 @@ class RayConnection:
         self._gcs: GcsWatch | None = None
         self._claims: list[PortClaim] = []
         self._security = NOTHING_KNOWN
+        self._bridges: Bridges = ()
         self._taken = ExitStack()
 
     def connect(self, address: str | None, nodes: int) -> ConnectedRay:
@@ -73,6 +76,7 @@ class RayConnection:
         """
         self._look_at_certificates()
         self._read_security()
+        self._bridges = read_bridges(self._config.bridge.file)
         self._taken.callback(os.close, lock_data_dir(self._folder))
         self._taken.callback(self.remove_files)
         end_leftovers(self._folder)
@@ -84,13 +88,14 @@ class RayConnection:
         self._look_at_port({})
         self._progress("starting Ray")
         node = self._config.node
-        nodes = start_embedded(self._folder, node.brokers + node.coordinators + node.sampling + node.matchers + 1)
+        actors = node.brokers + node.coordinators + node.sampling + node.matchers + len(self._bridges) + 1
+        nodes = start_embedded(self._folder, actors)
         self._taken.callback(self._leave_ray, nodes)
         self._look_at_ray(nodes.address)
         self._look_at_addresses(nodes)
         self._note()
         self._gcs = GcsWatch(nodes.address, self._progress, self._note)
-        return ConnectedRay(nodes, self._config, self._gcs, self._security)
+        return ConnectedRay(nodes, self._config, self._gcs, self._security, self._bridges)
 
     def _join_ray(self, address: str, nodes_wanted: int) -> ConnectedRay:
         self._progress(f"joining Ray at {address}")
@@ -104,7 +109,7 @@ class RayConnection:
         # Not before: what a killed `up` left in that Ray had the stores and the port.
         check_stores(self._config, all_here=False, wait_s=LEFT_TIMEOUT_S)
         self._look_at_port(nodes.hosts_in_order())
-        return ConnectedRay(nodes, self._config, None, self._security)
+        return ConnectedRay(nodes, self._config, None, self._security, self._bridges)
 
     def _look_at_ray(self, address: str) -> None:
         if warning := check_closed(address):

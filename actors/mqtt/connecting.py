@@ -12,6 +12,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
+from lexicast.cluster.bridges.hops import CLUSTER_PROPERTY, short_id
 from lexicast.cluster.errors import NotOwnerError, StaleEpochError
 from lexicast.cluster.topics.names import SHARE_PREFIX, SYS_PREFIX
 from lexicast.compression.dictionary import PACKED_BYTES_MAX
@@ -336,6 +337,8 @@ class Connecting:
                 *([BATCHES_PROPERTY] if self._batches else []),
                 *[(OPTOUT_PROPERTY, topic_filter.decode()) for topic_filter in opted_out],
             ]
+        if CLUSTER_PROPERTY in [name for name, _ in self._properties.get(USER_PROPERTY, ())]:
+            told.append((CLUSTER_PROPERTY, short_id(self._services.cluster_id)))
         if discarded:
             told.append((DISCARDED_PROPERTY, str(discarded)))
         if told:

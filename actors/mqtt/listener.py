@@ -79,6 +79,7 @@ class MqttListener:
 
     async def start(self, host: str, port: int, cluster_id: str) -> int:
         """Listen; the port without TLS. Raises UnavailableError when a port is in use."""
+        self._services.cluster_id = cluster_id
         await self.doors.start(host, port, cluster_id)
         if self._admits:
             await self.admit()

@@ -188,7 +188,7 @@ class Publishing:
                 part = list(some)
                 payloads = [_RAW + message.payload for message in part]
                 ids = None if at_most_once else [message.packet_id for message in part]
-                single = PublishRun(run.topic, 0 if at_most_once else 1, False, False, None, payloads, ids)
+                single = PublishRun(run.topic, 0 if at_most_once else 1, False, False, run.properties, payloads, ids)
                 self.publish(single, mean_bytes, is_batch=False)
 
     @property

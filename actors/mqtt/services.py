@@ -38,6 +38,8 @@ class MqttServices:
         self.engine = engine
         self.config = config
         self.compression = compression
+        # What bridges of other clusters are told; known once it listens.
+        self.cluster_id = ""
         self.logins = Logins(engine.config)
         self.sessions = OwnedSessions(engine, self.logins.knows)
         self.sys_topics = SysTopics(engine, config.sys_interval_s, subscribers)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
+from lexicast.cluster.bridges.hops import check_share_of_client
 from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.errors import LexicastError, LimitError, TopicError, UsageError
@@ -209,6 +210,7 @@ class _Subscribing:
             share = shared(name)
             if share is not None:
                 check_filter(share[1])
+                check_share_of_client(share[0])
         except TopicError as error:
             log.info("client %r: %s", session.client_id, error)
             return TOPIC_FILTER_INVALID

@@ -27,6 +27,7 @@ ROLES: Final = {
     "brokers": "broker",
     "sampling": "sampler",
     "matchers": "matcher",
+    "bridges": "bridge",
 }
 # (role, the actor's own rate, what it is called)
 _RATES: Final = (
@@ -76,6 +77,7 @@ async def gather(said: dict[str, Any], ask: Ask) -> dict[str, Any]:
     result |= {role: {} for role in ROLES}
     for (role, name, _), answer in zip(calls, answers, strict=True):
         result[role][name] = answer
+    _add_lag(result)
     result["rates"] = _rates(result)
     result["warnings"] = list(warnings(result))
     return result
@@ -89,6 +91,15 @@ async def _answer(ask: Ask, kind: str, name: str) -> dict[str, Any]:
     except LexicastError as error:
         return {"error": _line(error), "fate": UNKNOWN, "since_us": 0}
     return {key: plain(value) for key, value in answer.items()}
+
+
+def _add_lag(now: dict[str, Any]) -> None:
+    """Of each bridge under "lag_records" how many records its shares are behind, as their coordinators say."""
+    for bridge in now["bridges"].values():
+        if "share" in bridge:
+            shares = [of for each in now["coordinators"].values() for of in each.get("shares", {}).items()]
+            mine = [share for name, share in shares if name.startswith(f"{bridge['share']}/")]
+            bridge["lag_records"] = sum(share["lag_records"] for share in mine)
 
 
 def _line(error: BaseException) -> str:
@@ -150,6 +161,8 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
         yield from _of_coordinator(name, actor)
     for name, actor in now["brokers"].items():
         yield from _of_broker(name, actor)
+    for name, actor in now.get("bridges", {}).items():
+        yield from _of_bridge(name, actor, now["time"])
 
 
 def _away(now: dict[str, Any]) -> dict[str, list[str]]:
@@ -232,6 +245,25 @@ def _of_broker(name: str, actor: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: {behind:,} sessions have been catching up for a minute: they take less than is published"
     if undeliverable := actor.get("undeliverable", 0):
         yield f"{name}: {undeliverable:,} blocks could not be delivered to some subscribers: see its log"
+
+
+def _of_bridge(name: str, actor: dict[str, Any], time_s: float) -> Iterator[str]:
+    """One that is not connected, or is refused what it sends."""
+    if "error" in actor:
+        return
+    if not actor["connected"]:
+        since = f" for {span(time_s - actor['since_us'] / 1_000_000)}" if actor["since_us"] else ""
+        yield (
+            f"{name} is not connected to {actor['address']}{since} ({actor['last_error'] or 'it has just begun'}); it "
+            "tries again by itself, and what is published meanwhile goes out then"
+        )
+    if refused := actor["refused_out"] + actor["refused_in"]:
+        yield f"{name}: {refused:,} publications were refused for good (last: {actor['last_error']})"
+    if forgotten := actor["echoes_forgotten"]:
+        yield (
+            f"{name}: {forgotten:,} of its own publications could not be remembered until they came back, and may have "
+            "come in: use MQTT 5, or topics that do not come back"
+        )
 
 
 def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:

@@ -38,12 +38,13 @@ def version(name: str) -> str | None:
         return None
     command = _VERSIONS[name]
     with contextlib.suppress(TargetMissingError):
-        told = subprocess.run([_executable(command[0], command[0]), *command[1:]], capture_output=True, text=True)
+        told = subprocess.run([program_of(command[0], command[0]), *command[1:]], capture_output=True, text=True)
         return told.stdout.strip().splitlines()[0]
     return None
 
 
-def _executable(name: str, package: str) -> str:
+def program_of(name: str, package: str) -> str:
+    """Where a peer's program is. Raises TargetMissingError."""
     # Debian keeps daemons in /usr/sbin, which is not on every user's PATH.
     found = shutil.which(name, path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
     if found is None:
@@ -61,7 +62,7 @@ def start_mosquitto(directory: Path, latency: bool, listens: str = "") -> Target
 
     Raises TargetMissingError, UnavailableError.
     """
-    executable, port = _executable("mosquitto", "mosquitto"), free_port()
+    executable, port = program_of("mosquitto", "mosquitto"), free_port()
     config = directory / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\n{listens}"
@@ -84,7 +85,7 @@ def start_mosquitto(directory: Path, latency: bool, listens: str = "") -> Target
 
 
 def _start_nats(directory: Path, latency: bool) -> Target:
-    executable, port = _executable("nats-server", "nats-server"), free_port()
+    executable, port = program_of("nats-server", "nats-server"), free_port()
     config = directory / "nats.conf"
     config.write_text(
         f"host: 127.0.0.1\nport: {port}\n"

@@ -257,6 +257,13 @@ class CompressionConfig(_Table):
 
 
 @dataclass(frozen=True)
+class BridgeConfig(_Table):
+    """[bridge]: other brokers that this cluster exchanges publications with."""
+
+    file: str = knob("")
+
+
+@dataclass(frozen=True)
 class Config:
     """All tables. Raises ConfigError where two knobs contradict each other."""
 
@@ -269,6 +276,7 @@ class Config:
     storage: StorageConfig = StorageConfig()
     broker: BrokerConfig = BrokerConfig()
     compression: CompressionConfig = CompressionConfig()
+    bridge: BridgeConfig = BridgeConfig()
 
     def __post_init__(self) -> None:
         if self.cluster.copies and self.cluster.min_copies > self.cluster.copies:

@@ -53,7 +53,7 @@ _WHY: Final = {
     "plugin": "there are no plugins; tokens: security.jwt_key_file",
     "psk_file": "there are no pre-shared keys",
     "psk_hint": "there are no pre-shared keys",
-    "connection": "there are no bridges from here; Mosquitto's may connect to lexicast",
+    "connection": "`lexicast bridge import` carries bridges over",
     "include_dir": "import its files one by one",
     "tls_version": "tls.minimum is 1.2 or 1.3",
     "ciphers": "OpenSSL's are used",

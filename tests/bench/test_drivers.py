@@ -148,7 +148,7 @@ def test_unknown_target_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str
 
 def test_executable_that_is_missing_names_its_package() -> None:
     with pytest.raises(TargetMissingError, match="no-such-broker not found: apt-get install some-package"):
-        targets._executable("no-such-broker", "some-package")
+        targets.program_of("no-such-broker", "some-package")
 
 
 def test_ctrl_c_stops_the_driver_and_everything_it_started(tmp_path: Path) -> None:

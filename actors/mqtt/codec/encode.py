@@ -224,7 +224,7 @@ def _connect(packet: Connect, version: int) -> bytes:
         tail += encode_utf8(packet.user_name)
     if packet.password is not None:
         tail += encode_binary(packet.password)
-    head = b"\0\4MQTT" + bytes((packet.version, flags)) + pack_u16(packet.keep_alive_s)
+    head = b"\0\4MQTT" + bytes((packet.version | packet.bridge << 7, flags)) + pack_u16(packet.keep_alive_s)
     return _frame(CONNECT, head, _properties(packet.version, packet.properties), encode_utf8(packet.client_id), tail)
 
 

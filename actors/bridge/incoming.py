@@ -1,0 +1,270 @@
+"""From the other broker to this cluster: what comes is acknowledged once it is committed here.
+
+What has come waits in one queue, in order, and is published by one task, as much at a time as has gathered; so the
+order stays, whatever has to be tried again. What this cluster has no room for is tried again for as long as it takes
+(RETRY_S); meanwhile the queue fills, and what it does not take stays in the socket, and at last in the other broker's
+session, which is persistent.
+
+QoS 2: an id is remembered until it is released [MQTT-4.3.3-10], over any number of connections, not over the end of
+this process: what the other broker sends again then may be stored twice, as with QoS 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lexicast.cluster.bridges.echoes import Echoes
+from lexicast.cluster.bridges.hops import onward
+from lexicast.cluster.bridges.topic_map import TopicMap
+from lexicast.cluster.errors import TopicError, UsageError
+from lexicast.cluster.properties import carried
+
+from ..client.awaited_positions import PublishManyRefusedError
+from ..client.client import Client
+from ..client.messages import Properties, unpack_properties
+from ..mqtt.codec import encode_acks
+from ..mqtt.codec.packets import PUBACK, PUBCOMP, PUBREC, PublishRun
+from ..mqtt.codec.properties import MESSAGE_EXPIRY_S
+from .counters import BridgeCounters
+from .remote_link import RemoteLink
+
+RETRY_S: Final = 1.0
+# Waiting to be stored; beyond it the socket is not read.
+QUEUE_RECORDS_MAX: Final = 8_192
+QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
+# Published at a time.
+TURN_RECORDS: Final = 4_096
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Publications that agree in all but payload and id. `topic` None: not to be stored, acknowledged only."""
+
+    topic: str | None
+    qos: int
+    retain: bool
+    properties: Properties
+    expiry_s: float | None
+    payloads: list[bytes]
+    packet_ids: list[int] | None
+    session: int
+    size: int = 0
+
+
+class IncomingTopics:
+    """See the module's docstring."""
+
+    def __init__(self, client: Client, topics: TopicMap, own_id: str, counters: BridgeCounters, echoes: Echoes) -> None:
+        self._client = client
+        self._topics = topics
+        self._own_id = own_id
+        self._counters = counters
+        self._echoes = echoes
+        self._link: RemoteLink | None = None
+        self._remote_id = ""
+        self._echoing = False
+        self._queue: deque[_Waiting] = deque()
+        self._records = self._bytes = 0
+        self._arrived = asyncio.Event()
+        self._paused = False
+        # Which of the other broker's sessions it is: what is of an older one is not acknowledged.
+        self._session = 0
+        # Of QoS 1 that are being stored, of QoS 2 that are not released.
+        self._open: set[int] = set()
+        self._unreleased: set[int] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Publications that have come, and are not stored yet."""
+        return self._records
+
+    def connected(self, link: RemoteLink, remote_id: str, session_present: bool, echoing: bool) -> None:
+        """A connection is there. `echoing`: what is published there comes back."""
+        self._link, self._remote_id, self._echoing = link, remote_id, echoing
+        self._paused = False
+        if not session_present:
+            self._session += 1
+            self._open.clear()
+            self._unreleased.clear()
+        self._look_for_room()
+
+    def lost(self) -> None:
+        """It is over."""
+        self._link = None
+
+    # -- from the other broker
+
+    def take(self, run: PublishRun, now_s: float) -> None:
+        """Publications have come."""
+        run = self._fresh(run)
+        if not run.payloads:
+            return
+        name = self._topics.mapped(run.topic)
+        properties = unpack_properties(carried(run.properties or {})) or Properties()
+        user = onward(properties.user, self._remote_id, self._own_id)
+        if name is not None and user is None:
+            self._counters.looped_in += len(run.payloads)
+            name = None
+        properties = replace(properties, user=user or ())
+        if name is not None and self._echoing:
+            self._put_others(name, run, properties, now_s)
+        else:
+            self._put(name, run, properties)
+
+    def pass_over(self, run: PublishRun) -> None:
+        """They cannot be read: acknowledged in their turn, or they would come for ever."""
+        self._open.update(run.packet_ids or ())
+        self._put(None, run, Properties())
+
+    def released(self, packet_ids: list[int]) -> None:
+        """PUBREL."""
+        self._unreleased.difference_update(packet_ids)
+        if self._link is not None:
+            self._link.send(encode_acks(PUBCOMP, packet_ids))
+
+    def _fresh(self, run: PublishRun) -> PublishRun:
+        """Without what is here already: of QoS 2 an id that was not released [MQTT-4.3.3-10], of QoS 1 one that comes
+        again while it is being stored."""
+        ids = run.packet_ids
+        if ids is None:
+            return run
+        known = self._unreleased if run.qos == 2 else self._open if run.dup else ()
+        if known and any(each in known for each in ids):
+            if run.qos == 2 and self._link is not None:
+                stored = [each for each in ids if each in known and each not in self._open]
+                if stored:
+                    self._link.send(encode_acks(PUBREC, stored))
+            kept = [number for number, each in enumerate(ids) if each not in known]
+            run = _part(run, kept)
+            ids = run.packet_ids or []
+        self._open.update(ids)
+        if run.qos == 2:
+            self._unreleased.update(ids)
+        return run
+
+    def _put_others(self, name: str, run: PublishRun, properties: Properties, now_s: float) -> None:
+        """All of them, in order, since they are acknowledged in order [MQTT-4.6.0-2]; own ones are not stored."""
+        own = [self._echoes.came(run.topic, payload, now_s) for payload in run.payloads]
+        if not any(own):
+            self._put(name, run, properties)
+            return
+        for number, is_own in enumerate(own):
+            self._counters.looped_in += is_own
+            self._put(None if is_own else name, _part(run, [number]), properties)
+
+    def _put(self, name: str | None, run: PublishRun, properties: Properties) -> None:
+        size = sum(map(len, run.payloads))
+        expiry_s = (run.properties or {}).get(MESSAGE_EXPIRY_S)
+        self._queue.append(
+            _Waiting(
+                name,
+                run.qos,
+                run.retain,
+                properties,
+                None if expiry_s is None else float(expiry_s),
+                run.payloads,
+                run.packet_ids,
+                self._session,
+                size,
+            )
+        )
+        self._records += len(run.payloads)
+        self._bytes += size
+        self._arrived.set()
+        self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        part = 2 if self._paused else 1
+        full = self._records > QUEUE_RECORDS_MAX // part or self._bytes > QUEUE_BYTES_MAX // part
+        if full != self._paused and self._link is not None:
+            self._paused = full
+            self._link.pause(full)
+
+    # -- to the cluster
+
+    async def store(self) -> None:
+        """Store what comes; runs for ever."""
+        while True:
+            await self._arrived.wait()
+            turn: list[_Waiting] = []
+            records = 0
+            while self._queue and records < TURN_RECORDS:
+                turn.append(self._queue.popleft())
+                records += len(turn[-1].payloads)
+            if not self._queue:
+                self._arrived.clear()
+            await self._publish([each for each in turn if each.topic is not None])
+            self._acknowledge(turn)
+            self._records -= records
+            self._bytes -= sum(each.size for each in turn)
+            self._look_for_room()
+
+    async def _publish(self, turn: list[_Waiting]) -> None:
+        """Returns once all of it is stored, or will never be."""
+        while turn:
+            calls = [self._publish_one(each) for each in turn]
+            left = await asyncio.gather(*calls)
+            turn = [each for each in left if each is not None]
+            if turn:
+                self._counters.retried_in += sum(len(each.payloads) for each in turn)
+                await asyncio.sleep(RETRY_S)
+
+    async def _publish_one(self, each: _Waiting) -> _Waiting | None:
+        """What of it was refused, and is to be tried again."""
+        assert each.topic is not None
+        topic = each.topic
+        try:
+            await self._client.publish_many(
+                [(topic, payload) for payload in each.payloads],
+                qos=each.qos,
+                retain=each.retain,
+                expiry_s=each.expiry_s,
+                properties=each.properties,
+            )
+        except PublishManyRefusedError as error:
+            self._counters.error(f"this cluster has no room: {error}")
+            refused = [p for p, place in zip(each.payloads, error.positions, strict=True) if place is None]
+            self._counters.received += len(each.payloads) - len(refused)
+            return replace(each, payloads=refused)
+        except (TopicError, UsageError) as error:
+            if len(each.payloads) > 1:
+                return await self._publish_each(each)
+            self._counters.refused_in += 1
+            self._counters.error(f"this cluster does not take it: {error}")
+            return None
+        self._counters.received += len(each.payloads)
+        return None
+
+    async def _publish_each(self, each: _Waiting) -> _Waiting | None:
+        """One by one, since something is wrong with one of them."""
+        tried = [await self._publish_one(replace(each, payloads=[payload])) for payload in each.payloads]
+        left = [payload for one in tried if one is not None for payload in one.payloads]
+        return replace(each, payloads=left) if left else None
+
+    def _acknowledge(self, turn: list[_Waiting]) -> None:
+        """In the order in which they came [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
+        link, parts = self._link, []
+        for each in turn:
+            if each.packet_ids is None or each.session != self._session:
+                continue
+            self._open.difference_update(each.packet_ids)
+            parts.append(encode_acks(PUBACK if each.qos == 1 else PUBREC, each.packet_ids))
+        if link is not None and parts:
+            link.send(b"".join(parts))
+
+
+def _part(run: PublishRun, numbers: Sequence[int]) -> PublishRun:
+    ids = run.packet_ids
+    return PublishRun(
+        run.topic,
+        run.qos,
+        run.retain,
+        run.dup,
+        run.properties,
+        [run.payloads[number] for number in numbers],
+        None if ids is None else [ids[number] for number in numbers],
+    )

@@ -1,0 +1,129 @@
+"""Publications as they go over one connection to the other broker: as MQTT has them, or, to a lexicast, compressed and
+in batches. No I/O and no clock.
+
+A batch is what is at hand of a topic, with the same user properties, and no property else, of QoS 0 or 1 and not to be
+retained; with `batch_s` it waits for more. What cannot be in a batch goes behind what waits of its topic.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final, TypeAlias
+
+from lexicast.compression.session import ClientSession, Outgoing
+from lexicast.compression.streams.batches import MESSAGES_MAX, Batched
+from lexicast.compression.wire import ALIAS_TOPIC
+
+from ..mqtt.codec import encode_publish, encode_qos0_run, encode_qos_run
+from ..mqtt.codec.packets import V5, PublishRun
+from .sent_publications import Outbound
+
+# Topics of which a batch waits; beyond it all go.
+WAITING_TOPICS_MAX: Final = 256
+
+# A publication under its packet id (0: of QoS 0).
+Sent: TypeAlias = tuple[int, Outbound]
+# What is on its way in: the run that it came in, and its packet id.
+Arrived: TypeAlias = tuple[PublishRun, int]
+Session: TypeAlias = ClientSession[Arrived]
+
+
+class LinkEncoder:
+    """Of one connection. `session`: of one to a lexicast that speaks dictionaries, else None."""
+
+    def __init__(self, version: int, session: Session | None, batches: bool, batch_bytes: int, batch_s: float) -> None:
+        self._version = version
+        self._session = session
+        self._batches = batches and batch_bytes > 0
+        self._batch_bytes = batch_bytes
+        self._batch_s = batch_s
+        self._waiting: OrderedDict[tuple[bytes, bytes], list[Sent]] = OrderedDict()
+        self._waiting_bytes: dict[tuple[bytes, bytes], int] = {}
+        # When what waits has to go; None: nothing waits.
+        self.due_s: float | None = None
+
+    def encode(self, messages: Sequence[Sent], now_s: float, now_us: int, dup: bool = False) -> bytes:
+        """Packets, joined; what waits for others is in a later answer."""
+        if self._session is None:
+            return b"".join([self._run(key, list(some), dup) for key, some in groupby(messages, _likeness)])
+        parts: list[bytes] = []
+        for message in messages:
+            if self._batches and message[1].plain and not dup:
+                self._gather(message, parts, now_s, now_us)
+                continue
+            parts += self._flush_topic(message[1].topic, now_us)
+            parts.append(self._alone(self._session, message, now_us, dup))
+        if not self._batch_s or len(self._waiting) > WAITING_TOPICS_MAX:
+            parts.append(self.flush(now_us))
+        return b"".join(parts)
+
+    def flush(self, now_us: int) -> bytes:
+        """What waits."""
+        parts = [self._batch(key, now_us) for key in list(self._waiting)]
+        self.due_s = None
+        return b"".join(parts)
+
+    # -- as MQTT has them
+
+    def _run(self, key: tuple[Any, ...], messages: Sequence[Sent], dup: bool) -> bytes:
+        topic, qos, retain, properties = key
+        payloads = [message.payload for _, message in messages]
+        if not qos:
+            return encode_qos0_run(self._version, topic, payloads, retain, properties)
+        ids = [packet_id for packet_id, _ in messages]
+        return encode_qos_run(self._version, topic, payloads, qos, ids, retain, dup, properties)
+
+    # -- to a lexicast
+
+    def _gather(self, message: Sent, parts: list[bytes], now_s: float, now_us: int) -> None:
+        topic, properties = message[1].topic, message[1].properties
+        key, size = (topic, properties), len(message[1].payload)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            parts += self._flush_topic(topic, now_us)  # what has other properties is before it
+            waiting = self._waiting[key] = []
+            self._waiting_bytes[key] = 0
+            if self.due_s is None:
+                self.due_s = now_s + self._batch_s
+        waiting.append(message)
+        self._waiting_bytes[key] += size
+        if self._waiting_bytes[key] >= self._batch_bytes or len(waiting) >= MESSAGES_MAX:
+            parts.append(self._batch(key, now_us))
+
+    def _flush_topic(self, topic: bytes, now_us: int) -> list[bytes]:
+        if not self._waiting:
+            return []
+        return [self._batch(key, now_us) for key in [key for key in self._waiting if key[0] == topic]]
+
+    def _batch(self, key: tuple[bytes, bytes], now_us: int) -> bytes:
+        messages = self._waiting.pop(key)
+        del self._waiting_bytes[key]
+        session, (topic, properties) = self._session, key
+        assert session is not None  # nothing is gathered without one
+        if len(messages) == 1 or not session.batches(topic):
+            return b"".join([self._alone(session, message, now_us, False) for message in messages])
+        batched = [Batched(message.payload, packet_id) for packet_id, message in messages]
+        outgoing = session.outgoing_batch(topic, batched, now_us)
+        return _bound(outgoing) + encode_qos0_run(self._version, topic, [outgoing.payload], False, properties)
+
+    def _alone(self, session: Session, sent: Sent, now_us: int, dup: bool) -> bytes:
+        packet_id, message = sent
+        outgoing = session.outgoing(message.topic, message.payload, now_us)
+        key = message.topic, message.qos, message.retain, message.properties
+        return _bound(outgoing) + self._run(key, [(packet_id, message._replace(payload=outgoing.payload))], dup)
+
+
+def _likeness(sent: Sent) -> tuple[Any, ...]:
+    message = sent[1]
+    return message.topic, message.qos, message.retain, message.properties
+
+
+def _bound(outgoing: Outgoing) -> bytes:
+    return bindings_packets(outgoing.bindings)
+
+
+def bindings_packets(bindings: Iterable[bytes]) -> bytes:
+    """What binds a connection's aliases to dictionaries."""
+    return b"".join([encode_publish(V5, ALIAS_TOPIC, binding) for binding in bindings])

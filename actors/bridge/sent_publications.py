@@ -1,0 +1,109 @@
+"""What a bridge has sent to the other broker and what has become of it. Pure.
+
+The sender's half of MQTT's QoS 1 and 2 (4.3), over any number of connections:
+
+    add()  ->  published  -- PUBACK -->  done
+                   |
+                   +------- PUBREC -->  released  -- PUBCOMP -->  done
+
+At most `limit` are unacknowledged (the other side's Receive Maximum [MQTT-3.3.4-9], or the bridge's own). Where a
+connection is lost all of it is sent again, in order [MQTT-4.4.0-1]; if the other side has lost the session, what it had
+taken (PUBREC) is done, since it owns that [MQTT-4.3.3-10].
+
+Packet ids are the lowest that are free: so a bridge that begins anew, and does not know what it had under way with QoS
+2 before, can release all that there can be (`all_ids`), rather than publish under an id that the other side takes for a
+repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+PACKET_IDS: Final = 65_535
+
+
+class Outbound(NamedTuple):
+    """A publication on its way out. `properties`: encoded, with their length (empty where there are none to speak of);
+    `plain`: it may be part of a batch. `topic_number`: of the bridge's topics; `group`, `offset`: its position here."""
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes
+    plain: bool
+    topic_number: int
+    group: int
+    offset: int
+
+
+class SentPublications:
+    """See the module's docstring."""
+
+    def __init__(self, inflight_max: int) -> None:
+        self._inflight_max = inflight_max
+        self._limit = inflight_max
+        self._published: dict[int, Outbound] = {}
+        self._released: dict[int, Outbound] = {}
+        self._free: list[int] = []
+        self._unused = 1
+
+    def __len__(self) -> int:
+        return len(self._published) + len(self._released)
+
+    @property
+    def room(self) -> int:
+        """How many more may be sent now."""
+        return max(0, self._limit - len(self))
+
+    def all_ids(self) -> range:
+        """The packet ids that it ever uses."""
+        return range(1, self._inflight_max + 1)
+
+    def add(self, message: Outbound) -> int:
+        """A message of QoS 1 or 2 goes out, under this packet id. Raises ValueError where there is no room."""
+        if not self.room:
+            raise ValueError(f"{len(self)} are under way already")
+        if self._free:
+            packet_id = heappop(self._free)
+        else:
+            packet_id, self._unused = self._unused, self._unused + 1
+        self._published[packet_id] = message
+        return packet_id
+
+    def acknowledged(self, packet_ids: Iterable[int]) -> list[Outbound]:
+        """PUBACK (or a refusal): what is done. What nobody knows is passed over: it was of a session that is over."""
+        found = [(each, message) for each in packet_ids if (message := self._published.pop(each, None)) is not None]
+        return self._done(found)
+
+    def taken(self, packet_ids: Iterable[int]) -> None:
+        """PUBREC: they are to be released, whether they are known or not [MQTT-4.3.3-4]."""
+        for packet_id in packet_ids:
+            message = self._published.pop(packet_id, None)
+            if message is not None:
+                self._released[packet_id] = message
+
+    def completed(self, packet_ids: Iterable[int]) -> list[Outbound]:
+        """PUBCOMP: what is done."""
+        found = [(each, message) for each in packet_ids if (message := self._released.pop(each, None)) is not None]
+        return self._done(found)
+
+    def _done(self, found: Sequence[tuple[int, Outbound]]) -> list[Outbound]:
+        for packet_id, _ in found:
+            heappush(self._free, packet_id)
+        return [message for _, message in found]
+
+    def connected(self, receive_max: int, resumed: bool) -> list[Outbound]:
+        """A new connection. `receive_max`: what the other side takes unacknowledged; `resumed`: it has kept the
+        session. What is done by that."""
+        self._limit = min(receive_max, self._inflight_max)
+        if resumed:
+            return []
+        released, self._released = self._released, {}
+        return self._done([*released.items()])
+
+    def again(self) -> tuple[list[int], list[tuple[int, Outbound]]]:
+        """What is to be sent again on a new connection: releases, and publications, in their order."""
+        return [*self._released], [*self._published.items()]

@@ -1,0 +1,88 @@
+"""Messages a second over a bridge, QoS 1, beside Mosquitto's own: published at one broker, counted at the other.
+
+Both pairs run all the while and take turns. The same generator publishes here and counts there: a thousand topics in
+turn, a bounded number of messages under way in all. lexicast stores every message before it acknowledges or passes it
+on; Mosquitto does not store.
+"""
+
+from __future__ import annotations
+
+import select
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from .. import report as reports
+from ..peers.session_opening import SessionSpec, open_sessions
+from ..peers.shared_load import OpenShared, SharedLoad, SharedMember, SharedPublisher
+from ..peers.wire import Wire, wire_of
+from ..report import DriverReport
+from ..stage.clusters import cluster_status
+from ..stage.servers import Address, Target
+from .sites import HOST, MosquittoSite, bridge_text, start_bridged, wait_connected
+
+WINDOW: Final = 4_000
+"""Messages under way from the publisher to the reader."""
+
+
+class OpenBridged(OpenShared):
+    """A publisher at one broker, a reader at the other."""
+
+    def __init__(self, here: Address, there: Address, wire: Wire, load: SharedLoad) -> None:
+        self.load = load
+        (reader,) = open_sessions(there, wire, [SessionSpec(f"bench-{load.name}-reader", f"bench/{load.name}/+", 1)])
+        (publisher,) = open_sessions(here, wire, [SessionSpec(f"bench-{load.name}-publisher")])
+        self._sockets = [reader, publisher]
+        self.publisher = SharedPublisher(publisher, wire, load)
+        self.members = [SharedMember(reader, wire, load)]
+        self._seen = np.zeros(0, np.int32)
+        self._epoll = select.epoll()
+        self._by_number = {reader.fileno(): self.members[0]}
+        for sock in self._sockets:
+            self._epoll.register(sock, select.EPOLLIN)
+
+
+def measure_speed(report: DriverReport, progress: reports.Steps, folder: Path, stack: ExitStack) -> None:
+    """Both pairs, in turns; `stack`: an ExitStack for what is started. Raises TargetMissingError."""
+    options = report.options
+    far = [MosquittoSite(folder / f"far-{name}") for name in ("lexicast", "mosquitto")]
+    for each in far:
+        stack.callback(each.stop)
+    fields = "inflight_max = 4000"
+    lexicast = start_bridged(folder / "near", bridge_text("bench", far[0].port, "[{ filter = 'bench/#' }]", fields))
+    stack.callback(lexicast.stop)
+    wait_connected(partial(cluster_status, lexicast), ["bench"])
+    near = MosquittoSite(folder / "near-mosquitto", bridge_to=far[1].port)
+    stack.callback(near.stop)
+    pairs: dict[str, tuple[Target, Address]] = {
+        "lexicast": (lexicast, Address(HOST, far[0].port)),
+        "mosquitto": (near.target, Address(HOST, far[1].port)),
+    }
+    load = SharedLoad("bridge", 1, payload_size=options.payload)
+    opened = {name: OpenBridged(here.address, there, wire_of("mqtt"), load) for name, (here, there) in pairs.items()}
+    for pair in opened.values():
+        stack.callback(pair.close)
+        pair.run(options.warm_s, WINDOW)
+    rates: dict[str, list[float | None]] = {name: [] for name in pairs}
+    lost = 0
+    for number in range(options.rounds):
+        for name in list(pairs)[:: 1 if number % 2 else -1]:
+            progress.step(f"round {number + 1}: {name}")
+            result = opened[name].run(options.seconds, WINDOW)
+            rates[name].append(result.deliveries_per_s)
+            lost += result.lost if name == "lexicast" else 0
+    report.samples["speed"] = rates
+    ratio = reports.median_ratio(rates["lexicast"], rates["mosquitto"])
+    for name, values in rates.items():
+        report.figure(f"bridge_{name}_per_s", reports.median(values))
+    report.figure("bridge_vs_mosquitto", ratio)
+    if lost:
+        report.problem(f"{lost} messages were lost or repeated over an undisturbed bridge")
+    report.table(
+        f"QoS 1, {options.payload} B, {load.topics} topics, to a Mosquitto, median of {options.rounds} rounds",
+        ["messages/s", *pairs, "vs mosquitto"],
+        [["bridge", *[reports.format_rate(reports.median(each)) for each in rates.values()], f"{ratio or 0:.2f}"]],
+    )

@@ -1,0 +1,271 @@
+"""Bridges to a broker that does what a test says: how many it takes, what it refuses, which MQTT it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexicast.actors.broker.server import BrokerServer
+from lexicast.actors.mqtt.codec import PacketReader, encode_packet
+from lexicast.actors.mqtt.codec.packets import (
+    PUBREL,
+    UNSUPPORTED_VERSION,
+    V5,
+    AckRun,
+    ConnAck,
+    Connect,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    SubAck,
+    Subscribe,
+)
+from lexicast.actors.mqtt.codec.properties import MAXIMUM_PACKET_BYTES, RECEIVE_MAXIMUM
+
+from ...support.bridge_harness import bridge, client_of, definition
+from ...support.harness import Cluster, eventually
+from ...support.mqtt_harness import HOST, Message, flat
+
+OUT = "[{ filter = 'out/#' }]"
+
+
+class Scripted:
+    """One connection at a time; `on_publish` answers what comes, `connack` is the answer to CONNECT."""
+
+    def __init__(self) -> None:
+        self.connack: Callable[[Connect], ConnAck | None] = lambda _: ConnAck()
+        self.on_publish: Callable[[Message], Any] = lambda m: PubAck(m.packet_id)
+        self.connects: list[Connect] = []
+        self.published: list[Message] = []
+        self.released: list[int] = []
+        self.acknowledged: list[int] = []
+        self.suback = 1
+        self.port = 0
+        self._writers: list[asyncio.StreamWriter] = []
+        self._version = V5
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection."""
+        self._writers.append(writer)
+        parser = PacketReader(1 << 20)
+        while data := await reader.read(1 << 16):
+            for packet in flat(list(parser.feed(data))):
+                self._take(packet)
+        writer.close()
+
+    def _take(self, packet: Any) -> None:
+        if isinstance(packet, Connect):
+            self.connects.append(packet)
+            self._version = packet.version
+            answer = self.connack(packet)
+            if answer is None:
+                self._writers[-1].close()
+            else:
+                self.send(answer)
+        elif isinstance(packet, Message):
+            self.published.append(packet)
+            answer = self.on_publish(packet)
+            if answer is not None:
+                self.send(answer)
+        elif isinstance(packet, Subscribe):
+            self.send(SubAck(packet.packet_id, [self.suback] * len(packet.filters)))
+        elif isinstance(packet, PubAck):
+            self.acknowledged.append(packet.packet_id)
+        elif isinstance(packet, PingReq):
+            self.send(PingResp())
+        elif type(packet).__name__ == "PubRel":
+            self.released.append(packet.packet_id)
+            self.send(PubComp(packet.packet_id))
+
+    def send(self, packet: Any) -> None:
+        """To whoever came last."""
+        self._writers[-1].write(encode_packet(packet, self._version))
+
+    def cut(self) -> None:
+        """The connection is gone."""
+        self._writers[-1].transport.abort()
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[Scripted]:
+    broker = Scripted()
+    server = await asyncio.start_server(broker.serve, HOST, 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    try:
+        yield broker
+    finally:
+        server.close()
+        for writer in broker._writers:
+            writer.transport.abort()
+        await server.wait_closed()
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[tuple[Cluster, BrokerServer]]:
+    async with Cluster(tmp_path / "here") as cluster:
+        await cluster.start_coordinator()
+        yield cluster, await cluster.start_broker("broker-0")
+
+
+async def test_no_more_is_under_way_than_the_other_broker_takes(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(properties={RECEIVE_MAXIMUM: 1})
+        there.on_publish = lambda _: None  # answered below, one by one
+        async with bridge(cluster, broker, definition(there.port, OUT)), client_of(cluster, broker) as bus:
+            await eventually(lambda: len(broker.engine.shares) == 1)
+            await bus.publish_many([("out/x", b"%d" % n) for n in range(5)])
+            answered: list[int] = []
+            for n in range(5):
+                await eventually(lambda: len(there.published) > len(answered))
+                await asyncio.sleep(0.02)
+                assert len(there.published) == n + 1, "a second one is under way"
+                if n == 2:  # sent again on the next connection, and nothing before it is answered
+                    there.cut()
+                    await eventually(lambda: len(there.published) == 4)
+                    assert there.published.pop().payload == b"2"
+                answered.append(there.published[n].packet_id)
+                there.send(PubAck(answered[-1]))
+            assert [each.payload for each in there.published] == [b"%d" % n for n in range(5)]
+
+
+async def test_what_there_is_no_room_for_is_sent_again_in_order(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        taken: list[bytes] = []
+        is_full = True
+
+        def answer(message: Message) -> PubAck:
+            if is_full:
+                return PubAck(message.packet_id, 0x97)
+            taken.append(message.payload)
+            return PubAck(message.packet_id)
+
+        there.on_publish = answer
+        async with bridge(cluster, broker, definition(there.port, OUT)) as server, client_of(cluster, broker) as bus:
+            await eventually(lambda: len(broker.engine.shares) == 1)
+            await bus.publish_many([("out/x", b"%d" % n) for n in range(100)])
+            await eventually(lambda: server.status()["retried_out"] > 100)
+            is_full = False
+            await eventually(lambda: len(taken) == 100)
+            assert taken == [b"%d" % n for n in range(100)]
+            await eventually(lambda: server.status()["unacknowledged"] == 0)
+            assert (server.status()["sent"], server.status()["refused_out"]) == (100, 0)
+            assert "0x97" in server.status()["last_error"]
+
+
+async def test_what_it_will_never_take_is_told_and_passed_over(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(properties={MAXIMUM_PACKET_BYTES: 200})
+        there.on_publish = lambda m: PubAck(m.packet_id, 0x87 if m.topic == "out/secret" else 0)
+        async with bridge(cluster, broker, definition(there.port, OUT)) as server, client_of(cluster, broker) as bus:
+            await eventually(lambda: len(broker.engine.shares) == 1)
+            await bus.publish("out/secret", b"1")
+            await bus.publish("out/long", b"2" * 300)
+            await bus.publish("out/x", b"3")
+            await eventually(lambda: server.status()["sent"] == 1)
+            assert server.status()["refused_out"] == 2
+            assert [each.topic for each in there.published] == ["out/secret", "out/x"]
+            await eventually(lambda: server.status()["unacknowledged"] == 0)
+
+
+async def test_the_bridge_bit_is_left_out_where_it_is_refused(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    fields, topics = "protocol = '3.1.1'", "[{ filter = '#', direction = 'both' }]"
+    for refusal in (None, ConnAck(False, UNSUPPORTED_VERSION)):
+        async with scripted() as there:
+            there.connack = partial(_refusing_bridges, refusal)
+            async with (
+                bridge(cluster, broker, definition(there.port, topics, fields, f"b{refusal is None}")) as server,
+                client_of(cluster, broker) as bus,
+            ):
+                await eventually(lambda: server.status()["connected"])
+                assert [each.bridge for each in there.connects] == [True, False]
+                await bus.publish("a", b"mine", qos=1)
+                await eventually(lambda: bool(there.published))
+                # It comes back, as it does where nobody knows of bridges, and something else with it.
+                async with bus.subscribe("#") as local:
+                    there.send(Publish(b"a", b"mine", 1, packet_id=1))
+                    there.send(Publish(b"a", b"theirs", 1, packet_id=2))
+                    assert (await anext(local)).payload == b"theirs"
+                await eventually(lambda: there.acknowledged == [1, 2])
+                assert server.status()["looped_in"] == 1
+
+
+async def test_a_bridge_that_begins_anew_releases_what_it_may_have_had_under_way(
+    here: tuple[Cluster, BrokerServer],
+) -> None:
+    """Else an id of QoS 2 that the other broker still holds would be taken for a repeat, and the publication lost."""
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(session_present=True)
+        there.on_publish = lambda m: PubRec(m.packet_id)
+        topics = "[{ filter = 'out/#', qos = 2 }]"
+        found = definition(there.port, topics, "inflight_max = 10")
+        async with bridge(cluster, broker, found) as server, client_of(cluster, broker) as bus:
+            await eventually(lambda: there.released == list(range(1, 11)))
+            await eventually(lambda: len(broker.engine.shares) == 1)
+            await bus.publish("out/x", b"once", qos=2)
+            await eventually(lambda: server.status()["sent"] == 1)
+            assert [(each.qos, each.packet_id) for each in there.published] == [(2, 1)]
+
+
+async def test_qos_2_comes_in_once_over_several_connections(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(session_present=len(there.connects) > 1)
+        topics = "[{ filter = 'in/#', direction = 'in', qos = 2 }]"
+        async with (
+            client_of(cluster, broker) as bus,
+            bus.subscribe("in/#") as local,
+            bridge(cluster, broker, definition(there.port, topics)) as server,
+        ):
+            await eventually(lambda: server.status()["connected"])
+            there.send(Publish(b"in/x", b"once", 2, packet_id=7))
+            assert (await anext(local)).payload == b"once"
+            there.cut()
+            await eventually(lambda: server.status()["connects"] == 2 and server.status()["connected"])
+            there.send(Publish(b"in/x", b"once", 2, dup=True, packet_id=7))
+            there.send(AckRun(PUBREL, [7]))
+            there.send(Publish(b"in/x", b"another", 2, packet_id=7))
+            assert (await anext(local)).payload == b"another"
+            await eventually(lambda: server.status()["received"] == 2)
+
+
+async def test_why_it_does_not_connect_is_told(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.connack = lambda _: ConnAck(False, 0x86)
+        async with bridge(cluster, broker, definition(there.port, OUT)) as server:
+            await eventually(lambda: server.status()["errors"] > 1)
+            status = server.status()
+            assert not status["connected"]
+            assert status["last_error"] == "it refuses the connection, 0x86: user or password are wrong"
+        port = there.port
+    async with bridge(cluster, broker, definition(port, OUT)) as server:
+        await eventually(lambda: server.status()["errors"] > 0)
+        assert f"{HOST}:{port} cannot be reached" in server.status()["last_error"]
+
+
+async def test_a_filter_that_it_does_not_let_in_is_told(here: tuple[Cluster, BrokerServer]) -> None:
+    cluster, broker = here
+    async with scripted() as there:
+        there.suback = 0x87
+        topics = "[{ filter = 'in/#', direction = 'in' }]"
+        async with bridge(cluster, broker, definition(there.port, topics)) as server:
+            await eventually(lambda: server.status()["connected"])
+            assert server.status()["last_error"] == "the other broker does not let it subscribe to 'in/#'"
+
+
+def _refusing_bridges(refusal: ConnAck | None, connect: Connect) -> ConnAck | None:
+    return refusal if connect.bridge else ConnAck()
