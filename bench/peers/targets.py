@@ -54,7 +54,7 @@ def program_of(name: str, package: str) -> str:
 
 def has_websockets() -> bool:
     """Whether this machine's Mosquitto was built with libwebsockets; Debian's is not. Raises TargetMissingError."""
-    return b"libwebsockets" in Path(_executable("mosquitto", "mosquitto")).read_bytes()
+    return b"libwebsockets" in Path(program_of("mosquitto", "mosquitto")).read_bytes()
 
 
 def start_mosquitto(directory: Path, latency: bool, listens: str = "") -> Target:
