@@ -23,7 +23,8 @@ class BrokerActor(ServingActor):
         coordination, clock = RayCoordination(), SystemClock()
         self._server = await BrokerServer.start(self.name, self.config, coordination, clock, run_dir, ask_actor)
         cluster, clients, greeting = self._server.cluster, self._server.clients, self._server.sockets.greeting
-        self._calls = CallLinks(cluster.key, cluster.cluster_id, clients.opened, greeting)
+        encrypted = self.config.security.links != "plain"  # Ray carries them anywhere
+        self._calls = CallLinks(cluster.key, cluster.cluster_id, clients.opened, greeting, encrypted=encrypted)
 
     def addresses(self) -> tuple[str, ...]:
         """Link addresses."""

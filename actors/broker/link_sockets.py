@@ -42,7 +42,15 @@ class LinkSockets:
         """Listen on a Unix socket in `run_dir` and on TCP. Raises OSError."""
         cluster, beats = self._cluster, self._config.link.beats()
         for address in (f"unix:{run_dir}/{self._name}.sock", f"tcp:{self._config.node.host}:0"):
-            server, real = await listen(address, cluster.key, cluster.cluster_id, self._opened, self.greeting, beats)
+            server, real = await listen(
+                address,
+                cluster.key,
+                cluster.cluster_id,
+                self._opened,
+                self.greeting,
+                beats,
+                self._config.security.links,
+            )
             self._servers.append(server)
             self.addresses += (real,)
 

@@ -74,7 +74,9 @@ class CoordinatorActor(ServingActor):
         info = await self._coordination.cluster()
         run_dir, beats = run_directory(self.config), self.config.link.beats()
         for address in (f"unix:{run_dir}/{self.name}.sock", f"tcp:{self.config.node.host}:0"):
-            listener, real = await listen(address, info.key, info.cluster_id, server.opened, {}, beats)
+            listener, real = await listen(
+                address, info.key, info.cluster_id, server.opened, {}, beats, self.config.security.links
+            )
             self._listeners.append(listener)
             self._addresses += (real,)
         groups = tuple(sorted(server.sequencer.groups))

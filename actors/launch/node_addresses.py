@@ -16,8 +16,8 @@ from typing import Final
 
 from lexicast.cluster.config.tables import Config, MqttPort
 from lexicast.cluster.errors import ConfigError
+from lexicast.cluster.security.addresses import is_loopback
 
-from ..mqtt.login.admission import is_loopback
 from ..ray.token import DISABLED, MODE_VARIABLE
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError
+from lexicast.cluster.security.addresses import is_loopback
 
-from ..mqtt.login.admission import is_loopback
 from .cluster_actors import ClusterActors
 from .ray_connection import ConnectedRay
 from .ray_nodes import RayNodes, nodes_now

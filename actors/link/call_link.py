@@ -5,7 +5,8 @@
     data_received  <-  one receive() at a time <-  CallLinks.receive  <- ListenerLink's writes, gathered
 
 What is written while a call is under way joins the next one, so a slow path makes larger batches, not a longer queue
-of calls. One call at a time in each direction keeps the order. The same handshake as on a socket runs inside.
+of calls. One call at a time in each direction keeps the order. The same handshake as on a socket runs inside, and
+encrypts what Ray carries in the clear.
 
 Bounds: the broker holds at most `BUFFER_BYTES_MAX` for a client (a client that lets more gather is cut off; the link
 is told to pause long before); a `send` returns only when the link reads again; at most `CLIENTS_MAX` clients; a
@@ -156,12 +157,14 @@ class CallLinks:
         info: dict[str, Any],
         *,
         idle_s: float = IDLE_S,
+        encrypted: bool = True,
     ) -> None:
         self._key = key
         self._cluster_id = cluster_id
         self._opened = opened
         self._info = info
         self._idle_s = idle_s
+        self._encrypted = encrypted
         self._streams: dict[str, tuple[ListenerLink, _Buffered]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -175,7 +178,7 @@ class CallLinks:
         """
         if len(self._streams) >= CLIENTS_MAX:
             raise UnavailableError(f"{CLIENTS_MAX} clients are connected by Ray calls already: use another broker")
-        link = ListenerLink(self._key, self._cluster_id, self._opened, self._info, BEATS)
+        link = ListenerLink(self._key, self._cluster_id, self._opened, self._info, BEATS, self._encrypted)
         transport = _Buffered(link, BUFFER_BYTES_MAX)
         token = secrets.token_hex(16)
         self._streams[token] = (link, transport)

@@ -2,8 +2,12 @@
 
 Contract: messages arrive whole and in order, or the link is closed; whoever dialled dials again and resends what was
 not acknowledged. Unix-domain sockets within a node, TCP between nodes. Nothing is delivered before both sides have
-proved that they hold the cluster's key. What the peer sends is only ever parsed as msgpack, and every field of it is
-looked at before anything acts on it (`cluster.protocol.messages`): what is wrong costs the link, never the process.
+proved that they hold the cluster's key; where the link leaves its machine every byte from then on is encrypted and
+covered (`handshake`). What the peer sends is only ever parsed as msgpack, and every field of it is looked at before
+anything acts on it (`cluster.protocol.messages`): what is wrong costs the link, never the process.
+
+However a link ends, nothing follows from it but that it has: an end is never taken for a word of the peer's, so who can
+cut a link gains no more than by pulling the cable.
 
 Liveness: both sides say something at least every `Beats.beat_s`, and a link on which nothing comes for too long is cut
 (`cluster.protocol.heartbeat`): a node without power looks like a closed one. Every request has a limit.
@@ -25,7 +29,9 @@ import msgpack
 
 from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats, Heartbeat
+from lexicast.cluster.protocol.link_proofs import Heard
 from lexicast.cluster.protocol.messages import BEAT, NONCE_BYTES, REPLY, REQUEST, check_message, unpacker
+from lexicast.cluster.protocol.sealed_records import Opener, Sealer
 
 from .gathered_writes import GATHERED_BYTES_MAX, GatheredWrites
 from .open_requests import OpenRequests
@@ -77,6 +83,10 @@ class Link(asyncio.Protocol):
         self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
         self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
         self._nonce = os.urandom(NONCE_BYTES)
+        self._heard = Heard()
+        # None: what goes in that direction is not encrypted, or not yet.
+        self._sealer: Sealer | None = None
+        self._opener: Opener | None = None
         self._requests = OpenRequests()
         self._answers: set[asyncio.Task[None]] = set()
         # Requests and answers.
@@ -107,7 +117,7 @@ class Link(asyncio.Protocol):
                     parts = self._gathered.take() + parts
                 else:
                     self._gathered.flush()
-            self._transport.write(parts)
+            self._transport.write(parts if self._sealer is None else self._sealer.seal(parts))
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send one message; silently dropped on a closed link (its user learns of the end by `on_close`)."""
@@ -230,17 +240,15 @@ class Link(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.heard(self._loop.time())
         try:
             if self._user is None:
                 self._shaking_bytes += len(data)
                 if self._shaking_bytes > HANDSHAKE_BYTES_MAX:
                     raise PeerError(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake was done")
-                self._unpacker.feed(data)
+                self._feed(data)
                 self._shake_hands()
             else:
-                self._unpacker.feed(data)
+                self._feed(data)
             if self._user is not None:
                 for message in self._unpacker:
                     check_message(message)
@@ -256,16 +264,45 @@ class Link(asyncio.Protocol):
                 log.exception("a message from %s could not be handled", self.name or "a peer")
             self._fail(PeerError(f"a message from {self.name or 'the peer'} cannot be read: {error!r}"))
 
+    def _feed(self, data: bytes) -> None:
+        """Have what has come parsed. Only what the peer has sent says that it lives: not the bytes of a record that
+        somebody else keeps beginning."""
+        if self._opener is None:
+            self._unpacker.feed(data)
+        else:
+            opened = self._opener.open(data)
+            if not opened:
+                return
+            for plain in opened:
+                self._unpacker.feed(plain)
+        if self._heartbeat is not None:
+            self._heartbeat.heard(self._loop.time())
+
     def _shake_hands(self) -> None:
         """Take the handshake's messages, and no more of what has come."""
-        for message in self._unpacker:
-            check_message(message)
-            self._shake(message)
-            if self._user is not None:
-                rest = self._unpacker.read_bytes(HANDSHAKE_BYTES_MAX)
-                self._unpacker = unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
-                self._unpacker.feed(rest)
+        while self._user is None:
+            for message in self._unpacker:
+                check_message(message)
+                plain = self._opener is None
+                self._shake(message)
+                sealed = plain and self._opener is not None
+                if sealed or self._user is not None:
+                    self._parse_anew(sealed)
+                    break
+            else:
                 return
+
+    def _parse_anew(self, sealed: bool) -> None:
+        """What has come behind the last message is of another kind: `sealed`, or of any size."""
+        rest = self._unpacker.read_bytes(HANDSHAKE_BYTES_MAX)
+        if self._user is None:
+            self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
+        else:
+            self._unpacker = unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
+        if sealed:
+            self._feed(rest)
+        else:
+            self._unpacker.feed(rest)
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -12,6 +12,7 @@ from typing import Any
 from lexicast.cluster.errors import LexicastError, UnavailableError
 from lexicast.cluster.files import FILE_MODE
 from lexicast.cluster.protocol.heartbeat import Beats
+from lexicast.cluster.security.addresses import is_loopback
 
 from .handshake import DiallerLink, ListenerLink
 from .link import BEATS, Link, LinkUser
@@ -29,15 +30,19 @@ async def listen(
     opened: Callable[[Link], LinkUser | None],
     info: dict[str, Any],
     beats: Beats = BEATS,
+    links: str = "auto",
 ) -> tuple[asyncio.AbstractServer, str]:
     """Listen for links. `address`: "unix:PATH" or "tcp:HOST:PORT" (port 0: any). Returns (server, real address).
+
+    `links`: which are encrypted, see `is_encrypted`.
 
     Keep the server object: uvloop closes a server that nobody holds (FACTS.md).
     """
     loop = asyncio.get_running_loop()
+    encrypted = is_encrypted(address, links)
 
     def make() -> ListenerLink:
-        return ListenerLink(key, cluster_id, opened, info, beats)
+        return ListenerLink(key, cluster_id, opened, info, beats, encrypted)
 
     scheme, _, rest = address.partition(":")
     if scheme == "unix":
@@ -50,6 +55,15 @@ async def listen(
     server = await loop.create_server(make, host, int(port), backlog=BACKLOG)
     real = server.sockets[0].getsockname()[1]
     return server, f"tcp:{host}:{real}"
+
+
+def is_encrypted(address: str, links: str) -> bool:
+    """Whether links to `address` are. `links` (security.links): "auto" those that can come from other machines,
+    "encrypted" all, "plain" none."""
+    if links != "auto":
+        return links == "encrypted"
+    scheme, _, rest = address.partition(":")
+    return scheme != "unix" and not is_loopback(rest.rpartition(":")[0].strip("[]"))
 
 
 async def dial(

@@ -1,6 +1,7 @@
 """What security costs, a part each; every part measures with and without in the same run, in turns.
 
 acl    the same acl and password files in Mosquitto and here, questions at random: see `acl`
+links  the same loads with encrypted links and without: see `encrypted_links`
 rules  fan-out and fan-in with 5,000 rules and without: see `rules`
 tls    MQTT over TLS beside none and beside Mosquitto with TLS: see `tls`
 """
@@ -15,11 +16,13 @@ from .. import report as reports
 from ..contest import add_run_options, set_lengths
 from ..report import DriverReport
 from .acl import measure_acl
+from .encrypted_links import measure_encrypted_links
 from .rules import measure_rules
 from .tls import measure_tls
 
 PARTS: Final[dict[str, Callable[[DriverReport], None]]] = {
     "acl": measure_acl,
+    "links": measure_encrypted_links,
     "rules": measure_rules,
     "tls": measure_tls,
 }

@@ -181,6 +181,7 @@ class SecurityConfig(_Table):
     jwt_audience: str = knob("")
     jwt_issuer: str = knob("")
     insecure: bool = knob(False)
+    links: str = knob("auto", choices=("auto", "encrypted", "plain"))
     hashing_threads: int = knob(2, 1, 64)
     hashing_waiting_max: int = knob(1_000, 1, 1_000_000)
 

@@ -40,9 +40,16 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
 
 Handshake (before anything else), mutual, with the cluster's key, so that neither side serves a stranger:
 
-    CHALLENGE nonce, cluster id, version  listener -> dialler
-    HELLO     nonce, role, name, incarnation, proof
+    CHALLENGE nonce, cluster id, version  listener -> dialler; the same in all versions, so that each tells another one
+    OFFER     {what: value}               listener -> dialler, in the same write: "public", where the link is encrypted,
+                                          the listener's public key of it (`key_agreement`)
+    HELLO     nonce, role, name,          dialler -> listener; "public" as in OFFER, and from here on all that either
+              incarnation, {what: value}, sends is in sealed records (`sealed_records`)
+              proof
     WELCOME   proof, info                 listener -> dialler
+
+Names in OFFER and HELLO that are not known are passed over. Each proof covers all that was said before it, and what
+stands beside it (`link_proofs`).
 
 What each carries, field by field, is in MESSAGES; what each request takes, in `cluster.protocol.requests`. Both are
 looked at before anything else is done with a message (`cluster.protocol.shapes`).
@@ -50,8 +57,6 @@ looked at before anything else is done with a message (`cluster.protocol.shapes`
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Any, Final, TypeAlias
 
 import msgpack
@@ -78,7 +83,7 @@ from .shapes import (
     whole_number,
 )
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 
 # An entry of a PUBLISH: group, meta, lengths, body.
 WireEntry: TypeAlias = tuple[int, bytes, bytes, bytes]
@@ -106,6 +111,7 @@ WANTS: Final = 20
 NAMES: Final = 21
 PACKED: Final = 22
 DEAL: Final = 23
+OFFER: Final = 26
 
 NONCE_BYTES: Final = 32
 
@@ -184,7 +190,8 @@ MESSAGES: Final[dict[int, Fields]] = {
     PACKED: (WHOLE, _array),
     DEAL: (name_text, topic_filter, name_text, _array),
     CHALLENGE: (data, name_text, WHOLE),
-    HELLO: (data, name_text, name_text, WHOLE, data),
+    OFFER: (mapping(name_text, any_value),),
+    HELLO: (data, name_text, name_text, WHOLE, mapping(name_text, any_value), data),
     WELCOME: (data, mapping(name_text, any_value)),
 }
 
@@ -204,8 +211,3 @@ def check_entry_columns(entry: Any) -> None:
     """Raise PeerError unless an entry of a PUBLISH is a group and its three columns."""
     if not _entry(entry):
         raise PeerError(f"not an entry (group, meta, lengths, body): {entry!r:.80}")
-
-
-def proof(key: bytes, side: str, listener_nonce: bytes, dialler_nonce: bytes) -> bytes:
-    """What a holder of the cluster's key answers to the two nonces; `side` keeps the two directions apart."""
-    return hmac.new(key, side.encode() + listener_nonce + dialler_nonce, hashlib.sha256).digest()

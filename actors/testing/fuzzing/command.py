@@ -48,6 +48,12 @@ def _websocket() -> FuzzTarget:
     return TARGET
 
 
+def _sealed() -> FuzzTarget:
+    from .sealed import TARGET
+
+    return TARGET
+
+
 def _compressed(name: str) -> Callable[[], FuzzTarget]:
     def make() -> FuzzTarget:
         from . import compressed
@@ -73,6 +79,7 @@ TARGETS: Final[dict[str, Callable[[], FuzzTarget]]] = {
     "websocket": _websocket,
     "links": _links,
     "records": _records,
+    "sealed": _sealed,
     **{name: _compressed(name) for name in ("tagged", "frames", "dictionaries", "fields")},
     "history": _compressed("link_past"),
     **{name: _configured(name) for name in ("passwords", "rules", "conditions")},

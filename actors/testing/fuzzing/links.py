@@ -1,7 +1,8 @@
 """What peers send on links: to a listener from a stranger, and from whoever holds the cluster's key.
 
-An input's first byte says which: 0: the bytes of a stranger, before the handshake; else those of a peer after it. What
-passes is looked at as those do who take it: requests by their tables, entries and blocks by the sequencer.
+An input's first byte says which: 0: the bytes of a stranger, before the handshake; 2: the same on an encrypted link; 3:
+those of somebody who stands between a peer and an encrypted link, after the handshake; else those of a peer after it.
+What passes is looked at as those do who take it: requests by their tables, entries and blocks by the sequencer.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from lexicast.cluster.protocol.messages import (
     HELLO,
     NAMES,
     NONCE_BYTES,
+    OFFER,
     PROTOCOL_VERSION,
     PUBLISH,
     REPLY,
     REQUEST,
     VERDICT,
     WANTS,
-    proof,
 )
 from lexicast.cluster.protocol.requests import BROKER, CLIENT, COORDINATOR, LEADER
+from lexicast.cluster.protocol.sealed_records import Sealer
 from lexicast.cluster.protocol.shapes import check_request
 from lexicast.cluster.records import SessionMoved, SessionSaved, pack_record, unpack_record
 from lexicast.cluster.repeats import Placed, Producer
 from lexicast.cluster.sequencer import Sequencer
 
 from ...broker.python_clients.entry_checks import EntryChecks
-from ...link.handshake import ListenerLink
+from ...link.handshake import DiallerLink, ListenerLink
 from ...link.link import Link
 from .target import FuzzTarget, must
 
@@ -113,9 +115,11 @@ class _Taker:
 
     def __init__(self) -> None:
         self._checks = EntryChecks(GROUPS, PAYLOAD_BYTES_MAX)
+        self.taken = 0
 
     def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
         """Whatever is raised but what a peer may cause costs the fuzzer its peace."""
+        self.taken += 1
         try:
             self._take(message)
         except LexicastError:
@@ -193,31 +197,35 @@ def _attempt(data: bytes) -> None:
 
 
 async def _speak(data: bytes) -> None:
+    who, said = data[:1], data[1:]
     opened: list[Link] = []
+    taker = _Taker()
 
     def take(link: Link) -> _Taker:
         opened.append(link)
-        return _Taker()
+        return taker
 
-    link = ListenerLink(KEY, CLUSTER, take, {})
+    link = ListenerLink(KEY, CLUSTER, take, {}, encrypted=who in (b"\2", b"\3"))
     wire = _NoWire()
     link.connection_made(cast(asyncio.Transport, wire))
-    if data[:1] != b"\0":
-        link.data_received(hello(link))
-        must(bool(opened), "who holds the key is not let in")
-        link.data_received(data[1:])
-    else:
-        link.data_received(data[1:])
+    if who in (b"\0", b"\2"):
+        link.data_received(said)
         must(not opened, "a stranger was let in")
+    else:
+        link.data_received(_hello(wire))
+        must(bool(opened), "who holds the key is not let in")
+        link.data_received(said)
+        must(who != b"\3" or not taker.taken, "what nobody sealed was taken")
     link.connection_lost(None)
 
 
-def hello(link: ListenerLink) -> bytes:
-    """What whoever holds the key answers to a link's challenge."""
-    nonce = b"n" * NONCE_BYTES
-    answer = proof(KEY, "dialler", link._nonce, nonce)
-    packed: bytes = msgpack.packb((HELLO, nonce, "client", "fuzzer", 1, answer))
-    return packed
+def _hello(wire: _NoWire) -> bytes:
+    """What whoever holds the key answers to what a link has sent."""
+    dialler, answers = DiallerLink(KEY, CLUSTER, ("client", "fuzzer", 1), lambda _: None), _NoWire()
+    dialler.connection_made(cast(asyncio.Transport, answers))
+    dialler.data_received(b"".join(wire.sent))
+    dialler.connection_lost(None)
+    return b"".join(answers.sent)
 
 
 def _attempt_records(data: bytes) -> None:
@@ -256,10 +264,13 @@ def _seeds() -> list[bytes]:
         (REQUEST, 5, "retained", [[b"#"], [1], None, 9]),
     ]
     strangers = [
-        (HELLO, b"n" * NONCE_BYTES, "client", "x", 1, b"p" * 32),
+        (HELLO, b"n" * NONCE_BYTES, "client", "x", 1, {"public": b"p" * 32}, b"p" * 32),
         (CHALLENGE, b"n" * NONCE_BYTES, CLUSTER, PROTOCOL_VERSION),
+        (OFFER, {"public": b"p" * 32}),
     ]
-    return [b"\1" + msgpack.packb(m) for m in messages] + [b"\0" + msgpack.packb(m) for m in strangers]
+    seeds = [b"\1" + msgpack.packb(m) for m in messages]
+    seeds += [who + msgpack.packb(m) for who in (b"\0", b"\2") for m in strangers]
+    return [*seeds, b"\3" + Sealer(b"s" * 32).seal(msgpack.packb(messages[0])), b"\3" + msgpack.packb(messages[0])]
 
 
 _RECORDS: Final = (

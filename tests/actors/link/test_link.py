@@ -26,6 +26,7 @@ from lexicast.cluster.protocol.messages import (
     CHALLENGE,
     DELIVER,
     HELLO,
+    OFFER,
     PROTOCOL_VERSION,
     PUBLISH,
     REPLY,
@@ -79,7 +80,8 @@ async def linked(scheme: str = "unix") -> AsyncIterator[tuple[Side, Side]]:
     here, there = Side(), Side()
     with TemporaryDirectory(prefix="lexicast-test-") as folder:
         address = f"unix:{folder}/l" if scheme == "unix" else "tcp:127.0.0.1:0"
-        server, real = await listen(address, KEY, CLUSTER, there.opened, {"groups": 4})
+        links = "encrypted" if scheme == "encrypted" else "auto"
+        server, real = await listen(address, KEY, CLUSTER, there.opened, {"groups": 4}, links=links)
         link = await dial(real, KEY, CLUSTER, HELLO_OF, here.opened)
         await eventually(lambda: there.link is not None)
         try:
@@ -96,7 +98,10 @@ def both(here: Side, there: Side) -> tuple[Link, Link]:
     return here.link, there.link
 
 
-@pytest.mark.parametrize("scheme", ["unix", "tcp"])
+SCHEMES = ["unix", "tcp", "encrypted"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 async def test_both_sides_know_each_other_and_messages_come_in_order(scheme: str) -> None:
     async with linked(scheme) as (here, there):
         ours, theirs = both(here, there)
@@ -158,8 +163,9 @@ async def test_what_is_open_when_the_link_ends_fails() -> None:
         ours.send((PUBLISH, 1, []))
 
 
-async def test_a_full_link_says_so_and_pausing_pushes_back() -> None:
-    async with linked() as (here, there):
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_a_full_link_says_so_and_pausing_pushes_back(scheme: str) -> None:
+    async with linked(scheme) as (here, there):
         ours, theirs = both(here, there)
         theirs.pause_reading()
         while ours.writable:
@@ -174,8 +180,9 @@ async def test_a_full_link_says_so_and_pausing_pushes_back() -> None:
         assert ours.writable
 
 
-async def test_close_sends_what_is_buffered() -> None:
-    async with linked() as (here, there):
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_close_sends_what_is_buffered(scheme: str) -> None:
+    async with linked(scheme) as (here, there):
         ours, _ = both(here, there)
         for i in range(100):
             ours.send((PUBLISH, i, [bytes(10_000)]))
@@ -224,8 +231,8 @@ async def stranger(*messages: Any) -> AsyncIterator[str]:
 
 
 async def test_a_listener_without_the_key_is_found_out() -> None:
-    lies: tuple[Any, ...] = (CHALLENGE, bytes(32), CLUSTER, PROTOCOL_VERSION), (WELCOME, bytes(32), {})
-    async with stranger(*lies) as address:
+    challenge = (CHALLENGE, bytes(32), CLUSTER, PROTOCOL_VERSION)
+    async with stranger(challenge, (OFFER, {}), (WELCOME, bytes(32), {})) as address:
         with pytest.raises(AuthenticationError):
             await dial(address, KEY, CLUSTER, HELLO_OF, Side().opened)
 
@@ -394,7 +401,7 @@ def test_garbage_ends_the_link_and_nothing_else(data: bytes) -> None:
         pipe = Pipe()
         fresh.connection_made(pipe)
         fresh.data_received(data)
-        fresh.data_received(msgpack.packb((HELLO, bytes(32), "broker", "b", 1, bytes(32))))
+        fresh.data_received(msgpack.packb((HELLO, bytes(32), "broker", "b", 1, {}, bytes(32))))
         assert fresh._user is None
         fresh.connection_lost(None)
         user = Side()

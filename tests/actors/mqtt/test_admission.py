@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
-from lexicast.actors.mqtt.login.admission import admission, is_open_to_strangers, is_same_machine
+from lexicast.actors.mqtt.login.admission import admission, is_open_to_strangers
 from lexicast.actors.status.report import warnings
 from lexicast.cluster.config.tables import Config
+from lexicast.cluster.security.addresses import is_same_machine
 
 LET_IN, BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED = 0x00, 0x86, 0x87
 HERE, ELSEWHERE = "192.0.2.10", "192.0.2.11"

@@ -49,6 +49,7 @@ def test_what_was_found_is_mended(name: str, data: bytes) -> None:
     [
         ("packets", "_once_more"),
         ("links", "deliverable"),
+        ("sealed", "_opened"),
         ("tagged", "decompress"),
         ("frames", "_next"),
         ("history", "add"),
