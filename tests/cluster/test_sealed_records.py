@@ -166,7 +166,7 @@ def heard(*messages: tuple[Any, ...]) -> Heard:
 
 
 def test_a_proof_covers_every_field_and_its_side() -> None:
-    said = [(16, b"n", "cluster", 5), (17, b"m", "broker", "b", 1, {})]
+    said: list[tuple[Any, ...]] = [(16, b"n", "cluster", 5), (17, b"m", "broker", "b", 1, {})]
     given = proof(b"key", DIALLER, heard(*said))
     assert is_proof(given, b"key", DIALLER, heard(*said))
     others = [said[::-1], said[:1], [said[0], (17, b"m", "broker", "c", 1, {})], [(16, b"n", "cluster", 4), said[1]]]

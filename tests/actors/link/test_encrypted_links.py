@@ -267,7 +267,7 @@ async def test_who_holds_the_key_but_does_not_encrypt_is_not_let_in() -> None:
     heard = Heard()
     for message in unpacked(pipe.written.pop()):
         heard.add(*message)
-    hello = (HELLO, b"n" * 32, "broker", "old", 1, {})
+    hello: tuple[Any, ...] = (HELLO, b"n" * 32, "broker", "old", 1, {})
     heard.add(*hello)
     listener.data_received(packed((*hello, proof(KEY, DIALLER, heard))))
     assert there.link is None
