@@ -34,12 +34,12 @@ async def listen(
 ) -> tuple[asyncio.AbstractServer, str]:
     """Listen for links. `address`: "unix:PATH" or "tcp:HOST:PORT" (port 0: any). Returns (server, real address).
 
-    `links`: which are encrypted, see `is_encrypted`.
+    `links`: which are encrypted, see `encrypts_links`.
 
     Keep the server object: uvloop closes a server that nobody holds (FACTS.md).
     """
     loop = asyncio.get_running_loop()
-    encrypted = is_encrypted(address, links)
+    encrypted = encrypts_links(address, links)
 
     def make() -> ListenerLink:
         return ListenerLink(key, cluster_id, opened, info, beats, encrypted)
@@ -57,7 +57,7 @@ async def listen(
     return server, f"tcp:{host}:{real}"
 
 
-def is_encrypted(address: str, links: str) -> bool:
+def encrypts_links(address: str, links: str) -> bool:
     """Whether links to `address` are. `links` (security.links): "auto" those that can come from other machines,
     "encrypted" all, "plain" none."""
     if links != "auto":

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lexicast.actors.link.handshake import DiallerLink, ListenerLink
 from lexicast.actors.link.link import Link
-from lexicast.actors.link.sockets import dial, is_encrypted, listen
+from lexicast.actors.link.sockets import dial, encrypts_links, listen
 from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.key_agreement import KeyAgreement
@@ -359,6 +359,6 @@ def test_messages_are_whole_however_the_bytes_come(messages: list[Any], sizes: l
     ],
 )
 def test_links_that_leave_the_machine_are_encrypted(address: str, by_itself: bool) -> None:
-    assert is_encrypted(address, "auto") is by_itself
-    assert is_encrypted(address, "encrypted")
-    assert not is_encrypted(address, "plain")
+    assert encrypts_links(address, "auto") is by_itself
+    assert encrypts_links(address, "encrypted")
+    assert not encrypts_links(address, "plain")
