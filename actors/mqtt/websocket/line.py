@@ -19,8 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
+from lexicast.cluster.security.addresses import is_same_machine
+
 from ..connection import MqttConnection
-from ..login.admission import is_same_machine
 from .frames import NORMAL_CLOSURE, PONG, FrameReader, close_frame, frame_header
 from .upgrade import HEAD_BYTES_MAX, HEAD_END, too_long, upgrade_answer
 
