@@ -139,6 +139,7 @@ async def test_both_ways_and_large(cluster: Served, made: DevelopmentAuthority, 
 # -- frames
 
 
+@pytest.mark.mqtt("MQTT-6.0.0-2")
 @pytest.mark.parametrize("size", [1, 7, 64])
 async def test_packets_lie_across_frames(cluster: Served, size: int) -> None:
     """[MQTT-6.0.0-2], CONNECT's too."""
@@ -185,6 +186,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.mqtt("MQTT-6.0.0-1")
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_what_breaks_the_rules_ends_the_connection(cluster: Served, name: str) -> None:
     """With its code, and the will goes out."""

@@ -22,6 +22,7 @@ def answered(head: bytes, *origins: str, same_machine: bool = True) -> tuple[int
     return int(status), answer.refusal
 
 
+@pytest.mark.mqtt("MQTT-6.0.0-4")
 def test_it_is_answered_as_the_standard_says() -> None:
     response = upgrade_answer(request(), (), True).response
     assert b"\r\nSec-WebSocket-Accept: " + ACCEPT + b"\r\n" in response
@@ -41,10 +42,11 @@ def test_compression_is_not_agreed_on() -> None:
     assert b"extensions" not in answer.response.lower()
 
 
+@pytest.mark.mqtt("MQTT-6.0.0-3")
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (request(sec_websocket_protocol=None), 400),  # [MQTT-6.0.0-3]
+        (request(sec_websocket_protocol=None), 400),
         (request(sec_websocket_protocol="mqttv3.1"), 400),
         (request(sec_websocket_protocol="chat"), 400),
         (request(sec_websocket_key=None), 400),
