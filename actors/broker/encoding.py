@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -29,8 +29,10 @@ from lexicast.compression.wire import AliasTable, Recoder
 from ..mqtt.codec.encode import encode_qos0_run, publish_size
 from ..mqtt.codec.packets import V5
 from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_properties
+from ..mqtt.codec.topic_aliases import KNOWN_ALIASES, NO_ALIASES, TopicAliases, encode_aliased_run
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
 from .dictionaries.link_blocks import recoded, sent_on_link, with_frames
+from .dictionaries.other_forms import FORMS_MAX, Forms, OtherForms
 from .dictionaries.payload_opening import asked_block, decompressed, may_become_much, raw_run
 from .dictionaries.tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
 
@@ -39,22 +41,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Forms of a block beside the first.
-FORMS_MAX = 8
-
 LINK = 0  # `Kind.version` of Python clients on links
 
 
 class Kind(NamedTuple):
     """What decides the bytes of a subscriber; `packet_bytes_max` 0: no limit; `streams`: takes topic streams.
 
-    `aware`: gets payloads compressed with the dictionaries that its link has.
+    `aware`: gets payloads compressed with the dictionaries that its link has. `topic_aliases`: how many are used.
     """
 
     version: int
     aware: bool = False
     packet_bytes_max: int = 0
     streams: bool = False
+    topic_aliases: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -95,7 +95,7 @@ class EncodedBlock(NamedTuple):
     """Bytes ready to be written, and what has to be written before them: dictionaries, and bindings of aliases.
 
     For dictionary-aware links: what of it they have to account (`sent`), and what makes the form for links that lack
-    dictionaries of this one (`other`).
+    dictionaries of this one (`other`). `topic_aliases`: those that whoever gets it knows then, as bits.
     """
 
     data: bytes
@@ -104,6 +104,7 @@ class EncodedBlock(NamedTuple):
     dictionaries: tuple[Dictionary, ...] = ()
     sent: SentBytes | None = None
     other: Forms | None = None
+    topic_aliases: int = 0
 
 
 class BlockView:
@@ -295,53 +296,6 @@ def run_properties(kind: Kind, run: Run, grant: Grant, time_us: int, now_us: int
     return write_properties(properties)
 
 
-class Forms(Protocol):
-    """The forms of what is sent for links that lack dictionaries of the first one."""
-
-    def form(self, instead: Instead) -> EncodedBlock:
-        """The form in which other dictionaries, or none, take the place of some."""
-
-    def measure(self, instead: Instead) -> int:
-        """Make a form, and so find out what dictionaries save on it; how many bytes of it need none."""
-
-
-class OtherForms:
-    """What links get of a block that lack dictionaries of its first form: each form is made once for all of them."""
-
-    __slots__ = ("_encoder", "_grants", "_joined", "_kind", "_made", "_streamed", "_view")
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        kind: Kind,
-        view: BlockView,
-        grants: Grants,
-        streamed: Collection[int],
-        joined: Collection[int],
-    ) -> None:
-        self._encoder = encoder
-        self._kind = kind
-        self._view = view
-        self._grants = grants
-        self._streamed = streamed
-        self._joined = joined
-        self._made: dict[Instead, EncodedBlock] = {}
-
-    def form(self, instead: Instead) -> EncodedBlock:
-        """The form in which other dictionaries, or none, take the place of some."""
-        made = self._made.get(instead)
-        if made is None:
-            made = self._encoder.shared(self._kind, self._view, self._grants, self._streamed, instead, self._joined)
-            if len(self._made) < FORMS_MAX:
-                self._made[instead] = made
-        return made
-
-    def measure(self, instead: Instead) -> int:
-        """Make a form, and so find out what dictionaries save on it; how many bytes of it need none."""
-        sent = self.form(instead).sent
-        return 0 if sent is None else sent.plain_bytes
-
-
 class Encoder:
     """Encodes blocks for one broker: its recoder, its aliases, its newest dictionaries.
 
@@ -355,8 +309,11 @@ class Encoder:
         newest: NewestDictionary,
         opted_out: IsOptedOut = lambda topic: False,
         newest_of_bytes: NewestDictionary = lambda topic: None,
+        topic_aliases_max: int = 0,
     ) -> None:
+        """`topic_aliases_max`: how many topics have an alias towards clients."""
         self.recoder = recoder
+        self.topic_aliases = TopicAliases(topic_aliases_max)
         self.savings = FamilySavings()
         self._tagging = Tagging(recoder, aliases, newest, opted_out, self.savings, newest_of_bytes)
         self._pack = msgpack.Packer(autoreset=True).pack
@@ -403,11 +360,12 @@ class Encoder:
         streamed: Collection[int] = (),
         instead: Instead = NOTHING_INSTEAD,
         joined: Collection[int] = (),
+        aliases: int = NO_ALIASES,
     ) -> EncodedBlock:
         """The block's publications at QoS 0 for every subscriber of `kind` with these grants.
 
         `streamed`: the topics (by index into the block's) of which they get frames, `joined`: those of which the past
-        comes along; `instead`: see `BlockView.tagged`.
+        comes along; `instead`: see `BlockView.tagged`; `aliases`: see `topic_aliases`.
         """
         if kind.version == LINK:
             return self._for_link(kind, view, grants, streamed, instead, joined)
@@ -425,6 +383,7 @@ class Encoder:
         # Of most blocks every payload can be decoded, and most clients take packets of any length.
         all_fit = not kind.packet_bytes_max and None not in payloads
         used: set[int] = set()
+        told, most = 0, kind.topic_aliases if aliases else 0
         sent = None if form is None else SentRuns()
         for index, run in enumerate(block.meta.runs):
             _, topic_index, flags, _, expiry_ms, _, _, count = run
@@ -435,7 +394,13 @@ class Encoder:
                 whole = payloads if count == total else payloads[at : at + count]
                 fit = cast("list[bytes]", whole) if all_fit else self.fitting(kind, topic, whole, 0, properties)
                 retain = grant.retain_as_published and bool(flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
-                parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
+                number = self.topic_aliases.number_of(topic, most) if most and fit else 0
+                if number:
+                    is_known = aliases == KNOWN_ALIASES or told >> number & 1 == 1
+                    parts.append(encode_aliased_run(topic, fit, number, is_known, retain, properties))
+                    told |= 1 << number
+                else:
+                    parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
                 records += len(fit)
                 if form is not None and sent is not None:
                     used.update(tags[at : at + count])
@@ -446,10 +411,18 @@ class Encoder:
             at += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if sent is None:
-            return EncodedBlock(data, _NO_ALIASES, records)
+            return EncodedBlock(data, _NO_ALIASES, records, topic_aliases=told)
         account = sent.sent(self.savings)
-        other = OtherForms(self, kind, view, grants, streamed, joined) if account.named else None
-        return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed), account, other)
+        other = OtherForms(self, kind, view, grants, streamed, joined, aliases) if account.named else None
+        return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed), account, other, told)
+
+    def needed_aliases(self, kind: Kind, view: BlockView, grants: Grants) -> int:
+        """The topic aliases of what subscribers of `kind` get of a live block, as bits; given where there were none."""
+        if not kind.topic_aliases:
+            return 0
+        topics = view.block.meta.topics
+        wanted = [topic for topic, grant in zip(topics, grants, strict=True) if grant is not None]
+        return self.topic_aliases.numbers_of(wanted, kind.topic_aliases)
 
     @staticmethod
     def fitting(kind: Kind, topic: bytes, payloads: list[bytes | None], qos: int, properties: bytes) -> list[bytes]:
@@ -489,5 +462,5 @@ class Encoder:
         if not kind.aware:
             return EncodedBlock(data, records=block.count)
         account = sent_on_link(block, whole, streamed, self._tagging)
-        other = OtherForms(self, kind, whole, grants, streamed, joined) if account.named else None
+        other = OtherForms(self, kind, whole, grants, streamed, joined, NO_ALIASES) if account.named else None
         return EncodedBlock(data, frozenset(), block.count, view.dictionaries(streamed), account, other)

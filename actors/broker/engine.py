@@ -45,7 +45,8 @@ class BrokerEngine:
         opted_out = [name.encode() for name in config.compression.optout]
         self.dictionaries = DictionaryKeeper(self.recoder, clock, opted_out, config.compression.boundary_levels)
         known = self.dictionaries
-        self.encoder = Encoder(self.recoder, self.aliases, known.newest, known.opted_out, known.newest_of_bytes)
+        most = config.mqtt.topic_aliases_sent_max
+        self.encoder = Encoder(self.recoder, self.aliases, known.newest, known.opted_out, known.newest_of_bytes, most)
         self.dictionary_links = DictionaryLinks(self.dictionaries, self.recoder, self.encoder.savings)
         self.stored_compression = self._stored_compression()
         self.streamer = self._streamer()

@@ -7,12 +7,13 @@ list of subscribers that share the bytes, and those that need packet ids of thei
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lexicast.cluster.topics.names import TopicTrie, is_wildcard
 
-from .encoding import LINK, BlockView, Encoder, Grant, Grants, Kind
+from ..mqtt.codec.topic_aliases import NO_ALIASES
+from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from .granted_filters import join_grants
 from .security.rights import Rights
 from .streaming import Streamer, deliver_streams
@@ -131,6 +132,9 @@ class Fanout:
                 continue
             if len(subscribers) == 1 and not subscribers[0].ready and subscribers[0].drops and not view.is_rest:
                 continue  # a slow subscriber that misses this one: nothing to encode
+            if kind.topic_aliases and (needed := encoder.needed_aliases(kind, view, grants)):
+                sent += deliver_aliased(view, encoder, kind, grants, subscribers, needed)
+                continue
             encoded = encoder.shared(kind, view, grants)
             data = encoded.data
             if not data:
@@ -153,6 +157,26 @@ class Fanout:
             if not subscriber.samples:
                 sent += view.block.count
         return sent
+
+
+def deliver_aliased(
+    view: BlockView, encoder: Encoder, kind: Kind, grants: Grants, subscribers: Sequence[Subscriber], needed: int
+) -> int:
+    """Send a live block to subscribers of a kind with topic aliases, of which it has `needed` (bits): whoever lacks one
+    gets it with the topics, the others without. The number of publications sent."""
+    forms: dict[int, EncodedBlock] = {}
+    sent = 0
+    for subscriber in subscribers:
+        aliases = subscriber.alias_form(needed) if subscriber.ready else NO_ALIASES
+        encoded = forms.get(aliases)
+        if encoded is None:
+            encoded = forms[aliases] = encoder.shared(kind, view, grants, aliases=aliases)
+        if not subscriber.ready:
+            subscriber.offer(view, grants, encoded)
+        elif encoded.data:
+            subscriber.write_tagged(encoded)
+        sent += encoded.records
+    return sent
 
 
 def _is_tagged(kind: Kind) -> bool:

@@ -229,18 +229,21 @@ def deliver_streams(
         for index, batch in view.batches.items()
         if grants[index] is not None
     ]
-    variants: dict[tuple[int, int], EncodedBlock] = {}
+    needed = encoder.needed_aliases(kind, view, grants)
+    variants: dict[tuple[int, int, int], EncodedBlock] = {}
 
-    def made(masks: tuple[int, int]) -> EncodedBlock:
+    def made(masks: tuple[int, int, int]) -> EncodedBlock:
         streamed = [index for index in view.batches if masks[0] >> index & 1]
         joined = [index for index in streamed if masks[1] >> index & 1]
-        variants[masks] = encoder.shared(kind, view, grants, streamed, joined=joined)
+        variants[masks] = encoder.shared(kind, view, grants, streamed, joined=joined, aliases=masks[2])
         return variants[masks]
 
     sent = 0
     for subscriber in subscribers:
-        mask = joining = 0
+        mask = joining = aliases = 0
         if subscriber.ready:
+            if needed:
+                aliases = subscriber.alias_form(needed)
             steps = subscriber.steps
             for bit, slot, before, number, for_all, batch in wanted:
                 if not for_all and (batch.is_key or steps.get(slot) != before):
@@ -251,11 +254,11 @@ def deliver_streams(
                         joining |= bit
                 mask |= bit
                 steps[slot] = number
-            if (mask, joining) not in variants and len(variants) >= VARIANTS_MAX:
+            if (mask, joining, aliases) not in variants and len(variants) >= VARIANTS_MAX:
                 mask = joining = 0
                 for _, slot, _, _, _, _ in wanted:
                     steps.pop(slot, None)
-        encoded = variants.get((mask, joining)) or made((mask, joining))
+        encoded = variants.get((mask, joining, aliases)) or made((mask, joining, aliases))
         if not subscriber.ready:
             subscriber.offer(view, grants, encoded)
         elif encoded.data:

@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 from lexicast.cluster.blocks import Block, Run
 from lexicast.cluster.selection import select_from
 
+from ..mqtt.codec.topic_aliases import KNOWN_ALIASES, TELLS_ALIASES
 from .content.choosing import chosen
 from .encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Grants, Kind
 from .granted_filters import GrantedFilters
@@ -55,11 +56,13 @@ class Subscriber(GrantedFilters):
     samples: ClassVar[bool] = False
 
     __slots__ = (
+        "alias_generation",
         "blocked",
         "broker",
         "closed",
         "drops",
         "kind",
+        "known_aliases",
         "lagging",
         "missed",
         "missed_live",
@@ -94,6 +97,9 @@ class Subscriber(GrantedFilters):
         self.steps: dict[int, int] = {}
         # And what frames would have spared while it was out of step, bytes by slot.
         self.missed: dict[int, int] = {}
+        # The topic aliases that it was told, as bits, and when they were given.
+        self.known_aliases = 0
+        self.alias_generation = 0
 
     @property
     def takes_dictionaries(self) -> bool:
@@ -133,6 +139,15 @@ class Subscriber(GrantedFilters):
     def deliver_with_ids(self, view: BlockView, grants: Grants) -> int | None:
         """Deliver a block that needs packet ids. Returns the offset where the window was used up, None if all went."""
         raise NotImplementedError
+
+    # -- topic aliases
+
+    def alias_form(self, needed: int) -> int:
+        """Which form of what has these aliases (bits) it gets."""
+        generation = self.broker.encoder.topic_aliases.generation
+        if self.alias_generation != generation:
+            self.alias_generation, self.known_aliases = generation, 0
+        return TELLS_ALIASES if needed & ~self.known_aliases else KNOWN_ALIASES
 
     # -- live delivery, when not simply `ready`
 

@@ -2,14 +2,15 @@
 
 A program changes one import, `import lexicast.mqtt as mqtt` for `import paho.mqtt.client as mqtt`, and everything else
 stays. MQTT 5 is the default here; the client asks with the user property `sdc` and, when the broker does not answer
-it, behaves as plain paho. With MQTT 3 (`protocol=MQTTv311`) it is plain paho from the start.
+it, behaves as plain paho, but for topic aliases: it takes some (`TOPIC_ALIASES_MAX`), and the program sees topics. With
+MQTT 3 (`protocol=MQTTv311`) it is plain paho from the start.
 
-The decisions are `compression.session.ClientSession`'s; this shell hooks two of paho's methods, `_send_publish` and
-`_handle_on_message`, and queues its bindings with `_packet_queue`. They are private, and nothing public will do: paho
-keeps publications of QoS 1 and 2 across connections, and a payload encoded when it was published would be sent again
-with the aliases of a connection that is gone, or tagged to a broker that knows no tags. At `_send_publish` every
-transmission is encoded for the connection that carries it. (paho-mqtt is pinned, and tests fail where the hooks are
-not called.)
+The decisions are `compression.session.ClientSession`'s; this shell hooks three of paho's methods, `_send_publish`,
+`_handle_publish` and `_handle_on_message`, and queues its bindings with `_packet_queue`. They are private, and nothing
+public will do: paho keeps publications of QoS 1 and 2 across connections, and a payload encoded when it was published
+would be sent again with the aliases of a connection that is gone, or tagged to a broker that knows no tags. At
+`_send_publish` every transmission is encoded for the connection that carries it. (paho-mqtt is pinned, and tests fail
+where the hooks are not called.)
 """
 
 from __future__ import annotations
@@ -45,12 +46,18 @@ from lexicast.compression.wire import (
     ZSTD_PROPERTY,
 )
 
+from ..mqtt.codec.received_aliases import ReceivedAliases
+
 HELD_MAX: Final = 1_000
+# As many as a broker gives by default (mqtt.topic_aliases_sent_max).
+TOPIC_ALIASES_MAX: Final = 4_096
+TOPIC_ALIAS_INVALID: Final = 0x94
 BATCH_BYTES: Final = 4_096
 # A broker takes packets of 1 MiB (`mqtt.packet_bytes_max`), and ends the connection for longer ones.
 BATCH_BYTES_MAX: Final = 256 * 1024
 
 _PUBLISH: Final = 0x30
+_WITH_ID: Final = 0x06
 # paho calls on_publish for what it queued as a PUBLISH of QoS 0; a binding is not the program's, so it is queued as 1.
 _SILENT: Final = 1
 
@@ -87,10 +94,11 @@ class PahoClient(paho.Client):
     decompressed goes to `on_sdc_error`, or to the log. A message that waits has already been acknowledged, unless
     `manual_ack` is set.
 
-    `sdc=False` never asks for them, `sdc_streams=False` not for topic streams (they need 42 KiB for each topic that is
-    received, 300 where it is of zstd, 21 MiB at the most). `on_sdc_error(client, userdata, message, error)` is
-    called where a message is lost because it cannot be decompressed (`message` still holds the tagged payload), with
-    None for the message where a dictionary or binding is refused. `payload_bytes_max` stops decompression bombs.
+    `sdc=False` never asks for them, nor for topic aliases, `sdc_streams=False` not for topic streams (they need 42 KiB
+    for each topic that is received, 300 where it is of zstd, 21 MiB at the most). `on_sdc_error(client, userdata,
+    message, error)` is called where a message is lost because it cannot be decompressed (`message` still holds the
+    tagged payload), with None for the message where a dictionary or binding is refused. `payload_bytes_max` stops
+    decompression bombs.
 
     `batch_s` > 0: publications of QoS 0 and 1 wait up to so many seconds for others of their topic and cross the link
     as one compressed unit, of up to `batch_bytes` (at most 262,144); a retained one, one with properties and one of
@@ -137,6 +145,7 @@ class PahoClient(paho.Client):
         self._sdc_clock = clock or SystemClock()
         self._sdc: ClientSession[MQTTMessage] = ClientSession(payload_bytes_max=payload_bytes_max)
         self._sdc_accepted = False
+        self._topic_aliases = ReceivedAliases()
         self._sdc_held: deque[_Held] = deque()
         self._sdc_held_max = held_max
         # publishing threads and the network thread; reentrant, for paho may run callbacks while it sends
@@ -178,6 +187,7 @@ class PahoClient(paho.Client):
         if self._sdc_asks:
             with self._sdc_lock:
                 self._sdc_accepted = False
+                self._topic_aliases.clear()
                 # paho itself sends QoS 1 and 2 again
                 held = [*self._sdc_held, *self._sdc_waiting()]
                 self._sdc_held = deque([one for one in held if one.qos == 0])
@@ -322,6 +332,17 @@ class PahoClient(paho.Client):
         self._sdc_held.append(held)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
+    def _handle_publish(self) -> MQTTErrorCode:
+        if self._sdc_asks:
+            received = self._in_packet
+            packet = self._topic_aliases.with_topic(received["packet"], bool(received["command"] & _WITH_ID))
+            if packet is None:
+                reason: Any = ReasonCode  # paho does not annotate its constructors
+                self.disconnect(reason(PacketTypes.DISCONNECT, identifier=TOPIC_ALIAS_INVALID))
+                return MQTTErrorCode.MQTT_ERR_PROTOCOL
+            received["packet"] = packet
+        return super()._handle_publish()
+
     def _handle_on_message(self, message: MQTTMessage) -> None:
         if not self.sdc_aware:
             super()._handle_on_message(message)
@@ -395,6 +416,8 @@ def _asking(properties: Properties | None, questions: Iterable[tuple[str, str]])
     """A copy of the program's CONNECT properties with the questions added (once)."""
     untyped: Any = Properties  # paho does not annotate its constructor
     asking: Properties = untyped(PacketTypes.CONNECT) if properties is None else copy(properties)
+    if not hasattr(asking, "TopicAliasMaximum"):
+        asking.TopicAliasMaximum = TOPIC_ALIASES_MAX
     for question in questions:
         if question not in getattr(asking, "UserProperty", ()):
             asking.UserProperty = question  # paho appends to a new list

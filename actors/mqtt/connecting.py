@@ -58,6 +58,7 @@ from .codec.properties import (
     TOPIC_ALIAS_MAXIMUM,
     USER_PROPERTY,
 )
+from .codec.topic_aliases import alias_class
 from .login.logins import Login, end_of
 from .open_session import OpenSession
 from .services import MqttServices
@@ -265,6 +266,14 @@ class Connecting:
         return self._aware and self._engine.streamer is not None and not limited and self._asks(STREAMS_PROPERTY)
 
     @property
+    def _topic_aliases(self) -> int:
+        """How many topic aliases are used towards it. None where a packet could be too large: with one it is longer
+        the first time."""
+        takes = self._connect.version == V5 and not self._terms.packet_bytes_max
+        asked = int(self._properties.get(TOPIC_ALIAS_MAXIMUM, 0)) if takes else 0
+        return alias_class(self._config.topic_aliases_sent_max, asked)
+
+    @property
     def _history(self) -> bool:
         """Whether it may publish against its link's own past, which takes 4 KiB here."""
         return self._aware and self._asks(HISTORY_PROPERTY)
@@ -278,7 +287,8 @@ class Connecting:
         return asked in [tuple(pair) for pair in self._properties.get(USER_PROPERTY, ())]
 
     def _subscriber(self, session: Session) -> MqttSubscriber:
-        kind = Kind(self._connect.version, self._aware, self._terms.packet_bytes_max, self._streams)
+        terms, aliases = self._terms, self._topic_aliases
+        kind = Kind(self._connect.version, self._aware, terms.packet_bytes_max, self._streams, aliases)
         drops = self._config.slow_qos0 == "drop"
         subscriber = MqttSubscriber(self._engine, session, kind, self._transport.write, drops)
         subscriber.reads_zstd = self._streams and self._asks(ZSTD_PROPERTY)

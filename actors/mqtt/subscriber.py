@@ -97,6 +97,7 @@ class MqttSubscriber(PacedSubscriber):
                     self.introduce(bound)
                 self.write(encode_qos0_run(self.kind.version, ALIAS_TOPIC, [binding.pack()]))
         self.write(encoded.data)
+        self.known_aliases |= encoded.topic_aliases
 
     def introduce(self, dictionary: Dictionary) -> None:
         """Send a dictionary once a connection."""

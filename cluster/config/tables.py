@@ -127,6 +127,7 @@ class MqttConfig(_Table):
     inflight_max: int = knob(1_000, 1, 65_535)
     receive_max: int = knob(1_000, 1, 65_535)
     topic_alias_max: int = knob(16, 0, 65_535)
+    topic_aliases_sent_max: int = knob(4_096, 0, 65_535)
     sys_interval_s: int = knob(10, 0, 65_535)
     slow_qos0: str = knob("catch-up", choices=("catch-up", "drop"))
     share_strategy: str = knob("topic", choices=("topic", "free"))

@@ -1,0 +1,262 @@
+"""Topic aliases towards clients: shared bytes with them say the same as without, whatever each connection knows."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.enums import CallbackAPIVersion
+
+import lexicast.mqtt as ours
+from lexicast.actors.mqtt.codec import PacketReader, encode_packet, encode_publish
+from lexicast.actors.mqtt.codec.encode import encode_qos0_run
+from lexicast.actors.mqtt.codec.packets import V5, Publish
+from lexicast.actors.mqtt.codec.properties import TOPIC_ALIAS, write_properties
+from lexicast.actors.mqtt.codec.received_aliases import ReceivedAliases
+from lexicast.actors.mqtt.codec.topic_aliases import (
+    JUDGED_OVER,
+    TopicAliases,
+    alias_class,
+    encode_aliased_run,
+    with_alias,
+)
+
+from ...support.mqtt_harness import HOST, WAIT_S, Message, Raw, Served, close_clients, flat, served, unique
+
+ALIAS_MAX = "_34"
+
+some_properties = st.one_of(
+    st.just(b""),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            1: st.integers(0, 1),
+            2: st.integers(0, 1 << 31),
+            3: st.text("abc", max_size=9),
+            8: st.text("abc", min_size=1, max_size=9),
+            9: st.binary(max_size=150),
+            11: st.lists(st.integers(1, 300_000), min_size=1, max_size=3),
+            38: st.lists(st.tuples(st.text("xy", max_size=90), st.text("xy", max_size=9)), min_size=1, max_size=3),
+        },
+    ).map(write_properties),
+)
+
+
+@given(
+    st.lists(st.binary(max_size=200), min_size=1, max_size=5), some_properties, st.booleans(), st.integers(1, 65_535)
+)
+def test_a_run_with_an_alias_is_the_run(payloads: list[bytes], properties: bytes, retain: bool, number: int) -> None:
+    """Read by our reader, which resolves aliases, as without; told first, then known."""
+    plain = PacketReader(1 << 20, from_client=False, version=V5)
+    expected = list(flat(plain.feed(encode_qos0_run(V5, b"a/topic", payloads, retain, properties))))
+    reader = PacketReader(1 << 20, topic_alias_max=65_535, from_client=False, version=V5)
+    told = encode_aliased_run(b"a/topic", payloads, number, False, retain, properties)
+    known = encode_aliased_run(b"a/topic", payloads, number, True, retain, properties)
+    assert list(flat(reader.feed(told))) == expected
+    assert list(flat(reader.feed(known))) == expected
+    assert (plain.error, reader.error) == (None, None)
+
+
+@given(some_properties, st.integers(0, 2), st.integers(1, 65_535), st.booleans(), st.binary(max_size=20))
+def test_a_client_puts_topics_back(properties: bytes, qos: int, number: int, is_last: bool, payload: bytes) -> None:
+    """Wherever among the properties the alias stands."""
+    begins = 1 if not properties or properties[0] < 128 else 2
+    aliased = with_alias(properties, number)
+    if is_last and properties:
+        head = 1 if aliased[0] < 128 else 2
+        aliased = aliased[:head] + properties[begins:] + b"\x23" + number.to_bytes(2, "big")
+    behind = (b"\0\7" if qos else b"") + aliased + payload
+    aliases = ReceivedAliases()
+    assert aliases.with_topic(bytearray(b"\0\0" + behind), qos > 0) is None
+    named = bytearray(b"\0\3a/b" + behind)
+    assert aliases.with_topic(named, qos > 0) == named
+    assert aliases.with_topic(bytearray(b"\0\0" + behind), qos > 0) == named
+    aliases.clear()
+    assert aliases.with_topic(bytearray(b"\0\0" + behind), qos > 0) is None
+    plain = bytearray(b"\0\3a/b" + (b"\0\7" if qos else b"") + (properties or b"\0") + payload)
+    assert aliases.with_topic(plain, qos > 0) == plain
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_a_client_survives_any_bytes(packet: bytes, has_id: bool) -> None:
+    aliases = ReceivedAliases()
+    made = aliases.with_topic(bytearray(packet), has_id)
+    assert made is None or bytes(made) == packet
+
+
+def test_as_many_as_both_want() -> None:
+    found = [alias_class(4_096, each) for each in (0, 1, 2, 3, 10, 4_095, 4_096, 65_535)]
+    assert found == [0, 1, 2, 2, 8, 2_048, 4_096, 4_096]
+    assert [alias_class(0, each) for each in (0, 1, 65_535)] == [0, 0, 0]
+    assert [alias_class(100, each) for each in (99, 100, 101)] == [64, 100, 100]
+
+
+def test_topics_that_are_used_get_the_numbers() -> None:
+    aliases = TopicAliases(4)
+    first = [b"old/%d" % number for number in range(4)]
+    assert aliases.numbers_of(first, 4) == 0b11110
+    assert aliases.numbers_of(first, 2) == 0b110
+    assert [aliases.number_of(topic, 4) for topic in first] == [1, 2, 3, 4]
+    assert aliases.number_of(first[3], 3) == 0
+    assert aliases.numbers_of([b"new"], 4) == 0
+    for _ in range(JUDGED_OVER * 4):  # those that have numbers keep them while they are used as much
+        aliases.numbers_of([first[0], b"new"], 4)
+    assert aliases.generation == 0
+    for _ in range(JUDGED_OVER * 8):
+        aliases.numbers_of([b"new"], 4)
+    assert aliases.generation == 1
+    assert aliases.number_of(b"new", 4) == 1
+
+
+# -- brokers
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Served]:
+    with served(mqtt__topic_aliases_sent_max=8) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    yield
+    await close_clients()
+
+
+async def subscriber(port: int, topic_filter: str, most: int, **more: Any) -> Raw:
+    """A client that takes `most` aliases, and resolves them."""
+    client = await Raw.connect(port, **({ALIAS_MAX: most} if most else {}), **more)
+    client._reader = PacketReader(1 << 20, topic_alias_max=most, from_client=False, version=V5)
+    assert await client.subscribe(topic_filter) == [0]
+    return client
+
+
+@pytest.mark.mqtt("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-11")
+async def test_all_get_the_same_whatever_they_know(cluster: Served) -> None:
+    """Who takes none, few, all; who comes later; and our own client."""
+    root = unique("alias/")
+    publisher = await Raw.connect(cluster.port)
+    clients = [await subscriber(cluster.port, f"{root}/#", most) for most in (0, 1, 3, 8, 65_535)]
+    expected = []
+    for number in range(60):
+        if number == 30:
+            late = await subscriber(cluster.port, f"{root}/#", 8)
+        topic, payload = f"{root}/{number % 6}", b"%d" % number
+        await publisher.publish(topic, payload, qos=1)
+        expected.append((topic, payload))
+    for client in clients:
+        assert sorted([each[:2] for each in await client.messages(60)]) == sorted(expected)
+    assert sorted([each[:2] for each in await late.messages(30)]) == sorted(expected[30:])
+
+
+async def test_bytes_are_spared_and_a_new_connection_begins_anew(cluster: Served) -> None:
+    topic = unique("a/topic/that/is/rather/long/")
+    publisher = await Raw.connect(cluster.port)
+    name = unique()
+    for _ in range(2):
+        client = await subscriber(cluster.port, topic, 8, client_id=name)
+        sizes = []
+        for number in range(3):
+            await publisher.publish(topic, b"%d" % number, qos=1)
+            data = b""
+            while not data:
+                data = await client._stream.read(1_000)
+            sizes.append(len(data))
+            assert [item.payload for item in flat(client._reader.feed(data))] == [b"%d" % number]
+        told, known, again = sizes
+        assert (told - known, again) == (len(topic), known)
+        assert known == 2 + 2 + 1 + 3 + 1
+        client.abort()
+
+
+async def test_each_knows_what_it_was_told(cluster: Served) -> None:
+    """And its broker knows that of it."""
+    topic = unique("told/")
+    publisher = await Raw.connect(cluster.port)
+    clients = [await subscriber(cluster.port, topic, 8) for _ in range(3)]
+    await publisher.publish(topic, b"x", qos=1)
+    for client in clients:
+        await client.expect(Message)
+    late = await subscriber(cluster.port, topic, 8, client_id="late")
+    number = cluster.broker().engine.encoder.topic_aliases.number_of(topic.encode(), 8)
+    assert number
+    served = [each.served for each in cluster.broker().mqtt.connections]
+    told = [each.subscriber.known_aliases >> number & 1 for each in served if each is not None]
+    assert told.count(1) == 3
+    await publisher.publish(topic, b"y", qos=1)
+    for client in (*clients, late):
+        assert (await client.expect(Message))[:2] == (topic, b"y")
+
+
+async def test_no_alias_where_it_would_not_do(cluster: Served) -> None:
+    """QoS 1 goes with its topic, sent again or not; so does what is retained, and all to who limits packets."""
+    topic = unique("plain/alias/")
+    publisher = await Raw.connect(cluster.port)
+    await publisher.publish(topic, b"kept", qos=1, retain=True)
+    client = await Raw.connect(cluster.port, **{ALIAS_MAX: 8})
+    limited = await Raw.connect(cluster.port, _39=10_000, **{ALIAS_MAX: 8})
+    assert (await client.subscribe(topic, qos=1), await limited.subscribe(topic)) == ([1], [0])
+    await publisher.publish(topic, b"live", qos=1)
+    await publisher.publish(topic, b"live", qos=1)
+    for each in (client, limited):
+        assert [(m.topic, m.properties) for m in await each.messages(3)] == [(topic, {})] * 3
+
+
+async def test_numbers_given_anew_are_told_anew(cluster: Served) -> None:
+    """More topics than there are numbers, the first of which nobody uses any more."""
+    root = unique("many/")
+    publisher = await Raw.connect(cluster.port)
+    client = await subscriber(cluster.port, f"{root}/#", 8)
+    generation = cluster.broker().engine.encoder.topic_aliases.generation
+    expected = []
+    for number in range(600):
+        topic = f"{root}/{number if number < 20 else 20 + number % 3}"
+        await publisher.publish(topic, b"%d" % number)
+        expected.append((topic, b"%d" % number))
+    got = [(each.topic, each.payload) for each in await client.messages(600)]
+    assert sorted(got) == sorted(expected)  # between topics there is no order
+    assert cluster.broker().engine.encoder.topic_aliases.generation > generation
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_our_client_shows_topics(cluster: Served, streams: bool) -> None:
+    """With dictionaries and topic streams beside, and after it has connected again."""
+    got: queue.Queue[tuple[str, bytes]] = queue.Queue()
+    subscribed: queue.Queue[Any] = queue.Queue()
+    root = unique("ours/")
+    client = ours.Client(CallbackAPIVersion.VERSION2, sdc_streams=streams)
+    client.on_message = lambda _client, _data, message: got.put((message.topic, message.payload))
+    client.on_subscribe = lambda *_: subscribed.put(1)
+    client.on_connect = lambda *_: client.subscribe(f"{root}/#")
+    client.connect(HOST, cluster.port)
+    client.loop_start()
+    try:
+        for _ in range(2):
+            subscribed.get(timeout=WAIT_S)
+            for number in range(40):
+                topic, payload = f"{root}/{number % 3}", b"{'number': %d}" % number
+                client.publish(topic, payload)
+                assert got.get(timeout=WAIT_S) == (topic, payload)
+            (own,) = [
+                each
+                for each in cluster.broker().mqtt.connections
+                if each.served is not None and each.served.subscriber.kind.aware
+            ]
+            assert own.served is not None
+            assert own.served.subscriber.kind.topic_aliases == 8
+            client.reconnect()
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_what_nobody_has_told_ends_the_connection() -> None:
+    aliases = ReceivedAliases()
+    packet = encode_publish(V5, b"t", b"x", 0, False, properties={TOPIC_ALIAS: 3})
+    assert aliases.with_topic(bytearray(packet[2:]), False) == packet[2:]
+    assert aliases.with_topic(bytearray(b"\0\0\3\x23\0\4x"), False) is None
+    assert encode_packet(Publish(b"t", b"x", properties={TOPIC_ALIAS: 3}), V5) == packet
