@@ -14,7 +14,7 @@ lexicast sequences and stores every message (QoS 1: durable before each acknowle
 NATS has no acknowledged delivery in its core, so QoS 1 is compared with Mosquitto alone.
 
 With `--transport ws` publishers and subscribers come over WebSocket, beside Mosquitto: over WebSocket too where it was
-built with it, else (Debian's) over TCP, where it has less to do. The figures begin with `ws_`.
+built with it (Debian's is), else over TCP, where it has less to do. The figures begin with `ws_`.
 """
 
 from __future__ import annotations

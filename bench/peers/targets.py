@@ -53,8 +53,8 @@ def program_of(name: str, package: str) -> str:
 
 
 def has_websockets() -> bool:
-    """Whether this machine's Mosquitto was built with libwebsockets; Debian's is not. Raises TargetMissingError."""
-    return b"libwebsockets" in Path(program_of("mosquitto", "mosquitto")).read_bytes()
+    """Whether this machine's Mosquitto was built with libwebsockets, as Debian's is. Raises TargetMissingError."""
+    return b"Opening websockets listen socket" in Path(program_of("mosquitto", "mosquitto")).read_bytes()
 
 
 def start_mosquitto(directory: Path, latency: bool, listens: str = "") -> Target:
@@ -131,9 +131,10 @@ def _mosquitto_by_websocket(directory: Path, latency: bool) -> Target:
     """By TCP where it has no WebSocket: it has less to do then than it would have."""
     if not has_websockets():
         return start_mosquitto(directory, latency)
-    target = start_mosquitto(directory, latency, "protocol websockets\n")
-    target.address = replace(target.address, websocket=True)
-    return target
+    port = free_port()  # beside one for TCP: without that it does not start (2.0.11)
+    target = start_mosquitto(directory, latency, f"listener {port} 127.0.0.1\nprotocol websockets\n")
+    target.address = replace(target.address, port=port, websocket=True)
+    return _when_it_listens(target)
 
 
 _BY_WEBSOCKET: dict[str, Callable[[Path, bool], Target]] = {
