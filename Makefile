@@ -73,7 +73,7 @@ format: $(VENV)/.installed-dev ## Bring the code into ruff's form
 .PHONY: bench
 bench: $(VENV)/.installed-bench debian-bench compiled ## All drivers beside their peers (hours; BENCH_ARGS=--quick: minutes)
 	@mkdir -p $(OUT)
-	for driver in fanout fanin shared bridge latency connections resume past stream_cpu fleet security damage failover replication reaps srem bandwidth tapd compression \
+	for driver in fanout fanin aliases shared bridge latency connections resume past stream_cpu fleet security damage failover replication reaps srem bandwidth tapd compression \
 	    history.learning dualdb dualdb.crash; do
 	    printf '== %s\n' "$$driver"
 	    $(TEST_ENV) $(BIN)/python -m lexicast.bench.$$driver --json "$(OUT)/$$driver.json" $(BENCH_ARGS)
