@@ -14,7 +14,9 @@ from typing import Final
 import numpy as np
 from websockets.speedups import apply_mask
 
-UPGRADE_TIMEOUT_S: Final = 10.0
+from .wire import HandshakeStep, RefusedError
+
+WRITE_TIMEOUT_S: Final = 10.0
 READ_BYTES: Final = 256 * 1024
 FRAME_BYTES: Final = 16 * 1024
 _CLOSE, _BINARY_FRAME = 0x88, 0x82
@@ -25,28 +27,32 @@ _REQUEST: Final = (
 
 
 class FramedSocket:
-    """The side of the client; `socket.socket` as far as the load generator knows it. The upgrade blocks."""
+    """The side of the client; `socket.socket` as far as the load generator knows it. Before its `upgrade` it is one:
+    Mosquitto takes up to 100 ms for that, so many are under way at a time."""
 
     _buffer = bytearray(READ_BYTES)
     """Shared by all: what was read is taken out of its frames before the next one reads."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Raises OSError where there is no WebSocket."""
         self._sock = sock
         self._writable = select.poll()
         self._writable.register(sock, select.POLLOUT)
+        self._framed = False
         self._head = b""
         self._left = 0
-        sock.settimeout(UPGRADE_TIMEOUT_S)
-        sock.sendall(_REQUEST)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            data = sock.recv(4_096)
-            if not data:
-                raise ConnectionResetError("the broker closed a connection in its upgrade")
-            answer += data
-        if b" 101 " not in answer.split(b"\r\n", 1)[0]:
-            raise ConnectionRefusedError(f"no WebSocket: {answer[:60]!r}")
+
+    def upgrade(self) -> HandshakeStep:
+        """The first step of a session. Its answer raises RefusedError where there is no WebSocket."""
+        return HandshakeStep(_REQUEST, self._upgraded)
+
+    def _upgraded(self, data: bytes) -> int:
+        ends = data.find(b"\r\n\r\n") + 4
+        if ends < 4:
+            return 0
+        if b" 101 " not in data.split(b"\r\n", 1)[0]:
+            raise RefusedError(f"no WebSocket: {data[:60]!r}")
+        self._framed = True
+        return ends
 
     def fileno(self) -> int:
         """For epoll."""
@@ -66,6 +72,8 @@ class FramedSocket:
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
         """The data of one read of the kernel, 0 at the end. Raises BlockingIOError: nothing but a part of a header."""
+        if not self._framed:
+            return self._sock.recv_into(buffer)
         kept, out = len(self._head), memoryview(buffer)
         raw = memoryview(self._buffer)
         raw[:kept] = self._head
@@ -126,6 +134,8 @@ class FramedSocket:
     def send(self, data: bytes | memoryview) -> int:
         """One frame of `data` at the most. Raises BlockingIOError where the kernel has no room; what begins to go is
         waited for."""
+        if not self._framed:
+            return self._sock.send(data)
         if not self._writable.poll(0):
             raise BlockingIOError
         part, key = bytes(data[:FRAME_BYTES]), os.urandom(4)
@@ -136,7 +146,7 @@ class FramedSocket:
             try:
                 framed = framed[self._sock.send(framed) :]
             except BlockingIOError:
-                self._writable.poll(UPGRADE_TIMEOUT_S * 1_000)
+                self._writable.poll(WRITE_TIMEOUT_S * 1_000)
         return size
 
     def close(self) -> None:

@@ -90,15 +90,6 @@ def encrypted(sock: socket.socket, address: Address) -> socket.socket:
         raise UnavailableError(f"no TLS with {address.host}:{address.port}: {error}") from error
 
 
-def by_websocket(sock: socket.socket, address: Address) -> socket.socket:
-    """`sock`, connected or with TLS, after its upgrade. Raises UnavailableError."""
-    try:
-        return cast(socket.socket, FramedSocket(sock))
-    except OSError as error:
-        sock.close()
-        raise UnavailableError(f"no WebSocket with {address.host}:{address.port}: {error}") from error
-
-
 def raise_open_files(needed: int) -> None:
     """Raises this process's soft limit of open files to its hard limit; child processes inherit it.
 
@@ -188,11 +179,13 @@ class _Opener:
             raise UnavailableError(f"cannot connect to {place}: {error.strerror or error}") from error
         if self._address.cafile:
             sock = encrypted(sock, self._address)
-        if self._address.websocket:
-            sock = by_websocket(sock, self._address)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        handshake = _Handshake(len(self.sockets), sock, self._wire.opening(spec.client_id, spec.topic, spec.qos))
+        steps = self._wire.opening(spec.client_id, spec.topic, spec.qos)
+        if self._address.websocket:
+            framed = FramedSocket(sock)
+            sock, steps = cast(socket.socket, framed), [framed.upgrade(), *steps]
+        handshake = _Handshake(len(self.sockets), sock, steps)
         self.sockets.append(sock)
         self._pending[sock.fileno()] = handshake
         self._epoll.register(sock.fileno(), select.EPOLLIN)
