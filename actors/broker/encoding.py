@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 import msgpack
 
@@ -32,7 +32,7 @@ from ..mqtt.codec.properties import MESSAGE_EXPIRY_S, SUBSCRIPTION_ID, write_pro
 from ..mqtt.codec.topic_aliases import KNOWN_ALIASES, NO_ALIASES, TopicAliases, encode_aliased_run
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
 from .dictionaries.link_blocks import recoded, sent_on_link, with_frames
-from .dictionaries.other_forms import FORMS_MAX, Forms, OtherForms
+from .dictionaries.other_forms import FORMS_MAX, OtherForms
 from .dictionaries.payload_opening import asked_block, decompressed, may_become_much, raw_run
 from .dictionaries.tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
 
@@ -89,6 +89,16 @@ _NO_ALIASES: frozenset[int] = frozenset()
 
 # One entry a topic of the block: the grant, or None when the subscriber does not want the topic.
 Grants = tuple[Grant | None, ...]
+
+
+class Forms(Protocol):
+    """The forms of what is sent for links that lack dictionaries of the first one (`OtherForms`)."""
+
+    def form(self, instead: Instead) -> EncodedBlock:
+        """The form in which other dictionaries, or none, take the place of some."""
+
+    def measure(self, instead: Instead) -> int:
+        """Make a form, and so find out what dictionaries save on it; how many bytes of it need none."""
 
 
 class EncodedBlock(NamedTuple):
@@ -369,12 +379,9 @@ class Encoder:
         """
         if kind.version == LINK:
             return self._for_link(kind, view, grants, streamed, instead, joined)
-        form: TaggedBlock | None = None
-        if kind.aware:
-            form = view.tagged(self._tagging, instead)
-            payloads, tags = form.payloads, form.tags
-        else:
-            payloads, tags = view.raw(self.recoder), []
+        form = view.tagged(self._tagging, instead) if kind.aware else None
+        payloads: list[bytes | None] = view.raw(self.recoder) if form is None else form.payloads
+        tags: list[int] = [] if form is None else form.tags
         if streamed:
             payloads, tags = view.with_frames(payloads, tags, streamed, joined)
         block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5
@@ -397,8 +404,8 @@ class Encoder:
                 number = self.topic_aliases.number_of(topic, most) if most and fit else 0
                 if number:
                     is_known = aliases == KNOWN_ALIASES or told >> number & 1 == 1
-                    parts.append(encode_aliased_run(topic, fit, number, is_known, retain, properties))
                     told |= 1 << number
+                    parts.append(encode_aliased_run(topic, fit, number, is_known, retain, properties))
                 else:
                     parts.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
                 records += len(fit)
@@ -413,8 +420,22 @@ class Encoder:
         if sent is None:
             return EncodedBlock(data, _NO_ALIASES, records, topic_aliases=told)
         account = sent.sent(self.savings)
-        other = OtherForms(self, kind, view, grants, streamed, joined, aliases) if account.named else None
+        other = self._other_forms(kind, view, grants, streamed, joined, aliases) if account.named else None
         return EncodedBlock(data, frozenset(used), records, view.dictionaries(streamed), account, other, told)
+
+    def _other_forms(
+        self,
+        kind: Kind,
+        view: BlockView,
+        grants: Grants,
+        streamed: Collection[int],
+        joined: Collection[int],
+        aliases: int = NO_ALIASES,
+    ) -> OtherForms[EncodedBlock]:
+        def make(instead: Instead) -> EncodedBlock:
+            return self.shared(kind, view, grants, streamed, instead, joined, aliases)
+
+        return OtherForms(make)
 
     def needed_aliases(self, kind: Kind, view: BlockView, grants: Grants) -> int:
         """The topic aliases of what subscribers of `kind` get of a live block, as bits; given where there were none."""
@@ -462,5 +483,5 @@ class Encoder:
         if not kind.aware:
             return EncodedBlock(data, records=block.count)
         account = sent_on_link(block, whole, streamed, self._tagging)
-        other = OtherForms(self, kind, whole, grants, streamed, joined, NO_ALIASES) if account.named else None
+        other = self._other_forms(kind, whole, grants, streamed, joined) if account.named else None
         return EncodedBlock(data, frozenset(), block.count, view.dictionaries(streamed), account, other)

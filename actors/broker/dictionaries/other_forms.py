@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from ..encoding import BlockView, EncodedBlock, Encoder, Grants, Kind
-    from .tagging import Instead
+from .tagging import Instead, SentBytes
 
-FORMS_MAX = 8
+FORMS_MAX: Final = 8
 
 
-class Forms(Protocol):
-    """The forms of what is sent for links that lack dictionaries of the first one."""
+class SentForm(Protocol):
+    """Bytes to be sent, and what links have to account of them."""
 
-    def form(self, instead: Instead) -> EncodedBlock:
-        """The form in which other dictionaries, or none, take the place of some."""
-
-    def measure(self, instead: Instead) -> int:
-        """Make a form, and so find out what dictionaries save on it; how many bytes of it need none."""
+    @property
+    def sent(self) -> SentBytes | None:
+        """None: nothing."""
 
 
-class OtherForms:
+E = TypeVar("E", bound=SentForm)
+
+
+class OtherForms(Generic[E]):
     """What links get of a block that lack dictionaries of its first form: each form is made once for all of them."""
 
-    __slots__ = ("_aliases", "_encoder", "_grants", "_joined", "_kind", "_made", "_streamed", "_view")
+    __slots__ = ("_made", "_make")
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        kind: Kind,
-        view: BlockView,
-        grants: Grants,
-        streamed: Collection[int],
-        joined: Collection[int],
-        aliases: int,
-    ) -> None:
-        self._encoder = encoder
-        self._kind = kind
-        self._view = view
-        self._grants = grants
-        self._streamed = streamed
-        self._joined = joined
-        self._aliases = aliases
-        self._made: dict[Instead, EncodedBlock] = {}
+    def __init__(self, make: Callable[[Instead], E]) -> None:
+        """`make` makes the form in which other dictionaries, or none, take the place of some."""
+        self._make = make
+        self._made: dict[Instead, E] = {}
 
-    def form(self, instead: Instead) -> EncodedBlock:
+    def form(self, instead: Instead) -> E:
         """The form in which other dictionaries, or none, take the place of some."""
         made = self._made.get(instead)
         if made is None:
-            shared = self._encoder.shared
-            made = shared(self._kind, self._view, self._grants, self._streamed, instead, self._joined, self._aliases)
+            made = self._make(instead)
             if len(self._made) < FORMS_MAX:
                 self._made[instead] = made
         return made
