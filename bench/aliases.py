@@ -38,7 +38,7 @@ from .peers.session_opening import raise_open_files
 from .peers.targets import running
 from .peers.wire import Wire
 from .report import DriverReport
-from .stage.clients import make_client
+from .stage.clients import close_client, make_client
 from .stage.servers import Address, Target
 
 SUBSCRIBERS: Final = (1, 100)
@@ -66,7 +66,11 @@ class CountingClient(aware.Client):
 
     def open(self, address: Address, topic_filter: str) -> None:
         """Connect and subscribe. Raises UnavailableError."""
-        self.on_connect = lambda *_: self.subscribe(topic_filter)
+
+        def on_connect(*_: Any) -> None:
+            self.subscribe(topic_filter)
+
+        self.on_connect = on_connect
         self.connect(address.host, address.port, properties=self._terms)
         self.loop_start()
         if not self.subscribed.wait(WAIT_S):
@@ -88,8 +92,8 @@ def measure_saving(report: DriverReport, address: Address) -> None:
     publisher = make_client("bench-fleet", is_aware=False)
     publisher.connect(address.host, address.port)
     publisher.loop_start()
-    for client in clients.values():
-        client.open(address, "fleet/#")
+    for each in clients.values():
+        each.open(address, "fleet/#")
     devices = [Sensors(number, SEED) for number in range(options.devices)]
     marks: dict[str, tuple[int, int]] = {}
     for number in range(options.each):
@@ -105,8 +109,7 @@ def measure_saving(report: DriverReport, address: Address) -> None:
         for name, each in clients.items()
     }
     for client in (publisher, *clients.values()):
-        client.disconnect()
-        client.loop_stop()
+        close_client(client)
     report.samples["bytes_a_message"] = mean
     report.figure("alias_saving", 1 - mean["with"] / mean["without"])
     cells = [reports.format_number(mean[name], 1) for name in ("without", "with")]

@@ -27,8 +27,6 @@ from lexicast.actors.mqtt.codec.topic_aliases import (
 
 from ...support.mqtt_harness import HOST, WAIT_S, Message, Raw, Served, close_clients, flat, served, unique
 
-ALIAS_MAX = "_34"
-
 some_properties = st.one_of(
     st.just(b""),
     st.fixed_dictionaries(
@@ -129,7 +127,9 @@ async def closed() -> AsyncIterator[None]:
 
 async def subscriber(port: int, topic_filter: str, most: int, **more: Any) -> Raw:
     """A client that takes `most` aliases, and resolves them."""
-    client = await Raw.connect(port, **({ALIAS_MAX: most} if most else {}), **more)
+    if most:
+        more["_34"] = most
+    client = await Raw.connect(port, **more)
     client._reader = PacketReader(1 << 20, topic_alias_max=most, from_client=False, version=V5)
     assert await client.subscribe(topic_filter) == [0]
     return client
@@ -197,8 +197,7 @@ async def test_no_alias_where_it_would_not_do(cluster: Served) -> None:
     topic = unique("plain/alias/")
     publisher = await Raw.connect(cluster.port)
     await publisher.publish(topic, b"kept", qos=1, retain=True)
-    client = await Raw.connect(cluster.port, **{ALIAS_MAX: 8})
-    limited = await Raw.connect(cluster.port, _39=10_000, **{ALIAS_MAX: 8})
+    client, limited = await Raw.connect(cluster.port, _34=8), await Raw.connect(cluster.port, _34=8, _39=10_000)
     assert (await client.subscribe(topic, qos=1), await limited.subscribe(topic)) == ([1], [0])
     await publisher.publish(topic, b"live", qos=1)
     await publisher.publish(topic, b"live", qos=1)
@@ -230,9 +229,13 @@ def test_our_client_shows_topics(cluster: Served, streams: bool) -> None:
     subscribed: queue.Queue[Any] = queue.Queue()
     root = unique("ours/")
     client = ours.Client(CallbackAPIVersion.VERSION2, sdc_streams=streams)
-    client.on_message = lambda _client, _data, message: got.put((message.topic, message.payload))
+    client.on_message = lambda _client, _data, message: got.put((message.topic, bytes(message.payload)))
     client.on_subscribe = lambda *_: subscribed.put(1)
-    client.on_connect = lambda *_: client.subscribe(f"{root}/#")
+
+    def subscribe(*_: Any) -> None:
+        client.subscribe(f"{root}/#")
+
+    client.on_connect = subscribe
     client.connect(HOST, cluster.port)
     client.loop_start()
     try:
@@ -258,6 +261,6 @@ def test_our_client_shows_topics(cluster: Served, streams: bool) -> None:
 def test_what_nobody_has_told_ends_the_connection() -> None:
     aliases = ReceivedAliases()
     packet = encode_publish(V5, b"t", b"x", 0, False, properties={TOPIC_ALIAS: 3})
-    assert aliases.with_topic(bytearray(packet[2:]), False) == packet[2:]
+    assert aliases.with_topic(bytearray(packet[2:]), False) == bytearray(packet[2:])
     assert aliases.with_topic(bytearray(b"\0\0\3\x23\0\4x"), False) is None
     assert encode_packet(Publish(b"t", b"x", properties={TOPIC_ALIAS: 3}), V5) == packet
