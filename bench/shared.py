@@ -1,11 +1,11 @@
-"""Deliveries per second to the members of one shared subscription, QoS 1, beside Mosquitto.
+"""Deliveries per second to the members of one shared subscription, beside Mosquitto.
 
-One publisher takes a thousand topics in turn; the members share them, and acknowledge what they get. All targets run at
-the same time and take turns; the same generator loads each of them, with the window of a ladder (messages under way)
-that suits it best. Each message is to come to one member, once: what is lost or repeated is told, and makes the exit
-code 1.
+One publisher takes topics in turn, a thousand of them, a message each, unless --topics and --burst say otherwise; the
+members share them, and acknowledge what they get. All targets run at the same time and take turns; the same generator
+loads each of them, with the window of a ladder (messages under way) that suits it best. Each message is to come to one
+member, once: what is lost or repeated is told, and makes the exit code 1.
 
-lexicast stores every message before it acknowledges or deals it; Mosquitto does not store.
+lexicast stores every message before it acknowledges or deals it (QoS 1); Mosquitto does not store.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from lexicast.cluster.shares.dealing import FREE, TOPIC
+
 from . import report as reports
 from .contest import Scenario, add_run_options, contest, set_lengths
 from .peers.session_opening import raise_open_files
@@ -22,8 +24,8 @@ from .peers.shared_load import OpenShared, SharedLoad
 from .peers.targets import running
 from .report import DriverReport
 
-WINDOWS = (250, 1_000, 4_000)
-"""A share of 4 members has 80 to 4,000 messages under way towards them, by what each takes unacknowledged."""
+WINDOWS = (250, 1_000, 4_000, 16_000)
+"""A share of 4 members has 80 to 4,000 messages of QoS 1 under way towards them, by what each takes unacknowledged."""
 
 QUICK_S = (0.3, 0.15)
 
@@ -33,10 +35,15 @@ def measure(report: DriverReport) -> None:
     options = report.options
     names = options.targets.split(",")
     raise_open_files(len(names) * (max(options.members) + 100))
-    loads = [SharedLoad(f"shared_{count}", count, options.topics, options.payload) for count in options.members]
-    chosen = [Scenario(load.name, partial(OpenShared, load=load), 1, windows=WINDOWS) for load in loads]
+    suffix = "" if options.qos else "_qos0"
+    loads = [
+        SharedLoad(f"shared_{count}{suffix}", count, options.topics, options.payload, options.qos, options.burst)
+        for count in options.members
+    ]
+    chosen = [Scenario(load.name, partial(OpenShared, load=load), options.qos, windows=WINDOWS) for load in loads]
+    config = f'[mqtt]\nshare_strategy = "{options.strategy}"\n'
     with (
-        running(names, report.missing) as targets,
+        running(names, report.missing, config=config) as targets,
         reports.Steps(report.console, len(chosen) * (1 + options.rounds)) as progress,
     ):
         for scenario in chosen:
@@ -55,7 +62,8 @@ def measure(report: DriverReport) -> None:
         rows.append([scenario.name, *cells, reports.format_number(ratio, 2), str(lost)])
     report.figure("shared_lost", lost_of_all)
     report.table(
-        f"{options.payload} B, {options.topics} topics, median of {options.rounds} rounds",
+        f"QoS {options.qos}, {options.payload} B, {options.topics} topics, bursts of {options.burst}, "
+        f'"{options.strategy}", median of {options.rounds} rounds',
         ["deliveries/s", *names, "vs mosquitto", "lost or repeated"],
         rows,
     )
@@ -65,7 +73,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The driver's options; seconds left out follow from the mode."""
     parser = reports.parser("shared", __doc__, default_targets="lexicast,mosquitto")
     parser.add_argument("--members", type=reports.integers, default=[1, 4, 8], help="default 1,4,8")
-    parser.add_argument("--topics", type=reports.positive, default=1_000, help="from 1000 on (default)")
+    parser.add_argument("--topics", type=reports.positive, default=1_000, help="default 1000")
+    parser.add_argument("--burst", type=reports.positive, default=1, help="messages to a topic in a row (default 1)")
+    parser.add_argument("--qos", type=int, choices=(0, 1), default=1, help="of publications and members (default 1)")
+    parser.add_argument("--strategy", choices=(TOPIC, FREE), default=TOPIC, help="lexicast's mqtt.share_strategy")
     add_run_options(parser, *QUICK_S)
     return set_lengths(parser.parse_args(argv), *QUICK_S)
 

@@ -65,9 +65,9 @@ class CoordinatorEvents:
             self._resumed(pipeline)
         return moved
 
-    def on_deal(self, share: str, filter: bytes, member: str, blocks: Any) -> None:
-        """A member of a share is dealt records."""
-        self._shares.dealt(share, filter, member, blocks)
+    def on_deal(self, share: str, filter: bytes, rows: Any) -> None:
+        """Members of a share are dealt records."""
+        self._shares.dealt(share, filter, rows)
 
     def on_room(self) -> None:
         """A pipeline has room again."""

@@ -7,6 +7,7 @@ coordinators tell beside is handed on by `coordinator_events`.
 
 from __future__ import annotations
 
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.compression.codecs import payload_bytes_max
@@ -19,7 +20,7 @@ from .coordinators import Coordinators
 from .dictionaries.keeper import DictionaryKeeper
 from .dictionaries.link_choice import DictionaryLinks
 from .dictionary_fetching import DictionaryFetching
-from .encoding import Encoder
+from .encoding import BlockView, Encoder
 from .fanout import Fanout
 from .live_delivery import LiveDelivery
 from .matching.event_columns import EventColumns
@@ -55,7 +56,7 @@ class BrokerEngine:
         self.predicates = PredicateTable()
         self.content = ContentFanout(self.predicates, config.broker.routes_max, self.rights)
         self.coordinators = Coordinators(groups, config.broker.routes_max, config.link.request_timeout_s)
-        self.shares = SharedMembers(self.coordinators, config.link.request_timeout_s)
+        self.shares = SharedMembers(self.coordinators, config.link.request_timeout_s, self._view_dealt)
         self.dictionary_fetching = DictionaryFetching(self.dictionaries, self.coordinators)
         cache = BlockCache(config.broker.cache_bytes_max)
         self.live = LiveDelivery(
@@ -83,6 +84,11 @@ class BrokerEngine:
             past_bytes_max,
             self.event_columns,
         )
+
+    def _view_dealt(self, block: Block) -> BlockView:
+        """What was compressed for the log here is not decompressed again."""
+        raw = self.stored_compression.raw_kept(block) if block.meta.dictionaries else None
+        return BlockView(block, self.clock.time_us(), raw)
 
     def _stored_compression(self) -> StoredCompression:
         compression = self.config.compression

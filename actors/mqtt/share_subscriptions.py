@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LimitError
@@ -27,6 +27,8 @@ from lexicast.cluster.topics.names import shared
 from ..broker.content.choosing import chosen
 from ..broker.dictionaries.link_choice import ConnectionDictionaries
 from ..broker.encoding import EncodedBlock, Grant, Grants
+from ..broker.shares.dealt_blocks import DealtBlock, DealtPart
+from ..broker.shares.share_packets import SharePackets
 from ..broker.shares.shared_members import ShareKey
 from ..broker.subscriber import needs_ids
 from .subscriber import WRITE_BYTES, MqttSubscriber
@@ -36,12 +38,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Shared subscriptions of a session: each is a member at every coordinator.
+CLIENT_SHARES_MAX: Final = 100
 # How often a session that comes back looks whether there is room for its shares.
 ROOM_S: Final = 5.0
 # How often it is looked whether a dictionary that a block needs has come.
 DICTIONARY_S: Final = 0.05
 
 
+# More than 25 methods: what it is dealt, what of that is in flight and what becomes of it at the end is one account.
 class ShareSubscriber(MqttSubscriber):
     """One shared subscription, beside the session's own subscriber `main`."""
 
@@ -53,8 +58,10 @@ class ShareSubscriber(MqttSubscriber):
         "_key",
         "_main",
         "_members",
+        "_packets",
         "_parts",
         "_parts_bytes",
+        "_plain",
         "_rests",
         "_waits",
     )
@@ -66,9 +73,12 @@ class ShareSubscriber(MqttSubscriber):
         self._key = ShareKey(share, filter, engine.shares.member_name(main.session.client_id))
         self._grant = grant
         self._began_us = engine.clock.time_us()
-        self._dealt: deque[Block] = deque()
-        # What was sent and is not acknowledged, by group.
-        self._flying: dict[int, set[int]] = {}
+        self._dealt: deque[DealtPart] = deque()
+        # How much was sent and is not acknowledged: what `session.shared` has as this one's.
+        self._flying = 0
+        # Whether its packets follow from payload, topic and grant.
+        self._plain = self.kind.is_plain and not (self.kind.packet_bytes_max or grant.chooses or grant.no_local)
+        self._packets = SharePackets()
         # What `_give` writes at its end.
         self._parts: list[bytes] | None = None
         self._parts_bytes = 0
@@ -84,28 +94,38 @@ class ShareSubscriber(MqttSubscriber):
 
     async def join(self, since: Mapping[int, int] | None) -> None:
         """See `SharedMembers.join`."""
-        await self._members.join(self._key, self, max(1, self.session.window), since)
+        await self._members.join(self._key, self, max(1, self.session.window), since, self._grant.qos == 2)
 
     # -- what it is dealt
 
-    def take_dealt(self, blocks: list[Block]) -> None:
+    def take_dealt(self, parts: list[DealtPart]) -> None:
         """See `ShareMember`."""
-        self._dealt.extend(blocks)
+        self._dealt.extend(parts)
         self._give()
 
     def held(self) -> dict[int, list[int]]:
         """See `ShareMember`."""
-        held = {group: [*offsets] for group, offsets in self._flying.items()}
-        for block in self._dealt:
-            held.setdefault(block.group, []).extend(offsets_of(block))
+        held = self._in_flight()
+        for part in self._dealt:
+            held.setdefault(part.group, []).extend(part.offsets())
         return held
+
+    def _in_flight(self) -> dict[int, list[int]]:
+        """What was sent and is not acknowledged, by group."""
+        found: dict[int, list[int]] = {}
+        for packet_id, owner in self.session.shared.items():
+            entry = self.session.unacknowledged.get(packet_id)
+            if owner is self and entry is not None:
+                found.setdefault(entry[0], []).append(entry[1])
+        return found
 
     def _give(self) -> None:
         """What there is room for, in one write: a turn brings a block a topic group."""
         self._parts, self._parts_bytes = [], 0
         try:
-            self._give_blocks()
+            self._give_parts()
         finally:
+            self._number()
             self._flush()
             self._parts = None
 
@@ -114,36 +134,96 @@ class ShareSubscriber(MqttSubscriber):
             data, self._parts, self._parts_bytes = b"".join(self._parts), [], 0
             self._main.write(data)
 
-    def _give_blocks(self) -> None:
+    def _number(self) -> None:
+        """The packets that were put together are in flight, and written by `_flush`."""
+        if self._packets.size_bytes:
+            data, ids = self._packets.take(self.session)
+            self.session.shared.update(dict.fromkeys(ids, self))
+            self._flying += len(ids)
+            self._gather_part(data)
+
+    def _gather_part(self, data: bytes) -> None:
+        assert self._parts is not None
+        self._parts.append(data)
+        self._parts_bytes += len(data)
+        if self._parts_bytes >= WRITE_BYTES:
+            self._flush()
+
+    def _give_parts(self) -> None:
         while self._dealt and not (self.blocked or self.closed):
-            block = self._dealt[0]
+            part = self._dealt[0]
+            block = part.dealt.block
             if block.meta.dictionaries and self._engine.live.waiting.missing([block]):
                 if not self._waits:
                     self._waits = True
                     asyncio.get_running_loop().call_later(DICTIONARY_S, self._look_again)
                 return
             self._dealt.popleft()
-            if self.kind.is_plain and (found := self.broker.view(block).cut(self._engine.recoder)) is not None:
-                block = found[0].block
-                self._dealt.appendleft(found[1].block)
             try:
-                stopped = self._send_block(block)
+                rest = self._send_part(part)
             except Exception:
-                self._members.undeliverable(self._key, block)
+                self._members.undeliverable(self._key, part)
                 continue
-            if stopped is not None and (rest := select_from(block, stopped)) is not None:
+            if rest is not None:
                 self._dealt.appendleft(rest)
 
     def _look_again(self) -> None:
         self._waits = False
         self._give()
 
+    def _send_part(self, part: DealtPart) -> DealtPart | None:
+        """What there is no room for comes back."""
+        payloads = self._plain_payloads(part)
+        if payloads is not None:
+            return self._send_plain(part, payloads)
+        self._number()
+        block, rest = part.block(), None
+        if self.kind.is_plain and (found := self.broker.view(block).cut(self._engine.recoder)) is not None:
+            block, rest = found[0].block, found[1].block
+        stopped = self._send_block(block)
+        left = select_from(block, stopped) if stopped is not None else None
+        if rest is not None and left is not None:
+            # What was cut off goes behind it: both come back, the last first.
+            self._dealt.appendleft(self._whole(rest))
+            rest = None
+        again = left if left is not None else rest
+        return None if again is None else self._whole(again)
+
+    def _whole(self, block: Block) -> DealtPart:
+        return DealtPart(DealtBlock(block, self.broker.view), range(block.count))
+
+    def _plain_payloads(self, part: DealtPart) -> list[bytes] | None:
+        """The payloads of the block, where nothing but these, its topics and the grant decide what is sent."""
+        if not self._plain or part.dealt.expires or (self.rights is not None and self._engine.rights.restricted):
+            return None
+        view, recoder = part.dealt.view, self._engine.recoder
+        if view.may_become_much(recoder.payload_bytes_max):
+            return None
+        payloads = view.raw(recoder)
+        return None if None in payloads else cast("list[bytes]", payloads)
+
+    def _send_plain(self, part: DealtPart, payloads: list[bytes]) -> DealtPart | None:
+        rest: DealtPart | None = None
+        room = self.session.room - self._packets.numbered
+        if len(part.numbers) > room and self._grant.qos and part.dealt.view.highest_qos:
+            self._window_full = True
+            self.block()
+            if room <= 0:
+                return part
+            part, rest = part.cut(room)
+        done = self._packets.add(part, payloads, self.kind, self._grant)
+        if self._packets.size_bytes >= WRITE_BYTES:
+            self._number()
+        if done:
+            self._members.done(self._key, part.group, done)
+        return rest
+
     def _send_block(self, block: Block) -> int | None:
         """The offset where the window was used up, None if all went."""
         grants = self._granted_of(block)
         found = chosen(self.broker.view(block), grants, self._engine.encoder) if any(grants) else None
         stopped: int | None = None
-        flying: list[int] = []
+        flying: Sequence[int] = ()
         if found is not None:
             view, grants = found
             sent = self.session.sent
@@ -156,8 +236,8 @@ class ShareSubscriber(MqttSubscriber):
         if stopped is not None:
             offsets = [offset for offset in offsets if offset < stopped]
         if flying:
-            self._flying.setdefault(block.group, set()).update(flying)
-            offsets = [offset for offset in offsets if offset not in self._flying[block.group]]
+            in_flight = frozenset(flying)
+            offsets = [offset for offset in offsets if offset not in in_flight]
         if offsets:
             self._members.done(self._key, block.group, offsets)
         return stopped
@@ -179,15 +259,12 @@ class ShareSubscriber(MqttSubscriber):
             session.unacknowledged[packet_id] = group, offset, qos, True
             session.shared[packet_id] = self
             offsets.append(offset)
+        self._flying += len(offsets)
         return offsets
 
     def completed(self, group: int, offset: int) -> None:
         """See `session.Shared`."""
-        flying = self._flying.get(group)
-        if flying is not None:
-            flying.discard(offset)
-            if not flying:
-                del self._flying[group]
+        self._flying -= 1
         self._members.done(self._key, group, (offset,))
         if self._rests and not self._flying:
             self._main.windows.pop(self._name_at_rest, None)
@@ -213,10 +290,7 @@ class ShareSubscriber(MqttSubscriber):
         if self._parts is None or self._main.dictionaries is not None:
             self._main._write_introduced(encoded)
             return
-        self._parts.append(encoded.data)
-        self._parts_bytes += len(encoded.data)
-        if self._parts_bytes >= WRITE_BYTES:
-            self._flush()
+        self._gather_part(encoded.data)
 
     @property
     def _name_at_rest(self) -> bytes:
@@ -231,7 +305,7 @@ class ShareSubscriber(MqttSubscriber):
             return
         self._rests = True
         self.block()
-        self._members.leave(self._key, self._flying)
+        self._members.leave(self._key, self._in_flight())
         self._main.windows[self._name_at_rest] = self
 
     def leave(self) -> None:
@@ -254,7 +328,7 @@ class ShareSubscriber(MqttSubscriber):
                 self._members.done(self._key, entry[0], (entry[1],))  # [MQTT-4.8.2-4], [MQTT-4.8.2-5]
             elif entry is not None:
                 session.abandon([packet_id])
-        self._flying = {}
+        self._flying = 0
 
 
 async def join_share(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
@@ -37,7 +38,7 @@ from .codec.properties import REASON_STRING, USER_PROPERTY
 from .owning.owned_sessions import Owner
 from .services import MqttServices
 from .session import SessionSubscription
-from .share_subscriptions import join_again, join_share
+from .share_subscriptions import CLIENT_SHARES_MAX, join_again, join_share
 from .subscriber import MqttSubscriber
 from .window_subscriptions import Window, place, window_of
 
@@ -80,6 +81,10 @@ def where_of(properties: Properties | None) -> str:
     for condition in asked:
         predicate(condition)
     return asked[0] if asked else ""
+
+
+def _shares_of(names: Iterable[bytes]) -> int:
+    return sum([name.startswith(SHARE_PREFIX) for name in names])
 
 
 class SubscribingClient(Owner, Protocol):
@@ -238,6 +243,11 @@ class _Subscribing:
         engine, session, subscriber = self._services.engine, self._client.session, self._client.subscriber
         if window is not None and (window.last is not None or window.until_us != FOREVER_US):
             return IMPLEMENTATION_SPECIFIC_ERROR  # a share is everybody's: it neither ends nor counts
+        if name not in session.subscriptions and _shares_of(session.subscriptions) >= CLIENT_SHARES_MAX:
+            log.warning(
+                "client %r: has %d shared subscriptions, no more are taken", session.client_id, CLIENT_SHARES_MAX
+            )
+            return QUOTA_EXCEEDED
         subscribed = session.subscribe(name, options, identifier, shared=True, where=where)
         if subscribed.reason_code >= UNSPECIFIED_ERROR:
             return subscribed.reason_code

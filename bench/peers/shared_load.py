@@ -1,8 +1,7 @@
-"""The load of a shared subscription: one publisher of many topics, members that share its messages, all of QoS 1.
+"""The load of a shared subscription: one publisher of many topics, members that share its messages.
 
 The members' deliveries all have one length: a read is a matrix, whose columns give packet ids, which are acknowledged,
 and message numbers, which are counted. A message that no member got is lost; one that was got more than once repeated.
-A second publication with a number comes only a whole turn of NUMBERS later.
 """
 
 from __future__ import annotations
@@ -18,50 +17,64 @@ from lexicast.cluster.errors import UsageError
 
 from ..stage.servers import Address
 from .fleet_load import TOPIC_DIGITS
-from .loadgen import LOST_AFTER_S, READ_BYTES, BlockPublisher, DeliveryError, RunResult, sequence_payload, set_column
+from .loadgen import LOST_AFTER_S, READ_BYTES, BlockPublisher, DeliveryError, RunResult, sequence_payload
 from .session_opening import SessionSpec, close_all, open_sessions
 from .wire import SEQUENCE_BYTES, Layout, Wire
 
-UNACKNOWLEDGED = 1_000
+UNACKNOWLEDGED = 4_000
 """Publications of the publisher that are not acknowledged, at most."""
 
 
 @dataclass(frozen=True)
 class SharedLoad:
-    """`members` of one share of `topics` topics; `payload_size` bytes a message."""
+    """`members` of one share of `topics` topics, which the publisher takes in turn, `burst` messages each;
+    `payload_size` bytes a message; `qos` of publications and members."""
 
     name: str
     members: int
     topics: int = 1_000
     payload_size: int = 140
+    qos: int = 1
+    burst: int = 1
 
     def __post_init__(self) -> None:
         if self.payload_size < SEQUENCE_BYTES:
             raise UsageError(f"a payload of {self.payload_size} bytes cannot hold the sequence number: use 8 or more")
-        if self.members < 1 or not UNACKNOWLEDGED <= self.topics < 10**TOPIC_DIGITS:
-            raise UsageError(f"a share has members, and {UNACKNOWLEDGED} topics and more")
+        if self.members < 1 or not 0 < self.topics < 10**TOPIC_DIGITS or self.burst < 1 or self.qos not in (0, 1):
+            raise UsageError("a share has members and topics, a burst a message and more, and QoS is 0 or 1")
+        if self.block > 65_535:
+            raise UsageError(f"{self.topics} topics of {self.burst} messages are more than there are packet ids")
+
+    @property
+    def block(self) -> int:
+        """Messages after which the topics begin anew, not fewer than may be unacknowledged."""
+        turn = self.topics * self.burst
+        return turn * -(-UNACKNOWLEDGED // turn)
 
     def topic(self, number: int) -> str:
-        """Topic `number`; all are of one length."""
-        return f"bench/{self.name}/{number:0{TOPIC_DIGITS}d}"
+        """The topic of message `number`; all are of one length."""
+        return f"bench/{self.name}/{number // self.burst % self.topics:0{TOPIC_DIGITS}d}"
 
 
 class SharedPublisher(BlockPublisher):
-    """A topic after the other, in turn; the payload has the number of the turn."""
+    """A topic after the other, in turn; the payload has the message's number."""
 
     def __init__(self, sock: socket.socket, wire: Wire, load: SharedLoad) -> None:
-        payload = sequence_payload(0, load.payload_size)
-        packets = [wire.publish(load.topic(number), payload, 1, number + 1) for number in range(load.topics)]
+        payload, qos = sequence_payload(0, load.payload_size), load.qos
+        packets = [wire.publish(load.topic(number), payload, qos, number + 1) for number in range(load.block)]
         super().__init__(sock, packets)
-        self._layout = wire.publish_layout(load.topic(0), load.payload_size, 1)
+        self._layout = wire.publish_layout(load.topic(0), load.payload_size, qos)
+        self._renumber()
 
     def _renumber(self) -> None:
-        turn = (self._start // self._count).to_bytes(SEQUENCE_BYTES, "big")
-        set_column(self._block, self._layout.sequence_offset, self._layout.length, turn)
+        numbers = np.arange(self._start, self._start + self._count, dtype=">u8").view(np.uint8)
+        rows = np.frombuffer(self._block, np.uint8).reshape(self._count, -1)
+        first = self._layout.sequence_offset
+        rows[:, first : first + SEQUENCE_BYTES] = numbers.reshape(-1, SEQUENCE_BYTES)
 
 
 class SharedMember:
-    """One member: acknowledges what it gets, and says which messages that were."""
+    """One member: acknowledges what it gets with QoS 1, and says which messages that were."""
 
     def __init__(self, sock: socket.socket, wire: Wire, load: SharedLoad) -> None:
         self.sock = sock
@@ -88,18 +101,18 @@ class SharedMember:
         self._rest = data[count * layout.length :]
         packets = np.frombuffer(data, np.uint8, count * layout.length).reshape(count, layout.length)
         at = layout.packet_id_offset
-        if at is None or (packets[:, : len(layout.prefix)] != np.frombuffer(layout.prefix, np.uint8)).any():
-            raise DeliveryError(f"a member gets something else than QoS 1 deliveries: {data[:24].hex()}")
-        acks = np.empty((count, 4), np.uint8)
-        acks[:, 0], acks[:, 1] = 0x40, 2
-        acks[:, 2:] = packets[:, at : at + 2]
-        self._acknowledge(acks.tobytes())
+        wrong = (packets[:, : len(layout.prefix)] != np.frombuffer(layout.prefix, np.uint8)).any()
+        if (at is None) != (self._load.qos == 0) or wrong:
+            raise DeliveryError(f"a member gets something else than QoS {self._load.qos} deliveries: {data[:24].hex()}")
+        if at is not None:
+            acks = np.empty((count, 4), np.uint8)
+            acks[:, 0], acks[:, 1] = 0x40, 2
+            acks[:, 2:] = packets[:, at : at + 2]
+            self._acknowledge(acks.tobytes())
         self.received += count
-        digits = packets[:, at - TOPIC_DIGITS : at].astype(np.int64) - ord("0")
-        topics = digits @ (10 ** np.arange(TOPIC_DIGITS - 1, -1, -1, dtype=np.int64))
         first = layout.sequence_offset
-        turns = np.ascontiguousarray(packets[:, first : first + SEQUENCE_BYTES]).view(">u8").ravel().astype(np.int64)
-        numbers: np.ndarray = turns * self._load.topics + topics
+        found = np.ascontiguousarray(packets[:, first : first + SEQUENCE_BYTES]).view(">u8")
+        numbers: np.ndarray = found.ravel().astype(np.int64)
         return numbers
 
     def _acknowledge(self, acks: bytes) -> None:
@@ -116,7 +129,7 @@ class OpenShared:
     def __init__(self, address: Address, wire: Wire, load: SharedLoad) -> None:
         self.load = load
         specs = [
-            SessionSpec(f"bench-{load.name}-{number}", f"$share/bench/bench/{load.name}/+", 1)
+            SessionSpec(f"bench-{load.name}-{number}", f"$share/bench/bench/{load.name}/+", load.qos)
             for number in range(load.members)
         ]
         specs.append(SessionSpec(f"bench-{load.name}-publisher"))
@@ -154,12 +167,15 @@ class OpenShared:
         while True:
             now = time.perf_counter()
             if now < stop_at and not publisher.blocked:
-                upto = min(self.received + window, publisher.acknowledged + UNACKNOWLEDGED, limit)
+                upto = min(self.received + window, limit)
+                if self.load.qos:
+                    upto = min(upto, publisher.acknowledged + UNACKNOWLEDGED)
                 if upto - publisher.sent >= step or upto == limit:
                     publisher.send_up_to(upto)
             publisher.blocked = False
             over = now >= stop_at or publisher.sent >= limit
-            if over and self.received >= publisher.sent <= publisher.acknowledged:
+            acknowledged = publisher.acknowledged if self.load.qos else publisher.sent
+            if over and self.received >= publisher.sent <= acknowledged:
                 return last
             events = self._epoll.poll(0.01)
             if events:

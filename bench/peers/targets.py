@@ -116,10 +116,6 @@ def _start_toy(directory: Path, latency: bool) -> Target:
     return from_ready_file("toy", command, directory, ready)
 
 
-def _start_lexicast(directory: Path, latency: bool) -> Target:
-    return start_lexicast(directory)
-
-
 def _lexicast_by_websocket(directory: Path, latency: bool) -> Target:
     port = free_port()
     target = start_lexicast(directory, f"[mqtt]\nws_port = {port}\n")
@@ -142,7 +138,7 @@ _BY_WEBSOCKET: dict[str, Callable[[Path, bool], Target]] = {
     "mosquitto": _mosquitto_by_websocket,
 }
 _STARTERS: dict[str, Callable[[Path, bool], Target]] = {
-    "lexicast": _start_lexicast,
+    "lexicast": lambda directory, latency: start_lexicast(directory),
     "mosquitto": start_mosquitto,
     "nats": _start_nats,
     "toy": _start_toy,
@@ -151,16 +147,22 @@ _STARTERS: dict[str, Callable[[Path, bool], Target]] = {
 
 @contextlib.contextmanager
 def running(
-    names: Sequence[str], missing: Callable[[str, str], None], *, latency: bool = False, websocket: bool = False
+    names: Sequence[str],
+    missing: Callable[[str, str], None],
+    *,
+    latency: bool = False,
+    websocket: bool = False,
+    config: str = "",
 ) -> Iterator[dict[str, Target]]:
     """Starts the named targets and stops them at the end, whatever happens.
 
     `latency` asks for the settings with the least latency where those with the most deliveries/s differ; `websocket`:
-    they are loaded over WebSocket, Mosquitto over TCP where it has none.
+    they are loaded over WebSocket, Mosquitto over TCP where it has none; `config` is lexicast's by TCP (TOML).
     A peer that is not installed is reported to `missing(name, what to do)` and left out. Raises `UsageError` for a
     name that is none of them, `UnavailableError` when a target does not start.
     """
-    starters = _BY_WEBSOCKET if websocket else _STARTERS
+    by_tcp = _STARTERS | {"lexicast": lambda directory, latency: start_lexicast(directory, config)}
+    starters = _BY_WEBSOCKET if websocket else by_tcp
     for name in names:
         if name not in starters:
             raise UsageError(f"unknown target {name!r}; choose from {', '.join(starters)}")

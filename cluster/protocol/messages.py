@@ -15,8 +15,9 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
                                           has been delivered on this link
     LEADS     {group: epoch}              coordinator -> broker: it serves these groups from now on; the broker asks
                                           `resume_groups`, before which nothing of them is delivered to it or taken
-    DEAL      share, filter, member,      coordinator -> broker: records that a member of a share is to have; it tells
-              blocks                      those that it has done (`share_told`)
+    DEAL      share, filter, rows         coordinator -> broker: records that members of a share are to have; they tell
+                                          which they have done (`share_told`). A row is (block, [(member, numbers of its
+                                          records in the block, ascending; None: all)])
     REQUEST   id, method, arguments       either direction; answered by one REPLY
     REPLY     id, error or None, result
     DICTIONARY  packed dictionary         broker -> client: a new dictionary of a family
@@ -188,7 +189,7 @@ MESSAGES: Final[dict[int, Fields]] = {
     WANTS: (WHOLE, WHOLE, each(row(truth, topic_filter, name_text))),
     NAMES: (mapping(topic_filter, each(name_text)),),
     PACKED: (WHOLE, _array),
-    DEAL: (name_text, topic_filter, name_text, _array),
+    DEAL: (name_text, topic_filter, _array),
     CHALLENGE: (data, name_text, WHOLE),
     OFFER: (mapping(name_text, any_value),),
     HELLO: (data, name_text, name_text, WHOLE, mapping(name_text, any_value), data),

@@ -117,7 +117,7 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "fetch": (CURSOR, either(nothing, FILTERS), whole_number(1)),
     "retained": (FILTERS, GROUPS, either(nothing, RETAINED_PLACE), whole_number(1)),
     # `coordinator.shares`.
-    "share_join": (*SHARE_MEMBER, whole_number(1, 65_535), either(nothing, CURSOR), MEMBER_RECORDS),
+    "share_join": (*SHARE_MEMBER, whole_number(1, 65_535), either(nothing, CURSOR), MEMBER_RECORDS, truth),
     "share_told": (each(row(*SHARE_MEMBER, MEMBER_RECORDS)),),
     "share_leave": (*SHARE_MEMBER, MEMBER_RECORDS),
     "status": (),

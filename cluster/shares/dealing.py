@@ -16,6 +16,7 @@ Who gets it, by the share's strategy:
 
 Invariants:
   * A record is waiting, held by one member, or gone; nothing leaves but by `done`, or with its group.
+  * A record that is not gone is in one piece, which `_Part.open` names; a piece's `open` counts those that are.
   * A member holds at most its window (of those that it brings along as it joins perhaps more).
   * `place(group)`: everything before `floor` is gone, and `floor` never passes what is open.
   * Of one topic nothing is dealt while an earlier record waits ("topic").
@@ -23,17 +24,23 @@ Invariants:
 A member is *stalled* once its room has been used up for long: its topics go to others until it has something done. One
 that *rests* gets nothing more, and leaves once it holds nothing.
 
-Memory: `records_max` records, `bytes_max` bytes of theirs (and what was read at once beyond it), CHOICES_MAX topics.
+A share that another coordinator has led may have members that hold records which only they know of, until they have
+joined here (`hold`). Of QoS 1 these go to others if that is sooner. What may have been sent with QoS 2 is *unclaimed*
+for a while: nobody is dealt it before `unclaimed_wait`.
+
+Memory: `records_max` records, `bytes_max` bytes of what they were read with (and what was read at once beyond it),
+CHOICES_MAX topics.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
-from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple, TypeAlias
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from .pieces import DealtMember, DealtPiece, MemberKey, Taken
 from .places import SharePlace
 
 TOPIC: Final = "topic"
@@ -44,68 +51,57 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 # Topics of which it is remembered whose they are.
 CHOICES_MAX: Final = 65_536
 
-# Broker and the member's name there.
-MemberKey: TypeAlias = tuple[str, str]
-
-
-class DealtRecord:
-    """One publication of a share. `source` and `index`: where its bytes are, which is the caller's matter."""
-
-    __slots__ = ("group", "holder", "index", "offset", "order", "size_bytes", "source", "topic")
-
-    def __init__(
-        self, group: int, offset: int, topic: bytes, size_bytes: int = 0, source: object = None, index: int = 0
-    ) -> None:
-        self.group = group
-        self.offset = offset
-        self.topic = topic
-        self.size_bytes = size_bytes
-        self.source = source
-        self.index = index
-        # When it was taken: what comes back goes before what came later.
-        self.order = 0
-        self.holder: DealtMember | None = None
-
-
-class DealtMember:
-    """One member: how many records it takes, which it holds, and which wait for it alone."""
-
-    __slots__ = ("held", "key", "queue", "resting", "seed", "stalled", "window")
-
-    def __init__(self, key: MemberKey, window: int) -> None:
-        self.key = key
-        self.window = window
-        self.held: dict[DealtRecord, None] = {}
-        self.queue: list[tuple[int, DealtRecord]] = []
-        self.resting = False
-        self.stalled = False
-        self.seed = hashlib.blake2b("\0".join(key).encode(), digest_size=32).digest()
-
-    @property
-    def room(self) -> int:
-        """How many more records it takes."""
-        return 0 if self.resting else self.window - len(self.held)
-
 
 class Deal(NamedTuple):
-    """Records for one member, in the order in which they are to be sent."""
+    """What goes to one member, in the order in which it is to be sent."""
 
     member: MemberKey
-    records: list[DealtRecord]
+    pieces: list[DealtPiece]
 
 
 class _Part:
-    """A share in one topic group. Before `until` only those of `again` are not done yet."""
+    """A share in one topic group. Before `until` only those of `again` are not done yet. `open`: offset -> piece."""
 
-    __slots__ = ("again", "open", "reached", "read", "until")
+    __slots__ = ("again", "open", "reached", "read", "unclaimed", "until")
 
-    def __init__(self, place: SharePlace) -> None:
+    def __init__(self, place: SharePlace, unclaimed: int) -> None:
         self.read = place.floor
         # Behind the last record that concerned the share.
         self.reached = place.floor
         self.until = place.read
+        # What is before this may be held already.
+        self.unclaimed = unclaimed
         self.again = frozenset(place.open)
-        self.open: OrderedDict[int, DealtRecord] = OrderedDict()
+        self.open: dict[int, DealtPiece] = {}
+
+    def put(self, taken: Taken, numbers: Sequence[int]) -> DealtPiece:
+        """These are open, as one piece from now on."""
+        piece = DealtPiece(taken, numbers)
+        self.open.update(dict.fromkeys(piece.offsets, piece))
+        return piece
+
+    def live(self, piece: DealtPiece) -> Sequence[int]:
+        """The numbers of a piece that are not gone, nor in another one by now."""
+        if piece.open == len(piece.numbers):
+            return piece.numbers
+        offsets, known = piece.taken.offsets, self.open
+        return [number for number in piece.numbers if known.get(offsets[number]) is piece]
+
+    def split(self, piece: DealtPiece, numbers: Sequence[int]) -> DealtPiece:
+        """Some of a piece become one of their own, which waits."""
+        piece.open -= len(numbers)
+        if piece.holder is not None:
+            piece.holder.gave(piece, len(numbers))
+        return self.put(piece.taken, numbers)
+
+    def cut(self, offsets: Iterable[int], of: DealtMember) -> list[DealtPiece]:
+        """What waits among these records, or is held by one member, in pieces of its own that nobody holds."""
+        found: dict[DealtPiece, list[int]] = {}
+        for offset in sorted(offsets):
+            piece = self.open.get(offset)
+            if piece is not None and (piece.holder is None or piece.holder is of):
+                found.setdefault(piece, []).append(bisect_left(piece.taken.offsets, offset))
+        return [self.split(piece, numbers) for piece, numbers in found.items()]
 
 
 # More than 25 methods: groups, members and records are one account.
@@ -119,10 +115,13 @@ class Share:
         self._bytes_max = bytes_max
         self._parts: dict[int, _Part] = {}
         self._choices: dict[bytes, DealtMember] = {}
+        # Those whose topics may be.
+        self._able: list[DealtMember] = []
         # What no member waits for in particular: all of it with "free", else what comes while nobody is there.
-        self._common: list[tuple[int, DealtRecord]] = []
+        self._common: deque[DealtPiece] = deque()
         # Records that a member has brought along and that are still to be read here; `_NOBODY`: by now they are done.
         self._expected: dict[tuple[int, int], DealtMember] = {}
+        self._unclaimed = DealtMember(("", ""), 0)
         # Groups in which something came or was done since `settled`.
         self.moved: set[int] = set()
         self._orders = 0
@@ -136,26 +135,30 @@ class Share:
         """The groups that it has a cursor in."""
         return self._parts.keys()
 
-    def begin(self, group: int, place: SharePlace) -> None:
-        """Have a cursor in a group."""
-        self._parts[group] = _Part(place)
+    def begin(self, group: int, place: SharePlace, unclaimed: int = 0) -> None:
+        """Have a cursor in a group; members that are yet to join may hold something before `unclaimed`."""
+        self._parts[group] = _Part(place, unclaimed)
 
     def end(self, group: int) -> None:
         """Have none there any more: its records are another one's matter."""
         part = self._parts.pop(group, None)
-        for record in list(part.open.values()) if part is not None else ():
-            self._forget(record)
+        for piece in set(part.open.values()) if part is not None else ():
+            self._closed(piece, piece.open)
         self._expected = {key: member for key, member in self._expected.items() if key[0] != group}
         self.moved.discard(group)
-        self._clean()
+        for queue in (self._common, *[member.queue for member in self.members.values()]):
+            left = [piece for piece in queue if piece.open]
+            queue.clear()
+            queue.extend(left)
 
     def place(self, group: int) -> SharePlace:
         """Where it stands."""
         part = self._parts[group]
-        again = [offset for offset in sorted(part.again) if offset >= part.read]
-        offsets = (*part.open, *again)
+        offsets = sorted(part.open)
+        if part.again:
+            offsets += [offset for offset in sorted(part.again) if offset >= part.read]
         read = max(part.read, part.until)
-        return SharePlace(offsets[0] if offsets else read, read, offsets)
+        return SharePlace(offsets[0] if offsets else read, read, tuple(offsets))
 
     def read(self, group: int) -> int:
         """From where on it is to be read."""
@@ -195,47 +198,95 @@ class Share:
         """Whether somebody is there who gets something."""
         return any([not member.resting for member in self.members.values()])
 
-    def take(self, group: int, records: Iterable[DealtRecord], read: int) -> None:
-        """Of a group everything before `read` has been looked at, and these concern the share."""
+    def take(self, group: int, taken: Taken | None, read: int) -> None:
+        """Of a group everything before `read` has been looked at, and `taken` of it concerns the share."""
         part = self._parts[group]
-        for record in records:
-            offset = record.offset
-            if offset < part.read or (offset < part.until and offset not in part.again):
-                continue
+        numbers = _fresh(part, taken) if taken is not None else ()
+        if taken is not None and numbers:
             self.moved.add(group)
-            part.reached = offset + 1
-            holder = self._expected.pop((group, offset), None) if self._expected else None
-            if holder is _NOBODY:
-                continue
+            part.reached = taken.offsets[numbers[-1]] + 1
             self._orders += 1
-            record.order = self._orders
-            part.open[offset] = record
-            self._open_records += 1
-            self._open_bytes += record.size_bytes
-            if holder is None:
-                self._wait(record)
-            else:
-                record.holder = holder
-                holder.held[record] = None
+            taken.order = self._orders
+            if self._expected:
+                numbers = self._brought_along(part, taken, numbers)
+            if taken.exact and taken.offsets[0] < part.unclaimed:
+                numbers = self._set_aside(part, taken, numbers)
+            if numbers:
+                self._opened(taken, len(numbers))
+                self._wait(part, taken, numbers)
         part.read = max(part.read, read)
         if part.read >= part.until and part.again:
             part.again = frozenset()
             self.moved.add(group)  # retention may have taken some of them
+
+    def _brought_along(self, part: _Part, taken: Taken, numbers: Sequence[int]) -> list[int]:
+        """What is expected is held by who has brought it along, or is gone; the others' numbers."""
+        waiting: list[int] = []
+        held: dict[DealtMember, list[int]] = {}
+        for number in numbers:
+            holder = self._expected.pop((taken.group, taken.offsets[number]), None)
+            if holder is None:
+                waiting.append(number)
+            elif holder is not _NOBODY:
+                held.setdefault(holder, []).append(number)
+        for member, some in held.items():
+            self._opened(taken, len(some))
+            member.hold(part.put(taken, some))
+        return waiting
+
+    def _set_aside(self, part: _Part, taken: Taken, numbers: Sequence[int]) -> list[int]:
+        """What may be held already is nobody's yet; the others' numbers."""
+        exact = {number for number in taken.exact if taken.offsets[number] < part.unclaimed}
+        aside = [number for number in numbers if number in exact]
+        if aside:
+            self._opened(taken, len(aside))
+            self._unclaimed.hold(part.put(taken, aside))
+        return [number for number in numbers if number not in exact]
+
+    def unclaimed_wait(self) -> None:
+        """Whoever holds what is unclaimed has had the time to say so: it is dealt as all else."""
+        for part in self._parts.values():
+            part.unclaimed = 0
+        for piece in list(self._unclaimed.held):
+            self._unclaimed.release(piece)
+            self._common.append(piece)
+        self._choose_anew()
+
+    def _opened(self, taken: Taken, count: int) -> None:
+        if not taken.open:
+            self._open_bytes += taken.size_bytes
+        taken.open += count
+        self._open_records += count
+
+    def _closed(self, piece: DealtPiece, count: int) -> None:
+        """So many of a piece are gone."""
+        taken, holder = piece.taken, piece.holder
+        piece.open -= count
+        taken.open -= count
+        self._open_records -= count
+        if not taken.open:
+            self._open_bytes -= taken.size_bytes
+        if holder is not None:
+            holder.gave(piece, count)
 
     def done(self, key: MemberKey, group: int, offsets: Iterable[int]) -> None:
         """A member has done with these. What it does not hold any more is done too, unless another one holds it."""
         member, part = self.members.get(key), self._parts.get(group)
         if member is None:
             return
+        done: dict[DealtPiece, int] = {}
         for offset in offsets:
-            record = part.open.get(offset) if part is not None else None
-            if record is None:
+            piece = part.open.get(offset) if part is not None else None
+            if piece is None:
                 if self._expected.get((group, offset)) is member:
                     self._expected[group, offset] = _NOBODY
-            elif part is not None and record.holder in (None, member):
+            elif part is not None and (piece.holder is member or piece.holder in (None, self._unclaimed)):
                 del part.open[offset]
-                self.moved.add(group)
-                self._forget(record)
+                done[piece] = done.get(piece, 0) + 1
+        for piece, count in done.items():
+            self._closed(piece, count)
+        if done:
+            self.moved.add(group)
         self._moved(member)
 
     def _moved(self, member: DealtMember) -> None:
@@ -244,20 +295,6 @@ class Share:
             self._choose_anew()
         if member.resting and not member.held:
             self._remove(member)
-
-    def _forget(self, record: DealtRecord) -> None:
-        """It is gone; where it waits it is passed over."""
-        self._open_records -= 1
-        self._open_bytes -= record.size_bytes
-        if record.holder is not None:
-            record.holder.held.pop(record, None)
-        record.holder = _NOBODY
-
-    def _clean(self) -> None:
-        """Take what is gone out of what waits."""
-        for queue in (self._common, *[member.queue for member in self.members.values()]):
-            queue[:] = [entry for entry in queue if entry[1].holder is None]
-            heapify(queue)
 
     # -- members
 
@@ -268,33 +305,36 @@ class Share:
         self.members[key] = DealtMember(key, window)
         self._choose_anew()
 
-    def hold(self, key: MemberKey, held: Mapping[int, Iterable[int]]) -> None:
+    def hold(self, key: MemberKey, held: Mapping[int, Collection[int]]) -> None:
         """A member that has come back has these records (by group) of before, and is still to have them done; those
         aside that others hold by now. What it had said of groups that have no cursor here yet is out of date."""
         member = self.members[key]
         parts = self._parts
         self._expected = {at: who for at, who in self._expected.items() if who is not member or at[0] in parts}
         for group, offsets in held.items():
-            part = self._parts.get(group)
+            part = parts.get(group)
             for offset in offsets:
-                record = part.open.get(offset) if part is not None else None
-                if record is not None and record.holder is None:
-                    record.holder = member
-                    member.held[record] = None
-                elif record is None and (part is None or offset >= part.read):
+                if part is None or (offset not in part.open and offset >= part.read):
                     self._expected[group, offset] = member
+            for piece in part.cut(offsets, self._unclaimed) if part is not None else ():
+                member.hold(piece)
 
-    def leave(self, key: MemberKey, kept: Mapping[int, Iterable[int]] | None = None) -> None:
+    def leave(self, key: MemberKey, kept: Mapping[int, Collection[int]] | None = None) -> None:
         """A member goes: what it holds waits again. `kept`: but for these, which it still has done; then it rests."""
         member = self.members.get(key)
         if member is None:
             return
-        keeps = {(group, offset) for group, offsets in (kept or {}).items() for offset in offsets}
-        back = [record for record in member.held if (record.group, record.offset) not in keeps]
-        for record in back:
-            del member.held[record]
-            record.holder = None
-            heappush(self._common, (record.order, record))
+        keeps = [
+            piece
+            for group, offsets in (kept or {}).items()
+            if group in self._parts
+            for piece in self._parts[group].cut(offsets, member)
+        ]
+        for piece in list(member.held):
+            member.release(piece)
+            self._common.append(piece)
+        for piece in keeps:
+            member.hold(piece)
         member.resting = True
         if member.held:
             self._choose_anew()
@@ -305,7 +345,7 @@ class Share:
         del self.members[member.key]
         if self._expected:
             self._expected = {at: holder for at, holder in self._expected.items() if holder is not member}
-        self._common += member.queue
+        self._common.extend(member.queue)
         self._choose_anew()
 
     def stall(self, key: MemberKey) -> None:
@@ -324,74 +364,108 @@ class Share:
     def _deal_by_topic(self) -> list[Deal]:
         deals = []
         for member in self.members.values():
-            if member.queue and (room := member.room) > 0 and (records := self._draw(member, member.queue, room)):
-                deals.append(Deal(member.key, records))
+            if member.queue and (room := member.room) > 0 and (pieces := self._draw(member, member.queue, room)):
+                deals.append(Deal(member.key, pieces))
         return deals
 
     def _deal_freely(self) -> list[Deal]:
-        drawn: dict[MemberKey, list[DealtRecord]] = {}
+        drawn: dict[MemberKey, list[DealtPiece]] = {}
         while self._common:
             free = sorted([m for m in self.members.values() if m.room > 0], key=_fewest_held)
             if not free:
                 break
-            part = -(-len(self._common) // len(free))
+            part = -(-_waiting(self._common, sum([member.room for member in free])) // len(free))
             for member in free:
-                if records := self._draw(member, self._common, min(part, member.room)):
-                    drawn.setdefault(member.key, []).extend(records)
-        return [Deal(key, records) for key, records in drawn.items()]
+                if pieces := self._draw(member, self._common, min(part, member.room)):
+                    drawn.setdefault(member.key, []).extend(pieces)
+        return [Deal(key, pieces) for key, pieces in drawn.items()]
 
-    @staticmethod
-    def _draw(member: DealtMember, queue: list[tuple[int, DealtRecord]], count: int) -> list[DealtRecord]:
-        drawn: list[DealtRecord] = []
-        while queue and len(drawn) < count:
-            record = heappop(queue)[1]
-            if record.holder is None:
-                record.holder = member
-                member.held[record] = None
-                drawn.append(record)
+    def _draw(self, member: DealtMember, queue: deque[DealtPiece], count: int) -> list[DealtPiece]:
+        drawn: list[DealtPiece] = []
+        while queue and (count > 0 or not queue[0].open):
+            piece = queue.popleft()
+            if not piece.open:
+                continue
+            part = self._parts[piece.taken.group]
+            numbers = piece.numbers = part.live(piece)
+            if len(numbers) > count:
+                queue.appendleft(piece)
+                first = part.split(piece, numbers[:count])
+                piece.numbers = numbers[count:]
+                piece = first
+            count -= piece.open
+            member.hold(piece)
+            drawn.append(piece)
         return drawn
 
-    def _wait(self, record: DealtRecord) -> None:
-        member = self._choice(record.topic) if self.strategy == TOPIC else None
-        heappush(self._common if member is None else member.queue, (record.order, record))
+    def _wait(self, part: _Part, taken: Taken, numbers: Sequence[int]) -> None:
+        """Records wait, each for whoever it is."""
+        able, topics = self._able, taken.topics
+        if self.strategy == FREE or not able:
+            self._common.append(part.put(taken, numbers))
+        elif len(able) == 1:
+            able[0].queue.append(part.put(taken, numbers))
+        elif len(topics) == 1:
+            self._choice(topics[0]).queue.append(part.put(taken, numbers))
+        else:
+            chosen: dict[DealtMember, list[int]] = {}
+            for number in numbers:
+                chosen.setdefault(self._choice(topics[number]), []).append(number)
+            for member, some in chosen.items():
+                member.queue.append(part.put(taken, some))
 
-    def _choice(self, topic: bytes) -> DealtMember | None:
+    def _choice(self, topic: bytes) -> DealtMember:
         """Whose a topic is."""
         found = self._choices.get(topic)
-        if found is not None or not self.members:
-            return found
-        able = [m for m in self.members.values() if not m.resting]
-        able = [m for m in able if not m.stalled] or able
-        if not able:
-            return None
-        if len(self._choices) >= CHOICES_MAX:
-            self._choices.clear()
-        found = self._choices[topic] = able[0] if len(able) == 1 else max(able, key=lambda m: _weight(m.seed, topic))
+        if found is None:
+            if len(self._choices) >= CHOICES_MAX:
+                self._choices.clear()
+            found = self._choices[topic] = max(self._able, key=lambda member: _weight(member.seed, topic))
         return found
 
     def _choose_anew(self) -> None:
-        """Members have come or gone: what waits, waits for whoever it is now."""
+        """Members have come or gone: what waits, waits for whoever it is now, in the order in which it was taken."""
         self._choices.clear()
-        if self.strategy == FREE:
-            heapify(self._common)
-            return
-        waiting = [*self._common, *[entry for member in self.members.values() for entry in member.queue]]
-        self._common = []
-        for member in self.members.values():
-            member.queue = []
-        for _, record in sorted([entry for entry in waiting if entry[1].holder is None], key=_order):
-            self._wait(record)
+        able = [member for member in self.members.values() if not member.resting]
+        self._able = [member for member in able if not member.stalled] or able
+        waiting: dict[Taken, list[int]] = {}
+        for queue in (self._common, *[member.queue for member in self.members.values()]):
+            for piece in queue:
+                if piece.open:
+                    waiting.setdefault(piece.taken, []).extend(self._parts[piece.taken.group].live(piece))
+            queue.clear()
+        for taken in sorted(waiting, key=_order):
+            self._wait(self._parts[taken.group], taken, sorted(waiting[taken]))
 
 
 _NOBODY: Final = DealtMember(("", ""), 0)
 
 
-def _order(entry: tuple[int, DealtRecord]) -> int:
-    return entry[0]
+def _fresh(part: _Part, taken: Taken) -> Sequence[int]:
+    """The numbers of what is not behind the cursor."""
+    offsets, at = taken.offsets, max(part.read, part.until)
+    if offsets[0] >= at:
+        return range(len(offsets))
+    read, again = part.read, part.again
+    return [n for n, offset in enumerate(offsets) if offset >= at or (offset >= read and offset in again)]
+
+
+def _waiting(queue: Iterable[DealtPiece], most: int) -> int:
+    """How many records wait, as far as that is of interest."""
+    count = 0
+    for piece in queue:
+        count += piece.open
+        if count >= most:
+            return most
+    return count
+
+
+def _order(taken: Taken) -> int:
+    return taken.order
 
 
 def _fewest_held(member: DealtMember) -> int:
-    return len(member.held)
+    return member.held_records
 
 
 def _weight(seed: bytes, topic: bytes) -> bytes:

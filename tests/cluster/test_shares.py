@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.cluster.errors import PeerError
-from lexicast.cluster.shares.dealing import FREE, TOPIC, DealtRecord, MemberKey, Share
+from lexicast.cluster.shares.dealing import FREE, TOPIC, Deal, Share
+from lexicast.cluster.shares.pieces import MemberKey, Taken
 from lexicast.cluster.shares.places import RANGES_MAX, SharePlace, pack_place, unpack_place
 
 A, B, C = ("broker", "a"), ("broker", "b"), ("other", "c")
@@ -25,12 +26,16 @@ def begun(strategy: str = TOPIC, records_max: int = 1_000) -> Share:
 
 def take(share: Share, offsets: Iterable[int], topics: Iterable[bytes] = (b"t",), group: int = 0) -> None:
     offsets, names = list(offsets), list(topics)
-    records = [DealtRecord(group, offset, names[offset % len(names)]) for offset in offsets]
-    share.take(group, records, max(offsets) + 1)
+    topics = names if len(names) == 1 else [names[offset % len(names)] for offset in offsets]
+    share.take(group, Taken(group, offsets, topics), max(offsets) + 1)
+
+
+def offsets_of(deal: Deal) -> list[int]:
+    return [offset for piece in deal.pieces for offset in piece.offsets]
 
 
 def dealt(share: Share) -> dict[MemberKey, list[int]]:
-    return {deal.member: [record.offset for record in deal.records] for deal in share.deal()}
+    return {deal.member: offsets_of(deal) for deal in share.deal()}
 
 
 # -- who gets what
@@ -301,8 +306,8 @@ class AnyOrder(RuleBasedStateMachine):
     def deal(self) -> None:
         for deal in self.share.deal():
             assert not self.share.members[deal.member].resting
-            assert len(self.share.members[deal.member].held) <= self.share.members[deal.member].window
-            offsets = [record.offset for record in deal.records]
+            assert self.share.members[deal.member].held_records <= self.share.members[deal.member].window
+            offsets = offsets_of(deal)
             assert offsets == sorted(offsets)
             for offset in offsets:
                 assert offset not in self.gone
@@ -327,8 +332,17 @@ class AnyOrder(RuleBasedStateMachine):
         place = self.share.place(0)
         assert set(place.open) == set(range(self.taken)) - self.gone
         assert place.floor == min(place.open, default=self.taken)
-        held = {r.offset: key for key, member in self.share.members.items() for r in member.held}
+        part = self.share._parts[0]
+        held = {
+            piece.taken.offsets[number]: key
+            for key, member in self.share.members.items()
+            for piece in member.held
+            for number in part.live(piece)
+        }
         assert held == self.holders
+        assert self.share.open_records == len(place.open)
+        counts = [sum(piece.open for piece in member.held) for member in self.share.members.values()]
+        assert counts == [member.held_records for member in self.share.members.values()]
 
     def teardown(self) -> None:
         """Whatever has happened, one member that stays gets all that is left."""
@@ -351,9 +365,9 @@ def test_only_what_concerns_a_share_moves_it() -> None:
     share.begin(0, SharePlace(5, 5))
     share.join(("broker-0", "a"), 10)
     saved = share.place(0)
-    share.take(0, (), 9)  # others' records
+    share.take(0, None, 9)  # others' records
     assert not share.has_moved(0, saved)
-    share.take(0, [DealtRecord(0, 9, b"t")], 10)
+    share.take(0, Taken(0, [9], [b"t"]), 10)
     assert share.has_moved(0, saved)
     share.deal()
     saved = share.place(0)
@@ -363,7 +377,7 @@ def test_only_what_concerns_a_share_moves_it() -> None:
     assert not share.has_moved(0, share.place(0))
     # Taken and done between two looks.
     saved = share.place(0)
-    share.take(0, [DealtRecord(0, 10, b"t")], 11)
+    share.take(0, Taken(0, [10], [b"t"]), 11)
     share.deal()
     share.done(("broker-0", "a"), 0, [10])
     assert share.has_moved(0, saved)

@@ -96,8 +96,8 @@ class PipelineUser(Protocol):
         """The coordinator serves these groups (and their epochs) from now on. On a link that begins: those of which
         another coordinator was thought to be the leader until now."""
 
-    def on_deal(self, share: str, filter: bytes, member: str, blocks: Any) -> None:
-        """A member of a share is dealt records."""
+    def on_deal(self, share: str, filter: bytes, rows: Any) -> None:
+        """Members of a share are dealt records."""
 
     def on_room(self) -> None:
         """A full pipeline has room again."""
@@ -336,7 +336,7 @@ class Pipeline:
         elif kind == LEADS:
             self._user.on_leads(self, message[1])
         elif kind == DEAL:
-            self._user.on_deal(message[1], message[2], message[3], message[4])
+            self._user.on_deal(message[1], message[2], message[3])
         elif kind == REQUEST:
             link.answer(message[1], self._user.on_request(message[2], message[3]))
         else:

@@ -19,6 +19,7 @@ from lexicast.cluster.topics.names import check_share_name
 
 from ..content.choosing import chosen
 from ..encoding import Grant
+from ..shares.dealt_blocks import DealtPart
 from ..shares.shared_members import ShareKey
 from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
@@ -41,7 +42,7 @@ class GroupStream(MemberStream):
         self._engine = engine
         self._key = ShareKey(share, filter, engine.shares.member_name(f"python {id(client):x}"))
         self._where = grant
-        self._dealt: deque[Block] = deque()
+        self._dealt: deque[DealtPart] = deque()
         # Sent and not told done, by group.
         self._given: dict[int, set[int]] = {}
 
@@ -49,25 +50,25 @@ class GroupStream(MemberStream):
         """See `SharedMembers.join`."""
         await self._engine.shares.join(self._key, self, window, since)
 
-    def take_dealt(self, blocks: list[Block]) -> None:
+    def take_dealt(self, parts: list[DealtPart]) -> None:
         """See `ShareMember`."""
-        self._dealt.extend(blocks)
+        self._dealt.extend(parts)
         self._send_dealt()
 
     def held(self) -> dict[int, list[int]]:
         """See `ShareMember`."""
         held = {group: [*offsets] for group, offsets in self._given.items()}
-        for block in self._dealt:
-            held.setdefault(block.group, []).extend(offsets_of(block))
+        for part in self._dealt:
+            held.setdefault(part.group, []).extend(part.offsets())
         return held
 
     def _send_dealt(self) -> None:
         while self._dealt and not (self.blocked or self.closed):
-            block = self._dealt.popleft()
+            part = self._dealt.popleft()
             try:
-                self._send_block(block)
+                self._send_block(part.block())
             except Exception:
-                self._engine.shares.undeliverable(self._key, block)
+                self._engine.shares.undeliverable(self._key, part)
 
     def _send_block(self, block: Block) -> None:
         offsets = set(offsets_of(block))

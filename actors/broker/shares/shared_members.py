@@ -12,16 +12,18 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import LedElsewhereError, UnavailableError
-from lexicast.cluster.selection import offsets_of
 
 from ..coordinators import Coordinators
 from ..pipelines.pipeline import Pipeline
+from .dealt_blocks import DealtPart, Viewing, dealt_parts
 
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.05
+# Members that have left, of which a coordinator that is not linked is still to be told what they had done: of more it
+# is not told, and deals that again.
+LEFT_MAX = 1_000
 # After a coordinator could not take a member that it is to have.
 JOIN_AGAIN_S = 1.0
 
@@ -32,7 +34,7 @@ Records: TypeAlias = Mapping[int, Collection[int]]
 class ShareMember(Protocol):
     """Who is dealt records."""
 
-    def take_dealt(self, blocks: list[Block]) -> None:
+    def take_dealt(self, parts: list[DealtPart]) -> None:
         """These are its to have done."""
 
     def held(self) -> dict[int, list[int]]:
@@ -51,16 +53,18 @@ class ShareKey(NamedTuple):
 class _Joined(NamedTuple):
     member: ShareMember
     window: int
+    exact: bool
 
 
 class SharedMembers:
     """See the module's docstring."""
 
-    def __init__(self, coordinators: Coordinators, request_timeout_s: float) -> None:
+    def __init__(self, coordinators: Coordinators, request_timeout_s: float, viewing: Viewing) -> None:
         self._coordinators = coordinators
+        self._viewing = viewing
         self._timeout_s = request_timeout_s
         self._members: dict[ShareKey, _Joined] = {}
-        self._done: dict[ShareKey, dict[int, set[int]]] = {}
+        self._done: dict[ShareKey, dict[int, list[int]]] = {}
         self._telling = False
         self._names = 0
 
@@ -73,14 +77,20 @@ class SharedMembers:
         return f"{client_id}\0{self._names}"
 
     async def join(
-        self, key: ShareKey, member: ShareMember, window: int, since: Mapping[int, int] | None = None
+        self,
+        key: ShareKey,
+        member: ShareMember,
+        window: int,
+        since: Mapping[int, int] | None = None,
+        exact: bool = False,
     ) -> None:
         """Have the member be dealt records, `window` at most that are not done; returns once it is placed in all groups
-        that its filter concerns. `since`: where the share begins if it is new; None: now.
+        that its filter concerns. `since`: where the share begins if it is new; None: now. `exact`: it is
+        sent with QoS 2 what was published so.
 
         Raises LexicastError, TimeoutError; it has left then.
         """
-        self._members[key] = _Joined(member, window)
+        self._members[key] = _Joined(member, window, exact)
         lacking = set(self._coordinators.groups_of_all([key.filter]))
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -99,7 +109,8 @@ class SharedMembers:
         begin = None if since is None else dict(since)
         held = self._held(key, pipeline)
         try:
-            answer = await pipeline.request("share_join", *key, self._members[key].window, begin, held)
+            _, window, exact = self._members[key]
+            answer = await pipeline.request("share_join", *key, window, begin, held, exact)
         except (UnavailableError, LedElsewhereError):
             return set()
         return set(answer["groups"])
@@ -134,7 +145,8 @@ class SharedMembers:
                 log.info("%s is joined again at %s: %s", key, pipeline.member.name, error)
                 asyncio.get_running_loop().call_later(JOIN_AGAIN_S, again)
 
-        pipeline.call(done, "share_join", *key, joined.window, None, self._held(key, pipeline))
+        held = self._held(key, pipeline)
+        pipeline.call(done, "share_join", *key, joined.window, None, held, joined.exact)
 
     def leave(self, key: ShareKey, kept: Records | None = None) -> None:
         """A member goes: what it has not done is dealt to others, but for `kept`, which it will tell done."""
@@ -151,22 +163,32 @@ class SharedMembers:
 
     # -- records
 
-    def dealt(self, share: str, filter: bytes, member: str, wires: Iterable[Any]) -> None:
-        """DEAL arrived; of a member that has left it is dealt to others by now."""
-        joined = self._members.get(ShareKey(share, filter, member))
-        if joined is not None:
-            joined.member.take_dealt([Block.from_wire(wire) for wire in wires])
+    def dealt(self, share: str, filter: bytes, rows: Iterable[Any]) -> None:
+        """DEAL arrived; of a member that has left it is dealt to others by now. Raises PeerError."""
+        for member, parts in dealt_parts(rows, self._viewing).items():
+            joined = self._members.get(ShareKey(share, filter, member))
+            if joined is not None:
+                joined.member.take_dealt(parts)
 
     def done(self, key: ShareKey, group: int, offsets: Iterable[int]) -> None:
         """A member has done with these."""
-        self._done.setdefault(key, {}).setdefault(group, set()).update(offsets)
-        self._tell_soon()
+        groups = self._done.get(key)
+        if groups is None:
+            groups = self._done[key] = {}
+        known = groups.get(group)
+        if known is None:
+            groups[group] = [*offsets]
+        else:
+            known += offsets
+        if not self._telling:
+            self._tell_soon()
 
-    def undeliverable(self, key: ShareKey, block: Block) -> None:
+    def undeliverable(self, key: ShareKey, part: DealtPart) -> None:
         """A defect, here or in whoever made the block, keeps it from a member, as it would from any other: it is done
         with, or it would be dealt for ever. Call it where the exception is handled."""
+        block = part.dealt.block
         log.exception("group %d offset %d: a block could not be delivered to a share", block.group, block.first)
-        self.done(key, block.group, offsets_of(block))
+        self.done(key, block.group, part.offsets())
 
     def _tell_soon(self) -> None:
         if self._done and not self._telling:
@@ -177,20 +199,20 @@ class SharedMembers:
         """What cannot be told now waits for a link."""
         self._telling = False
         told, self._done = self._done, {}
-        rows: dict[Pipeline, list[tuple[ShareKey, dict[int, set[int]]]]] = {}
+        rows: dict[Pipeline, list[tuple[ShareKey, dict[int, list[int]]]]] = {}
         for key, done in told.items():
             for pipeline, groups in self._coordinators.by_leader(done).items():
                 rows.setdefault(pipeline, []).append((key, {group: done[group] for group in groups}))
         for pipeline, some in rows.items():
             pipeline.call(self._told(some), "share_told", [(*key, _listed(done)) for key, done in some])
 
-    def _told(self, rows: list[tuple[ShareKey, dict[int, set[int]]]]) -> Callable[[Exception | None, Any], None]:
+    def _told(self, rows: list[tuple[ShareKey, dict[int, list[int]]]]) -> Callable[[Exception | None, Any], None]:
         def done(error: Exception | None, _: Any) -> None:
             if isinstance(error, UnavailableError):
                 for key, groups in rows:
-                    if key in self._members:
+                    if key in self._members or len(self._done) < LEFT_MAX:
                         for group, offsets in groups.items():
-                            self._done.setdefault(key, {}).setdefault(group, set()).update(offsets)
+                            self._done.setdefault(key, {}).setdefault(group, []).extend(offsets)
 
         return done
 

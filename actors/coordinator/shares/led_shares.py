@@ -2,19 +2,22 @@
 
 A share is in memory while it has members. Its place in each group is a row among the sessions of that group, under a
 client id that no client can have (`row_name`), so it is replicated, compacted and expires as sessions do. It is written
-when the share begins in a group, when its last member goes, and meanwhile where it has moved, at most once in SAVE_S
-and SAVES_AT_ONCE a round: what was done since then is dealt again after a crash. Where nothing moves it is written
-four times in the time for which it is kept (`IN_USE_S` at least while somebody is there).
+when the share begins in a group, when its last member has been gone for LINGER_S (so a lone one that comes and goes all
+the time has no more than a row a group written in that), and meanwhile where it has moved, at most once in SAVE_S and
+SAVES_AT_ONCE a round: what was done since then is dealt again after a crash. Where nothing moves it is written four
+times in the time for which it is kept (`IN_USE_S` at least while somebody is there).
 
-What a member holds waits again in the turn in which it leaves or its broker's link ends. What a broker may deliver live
-may be dealt: QoS 1 and 2 once it is committed.
+What a member holds waits again in the turn in which it leaves or its broker's link ends. But the client has what may
+have been sent with QoS 2, or will: a broker that comes back, or joins its members where another coordinator led them,
+has RETURN_S to say that it goes on with that. What a broker may deliver live may be dealt: QoS 1 and 2 once it is
+committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from lexicast.cluster.blocks import Block
@@ -23,7 +26,8 @@ from lexicast.cluster.errors import LexicastError, LimitError, PeerError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import DEAL
 from lexicast.cluster.records import SessionSaved
-from lexicast.cluster.shares.dealing import CHOICES_MAX, TOPIC, MemberKey, Share
+from lexicast.cluster.shares.dealing import CHOICES_MAX, TOPIC, Share
+from lexicast.cluster.shares.pieces import MemberKey
 from lexicast.cluster.shares.places import SharePlace, pack_place, unpack_place
 from lexicast.cluster.topics.names import is_wildcard, matches
 
@@ -41,11 +45,20 @@ SAVE_S: Final = 1.0
 ROUND_S: Final = 0.1
 SAVES_AT_ONCE: Final = 10
 READ_AGAIN_S: Final = 1.0
+# How long what may have been sent with QoS 2 is kept for the members of a broker that is not linked (yet): brokers dial
+# again within a second.
+RETURN_S: Final = 5.0
+# How long a share without members stays in memory: its last one may be back at once.
+LINGER_S: Final = 5.0
 # LedShares in memory; each takes `dealing.BYTES_MAX` of publications at most.
 SHARES_MAX: Final = 1_000
 DAY_S: Final = 86_400
 # How long the place of a share that has members is kept at least where its coordinator dies; renewed within a quarter.
 IN_USE_S: Final = 3_600
+
+# As whose a place is written: whether the share has members.
+IN_USE: Final = b"share"
+UNUSED: Final = b"share-"
 
 
 class ShareRules(NamedTuple):
@@ -80,6 +93,8 @@ class LedShares:
         self._reading: set[LedShare] = set()
         self._retiring: set[LedShare] = set()
         self._left_again: set[LedShare] = set()
+        # Of which something is kept for members that have yet to join here.
+        self._unclaimed: set[LedShare] = set()
         self._touched: dict[LedShare, None] = {}
         self._saving: set[tuple[LedShare, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,17 +110,21 @@ class LedShares:
         member: str,
         window: int,
         since: Mapping[int, int] | None,
-        held: Mapping[int, Iterable[int]],
+        held: Mapping[int, Collection[int]],
+        exact: bool = False,
     ) -> Coroutine[Any, Any, dict[str, Any]]:
         """A broker has a member: it gets `window` records at most until it has some of them done. `held`: what it has
-        of an earlier link. Where the share is new it begins at `since`, else where deliveries stand. It is a member
-        when this returns: `told` and `leave` come after it, though they may be on the same read of the link.
+        of an earlier link; `exact`: it is sent with QoS 2 what was published so. Where the share is new it begins at
+        `since`, else where deliveries stand. It is a member when this returns: `told` and `leave` come after it, though
+        they may be on the same read of the link.
 
         Awaited it returns "groups": those led here that it is placed in, durably. Raises LimitError.
         """
         share = self._shares.get((name, filter)) or self._new(name, filter)
         key = peer.name, member
         comes = share.links.get(key) is not peer.link
+        if exact:
+            share.exact.add(key)
         if comes:
             share.links[key] = peer.link
             share.share.join(key, window)
@@ -147,19 +166,30 @@ class LedShares:
         for share in moved:
             self._go_on(share)
 
-    def leave(self, peer: BrokerPeer, name: str, filter: bytes, member: str, kept: Mapping[int, Iterable[int]]) -> None:
+    def leave(
+        self, peer: BrokerPeer, name: str, filter: bytes, member: str, kept: Mapping[int, Collection[int]]
+    ) -> None:
         """A member is gone, but for `kept`, which it still has done."""
         share = self._shares.get((name, filter))
         if share is not None:
             self._leave(share, (peer.name, member), kept)
 
     def unlinked(self, link: Link) -> None:
-        """A broker's link has ended: what its members hold is dealt to others."""
+        """A broker's link has ended: what its members hold is dealt to others, but for what they may go on with."""
         for share in list(self._shares.values()):
             for key in [key for key, known in share.links.items() if known is link]:
-                self._leave(share, key)
+                in_doubt = share.in_doubt(key)
+                self._leave(share, key, in_doubt)
+                if in_doubt:
+                    self._spawn(self._given_up(share, key, link))
 
-    def _leave(self, share: LedShare, key: MemberKey, kept: Mapping[int, Iterable[int]] | None = None) -> None:
+    async def _given_up(self, share: LedShare, key: MemberKey, link: Link) -> None:
+        """A broker that does not come back has nothing done."""
+        await asyncio.sleep(RETURN_S)
+        if share.links.get(key) is link:
+            self._leave(share, key)
+
+    def _leave(self, share: LedShare, key: MemberKey, kept: Mapping[int, Collection[int]] | None = None) -> None:
         share.share.leave(key, kept)
         self._go_on(share)
 
@@ -208,11 +238,22 @@ class LedShares:
             except PeerError as error:
                 log.error("%s begins anew in group %d: %s", _title(share), group, error)
         at = min(since.get(group, delivered), delivered)
-        share.begin(group, place or SharePlace(at, at), delivered)
-        if place is not None and left_us > self._kept_s * US_PER_S // 2:
+        led_before = place is not None and row is not None and row.uid == IN_USE
+        share.begin(group, place or SharePlace(at, at), delivered, led_before)
+        if led_before and share not in self._unclaimed:
+            self._unclaimed.add(share)
+            self._spawn(self._claimed(share))
+        if led_before and place is not None and left_us > self._kept_s * US_PER_S // 2:
             share.is_saved(group, self._led.clock.monotonic(), place)
         else:
             await self._save(share, group)
+
+    async def _claimed(self, share: LedShare) -> None:
+        """What no member has brought along until now is dealt."""
+        await asyncio.sleep(RETURN_S)
+        self._unclaimed.discard(share)
+        share.share.unclaimed_wait()
+        self._go_on(share)
 
     def _closed(self, numbers: Iterable[int]) -> None:
         for share in self._shares.values():
@@ -250,18 +291,13 @@ class LedShares:
         """Deal, read on where there is room, and look whether anybody is left."""
         if not self._serves(share):
             return  # it has ended: what is saved is another one's by now
-        links: set[Link] = set()
-
-        def send(link: Link, key: MemberKey, blocks: list[Block]) -> None:
-            for some in in_messages(blocks):
-                link.gather((DEAL, share.name, share.filter, key[1], [block.to_wire() for block in some]))
-            links.add(link)
-
-        share.deal(send)
-        for link in links:
+        for link, rows in share.deal().items():
+            for some in in_messages(rows):
+                link.gather((DEAL, share.name, share.filter, [row.to_wire() for row in some]))
             link.flush()
         for key in [key for key in share.links if key not in share.share.members]:
             del share.links[key]
+            share.exact.discard(key)
         if not share.links:
             if share not in self._retiring:
                 self._retiring.add(share)
@@ -304,7 +340,7 @@ class LedShares:
                 return
             for block in span.blocks:
                 share.take(block)
-            share.share.take(group, (), span.next)
+            share.share.take(group, None, span.next)
             if span.live:
                 del share.behind[group]
             else:
@@ -364,14 +400,19 @@ class LedShares:
         expiry_s = self._kept_s if share.links else max(1, self._rules.expiry_s)
         expires_us = self._led.clock.time_us() + expiry_s * US_PER_S
         name = row_name(share.name, share.filter)
-        return SessionSaved(name, b"share", 1, "", 0, 0, expiry_s, expires_us, 0, b"", b"", pack_place(place))
+        return SessionSaved(
+            name, IN_USE if share.links else UNUSED, 1, "", 0, 0, expiry_s, expires_us, 0, b"", b"", pack_place(place)
+        )
 
     async def _retire(self, share: LedShare) -> None:
         """Nobody is there any more: it is saved where it stands, and waits in the store."""
         try:
             left = True
             while left and not share.links:
+                await asyncio.sleep(LINGER_S if len(self._shares) <= SHARES_MAX // 2 else 0)
                 self._left_again.discard(share)
+                if share.links:
+                    break
                 await asyncio.gather(*[self._save_quietly(share, group) for group in list(share.share.groups)])
                 # Somebody may have come, had something done and gone meanwhile.
                 left = share in self._left_again
@@ -393,24 +434,30 @@ class LedShares:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def status(self) -> dict[str, Any]:
-        """For `lexicast status`: of each share that has members how many, what they hold or wait for, how many records
-        at most it is behind, and in how many groups it has moved since it was saved."""
-        groups = self._led.sequencer.groups
+        """For `lexicast status`: of each share that has members, or had a moment ago, how many, what they hold or wait
+        for, how many records it is behind with what is yet to be read, at most (others' records may be among those),
+        and in how many groups it has moved since it was saved."""
         return {
             f"{share.name}/{share.filter.decode()}": {
                 "members": len(share.links),
                 "open_records": share.share.open_records,
                 "unsaved_groups": share.unsaved_groups,
-                "lag_records": sum(
-                    [
-                        max(0, groups[g].delivered - self._place(share, g).floor)
-                        for g in share.share.groups
-                        if g in groups
-                    ]
-                ),
+                "lag_records": share.share.open_records + sum([self._unread(share, group) for group in share.behind]),
             }
             for share in self._shares.values()
         }
+
+    def _unread(self, share: LedShare, group: int) -> int:
+        """Offsets between where it has read to and where deliveries stand, but for those that no record has: each epoch
+        begins far beyond the one before."""
+        state = self._led.sequencer.groups.get(group)
+        if state is None or group not in share.share.groups:
+            return 0
+        read = share.share.read(group)
+        unread = state.delivered - read
+        for epoch in self._led.store.epoch_starts(group):
+            unread -= max(0, min(epoch.first, state.delivered) - max(read, epoch.previous_last + 1))
+        return max(0, unread)
 
 
 def _title(share: LedShare) -> str:

@@ -6,13 +6,16 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.replication import FollowerProgress, Phase
+from lexicast.cluster.shares.dealing import Deal, Share
+from lexicast.cluster.shares.pieces import DealtMember, MemberKey
+from lexicast.cluster.shares.places import SharePlace
 from lexicast.storage.log.stored_block import StoredBlock
 
 from ...coordinator import server as server_module
@@ -22,9 +25,10 @@ from ...coordinator.replication.copies import Copies
 from ...coordinator.replication.follower_link import Led
 from ...coordinator.replication.followers import Followers
 from ...coordinator.replication.following import Following
+from ...coordinator.shares import led_shares as led_shares_module
 from ...link.link import Link
 from .disks import Gate
-from .scene import CONTENT_FROM
+from .scene import CONTENT_FROM, SHARES_FROM
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,44 @@ class TalkativeCopies(Copies):
         return stored
 
 
+class ForgetfulShare(Share):
+    """What a member held that goes is taken for done."""
+
+    def leave(self, key: MemberKey, kept: Mapping[int, Collection[int]] | None = None) -> None:
+        member = self.members.get(key)
+        if member is not None:
+            for piece in list(member.held):
+                self.done(key, piece.taken.group, piece.offsets)
+        super().leave(key, kept)
+
+
+class HastyShare(Share):
+    """Writes of what is with members that it is done."""
+
+    def place(self, group: int) -> SharePlace:
+        place = super().place(group)
+        return SharePlace(place.read, place.read)
+
+
+class RestlessShare(Share):
+    """Deals a topic to whoever comes next, though members stay."""
+
+    def _choice(self, topic: bytes) -> DealtMember:
+        self._choices.clear()
+        self._able = [*self._able[1:], self._able[0]]
+        return self._able[0]
+
+
+class GenerousShare(Share):
+    """Deals what one has to another one too."""
+
+    def deal(self) -> list[Deal]:
+        deals = super().deal()
+        others = [key for key, member in self.members.items() if not member.resting]
+        more = [Deal(key, deal.pieces) for deal in deals for key in others if key != deal.member]
+        return [*deals, *more[:1]]
+
+
 def _of_any_number(judge: Callable[..., Any]) -> Callable[..., Any]:
     """`AskedBlock.wanted` or `unwanted` that compares no numbers."""
 
@@ -156,6 +198,30 @@ BREAKS = {
             "conditions hold for everything that a broker gets",
             ((Predicate, "matches", lambda self, record: True),),
             first=CONTENT_FROM,
+        ),
+        Break(
+            "forget-returned",
+            "what a member of a share held that goes is taken for done",
+            ((led_shares_module, "Share", ForgetfulShare),),
+            first=SHARES_FROM,
+        ),
+        Break(
+            "place-beyond-open",
+            "a share is written as having done what is with its members",
+            ((led_shares_module, "Share", HastyShare),),
+            first=SHARES_FROM,
+        ),
+        Break(
+            "restless-topics",
+            "a topic of a share changes its member while all stay",
+            ((led_shares_module, "Share", RestlessShare),),
+            first=SHARES_FROM,
+        ),
+        Break(
+            "deal-twice",
+            "what a member of a share holds is dealt to another one",
+            ((led_shares_module, "Share", GenerousShare),),
+            first=SHARES_FROM,
         ),
     )
 }

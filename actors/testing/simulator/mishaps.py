@@ -48,6 +48,7 @@ class Mishaps:
 
     def happen(self) -> None:
         """One of them."""
+        self.scene.mishaps += 1
         self.scene.choose.choice(self._kinds)()
 
     def _soon(self, most_s: float) -> float:

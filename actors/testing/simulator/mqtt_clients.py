@@ -89,6 +89,7 @@ class MqttLine(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.ended.set()
         self.answered.set()
+        self.client.gone()
 
     def send(self, packet: Any) -> None:
         """Write a packet."""
@@ -219,8 +220,7 @@ class SimMqttClient:
                 if max(item.reason_codes) >= REFUSED:
                     line.drop()
                 elif self.subscribed_s is None:
-                    self._say(f"is subscribed to {self.filter.decode()}")
-                    self.subscribed_s = self.scene.loop.time()
+                    self.subscribed()
             case Disconnect():
                 self._say(f"is sent away by {line.broker}: 0x{item.reason_code:02x}")
                 line.drop()
@@ -261,6 +261,18 @@ class SimMqttClient:
             line.send(AckRun(PUBACK, [packet_id]))
         elif run.qos == 2:
             line.send(AckRun(PUBREC, [packet_id]))
+        self.saw(line, run, payload)
+
+    def subscribed(self) -> None:
+        """SUBACK has come."""
+        self._say(f"is subscribed to {self.filter.decode()}")
+        self.subscribed_s = self.scene.loop.time()
+
+    def gone(self) -> None:
+        """A connection of its has ended."""
+
+    def saw(self, line: MqttLine, run: PublishRun, payload: bytes) -> None:
+        """It has got a publication."""
         if not matches(self.filter, run.topic):
             self.auditor.found(f"subscribers: {self.name} gets {run.topic!r}, it wants {self.filter!r}")
         if not self.condition.wants(run.topic, payload):
@@ -307,6 +319,12 @@ class SimMqttClient:
 
     # -- what it lacks in the end
 
+    def missing(self) -> list[bytes]:
+        """What it is owed and has not got."""
+        if self.subscribed_s is None:
+            return []
+        return self.auditor.missing(self.filter, self.subscribed_s, self.seen, self.condition.wants)
+
     def lacking(self) -> str:
         """What is still to come."""
         if self.line is None or not self.line.connected or self.line.ended.is_set():
@@ -316,7 +334,7 @@ class SimMqttClient:
             return f"{self.name} has no answer to {waiting}"
         if self.subscribed_s is None:
             return f"{self.name} is not subscribed"
-        missing = self.auditor.missing(self.filter, self.subscribed_s, self.seen, self.condition.wants)
+        missing = self.missing()
         if missing:
             return f"{self.name} ({self.filter!r}) has not got {missing[:3]} of {len(missing)}"
         # Where a disk was full only the broker knows of a will that was refused as its session was taken over; and by a

@@ -43,6 +43,8 @@ class NodeClock:
 SLOW_DISKS_FROM = 1_000_000
 # And from here on content subscriptions and matchers.
 CONTENT_FROM = 3_000_000
+# And from here on shared subscriptions in their place.
+SHARES_FROM = 4_000_000
 
 
 class Scene:
@@ -74,10 +76,15 @@ class Scene:
         # For so long a coordinator may owe what it is to store.
         self.slow_s = apart.choice([0.3, 0.6, 1.0]) if self.slow_disks else 60.0
         # What only stories with content subscriptions draw.
-        self.content = seed >= CONTENT_FROM
+        self.content = CONTENT_FROM <= seed < SHARES_FROM
         self.content_dice = random.Random(seed + 3)
         if self.content:
             self.config = self.config.replaced(node__matchers=1)
+        # What only stories with shared subscriptions draw.
+        self.shares = seed >= SHARES_FROM
+        self.share_dice = random.Random(seed + 4)
+        # How many things have gone wrong.
+        self.mishaps = 0
         # Where the coordination server is.
         self.head = self.choose.choice(NODES)
         self.clocks = {node: NodeClock(self.loop) for node in NODES}

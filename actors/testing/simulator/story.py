@@ -22,6 +22,8 @@ sockets, no threads, no real time. What goes wrong is in `mishaps`.
     retained    a newcomer is given what is retained
     unwanted    nobody with a condition gets what it does not hold for (stories with content subscriptions and
                 matchers, seeds from 3,000,000 on; what such a subscriber is owed is judged by `conditions`)
+    shares      of what a share is owed each comes to a member, once while nothing goes wrong and connections last, a
+                topic in order while members stay (seeds from 4,000,000 on; see `share_members`)
     alive       nobody ends by himself, nobody is sent what he cannot read
 
 Not looked at: dictionaries and compression, bounded memory, retention and repair (a `MemoryStore` keeps everything and
@@ -54,6 +56,7 @@ from .matcher_processes import MatcherProcesses
 from .mishaps import Mishaps
 from .mqtt_clients import LOOK_S, RETAINED_FILTER, SimMqttClient
 from .scene import FILTERS, Scene
+from .share_members import SimShare, SimShareMember, drawn_filter
 from .transcript import Transcript
 from .virtual import NOBODY
 
@@ -77,6 +80,7 @@ class Story:
         self.brokers.matchers = self.matchers
         self.mishaps = Mishaps(self.scene, self.coordinators, self.brokers, self.matchers)
         self.sessions: list[SimMqttClient] = []
+        self.shares: list[SimShare] = []
         self.lasted_s = 0.0
 
     async def play(self) -> None:
@@ -110,6 +114,8 @@ class Story:
             begins_s, what = when() * 0.7, choose.choice(FILTERS)
             scene.later(begins_s, self.clients.read, f"reader-{i}", what, begin_s + STORY_S, self._condition())
         self._with_sessions(begin_s)
+        if scene.shares:
+            self._with_shares(begin_s)
         for _ in range(choose.randint(0, 8)):
             scene.at(begin_s + when(), self.mishaps.happen)
         await asyncio.sleep(STORY_S + 1.0)
@@ -142,6 +148,23 @@ class Story:
             scene.later(choose.random() * 0.5, client.live, begin_s + STORY_S)
             for n in range(choose.randint(0, 12)):
                 scene.at(begin_s + choose.random() * STORY_S, client.publish, b"mqtt-%d-%d" % (i, n))
+
+    def _with_shares(self, begin_s: float) -> None:
+        """One or two shares, whose members publish too."""
+        scene, dice = self.scene, self.scene.share_dice
+        process = scene.new_process("members", "elsewhere")
+        for number in range(dice.choice([1, 1, 2])):
+            share = SimShare(scene, self.auditor, b"share-%d" % number, drawn_filter(scene))
+            self.shares.append(share)
+            for i in range(dice.choice([1, 2, 3, 4])):
+                name = f"member-{number}-{i}"
+                member = SimShareMember(scene, self.brokers, self.auditor, process, name, share)
+                self.sessions.append(member)
+                # Some stay until the end.
+                until_s = begin_s + dice.choice([0.0, STORY_S, STORY_S])
+                scene.later(dice.random() * dice.choice([0.5, 2.0]), member.live, until_s)
+                for n in range(dice.randint(0, 30)):
+                    scene.at(begin_s + dice.random() * STORY_S, member.publish, b"share-%d-%d-%d" % (number, i, n))
 
     async def _healed(self) -> None:
         """Nothing disturbs any more: everything has to come right. Raises Violation."""
@@ -201,6 +224,9 @@ class Story:
                 return f"{reader.name} ({reader.filter!r} since {reader.since}) lacks {missing[:3]} of {len(missing)}"
         for session in self.sessions:
             if lacks := session.lacking():
+                return lacks
+        for share in self.shares:
+            if lacks := share.lacking():
                 return lacks
         for group, state in self.coordinators.coordination.states().items():
             if len(state.in_sync) < self.scene.copies:

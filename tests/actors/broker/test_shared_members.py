@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from lexicast.actors.broker.coordinators import Coordinators
+from lexicast.actors.broker.encoding import BlockView
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.shares import shared_members
+from lexicast.actors.broker.shares.dealt_blocks import DealtPart
 from lexicast.actors.broker.shares.shared_members import SharedMembers, ShareKey
-from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import UnavailableError
 
 from ...support.harness import eventually
@@ -27,7 +28,7 @@ class Member:
     def __init__(self, held: dict[int, list[int]]) -> None:
         self._held = held
 
-    def take_dealt(self, blocks: list[Block]) -> None:
+    def take_dealt(self, parts: list[DealtPart]) -> None:
         """None comes."""
 
     def held(self) -> dict[int, list[int]]:
@@ -55,7 +56,7 @@ class Leader:
 
     def joined_with(self) -> list[dict[int, list[int]]]:
         """What each `share_join` has said is held."""
-        return [arguments[-1] for method, arguments in self.asked if method == "share_join"]
+        return [arguments[-2] for method, arguments in self.asked if method == "share_join"]
 
 
 class Leaders:
@@ -74,7 +75,7 @@ class Leaders:
 
 
 def members_of(*leaders: Leader) -> SharedMembers:
-    return SharedMembers(cast(Coordinators, Leaders(*leaders)), 5.0)
+    return SharedMembers(cast(Coordinators, Leaders(*leaders)), 5.0, lambda block: BlockView(block, 0))
 
 
 async def test_a_coordinator_is_told_what_is_held_of_its_own_groups() -> None:

@@ -19,10 +19,18 @@ from lexicast.cluster.errors import LimitError, UnavailableError
 from lexicast.cluster.records import SessionSaved
 from lexicast.cluster.selection import offsets_of
 from lexicast.cluster.shares.places import SharePlace, pack_place, unpack_place
+from lexicast.storage.tables.state import Epoch
 
 from ...support.harness import eventually
 
 MEMBER = ("g", b"t/#", "a")
+
+
+@pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led_shares, "LINGER_S", 0.0)
+
+
 ROW = row_name("g", b"t/#")
 
 
@@ -41,8 +49,10 @@ class Broker:
         self.dealt: list[int] = []
 
     def gather(self, message: tuple[Any, ...]) -> None:
-        for wire in message[-1]:
-            self.dealt += offsets_of(Block.from_wire(wire))
+        for wire, parts in message[-1]:
+            offsets = offsets_of(Block.from_wire(wire))
+            for _, numbers in parts:
+                self.dealt += offsets if numbers is None else [offsets[number] for number in numbers]
 
     def flush(self) -> None:
         """Nothing waits."""
@@ -109,13 +119,14 @@ class Coordinator:
     def __init__(self, groups: int = 1, rules: ShareRules = led_shares.USUAL_RULES) -> None:
         self.clock, self.home, self.past = ManualClock(), Home(), Past()
         self.groups = {group: SimpleNamespace(delivered=0) for group in range(groups)}
+        self.epochs: list[Epoch] = []
         self.routing = SimpleNamespace(taker=None)
         led: Any = SimpleNamespace(
             clock=self.clock,
             when_closed=[],
             routing=self.routing,
             served=self.groups,
-            store=SimpleNamespace(groups=groups),
+            store=SimpleNamespace(groups=groups, epoch_starts=lambda group: self.epochs),
             sequencer=SimpleNamespace(groups=self.groups),
         )
         home: Any = self.home
@@ -288,6 +299,44 @@ async def test_a_share_that_has_ended_writes_no_more_over_the_one_that_came_afte
     coordinator.past.may_read.set()
     await asyncio.sleep(0.01)
     assert coordinator.home.written == []
+    await coordinator.shares.close()
+
+
+async def test_a_lone_member_that_comes_and_goes_has_little_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it stood was written in all groups each time."""
+    monkeypatch.setattr(led_shares, "LINGER_S", 0.05)
+    coordinator, broker = Coordinator(20), a_broker()
+    await coordinator.join(broker)
+    coordinator.home.written.clear()
+    for _ in range(5):
+        coordinator.shares.leave(broker, *MEMBER, {})
+        await asyncio.sleep(0)
+        await coordinator.join(broker)
+    assert coordinator.home.written == []
+    coordinator.deliver(block(0))
+    await eventually(lambda: broker.dealt == [0])
+    coordinator.shares.leave(broker, *MEMBER, {})
+    await eventually(lambda: not coordinator.shares.status())
+    assert sorted(coordinator.home.written) == list(range(20))
+    assert coordinator.home.place(0) == SharePlace(0, 1, (0,))
+    await coordinator.shares.close()
+
+
+# -- told
+
+
+async def test_offsets_that_no_record_has_are_no_lag() -> None:
+    """Each epoch begins a million offsets beyond the one before."""
+    coordinator, broker = Coordinator(), a_broker()
+    coordinator.groups[0].delivered = (2 << 20) + 7
+    coordinator.epochs = [Epoch(1, 0, -1), Epoch(2, (1 << 20) + 9, 9), Epoch(3, (2 << 20) + 3, (1 << 20) + 11)]
+    coordinator.home.rows[0] = saved(SharePlace(4, 6, (4, 5)), coordinator.clock.time_us() + 10**15)
+    coordinator.past.may_read.clear()
+    await coordinator.join(broker)
+    # 4 to 9, then 9 to 11 of the second epoch, and 4 of the third.
+    assert coordinator.status()["lag_records"] == 6 + 3 + 4
+    coordinator.past.may_read.set()
+    await eventually(lambda: coordinator.status()["lag_records"] == 0)
     await coordinator.shares.close()
 
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from lexicast.actors.broker.shares.dealt_blocks import DealtPart
 from lexicast.actors.mqtt.codec.packets import V5, V311, PubAck, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.actors.mqtt.codec.properties import USER_PROPERTY
 from lexicast.actors.mqtt.share_subscriptions import ShareSubscriber
-from lexicast.cluster.blocks import Block
 
 from ...support.harness import eventually
 from ...support.mqtt_harness import Message, Raw, Served, close_clients, served, unique
@@ -293,15 +293,15 @@ async def test_a_block_that_cannot_be_delivered_is_not_dealt_for_ever(
     topic = unique()
     publisher, member = await Raw.connect(ports[0]), await Raw.connect(ports[0])
     await member.subscribe(f"$share/g/{topic}", qos=1)
-    send, failing = ShareSubscriber._send_block, [True]
+    send, failing = ShareSubscriber._send_part, [True]
 
-    def send_block(self: ShareSubscriber, block: Block) -> int | None:
+    def send_part(self: ShareSubscriber, part: DealtPart) -> DealtPart | None:
         if failing:
             failing.clear()
             raise RuntimeError("a defect")
-        return send(self, block)
+        return send(self, part)
 
-    monkeypatch.setattr(ShareSubscriber, "_send_block", send_block)
+    monkeypatch.setattr(ShareSubscriber, "_send_part", send_part)
     await publisher.publish(topic, b"broken", qos=1)
     await eventually(lambda: not failing)
     await member.nothing(publisher, topic)

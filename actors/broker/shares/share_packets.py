@@ -1,0 +1,81 @@
+"""The packets of what a member of a share is dealt, put together for one write: a turn brings parts of many blocks.
+
+For plain clients alone, whose packets follow from payload, topic and grant; others take blocks (`mqtt.subscriber`).
+"""
+
+from __future__ import annotations
+
+from lexicast.cluster.blocks import QOS_MASK, RETAIN
+
+from ...mqtt.codec.encode import encode_qos0_run, split_qos_packet, split_qos_run
+from ...mqtt.codec.wire import pack_u16
+from ...mqtt.session import InFlight, Session
+from ..encoding import Grant, Kind, run_properties
+from .dealt_blocks import DealtPart
+
+
+class SharePackets:
+    """See the module's docstring. `numbered`: how many packet ids they take; the session has to have room for them."""
+
+    __slots__ = ("_heads", "_sent", "_tails", "numbered", "size_bytes")
+
+    def __init__(self) -> None:
+        self._heads: list[bytes] = []
+        self._sent: list[InFlight | None] = []
+        self._tails: list[bytes] = []
+        self.numbered = 0
+        self.size_bytes = 0
+
+    def add(self, part: DealtPart, payloads: list[bytes], kind: Kind, grant: Grant) -> list[int]:
+        """A part of a block, `payloads`: of each record of that. Returns the offsets of what goes with QoS 0, of which
+        nothing will be acknowledged."""
+        block, picker, numbers = part.dealt.block, part.dealt.picker, part.numbers
+        runs, offsets, topics = picker.runs, picker.offsets, block.meta.topics
+        done: list[int] = []
+        at, count = 0, len(numbers)
+        while at < count:
+            run = runs[numbers[at]]
+            end = at + 1
+            while end < count and runs[numbers[end]] is run:
+                end += 1
+            some = numbers[at:end]
+            at = end
+            topic, fit = topics[run.topic], [payloads[number] for number in some]
+            properties = run_properties(kind, run, grant, block.time_us, 0)
+            retain = grant.retain_as_published and bool(run.flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+            qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
+            if qos == 0:
+                self._heads.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
+                self._sent.append(None)
+                self._tails.append(b"")
+                done += [offsets[number] for number in some]
+            elif len(fit) == 1:
+                head, tail = split_qos_packet(kind.version, topic, fit[0], qos, retain, properties)
+                self._heads.append(head)
+                self._sent.append((block.group, offsets[some[0]], qos, True))
+                self._tails.append(tail)
+                self.numbered += 1
+            else:
+                heads, tails = split_qos_run(kind.version, topic, fit, qos, retain, properties)
+                self._heads += heads
+                self._sent += [(block.group, offsets[number], qos, True) for number in some]
+                self._tails += tails
+                self.numbered += len(fit)
+            self.size_bytes += len(fit) * len(topic) + sum(map(len, fit))
+        return done
+
+    def take(self, session: Session) -> tuple[bytes, list[int]]:
+        """What was added as bytes, and the packet ids that it has: it is in flight."""
+        heads, sent, tails = self._heads, self._sent, self._tails
+        self._heads, self._sent, self._tails = [], [], []
+        numbered, self.numbered, self.size_bytes = self.numbered, 0, 0
+        if not numbered:
+            return b"".join(heads), []
+        ids = session.send_all([each for each in sent if each is not None])
+        between = list(map(pack_u16, ids))
+        if numbered < len(sent):
+            following = iter(between)
+            between = [b"" if each is None else next(following) for each in sent]
+        parts = [b""] * (3 * len(sent))
+        parts[::3], parts[1::3], parts[2::3] = heads, between, tails
+        return b"".join(parts), ids
