@@ -139,7 +139,8 @@ $(VENV)/.installed-spark: $(VENV)/.made pyproject.toml constraints.txt
 .PHONY: debian-test
 debian-test:
 	@scripts/debian mosquitto_pub=mosquitto-clients mosquitto=mosquitto nats-server=nats-server \
-	    sshd=openssh-server rsync=rsync ip=iproute2 chromium=chromium npm=npm
+	    sshd=openssh-server rsync=rsync ip=iproute2 chromium=chromium npm=npm \
+	    promtool=prometheus
 
 # The MQTT client of the test's page in a browser. Where it cannot be had, that test says so.
 .PHONY: npm-test

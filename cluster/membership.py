@@ -21,7 +21,8 @@ BROKER: Final = "broker"
 SAMPLER: Final = "sampler"
 MATCHER: Final = "matcher"
 BRIDGE: Final = "bridge"
-KINDS: Final = (COORDINATOR, BROKER, SAMPLER, MATCHER, BRIDGE)
+CONSOLE: Final = "console"
+KINDS: Final = (COORDINATOR, BROKER, SAMPLER, MATCHER, BRIDGE, CONSOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Members:
     # The version of the files of security; 0: the coordination server does not know any.
     security: int = 0
     bridges: dict[str, Member] = field(default_factory=dict)
+    consoles: dict[str, Member] = field(default_factory=dict)
 
     def sites(self) -> dict[str, Site]:
         """Where the coordinators are."""

@@ -32,6 +32,7 @@ from .log_reader import ReadResult
 from .tables.databases import Databases
 from .tables.groups import StoredGroup
 from .tables.matching_topics import FoundTopic, matching_topics
+from .tables.topic_levels import topic_level
 
 if TYPE_CHECKING:
     import lmdb
@@ -92,6 +93,11 @@ class TopicReader:
             except DamageError as error:
                 self._log.ledger.note(error)
                 return None
+
+    def level(self, prefix: bytes, start: bytes, most: int) -> list[tuple[bytes, bool]]:
+        """See `topic_levels.topic_level`."""
+        with self._guard.reading() as txn:
+            return topic_level(self._databases, txn, prefix, start, most)
 
     # reading forward
 

@@ -19,6 +19,7 @@ from lexicast.cluster.security.files import SecurityContents, SecurityFiles
 
 from ..link.link import Link, LinkUser
 from ..loop.background import keep_going, stop_loops
+from ..loop.turns import LoopWatch
 from ..mqtt.listener import MqttListener
 from ..status.cluster_status import AskActor, ClusterStatus, cannot_ask
 from ..status.meters import Meter, Since
@@ -28,6 +29,7 @@ from .interest_reports import InterestReports
 from .link_sockets import LinkSockets
 from .matching.cell_reports import CellReports
 from .pipelines.pipeline import Pipeline
+from .python_clients.operator_questions import OperatorQuestions
 from .python_clients.port import ClientPort
 from .security.following import SecurityFollowing
 
@@ -69,6 +71,8 @@ class BrokerServer:
         self.mqtt = MqttListener(engine, config.mqtt, enabled, save_s, config.tls)
         coordinators = engine.coordinators
         status = ClusterStatus(self.name, self.status, cluster, coordination, coordinators.pipelines, ask_actor)
+        self._watch_loop = LoopWatch()
+        questions = OperatorQuestions(engine, self.mqtt, status, self._is_leaving)
         self.clients = ClientPort(
             engine,
             config.mqtt.packet_bytes_max,
@@ -83,6 +87,7 @@ class BrokerServer:
                 "tls_reload": self.mqtt.reload_certificates,
                 "security_give": coordination.give_security,
                 "security_refuse": coordination.refuse_security,
+                **questions.answers(),
             },
         )
         sessions = self.mqtt.sessions
@@ -140,6 +145,7 @@ class BrokerServer:
         mqtt = self.config.mqtt
         await self.mqtt.start(mqtt.host or self.config.node.host, mqtt.port, self.cluster.cluster_id)
         self._loops.append(keep_going(self._measure(), "measuring"))
+        self._loops.append(keep_going(self._watch_loop.run(), "watching the event loop"))
         self._loops.append(keep_going(self._reports().run(), "telling what subscribers want"))
         if self._cells is not None:
             self._loops.append(keep_going(self._cells.run(), "reporting conditions"))
@@ -211,6 +217,9 @@ class BrokerServer:
         found = [a for member in standing_in(members, self.name) for a in member.addresses]
         hosts = [a.split(":", 1)[1].rpartition(":")[0] for a in found if a.startswith("tcp:")]
         return list(dict.fromkeys(hosts))
+
+    def _is_leaving(self) -> bool:
+        return self._leaving
 
     async def _tell_brokers(self) -> BrokerList:
         return self._brokers
@@ -314,6 +323,7 @@ class BrokerServer:
             "long_behind": len(self._behind.longer_than(BEHIND_TOLD_S, now_s)),
             "filters": len(subscriptions.filters),
             "leaving": self._leaving,
+            "loop_ms": self._watch_loop.longest_ms(),
             "clients": len(self.clients.sessions),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
             "links": engine.dictionary_links.totals([*self.mqtt.links(), *self.clients.links()])._asdict(),

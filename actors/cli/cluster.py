@@ -30,6 +30,9 @@ def up(
         typer.Option(min=1, help="Coordinators on each node; those that a cluster has are started too."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on for MQTT; 0.0.0.0: all.")] = None,
+    page: Annotated[
+        int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Port for metrics and the page; 0: none.")
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Join this Ray (auto, or HOST:PORT) instead of starting one.")
     ] = None,
@@ -49,8 +52,6 @@ def up(
 
     Everything runs on this machine, in a Ray of its own, unless --address names another one. A second Ctrl-C kills.
 
-        lexicast up
-
         lexicast up --data-dir ./data --mqtt-port 0 --brokers 2
     """
     from ..launch.cluster import run_cluster  # loads Ray, which takes a second: only here
@@ -60,16 +61,15 @@ def up(
             prepare_spark()
     if nodes > 1 and address is None:
         raise UsageError("--nodes needs --address: a Ray of its own has one node")
-    given = overrides(data_dir, settings)
-    for key, value in (
-        ("mqtt.port", mqtt_port),
-        ("node.brokers", brokers),
-        ("node.coordinators", coordinators),
-        ("mqtt.host", host),
-        ("security.insecure", insecure or None),
-    ):
-        if value is not None:
-            given[key] = value
+    options = {
+        "mqtt.port": mqtt_port,
+        "node.brokers": brokers,
+        "node.coordinators": coordinators,
+        "mqtt.host": host,
+        "http.port": page,
+        "security.insecure": insecure or None,
+    }
+    given = overrides(data_dir, settings) | {key: value for key, value in options.items() if value is not None}
     with _Screen() as screen:
         run_cluster(
             load_config(config, overrides=given),
@@ -127,6 +127,7 @@ def _where(run: Any) -> str:
             f"  MQTT     {' '.join(mqtt)}",
             *([f"  with TLS {' '.join(tls)}"] if tls else []),
             *([f"  browsers {' '.join(web)}"] if web else []),
+            *([f"  page     {' '.join(run.pages)}"] if run.pages else []),
             f"  Python   lexicast.connect({'' if default else f'data_dir={run.data_dir!r}'})",
             f"  shell    lexicast sub '#'{'' if default else f' --data-dir {run.data_dir}'}",
             f"  data     {run.data_dir}",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lexicast.cluster.errors import UsageError
 
 from .common import AddressOption, DataDirOption, find_cluster, reported, run_async
-
-if TYPE_CHECKING:
-    from lexicast.compression.dictionary import Dictionary
 
 family = typer.Typer(name="family", help="What was learned of topic families.", no_args_is_help=True)
 
@@ -29,6 +25,7 @@ def show(
     lexicast family show 'devices/+/telemetry'
     """
     from ..client.connect import connect  # loads the client and its codecs: only here
+    from ..sampling.dictionary_words import description, summary
 
     async def work() -> None:
         async with connect(**find_cluster(address, data_dir), compress=False) as bus:  # told of all, wherever it is
@@ -45,26 +42,3 @@ def show(
             typer.echo(line)
 
     run_async(work())
-
-
-def summary(dictionary: Dictionary) -> str:
-    """One line."""
-    packed = len(dictionary.pack())
-    learned = f"learned from {dictionary.samples} messages"
-    return f"{dictionary.family.decode()}: {dictionary.codec}, {dictionary.id:016x}, {packed} bytes, {learned}"
-
-
-def description(dictionary: Dictionary) -> Iterator[str]:
-    """All that is known of it, in lines. Raises DictionaryError when its content is none."""
-    from lexicast.compression.codecs import FIELDS
-    from lexicast.compression.fields.codec import held_model, split_fields_content
-    from lexicast.compression.fields.description import describe_model
-
-    yield summary(dictionary)
-    if dictionary.codec != FIELDS:
-        yield f"pieces of messages, {len(dictionary.content)} bytes of them"
-        return
-    content = split_fields_content(dictionary.content)
-    yield from describe_model(held_model(content.model))
-    if content.preset:
-        yield f"what fits no template goes with {len(content.preset)} bytes of earlier messages"

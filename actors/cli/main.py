@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "sub": lambda: import_module("lexicast.actors.cli.bus").sub,
     "history": lambda: import_module("lexicast.actors.cli.bus").history,
     "family": lambda: import_module("lexicast.actors.cli.family").family,
+    "page": lambda: import_module("lexicast.actors.cli.page").page,
     "spark": lambda: import_module("lexicast.actors.cli.programs").spark,
     "channel": lambda: import_module("lexicast.actors.cli.programs").channel,
     "export": lambda: import_module("lexicast.actors.cli.programs").export,

@@ -201,12 +201,23 @@ class CoordinationServer(RegistryRecovery, SecurityKeeping):
                     await self._changed.wait()
             except TimeoutError:
                 pass  # nothing changed: the caller sees the same version
-        coordinators, brokers, samplers, matchers, bridges = (dict(self._members[kind]) for kind in KINDS)
+        coordinators, brokers, samplers, matchers, bridges, consoles = (dict(self._members[kind]) for kind in KINDS)
         states, leaving = self._leadership.states(), self._nodes.leaving
         backups, cells = self._backups.by_broker(), self._cells.map
         security = self.security_files.version
         return Members(
-            self._version, coordinators, brokers, samplers, states, leaving, backups, matchers, cells, security, bridges
+            self._version,
+            coordinators,
+            brokers,
+            samplers,
+            states,
+            leaving,
+            backups,
+            matchers,
+            cells,
+            security,
+            bridges,
+            consoles,
         )
 
     async def change_group(self, group: int, expected: GroupState, new: GroupState) -> bool:

@@ -24,6 +24,8 @@ from lexicast.cluster.errors import LexicastError, PeerError, StoreError, StoreF
 from lexicast.storage.log.stored_block import StoredBlock
 from lexicast.storage.store import Store
 
+from ..status.meters import Durations
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -101,6 +103,9 @@ class Committer:
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._begun_s = 0.0
+        # Of transactions with blocks in them, until the event loop knows.
+        self.durations = Durations()
         self.waiting_bytes = 0
         self.waiting_records = 0
         self.error: StoreError | None = None
@@ -231,6 +236,7 @@ class Committer:
         # As it is now: a group may be led no more when the disk turns out to be full, and its blocks were shipped.
         shared = self.apart or self.shipped
         whole = {b.group for b in batch if b.group in self.apart or b.group in self.shipped} if shared else set()
+        self._begun_s = monotonic()
         future = self._loop.run_in_executor(self._executor, self._write, batch, whole, apply, jobs)
         future.add_done_callback(lambda done: self._written(batch, apply, done))
 
@@ -338,6 +344,8 @@ class Committer:
 
     def _written(self, batch: list[Block], apply: dict[int, int] | None, done: asyncio.Future[Written]) -> None:
         self._busy = False
+        if batch:
+            self.durations.note(monotonic() - self._begun_s)
         self.waiting_bytes -= sum([block.size_bytes for block in batch])
         self.waiting_records -= sum([block.count for block in batch])
         error = done.exception()

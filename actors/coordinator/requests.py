@@ -31,6 +31,9 @@ from .shares.led_shares import LedShares
 
 log = logging.getLogger(__name__)
 
+# Names of one answer: about 2 ms.
+TOPICS_MAX = 200
+
 
 class CoordinatorRequests:
     """Dispatch and the requests themselves."""
@@ -61,6 +64,7 @@ class CoordinatorRequests:
             "dictionary_put": self.dictionary_put,
             "share_told": shares.told,
             "share_leave": shares.leave,
+            "topics": self.topics,
             "status": lambda peer: plain(status()),
         }
         history = HistoryRequests(led, past)
@@ -109,6 +113,12 @@ class CoordinatorRequests:
                 link.answer(number, work)
         else:
             link.reply(number, UsageError(f"no such request: {method}"))
+
+    # -- topics
+
+    def topics(self, peer: BrokerPeer, prefix: bytes, start: bytes, most: int) -> list[tuple[bytes, bool]]:
+        """See `topic_levels.topic_level`; TOPICS_MAX at the most."""
+        return self._led.store.by_topic.level(prefix, start, min(most, TOPICS_MAX))
 
     # -- QoS 2 and dictionaries
 

@@ -263,6 +263,7 @@ class CoordinatorServer:
             "rates": self._meter.rates(),
             "full_in_s": self._used.seconds_left(store.free_bytes),
             "uncommitted_bytes": led.uncommitted_bytes,
+            "commits": led.committer.durations.status(),
             "damage": self.store.damage.status(),
             "failure": str(led.failure) if led.failure else None,
             "loop_ms": self._watch.longest_ms(),

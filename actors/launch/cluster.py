@@ -73,6 +73,7 @@ class ServingCluster:
             mqtt_ws_hosts=reached.get("ws", []),
             mqtt_wss_port=self._ray.config.mqtt.wss_port,
             mqtt_wss_hosts=reached.get("wss", []),
+            pages=self._ray.addresses().pages(),
             started_us=time.time_ns() // 1_000,
             up_pid=os.getpid(),
             brokers=actors.brokers,
@@ -117,6 +118,7 @@ class ServingCluster:
         found = {"brokers": members.brokers, "coordinators": members.coordinators, "sampling": members.samplers}
         found |= {"matchers": members.matchers} if members.matchers else {}
         found |= {"bridges": members.bridges} if members.bridges else {}
+        found |= {"consoles": members.consoles} if members.consoles else {}
         pids: dict[str, Any] = {
             role: [m.pid for _, m in sorted(named.items())] or self.run.pids.get(role, [])
             for role, named in found.items()

@@ -1,9 +1,9 @@
 """The actors of a cluster under `lexicast up`: spawned on their nodes, awaited, stopped in order.
 
 Order of a start: the coordination server, which knows how many coordinators this cluster has; coordinators and brokers
-at once, since brokers wait for the cluster's id by themselves; the sampling broker and bridges, their clients, and
-matchers. Order of a stop: bridges, brokers (no publication comes in any more), sampling, matchers, coordinators (flush,
-close their stores), the coordination server.
+at once, since brokers wait for the cluster's id by themselves; the sampling broker and bridges, their clients,
+matchers, and consoles. Order of a stop: consoles, bridges, brokers (no publication comes in any more), sampling,
+matchers, coordinators (flush, close their stores), the coordination server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
-from lexicast.cluster.membership import BRIDGE, BROKER, COORDINATOR, MATCHER, SAMPLER
+from lexicast.cluster.membership import BRIDGE, BROKER, CONSOLE, COORDINATOR, MATCHER, SAMPLER
 
 from ..coordination.actor import CoordinationActor
 from ..coordination.server import REGISTRY_FOLDER
@@ -32,6 +32,7 @@ START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 10.0
 # In the order of a stop.
 _ROLES: Final = {
+    "consoles": CONSOLE,
     "bridges": BRIDGE,
     "brokers": BROKER,
     "sampling": SAMPLER,
@@ -49,6 +50,7 @@ class ActorClasses:
     sampling: type
     matcher: type
     bridge: type
+    console: type
 
 
 def actor_classes() -> ActorClasses:
@@ -59,6 +61,7 @@ def actor_classes() -> ActorClasses:
         import_module("lexicast.actors.sampling.actor").SamplingActor,
         import_module("lexicast.actors.matcher.actor").MatcherActor,
         import_module("lexicast.actors.bridge.actor").BridgeActor,
+        import_module("lexicast.actors.console.actor").ConsoleActor,
     )
 
 
@@ -69,7 +72,7 @@ class StartedActors:
     coordination: ActorReference
     coordination_pid: int
     brokers: dict[str, list[str]]  # name -> link addresses
-    pids: dict[str, list[int]]  # of brokers, coordinators, sampling, matchers
+    pids: dict[str, list[int]]  # of brokers, coordinators, sampling, matchers, consoles
 
 
 class ClusterActors:
@@ -114,11 +117,12 @@ class ClusterActors:
         for i in range(node.sampling):
             self._spawn("sampling", self._classes.sampling, f"sampling-{i}", names[i % len(names)])
         self._start_matchers(names, said["homes"].get(MATCHER, {}))
+        self._start_consoles(names, said["homes"].get(CONSOLE, {}))
         for i, (definition, secrets) in enumerate(self._ray.bridges):
             name = f"bridge-{definition.name}"
             self._told[name] = (definition, secrets)
             self._spawn("bridges", self._classes.bridge, name, names[i % len(names)])
-        ready |= await self._all_ready("sampling", "matchers", "bridges")
+        ready |= await self._all_ready("sampling", "matchers", "bridges", "consoles")
         return StartedActors(
             coordination=coordination,
             coordination_pid=status["pid"],
@@ -165,10 +169,13 @@ class ClusterActors:
 
     def _start_matchers(self, nodes: Sequence[str], matchers: Mapping[str, str]) -> None:
         """The matchers that these nodes are to have; `matchers`: those that there were, and their nodes."""
-        each = self._config.node.matchers
-        kept = first(settled(matchers, matchers, nodes, each) if matchers and each else {}, nodes, each)
-        for name, node in {**kept, **more(kept, nodes, each, MATCHER, taken=matchers)}.items():
+        for name, node in _placed(nodes, self._config.node.matchers, matchers, MATCHER).items():
             self._spawn("matchers", self._classes.matcher, name, node)
+
+    def _start_consoles(self, nodes: Sequence[str], consoles: Mapping[str, str]) -> None:
+        """The consoles that these nodes are to have; `consoles`: those that there were, and their nodes."""
+        for name, node in _placed(nodes, int(self._config.http.port != 0), consoles, CONSOLE).items():
+            self._spawn("consoles", self._classes.console, name, node)
 
     async def _start_more_coordinators(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Coordinators that the cluster did not have before, on their nodes; what `ready` of each gave."""
@@ -240,7 +247,8 @@ class ClusterActors:
         await asyncio.to_thread(_end, [n for of_role in homes.values() for n in of_role])
         self._start_matchers([name], homes["matchers"])  # they wait for the others by themselves
         await self._start_members([name], homes["coordinators"], {**said["homes"][BROKER]})
-        await self._all_ready("matchers", nodes=[name])
+        self._start_consoles([name], homes["consoles"])
+        await self._all_ready("matchers", "consoles", nodes=[name])
         each = self._config.node.coordinators
         await self._start_more_coordinators(
             more(homes["coordinators"], [name], each, COORDINATOR, taken=said["coordinators"])
@@ -272,6 +280,12 @@ class ClusterActors:
         """Stop every actor, in order; what does not answer in STOP_TIMEOUT_S is killed. Never raises."""
         for actors in self._started.values():
             await _stop(list(actors.values()))
+
+
+def _placed(nodes: Sequence[str], each: int, known: Mapping[str, str], kind: str) -> dict[str, str]:
+    """The members of a kind that keep nothing, `each` on every one of `nodes`, by name; `known`: those there were."""
+    kept = first(settled(known, known, nodes, each) if known and each else {}, nodes, each)
+    return {**kept, **more(kept, nodes, each, kind, taken=known)}
 
 
 def _end(names: Sequence[str]) -> None:

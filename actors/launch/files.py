@@ -49,6 +49,7 @@ class ClusterRun:
     mqtt_ws_hosts: list[str] = field(default_factory=list)
     mqtt_wss_port: int = 0  # 0: no MQTT over WebSocket with TLS
     mqtt_wss_hosts: list[str] = field(default_factory=list)
+    pages: list[str] = field(default_factory=list)  # the addresses of consoles, as a browser takes them
     pids: dict[str, Any] = field(default_factory=dict)  # brokers, coordinators, sampling: lists; coordination: one
 
 

@@ -18,6 +18,7 @@ from lexicast.cluster.config.tables import Config, MqttPort
 from lexicast.cluster.errors import ConfigError
 from lexicast.cluster.security.addresses import is_loopback
 
+from ..mqtt.login.admission import is_encrypted_console
 from ..ray.token import DISABLED, MODE_VARIABLE
 
 
@@ -33,6 +34,9 @@ class NodeAddresses:
         self._certified = config.tls.client_certificates == "required"
         self._ruled = bool(config.security.acl_file)
         self._insecure = config.security.insecure
+        self._http = config.http.host if config.http.port else None
+        self._http_port = config.http.port
+        self._http_tls = bool(config.tls.certificate) and is_encrypted_console(config)
         self._nodes = dict(nodes)
 
     def check(self, ray_mode: str | None = None) -> None:
@@ -42,6 +46,7 @@ class NodeAddresses:
         self._check_one_machine()
         if not self._insecure:
             self._check_strangers()
+            self._check_console()
             self._check_own_ray(os.environ.get(MODE_VARIABLE, "") if ray_mode is None else ray_mode)
 
     def _check_strangers(self) -> None:
@@ -52,6 +57,14 @@ class NodeAddresses:
             f"reached from other machines ({', '.join(self._beyond())}). Give rules (security.acl_file), users "
             '(security.password_file) and allow_anonymous = "auto", or say --insecure if it is meant so'
         )
+
+    def _check_console(self) -> None:
+        if self._http is not None and not is_loopback(self._http) and not self._http_tls:
+            raise ConfigError(
+                f"http.host = {self._http!r} is reached from other machines, and passwords would cross the network as "
+                "they are: give tls.certificate and tls.key (`lexicast cert make` makes some to try it), leave "
+                "http.host out, or say --insecure if it is meant so"
+            )
 
     def _check_own_ray(self, ray_mode: str) -> None:
         """A Ray that was joined is looked at by itself, whoever has started it (`ray_nodes.check_closed`)."""
@@ -76,7 +89,7 @@ class NodeAddresses:
     def _check_one_machine(self) -> None:
         if len(self._nodes) < 2:
             return
-        more = [(each.host_knob, each.host) for each in self._more]
+        more = [("http.host", self._http), *[(each.host_knob, each.host) for each in self._more]]
         for key, host in (("node.host", self._link), ("mqtt.host", self._mqtt), *more):
             if host and not is_any(host) and not is_loopback(host):
                 raise ConfigError(
@@ -112,6 +125,14 @@ class NodeAddresses:
     def reached_by(self, port: MqttPort) -> list[str]:
         """The same of a port beside mqtt.port."""
         return self._reached({node: self.host_of(port, node) for node in self._nodes})
+
+    def pages(self) -> list[str]:
+        """The consoles as a browser takes them; none where there are none."""
+        if self._http is None:
+            return []
+        hosts = self._reached(dict.fromkeys(self._nodes, self._http))
+        scheme = "https" if self._http_tls else "http"
+        return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._http_port}/" for host in hosts]
 
     def _reached(self, hosts: Mapping[str, str]) -> list[str]:
         return list(dict.fromkeys(self._nodes[node] if is_any(host) else host for node, host in hosts.items()))

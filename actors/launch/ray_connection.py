@@ -88,8 +88,8 @@ class RayConnection:
         self._look_at_port({})
         self._progress("starting Ray")
         node = self._config.node
-        actors = node.brokers + node.coordinators + node.sampling + node.matchers + len(self._bridges) + 1
-        nodes = start_embedded(self._folder, actors)
+        own = node.brokers + node.coordinators + node.sampling + node.matchers + (self._config.http.port != 0)
+        nodes = start_embedded(self._folder, own + len(self._bridges) + 1)
         self._taken.callback(self._leave_ray, nodes)
         self._look_at_ray(nodes.address)
         self._look_at_addresses(nodes)

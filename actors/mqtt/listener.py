@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ SENT_AWAY_EVERY_S = 0.1
 SENT_AWAY_WAIT_S = 1.0
 
 
+# More than 25 methods: five are what broker, console and command line ask of its clients, four what connections tell.
 class MqttListener:
     """All MQTT connections of one broker."""
 
@@ -247,14 +249,30 @@ class MqttListener:
     def clients(self, count: int) -> Iterator[dict[str, Any]]:
         """For the list of clients, at most `count`."""
         for connection, served in islice(self._served(), count):
-            subscriber, publisher = served.subscriber, served.publisher
-            peer = connection.transport.get_extra_info("peername")
-            yield {
-                "id": connection.client_id,
-                "kind": ("MQTT 5" if served.session.version == V5 else "MQTT 3.1.1") + way_of(connection.transport),
-                "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "",
-                "since_us": self._since_us.get(connection, 0),
-                "subscriptions": len(subscriber.subscriptions),
-                "published_records": publisher.records if publisher is not None else 0,
-                "behind": bool(subscriber.lagging),
-            }
+            yield self._described(connection, served)
+
+    def clients_behind(self, part: str, after: str, count: int) -> list[dict[str, Any]]:
+        """The first `count` clients whose ids hold `part` and lie behind `after`, in the order of their ids."""
+        found = [each for each in self._served() if part in each[0].client_id and each[0].client_id > after]
+        first = heapq.nsmallest(count, found, key=lambda each: each[0].client_id)
+        return [self._described(connection, served) for connection, served in first]
+
+    def disconnect_client(self, client_id: str, reason_code: int) -> bool:
+        """End the connection of a client; whether there was one."""
+        found = [connection for connection in self.connections if connection.client_id == client_id]
+        for connection in found:
+            connection.disconnect(reason_code)
+        return bool(found)
+
+    def _described(self, connection: MqttConnection, served: OpenSession) -> dict[str, Any]:
+        subscriber, publisher = served.subscriber, served.publisher
+        peer = connection.transport.get_extra_info("peername")
+        return {
+            "id": connection.client_id,
+            "kind": ("MQTT 5" if served.session.version == V5 else "MQTT 3.1.1") + way_of(connection.transport),
+            "address": f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "",
+            "since_us": self._since_us.get(connection, 0),
+            "subscriptions": len(subscriber.subscriptions),
+            "published_records": publisher.records if publisher is not None else 0,
+            "behind": bool(subscriber.lagging),
+        }

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import BROKER, COORDINATOR, ClusterInfo, Coordination
 
 from ..link.link import Link
-from .report import ROLES, UNKNOWN, MissingError, gather
+from .report import ROLES, UNKNOWN, MissingError, answer_of, gather
 
 ASK_TIMEOUT_S: Final = 2.0
 
@@ -61,6 +61,14 @@ class ClusterStatus:
     async def snapshot(self) -> dict[str, Any]:
         """See `report.gather`."""
         return await gather(await self._said(), self._ask)
+
+    async def some(self, names: Sequence[str]) -> dict[str, Any]:
+        """What these actors say about themselves, by name, as in `snapshot`."""
+        answers = [answer_of(self._ask, self._kind_of(name), name) for name in names]
+        return dict(zip(names, await asyncio.gather(*answers), strict=True))
+
+    def _kind_of(self, name: str) -> str:
+        return BROKER if name == self._broker else COORDINATOR if name in self._coordinators else ""
 
     async def _said(self) -> dict[str, Any]:
         """What the coordination server says; while it is away, what this broker knows."""

@@ -1,13 +1,14 @@
 """The meters of an actor, which measures itself so that whoever asks need not ask twice. Pure: times are given.
 
-`Meter` turns counters into rates over the last seconds; `Trend` says when a level that grows reaches its limit; `Since`
-remembers how long something has been so, looked at now and then.
+`Meter` turns counters into rates over the last seconds; `Durations` is a histogram; `Trend` says when a level that
+grows reaches its limit; `Since` remembers how long something has been so, looked at now and then.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 RATE_SAMPLES: Final = 5
 TREND_SAMPLES: Final = 60
@@ -33,6 +34,25 @@ class Meter:
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         seconds = max(last_s - first_s, 1e-3)
         return {name: round(max(0, count - first.get(name, 0)) / seconds, 1) for name, count in last.items()}
+
+
+class Durations:
+    """How long something took, counted by limits: a histogram."""
+
+    LIMITS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.LIMITS_S) + 1)
+        self.sum_s = 0.0
+
+    def note(self, seconds: float) -> None:
+        """It took so long."""
+        self.counts[bisect_left(self.LIMITS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def status(self) -> dict[str, Any]:
+        """{"limits_s", "counts": at or below each limit and above the one before, then the rest, "sum_s"}."""
+        return {"limits_s": list(self.LIMITS_S), "counts": list(self.counts), "sum_s": round(self.sum_s, 6)}
 
 
 class Trend:

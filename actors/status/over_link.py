@@ -49,7 +49,7 @@ async def ask_any_broker(endpoints: Sequence[Endpoint], method: str, *arguments:
 
 async def ask_broker(endpoint: Endpoint, method: str, *arguments: Any) -> Any:
     """One broker's answer. Raises LexicastError, OSError."""
-    link = await _dialled(endpoint)
+    link = await dial_broker(endpoint)
     try:
         return await link.request(method, *arguments, timeout_s=ANSWER_TIMEOUT_S)
     finally:
@@ -57,7 +57,8 @@ async def ask_broker(endpoint: Endpoint, method: str, *arguments: Any) -> Any:
         await asyncio.sleep(0)  # what was closed is gone before its event loop is
 
 
-async def _dialled(endpoint: Endpoint) -> Link:
+async def dial_broker(endpoint: Endpoint) -> Link:
+    """A link to a broker, for questions alone. Raises LexicastError, OSError."""
     hello = (ROLE, secrets.token_hex(4), 0)
     last: Exception = UnavailableError("it has no address")
     for address in endpoint.addresses:

@@ -28,6 +28,7 @@ ROLES: Final = {
     "sampling": "sampler",
     "matchers": "matcher",
     "bridges": "bridge",
+    "consoles": "console",
 }
 # (role, the actor's own rate, what it is called)
 _RATES: Final = (
@@ -69,7 +70,7 @@ async def gather(said: dict[str, Any], ask: Ask) -> dict[str, Any]:
     """
     result: dict[str, Any] = {"time": time.time(), "coordination": said}
     calls = [
-        (role, name, _answer(ask, kind, name))
+        (role, name, answer_of(ask, kind, name))
         for role, kind in ROLES.items()
         for name in sorted({*said["members"].get(kind, ()), *(said["coordinators"] if kind == "coordinator" else ())})
     ]
@@ -83,7 +84,8 @@ async def gather(said: dict[str, Any], ask: Ask) -> dict[str, Any]:
     return result
 
 
-async def _answer(ask: Ask, kind: str, name: str) -> dict[str, Any]:
+async def answer_of(ask: Ask, kind: str, name: str) -> dict[str, Any]:
+    """What an actor says about itself; else why it does not, as `gather` has it."""
     try:
         answer = await ask(kind, name)
     except MissingError as error:
@@ -170,7 +172,7 @@ def _away(now: dict[str, Any]) -> dict[str, list[str]]:
     found, nodes = {}, now["coordination"].get("nodes", {})
     actors = {name: actor for role in ROLES for name, actor in now.get(role, {}).items()}
     for name, node in nodes.items():
-        of_node = (*node["coordinators"], *node["brokers"], *node.get("matchers", ()))
+        of_node = (*node["coordinators"], *node["brokers"], *node.get("matchers", ()), *node.get("consoles", ()))
         members = [each for each in of_node if each in actors]
         if members and all("error" in actors[each] for each in members):
             found[name] = members

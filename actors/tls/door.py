@@ -1,4 +1,4 @@
-"""A door of a broker for MQTT over TLS: its port, what it shows of itself, and who is let through.
+"""A door of a broker for MQTT over TLS, or of a console: its port, what it shows of itself, who is let through.
 
 The files are looked at once a minute, so that what renews certificates need tell nobody; `reload` does it at once.
 Connections that stand are touched by neither, but for those whose client's certificate is on a revocation list by now.

@@ -4,7 +4,7 @@ Starts a cluster, publishes the flights of New York's airports (PyPI nycflights1
 airport, with the weather from a plain client, to three subscribers at once: plain MQTT, dictionary-aware MQTT, and a
 Python client on the broker's actor handle. Compares what each got with what was published, measures the bytes on every
 link at the socket, draws them, and asks the history for the last hour. With --where it shows content subscriptions
-instead.
+instead, with --page the cluster's page with flights over a map.
 
 Exit codes: 0 everything arrived, once, unaltered and in order; 1 it did not, or an error; 2 wrong options; 130 Ctrl-C.
 """
@@ -24,6 +24,7 @@ from rich.console import Console
 from lexicast.cluster.errors import LexicastError, UsageError
 
 from ..data.flights import FLIGHTS_MAX, Replay, Sizes, prepare_flights, sizes
+from ..demo_page.driver import show_page
 from ..demo_where.conditions import DEFAULT_CONDITION
 from ..demo_where.driver import compare
 from ..stage.parts import Stage
@@ -105,6 +106,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="instead: who asks with a condition beside who receives everything and filters, live and in the past "
         f"(by default {DEFAULT_CONDITION})",
     )
+    parser.add_argument(
+        "--page",
+        nargs="?",
+        const=0,
+        type=int,
+        metavar="PORT",
+        help="instead: a cluster with its page, at this port or a free one, and flights over a map, until Ctrl-C",
+    )
+    parser.add_argument("--seconds", type=float, help="with --page: end after so many")
     parser.add_argument("--keep", action="store_true", help="leave the cluster's data, to start it again")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"draw the bytes into {PICTURE} there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
@@ -148,6 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_options(options)
         if options.where is not None:
             return compare(options, console)
+        if options.page is not None:
+            return show_page(options, console)
         return finish(ReplayDemo(options, console).run(), options, console)
     except KeyboardInterrupt:
         print("stopped; everything that was started is stopped too", file=sys.stderr)

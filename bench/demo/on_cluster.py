@@ -35,17 +35,21 @@ class DemoCluster:
 
 
 def on_cluster(
-    console: Console, prepare: Callable[[Path], D], play: Callable[[DemoCluster, D], Coroutine[Any, Any, R]], keep: bool
+    console: Console,
+    prepare: Callable[[Path], D],
+    play: Callable[[DemoCluster, D], Coroutine[Any, Any, R]],
+    keep: bool,
+    config: str = "",
 ) -> R:
     """What `play` gives, played on a cluster of its own with what `prepare` makes in the folder meanwhile.
 
-    Everything that was started has ended when it returns or raises. `keep`: the folder stays. Raises
-    `UnavailableError` when the cluster does not start.
+    Everything that was started has ended when it returns or raises. `keep`: the folder stays; `config`:
+    what the cluster has beside the defaults (TOML). Raises `UnavailableError` when the cluster does not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="lexicast-demo-"))
     try:
         with ThreadPoolExecutor(1) as pool:
-            return _play(console, folder, pool.submit(prepare, folder), play)
+            return _play(console, folder, pool.submit(prepare, folder), play, config)
     finally:
         if keep:
             console.print(f"data kept: lexicast up --data-dir {folder / DATA}", soft_wrap=True)
@@ -54,9 +58,13 @@ def on_cluster(
 
 
 def _play(
-    console: Console, folder: Path, data: Future[D], play: Callable[[DemoCluster, D], Coroutine[Any, Any, R]]
+    console: Console,
+    folder: Path,
+    data: Future[D],
+    play: Callable[[DemoCluster, D], Coroutine[Any, Any, R]],
+    config: str,
 ) -> R:
-    with console.status("starting a cluster, reading the flights") as status, running_cluster(folder) as run:
+    with console.status("starting a cluster, reading the flights") as status, running_cluster(folder, config) as run:
         prepared = data.result()
         status.update("opening links, connecting publishers and subscribers")
         return asyncio.run(play(DemoCluster(folder, run, status.stop), prepared))

@@ -35,12 +35,12 @@ def start_lexicast(folder: Path, config: str = "", name: str = "lexicast") -> Ta
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path) -> Iterator[dict[str, Any]]:
-    """A cluster with its files in `folder`; gives what it wrote about itself (run.json).
+def running_cluster(folder: Path, config: str = "") -> Iterator[dict[str, Any]]:
+    """A cluster with its files in `folder`; gives what it wrote of itself (run.json). `config`: see `start_lexicast`.
 
     Raises `UnavailableError` when it does not start.
     """
-    target = start_lexicast(folder)
+    target = start_lexicast(folder, config)
     try:
         yield json.loads((folder / READY_FILE).read_text())
     finally:

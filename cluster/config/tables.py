@@ -193,6 +193,18 @@ class SecurityConfig(_Table):
 
 
 @dataclass(frozen=True)
+class HttpConfig(_Table):
+    """[http]: what operators look at: metrics, health, the page."""
+
+    port: int = knob(0, 0, 65_535)
+    host: str = knob("127.0.0.1")
+    tls: str = knob("auto", choices=("auto", "always"))
+    operators: tuple[str, ...] = knob(())
+    connections_max: int = knob(1_000, 1, 100_000)
+    streams_max: int = knob(32, 1, 10_000)
+
+
+@dataclass(frozen=True)
 class LinkConfig(_Table):
     """[link]: the sockets between brokers, coordinators and Python clients."""
 
@@ -279,6 +291,7 @@ class Config:
     broker: BrokerConfig = BrokerConfig()
     compression: CompressionConfig = CompressionConfig()
     bridge: BridgeConfig = BridgeConfig()
+    http: HttpConfig = HttpConfig()
 
     def __post_init__(self) -> None:
         if self.cluster.copies and self.cluster.min_copies > self.cluster.copies:
@@ -297,6 +310,10 @@ class Config:
         if wrong := self.tls.contradiction():
             raise ConfigError(wrong)
         self._check_ports()
+        if self.http.port and self.http.tls == "always" and not self.tls.certificate:
+            raise ConfigError(
+                'http.tls = "always" needs tls.certificate and tls.key: `lexicast cert make` makes some to try it'
+            )
         for low, high in (
             ("link.batch_bytes_max", "link.queue_bytes_max"),
             ("mqtt.packet_bytes_max", "link.queue_bytes_max"),
@@ -315,6 +332,9 @@ class Config:
     def _check_ports(self) -> None:
         """Raises ConfigError: one needs what is not there, or two are the same."""
         taken = {self.mqtt.port: "mqtt.port"}
+        if self.http.port and self.http.port == self.mqtt.port:
+            raise ConfigError(f"http.port and mqtt.port are both {self.http.port}: choose another for one of them")
+        taken[self.http.port] = "http.port"
         for each in self.mqtt.more_ports():
             if each.is_encrypted and not self.tls.certificate:
                 raise ConfigError(

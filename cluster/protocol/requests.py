@@ -120,6 +120,8 @@ COORDINATOR: Final[dict[str, Fields]] = {
     "share_join": (*SHARE_MEMBER, whole_number(1, 65_535), either(nothing, CURSOR), MEMBER_RECORDS, truth),
     "share_told": (each(row(*SHARE_MEMBER, MEMBER_RECORDS)),),
     "share_leave": (*SHARE_MEMBER, MEMBER_RECORDS),
+    # What names of a level begin with, and from where on (`storage.tables.topic_levels`).
+    "topics": (data, data, whole_number(1)),
     "status": (),
 }
 
@@ -160,6 +162,14 @@ CLIENT: Final[dict[str, Fields]] = {
     "security_give": (mapping(name_text, data),),
     "security_refuse": (name_text,),
     "clients": (whole_number(1),),
+    # Consoles: what is wrong with this broker; actors by name; pages of clients (an id's part, behind which id), of
+    # filters (behind which one), of topics; a client to be disconnected.
+    "health": (),
+    "actors": (each(name_text),),
+    "clients_page": (name_text, name_text, whole_number(1)),
+    "filters_page": (data, whole_number(1)),
+    "topics": (data, data, whole_number(1)),
+    "disconnect": (name_text,),
     "history": (FILTERS, _since, WHOLE, either(nothing, CURSOR), whole_number(1), _where),
     "count": (FILTERS, _since, WHOLE, either(nothing, CURSOR), _where),
     "last": (

@@ -39,6 +39,8 @@ allow_anonymous = "never"
 ws_port = {ws_port}
 [node]
 matchers = 1
+[http]
+port = {http_port}
 """
 # A program by its command line -> as docs/security.md calls it.
 PROGRAMS = (
@@ -49,7 +51,12 @@ PROGRAMS = (
     (r"^ray::", "Ray: each actor"),
     (r"lexicast\.actors\.cli", "Ray: `lexicast up` itself"),
 )
-OUR_PORTS = {"mqtt": "MQTT", "ws": "MQTT over WebSocket", "link": "links: each broker and coordinator"}
+OUR_PORTS = {
+    "mqtt": "MQTT",
+    "ws": "MQTT over WebSocket",
+    "link": "links: each broker and coordinator",
+    "http": "HTTP: the console, where `http.port` is set",
+}
 
 
 class Door(NamedTuple):
@@ -83,7 +90,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "home").mkdir(mode=0o755)
     environment = {key: value for key, value in OWN_ENVIRONMENT.items() if not key.startswith("RAY_AUTH")}
     environment |= {"HOME": str(folder / "home"), "RAY_USAGE_STATS_ENABLED": "0"}
-    config = CONFIG.format(ws_port=free_port())
+    config = CONFIG.format(ws_port=free_port(), http_port=free_port())
     before = os.umask(0o022)
     try:
         with lexicast_up(folder, "--mqtt-port", "0", config=config, environment=environment, end=signal.SIGINT) as run:
@@ -115,6 +122,8 @@ def doors(processes: list[psutil.Process], run: dict[str, Any]) -> Iterator[Door
                     yield Door(OUR_PORTS["mqtt"], host, port)
                 elif port == run["mqtt_ws_port"]:
                     yield Door(OUR_PORTS["ws"], host, port)
+                elif re.search(rf":{port}/$", run["pages"][0]):
+                    yield Door(OUR_PORTS["http"], host, port)
                 elif not ip_address(host).is_unspecified and re.match(r"ray::(Broker|Coordinator)Actor", command):
                     yield Door(OUR_PORTS["link"], host, port)
                 else:
@@ -262,11 +271,12 @@ def test_another_user_opens_none_of_its_sockets(running: Running) -> None:
 
 @only_root
 def test_another_user_gets_nothing_from_its_ports(running: Running) -> None:
-    """Links tell a challenge and hang up, MQTT lets nobody in who has not logged in."""
+    """Links tell a challenge and hang up, MQTT and the console let nobody in who has not logged in."""
     hello = msgpack.packb((HELLO, b"n" * NONCE_BYTES, "client", "stranger", 1, {}, b"p" * 32))
     said = {
         OUR_PORTS["link"]: hello,
         OUR_PORTS["mqtt"]: encode_packet(Connect(V5, "stranger", True), V5),
+        OUR_PORTS["http"]: b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     }
     ours = [door for door in running.doors if door.program in said]
 
@@ -289,6 +299,8 @@ def test_another_user_gets_nothing_from_its_ports(running: Running) -> None:
         if door.startswith(OUR_PORTS["mqtt"]):
             assert heard[:2] == "20"
             assert int(heard[6:8], 16) == 0x87
+        elif door.startswith(OUR_PORTS["http"]):
+            assert bytes.fromhex(heard).startswith(b"HTTP/1.1 401 ")
         else:
             unpacker = msgpack.Unpacker()
             unpacker.feed(bytes.fromhex(heard))

@@ -37,3 +37,8 @@ def is_open_to_strangers(config: Config) -> bool:
     more = [each.host or own for each in config.mqtt.more_ports() if not (each.is_encrypted and certified)]
     hosts = [own, *more]
     return not all([is_loopback(host) for host in hosts])
+
+
+def is_encrypted_console(config: Config) -> bool:
+    """Whether what operators look at is to be encrypted."""
+    return config.http.tls == "always" or not is_loopback(config.http.host)

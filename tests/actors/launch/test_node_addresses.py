@@ -124,6 +124,7 @@ def test_up_prints_every_address() -> None:
         mqtt_ws_port=8083,
         mqtt_wss_hosts=["::1"],
         mqtt_wss_port=8084,
+        pages=["https://192.0.2.10:18080/"],
         data_dir="/data",
         ray_address="192.0.2.10:6379",
         namespace="lexicast",
@@ -132,3 +133,16 @@ def test_up_prints_every_address() -> None:
     assert "  MQTT     mqtt://192.0.2.10:1883 mqtt://[::1]:1883" in said
     assert "  with TLS mqtts://192.0.2.10:8883" in said
     assert "  browsers ws://192.0.2.10:8083/mqtt wss://[::1]:8084/mqtt" in said
+
+
+def test_a_console_beyond_loopback_is_encrypted_or_meant_to_be_open() -> None:
+    own = {"http__port": 18080, "http__host": "0.0.0.0"}
+    with pytest.raises(ConfigError, match=r"http\.host = '0\.0\.0\.0' is reached from other machines"):
+        places(ONE, **own).check("token")
+    places(ONE, **own, security__insecure=True).check("token")
+    encrypted = {**own, "tls__certificate": "server.crt", "tls__key": "server.key"}
+    places(ONE, **encrypted).check("token")
+    assert places(ONE, **encrypted).pages() == ["https://192.0.2.10:18080/"]
+    assert places(THREE, http__port=18080).pages() == ["http://127.0.0.1:18080/"]
+    with pytest.raises(ConfigError, match=r"http\.host = '192\.0\.2\.10' is one machine's address"):
+        places(THREE, **{**encrypted, "http__host": "192.0.2.10"}).check("token")

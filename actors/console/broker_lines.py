@@ -1,0 +1,89 @@
+"""The lines of a console to brokers: a link to each that it asks, kept, dialled again when the next question comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any, Final
+
+from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.membership import ClusterInfo, Member, Members
+
+from ..client.known_brokers import Endpoint
+from ..link.link import Link
+from ..status.over_link import dial_broker
+
+ANSWER_TIMEOUT_S: Final = 3.0
+
+
+class BrokerLines:
+    """See the module's docstring. `node`: whose brokers are its own; `members`: the last that were told."""
+
+    def __init__(self, node: str, cluster: ClusterInfo) -> None:
+        self.node = node
+        self.cluster = cluster
+        self.members = Members(-1, {}, {}, {})
+        self._links: dict[str, Link] = {}
+        self._dialling: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def follow(self, members: Members) -> None:
+        """These serve now."""
+        self.members = members
+        for name in [name for name in self._links if name not in members.brokers]:
+            self._links.pop(name).close()
+            self._dialling.pop(name, None)
+
+    def own(self) -> list[str]:
+        """The brokers of this node that serve."""
+        return sorted([name for name, member in self.members.brokers.items() if member.node == self.node])
+
+    def nearest(self) -> list[str]:
+        """All brokers that serve, this node's first."""
+        own = self.own()
+        return own + sorted(self.members.brokers.keys() - set(own))
+
+    def endpoints(self) -> list[Endpoint]:
+        """For a client: this node's brokers; where none serves, all."""
+        brokers = self.members.brokers
+        return [self._endpoint(brokers[name]) for name in self.own() or self.nearest()]
+
+    def _endpoint(self, member: Member) -> Endpoint:
+        return Endpoint(member.name, member.addresses, self.cluster.cluster_id, self.cluster.key)
+
+    async def ask(self, broker: str, method: str, *arguments: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """One broker's answer. Raises LexicastError; UnavailableError where it is not there, or says nothing for so
+        long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._link(broker)
+                return await link.request(method, *arguments, timeout_s=timeout_s)
+        except TimeoutError:
+            raise UnavailableError(f"{broker} has not answered for {timeout_s:.0f} s") from None
+        except OSError as error:
+            raise UnavailableError(f"{broker} cannot be reached ({error})") from None
+
+    async def ask_nearest(self, method: str, *arguments: Any) -> Any:
+        """The answer of the first broker that gives one. Raises UnavailableError."""
+        failures = []
+        for name in self.nearest():
+            try:
+                return await self.ask(name, method, *arguments)
+            except LexicastError as error:
+                failures.append(f"{name}: {error}")
+        raise UnavailableError(f"no broker answers ({'; '.join(failures) or 'none serves'})")
+
+    async def _link(self, broker: str) -> Link:
+        async with self._dialling[broker]:
+            link = self._links.get(broker)
+            if link is None or link.closed:
+                member = self.members.brokers.get(broker)
+                if member is None:
+                    raise UnavailableError(f"{broker} does not serve")
+                link = self._links[broker] = await dial_broker(self._endpoint(member))
+            return link
+
+    def close(self) -> None:
+        """End the links."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()

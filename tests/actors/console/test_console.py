@@ -1,0 +1,165 @@
+"""A console over HTTP beside a whole cluster: what it tells of it, and that it tells the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import lexicast
+from lexicast.actors.console.metric_rows import METRICS
+
+from ...support.console import Asking, asking, console
+from ...support.harness import Cluster
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as running:
+        await running.start_coordinator()
+        await running.start_broker("broker-0")
+        yield running
+
+
+@pytest.fixture
+async def ask(cluster: Cluster) -> AsyncIterator[Asking]:
+    async with console(cluster) as server, asking(server) as someone:
+        yield someone
+
+
+async def ready_within(ask: Asking, ready: bool, seconds: float = 20.0) -> dict[str, Any]:
+    """What is said once it is so."""
+    async with asyncio.timeout(seconds):
+        while True:
+            async with ask.session.get(ask.base + "/health/ready") as answer:
+                said: dict[str, Any] = await answer.json()
+                assert answer.status == (200 if said["ready"] else 503)
+                if said["ready"] is ready:
+                    return said
+            await asyncio.sleep(0.05)
+
+
+async def test_the_status_says_what_is_there(ask: Asking) -> None:
+    now = await ask.get("/api/v1/status")
+    assert now["cluster"]["groups"] == 4
+    assert now["cluster"]["coordination"] is True
+    assert {(each["name"], each["state"]) for each in now["actors"]} >= {
+        ("broker-0", "serves"),
+        ("coordinator-0", "serves"),
+    }
+    assert now["node"]["ready"] is True
+    groups = await ask.get("/api/v1/groups?limit=3")
+    assert [row["group"] for row in groups["rows"]] == [0, 1, 2]
+    rest = await ask.get(f"/api/v1/groups?after={groups['next']}")
+    assert [row["leader"] for row in rest["rows"]] == ["coordinator-0"]
+    assert rest["next"] is None
+
+
+async def test_what_is_published_is_in_the_tree_the_past_and_the_metrics(ask: Asking) -> None:
+    for topic in ("a/b", "a/b/c", "a-b", "$x", "a/d"):
+        await ask.post("/api/v1/publish", {"topic": topic, "payload": topic}, status=400 if topic == "$x" else 200)
+    top = await ask.get("/api/v1/topics")
+    assert [(row["name"], row["has_topics_below"]) for row in top["rows"]] == [("a-b", False), ("a/", True)]
+    below = await ask.get("/api/v1/topics?under=a/&limit=2")
+    assert [(row["name"], row["has_topics_below"]) for row in below["rows"]] == [("a/b", False), ("a/b/", True)]
+    rest = await ask.get("/api/v1/topics", params={"under": "a/", "after": below["next"]})
+    assert [row["name"] for row in rest["rows"]] == ["a/d"]
+    assert rest["next"] is None
+    past = await ask.get("/api/v1/history?filter=a/%23&since=beginning")
+    assert sorted(row["payload"] for row in past["rows"]) == ["a/b", "a/b/c", "a/d"]
+    assert past["complete"] is True
+    families = {each.name: each for each in text_string_to_metric_families(await ask.text("/metrics"))}
+    stored = families["lexicast_messages_stored"].samples[0]
+    assert (stored.labels, stored.value) == ({"actor": "coordinator-0"}, 4.0)
+    count = [each.value for each in families["lexicast_commit_seconds"].samples if each.name.endswith("_count")]
+    assert count[0] >= 1
+    assert families["lexicast_up"].samples[0].value == 1.0
+
+
+async def test_metrics_have_the_names_that_prometheus_wants(ask: Asking) -> None:
+    found = {each.name for each in text_string_to_metric_families(await ask.text("/metrics"))}
+    assert found <= {row.name.removesuffix("_total") for row in METRICS}
+    for row in METRICS:
+        assert row.name.endswith("_total") is (row.kind == "counter"), row.name
+        assert row.label not in ("topic", "client")
+
+
+async def test_a_subscription_gets_what_comes(ask: Asking) -> None:
+    async with ask.session.get(ask.base + "/api/v1/stream?filter=s/%23") as answer:
+        assert answer.content_type == "text/event-stream"
+        await answer.content.readuntil(b"it begins here\n\n")
+        await ask.post("/api/v1/publish", {"topic": "s/1", "payload": "x"})
+        async with asyncio.timeout(20):
+            event = json.loads((await answer.content.readuntil(b"}\n\n")).removeprefix(b"data: "))
+    assert [each["payload"] for each in event["messages"]] == ["x"]
+    async with ask.session.get(ask.base + "/api/v1/stream?filter=s/%23&where=delay>3") as answer:
+        await answer.content.readuntil(b"it begins here\n\n")
+        for delay in (1, 5):
+            await ask.post("/api/v1/publish", {"topic": "s/1", "payload": json.dumps({"delay": delay})})
+        async with asyncio.timeout(20):
+            event = json.loads((await answer.content.readuntil(b"}\n\n")).removeprefix(b"data: "))
+    assert [each["payload"] for each in event["messages"]] == ['{"delay": 5}']
+
+
+async def test_ready_follows_the_truth(cluster: Cluster, ask: Asking) -> None:
+    said = await ready_within(ask, True)
+    assert said["checks"] == {"broker": True, "clients": True, "groups": True, "coordination": True}
+    await cluster.crash_coordinator()
+    said = await ready_within(ask, False)
+    assert said["reasons"] == ["broker-0: 4 topic groups wait for coordinator-0"]
+    assert (await ask.get("/health/live"))["live"] is True
+    await cluster.start_coordinator()
+    await ready_within(ask, True)
+    await cluster.stop_broker("broker-0")
+    said = await ready_within(ask, False)
+    assert said["reasons"] == ["no broker of this node serves"]
+    await cluster.start_broker("broker-0")
+    await ready_within(ask, True)
+    events = [event["text"] for event in (await ask.get("/api/v1/events"))["rows"]]
+    assert "broker-0 has left" in events
+    assert "broker-0 serves, on node" in events
+
+
+async def test_what_is_wrong_with_a_question_is_said(ask: Asking) -> None:
+    for path, said in (
+        ("/api/v1/groups?limit=0", "limit='0': give a number from 1 to 1,000"),
+        ("/api/v1/history", "0 filters: give 1 to 16, as in ?filter=flights/%23"),
+        ("/api/v1/history?filter=a%23", "'#'"),
+        ("/api/v1/topics?under=a", 'it ends with "/"'),
+        ("/api/v1/stream?filter=a&where=a%20>", "column 4"),
+        ("/api/v1/family?name=no", "nothing was learned of a family 'no' yet"),
+    ):
+        assert said in (await ask.get(path, status=400))["error"], path
+    assert "error" in await ask.get("/api/v1/none", status=404)
+    async with ask.session.post(ask.base + "/api/v1/publish", data=b"{}") as answer:
+        assert "Content-Type" in (await answer.json())["error"]
+
+
+async def test_clients_and_filters_come_in_pages(cluster: Cluster, ask: Asking) -> None:
+    broker: Any = cluster.nodes["broker-0"]
+    import aiomqtt
+
+    clients = [aiomqtt.Client("127.0.0.1", broker.mqtt.port, identifier=f"c{i}") for i in range(5)]
+    for client in clients:
+        await client.__aenter__()
+        await client.subscribe(f"of/{client.identifier}")
+    page = await ask.get("/api/v1/sessions?limit=3")
+    assert [row["id"] for row in page["rows"]] == ["c0", "c1", "c2"]
+    page = await ask.get(f"/api/v1/sessions?limit=3&after={page['next']}")
+    assert ([row["id"] for row in page["rows"]], page["next"]) == (["c3", "c4"], None)
+    page = await ask.get("/api/v1/sessions?search=4")
+    assert [row["id"] for row in page["rows"]] == ["c4"]
+    filters = await ask.get("/api/v1/subscriptions")
+    assert {"of/c1": 1}.items() <= {row["filter"]: row["subscribers"] for row in filters["rows"]}.items()
+    assert (await ask.post("/api/v1/sessions/disconnect?id=c4"))["disconnected"] is True
+    assert (await ask.post("/api/v1/sessions/disconnect?id=c9"))["disconnected"] is False
+    with pytest.raises(aiomqtt.MqttError):
+        await asyncio.wait_for(anext(aiter(clients[4].messages)), 20)
+    for client in clients[:4]:
+        await client.__aexit__(None, None, None)
+    assert lexicast.__version__

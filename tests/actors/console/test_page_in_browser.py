@@ -1,0 +1,180 @@
+"""The page in a real Chromium, as a person goes through it: a first message, every view, a phone, whoever does not see.
+
+LEXICAST_PICTURES=FOLDER keeps what is seen, for the README.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib import import_module, resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import lexicast
+
+from ...support.certificates import free_port
+from ...support.up import lexicast_up
+
+CHROMIUM = shutil.which("chromium") or ""
+try:
+    playwright: Any = import_module("playwright.sync_api")
+    AXE = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
+except ImportError:
+    playwright, AXE = None, ""
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and playwright), reason="Debian's chromium or playwright is not here: make test installs both"
+)
+
+VIEWS = ("overview", "sessions", "topics", "messages", "families")
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+FIRST_LOAD_KIB_MAX = 300
+WAIT_MS = 60_000.0
+PICTURES = os.environ.get("LEXICAST_PICTURES", "")
+
+
+class Seen(NamedTuple):
+    """A page of the browser, what went wrong on it, and what it has loaded: (path, bytes on the wire)."""
+
+    page: Any
+    wrong: list[str]
+    loaded: list[tuple[str, int]]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("page")
+    with lexicast_up(folder, "--mqtt-port", "0", "--page", str(free_port())) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
+def seen(request: pytest.FixtureRequest, browser: Any, cluster: dict[str, Any]) -> Iterator[Seen]:
+    context = browser.new_context(viewport=request.param, base_url=cluster["pages"][0])
+    context.set_default_timeout(WAIT_MS)
+    page, wrong, loaded = context.new_page(), list[str](), list[tuple[str, int]]()
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("requestfinished", lambda each: loaded.append((each.url, each.sizes()["responseBodySize"])))
+    yield Seen(page, wrong, loaded)
+    context.close()
+    assert wrong == []
+
+
+def picture(page: Any, name: str) -> None:
+    """Keep what is seen."""
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / f"{name}.png")
+
+
+def serious(page: Any) -> list[str]:
+    """What axe-core finds serious, or worse."""
+    page.evaluate(AXE)
+    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {each['nodes'][0]['html']} {each['nodes'][0].get('failureSummary', '')}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def fits(page: Any) -> bool:
+    """Whether nothing has to be scrolled sideways."""
+    return bool(page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def test_a_first_visit_comes_to_a_first_message(seen: Seen) -> None:
+    """With nothing but the page."""
+    page = seen.page
+    page.goto("/")
+    page.wait_for_selector("text=stored a second")
+    assert sum(size for _, size in seen.loaded) < FIRST_LOAD_KIB_MAX * 1024
+    if page.locator("text=publish a first message").count():
+        page.click("text=publish a first message")
+    else:  # somebody was here before
+        page.goto("/#messages?topic=hello/world&payload=Hello")
+    page.wait_for_selector("text=following #")
+    page.click("button:has-text('Publish')")
+    page.wait_for_selector("ol.messages .topic:has-text('hello/world')")
+    assert page.locator("ol.messages code").first.inner_text() == "Hello"
+    assert fits(page)
+
+
+def test_numbers_become_a_chart_and_places_a_map(seen: Seen, cluster: dict[str, Any]) -> None:
+    page = seen.page
+    page.goto("/#messages?filter=trucks/%23")
+    page.wait_for_selector("text=following trucks/#")
+    with lexicast.sync.connect(data_dir=cluster["data_dir"]) as bus:
+        for number in range(12):
+            payload = f'{{"lat": {40 + number / 2}, "lon": {-100 + number}, "speed": {50 + number * number}}}'
+            bus.publish(f"trucks/{number % 4}", payload)
+    page.wait_for_selector("svg.chart circle >> nth=3", state="attached")
+    page.wait_for_selector("svg.chart path.land", state="attached")
+    page.select_option("select[name=field]", "speed")
+    assert "speed" in str(page.get_attribute("svg.chart >> nth=0", "aria-label"))
+    picture(page, f"messages-{page.viewport_size['width']}")
+    assert fits(page)
+    assert serious(page) == []
+
+
+def test_the_past_is_shown_with_a_condition(seen: Seen, cluster: dict[str, Any]) -> None:
+    page = seen.page
+    with lexicast.sync.connect(data_dir=cluster["data_dir"]) as bus:
+        for delay in (5, 50):
+            bus.publish("flights/JFK", f'{{"delay": {delay}}}')
+    page.goto("/#messages?filter=flights/%23")
+    page.fill("input[name=where]", "delay > 30")
+    page.click("text=Show the past")
+    page.wait_for_selector("ol.messages code:has-text('50')")
+    assert page.locator("ol.messages code:has-text('{\"delay\":5}')").count() == 0
+
+
+def test_the_tree_opens_level_by_level(seen: Seen, cluster: dict[str, Any]) -> None:
+    page = seen.page
+    with lexicast.sync.connect(data_dir=cluster["data_dir"]) as bus:
+        bus.publish("plant/line/1/motor", "1")
+    page.goto("/#topics")
+    for level in ("plant", "line", "1"):
+        page.click(f"ul.tree button[aria-expanded=false]:has-text('{level}')")
+    page.click("ul.tree a:has-text('motor')")
+    page.wait_for_selector("ol.messages .topic:has-text('plant/line/1/motor')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_is_for_everybody(seen: Seen, view: str, scheme: str) -> None:
+    """For who does not see it (axe-core), on a phone's width, in light and dark."""
+    page = seen.page
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"/#{view}")
+    page.wait_for_selector("h1")
+    page.wait_for_load_state("networkidle") if view not in ("messages",) else page.wait_for_selector("text=following")
+    page.wait_for_timeout(300)
+    picture(page, f"{view}-{scheme}-{page.viewport_size['width']}")
+    assert serious(page) == []
+    assert fits(page)
+
+
+def test_everything_is_reached_by_keyboard(seen: Seen) -> None:
+    page = seen.page
+    page.goto("/#overview")
+    page.wait_for_selector("text=stored a second")
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.className") == "skip"
+    names = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        names.add(page.evaluate("() => document.activeElement.textContent.trim()"))
+    assert {"Overview", "Sessions", "Topics", "Messages", "Families"} <= names

@@ -1,0 +1,182 @@
+"""Who gets what of a console: users, operators, nobody; by which way; and what pages of other sites cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from lexicast.actors.broker.security.rights import Rights
+from lexicast.cluster.config.tables import Config
+from lexicast.cluster.security.operator_token import operator_token
+from lexicast.cluster.security.passwords import SHA512, hash_password
+
+from ...support.console import Asking, asking, console
+from ...support.harness import Cluster
+
+ACL = """
+user ada
+topic readwrite work/#
+topic nohistory work/shut/#
+user eve
+topic read work/open/#
+"""
+USERS = {"ada": b"lovelace", "eve": b"drops"}
+ADA = {"Authorization": aiohttp.encode_basic_auth("ada", "lovelace")}
+EVE = {"Authorization": aiohttp.encode_basic_auth("eve", "drops")}
+
+
+def passwords(*users: str) -> bytes:
+    """A password file of these users, or of all."""
+    rows = [(user, hash_password(USERS[user], b"salt" * 3, SHA512).text()) for user in users or USERS]
+    return "".join([f"{user}:{row}\n" for user, row in rows]).encode()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of [security]."""
+    folder = tmp_path_factory.mktemp("security")
+    (folder / "passwords").write_bytes(passwords())
+    (folder / "acl").write_text(ACL)
+    return {"security__password_file": str(folder / "passwords"), "security__acl_file": str(folder / "acl")}
+
+
+@pytest.fixture
+async def secured(tmp_path: Path, files: dict[str, str]) -> AsyncIterator[tuple[Cluster, Asking]]:
+    config = Config().replaced(**files)
+    async with Cluster(tmp_path, config=config) as cluster:
+        await cluster.coordination.give_security({"passwords": passwords(), "rules": ACL.encode()}, True)
+        await cluster.start_coordinator()
+        await cluster.start_broker("broker-0")
+        async with console(cluster, http__operators=("ada",)) as server, asking(server) as someone:
+            yield cluster, someone
+
+
+async def test_with_users_nobody_in_particular_sees_nothing(secured: tuple[Cluster, Asking]) -> None:
+    _, ask = secured
+    for path in ("/api/v1/me", "/api/v1/status", "/metrics", "/api/v1/topics", "/api/v1/history?filter=%23"):
+        assert "log in" in (await ask.get(path, status=401))["error"]
+    await ask.post("/api/v1/publish", {"topic": "work/a", "payload": "x"}, status=401)
+    assert "reasons" not in await ask.get("/health/ready")
+    assert (await ask.text("/")).startswith("<!doctype html>")
+
+
+async def test_operators_see_the_cluster_and_others_their_topics(secured: tuple[Cluster, Asking]) -> None:
+    _, ask = secured
+    assert (await ask.get("/api/v1/me", headers=ADA))["operator"] is True
+    assert (await ask.get("/api/v1/status", headers=ADA))["cluster"]["groups"] == 4
+    assert "reasons" in await ask.get("/health/ready", headers=ADA)
+    assert (await ask.get("/api/v1/me", headers=EVE)) == {"user": "eve", "operator": False, "restricted": True}
+    for path in ("/metrics", "/api/v1/status", "/api/v1/sessions", "/api/v1/families", "/api/v1/events"):
+        assert "operators" in (await ask.get(path, status=403, headers=EVE))["error"]
+    await ask.post("/api/v1/sessions/disconnect?id=x", status=403, headers=EVE)
+
+
+async def test_rules_hold_for_operators_too(secured: tuple[Cluster, Asking]) -> None:
+    _, ask = secured
+    for topic, status in (("work/open/1", 200), ("work/shut/1", 200), ("other", 403)):
+        await ask.post("/api/v1/publish", {"topic": topic, "payload": "x"}, status=status, headers=ADA)
+    await ask.post("/api/v1/publish", {"topic": "work/open/1", "payload": "x"}, status=403, headers=EVE)
+    below = await ask.get("/api/v1/topics?under=work/", headers=EVE)
+    assert [row["name"] for row in below["rows"]] == ["work/open/"]
+    past = await ask.get("/api/v1/history?filter=%23&since=beginning", headers=ADA)
+    assert [row["topic"] for row in past["rows"]] == ["work/open/1"]
+
+
+async def test_the_operators_token_lets_its_holder_in(secured: tuple[Cluster, Asking]) -> None:
+    cluster, ask = secured
+    token = operator_token((await cluster.coordination.cluster()).key)
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert "lexicast_ready 1.0" in await ask.text("/metrics", headers=bearer)
+    await ask.post("/api/v1/publish", {"topic": "other", "payload": "x"}, headers=bearer)
+    wrong = {"Authorization": f"Bearer {token[:-1]}x"}
+    await ask.get("/metrics", status=401, headers=wrong)
+
+
+async def test_who_logs_in_on_the_page_stays_until_he_logs_out(secured: tuple[Cluster, Asking]) -> None:
+    _, ask = secured
+    wrong = {"user": "eve", "password": "no"}
+    assert "do not go together" in (await ask.post("/api/v1/login", wrong, status=401))["error"]
+    async with ask.session.post(ask.base + "/api/v1/login", json={"user": "eve", "password": "drops"}) as answer:
+        cookie = answer.headers["Set-Cookie"]
+        assert (await answer.json())["user"] == "eve"
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert (await ask.get("/api/v1/me"))["user"] == "eve"
+    await ask.post("/api/v1/logout")
+    await ask.get("/api/v1/me", status=401)
+    async with ask.session.get(ask.base + "/api/v1/me", headers={"Cookie": cookie.partition(";")[0]}) as answer:
+        assert answer.status == 401
+
+
+async def test_a_user_who_is_gone_is_let_out(secured: tuple[Cluster, Asking]) -> None:
+    cluster, ask = secured
+    await ask.post("/api/v1/login", {"user": "eve", "password": "drops"})
+    await cluster.coordination.give_security({"passwords": passwords("ada"), "rules": ACL.encode()})
+    status = 200
+    while status == 200:
+        async with ask.session.get(ask.base + "/api/v1/me") as answer:
+            status = answer.status
+    assert status == 401
+
+
+@pytest.fixture
+async def open_to_the_machine(tmp_path: Path) -> AsyncIterator[Asking]:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_coordinator()
+        await cluster.start_broker("broker-0")
+        async with console(cluster) as server, asking(server) as someone:
+            yield someone
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "attacker.example"},
+        {"Host": "attacker.example:80"},
+        {"X-Forwarded-For": "192.0.2.1"},
+        {"Forwarded": "for=192.0.2.1"},
+        {"Via": "1.1 proxy"},
+    ],
+    ids=str,
+)
+async def test_without_users_the_machine_itself_is_an_operator_and_nobody_else(
+    open_to_the_machine: Asking, headers: dict[str, str]
+) -> None:
+    ask = open_to_the_machine
+    assert (await ask.get("/api/v1/me"))["operator"] is True
+    assert (await ask.get("/api/v1/me", headers={"Host": "localhost:1"}))["operator"] is True
+    await ask.get("/api/v1/me", status=401, headers=headers)
+
+
+async def test_pages_of_other_sites_ask_nothing_of_it(open_to_the_machine: Asking) -> None:
+    ask, other = open_to_the_machine, {"Origin": "https://attacker.example"}
+    await ask.post("/api/v1/publish", {"topic": "a", "payload": "x"}, status=403, headers=other)
+    await ask.post("/api/v1/sessions/disconnect?id=a", status=403, headers=other)
+    own = {"Origin": ask.base}
+    await ask.post("/api/v1/publish", {"topic": "a", "payload": "x"}, headers=own)
+    async with ask.session.post(ask.base + "/api/v1/publish", data='{"topic": "a", "payload": "x"}') as answer:
+        assert answer.status == 400, "a form can send text, and may not"
+    async with ask.session.get(ask.base + "/") as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_bodies_are_bounded(open_to_the_machine: Asking) -> None:
+    body = BytesIO(b'{"topic": "a", "payload": "' + b"x" * 2**20 + b'"}')
+    headers = {"Content-Type": "application/json"}
+    ask = open_to_the_machine
+    async with ask.session.post(ask.base + "/api/v1/publish", data=body, headers=headers) as answer:
+        assert answer.status == 413
+
+
+def test_a_token_says_nothing_of_the_key() -> None:
+    assert operator_token(b"k" * 32) != operator_token(b"l" * 32)
+    assert "6b6b" not in operator_token(b"k" * 32)
+    assert not Rights().restricted
