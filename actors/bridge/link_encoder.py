@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from lexicast.compression.session import ClientSession, Outgoing
 from lexicast.compression.streams.batches import MESSAGES_MAX, Batched
 from lexicast.compression.wire import ALIAS_TOPIC
 
-from ..mqtt.codec import encode_publish, encode_qos0_run, encode_qos_run
-from ..mqtt.codec.packets import V5, PublishRun
+from ..mqtt.codec import encode_publish, encode_qos0_run
+from ..mqtt.codec.packets import PUBLISH, V5, PublishRun
+from ..mqtt.codec.wire import encode_varint, pack_u16
 from .sent_publications import Outbound
 
 # Topics of which a batch waits; beyond it all go.
 WAITING_TOPICS_MAX: Final = 256
+# Whose topic field is remembered.
+NAMES_MAX: Final = 10_000
 
 # A publication under its packet id (0: of QoS 0).
 Sent: TypeAlias = tuple[int, Outbound]
@@ -41,13 +43,14 @@ class LinkEncoder:
         self._batch_s = batch_s
         self._waiting: OrderedDict[tuple[bytes, bytes], list[Sent]] = OrderedDict()
         self._waiting_bytes: dict[tuple[bytes, bytes], int] = {}
+        self._named: dict[bytes, bytes] = {}
         # When what waits has to go; None: nothing waits.
         self.due_s: float | None = None
 
     def encode(self, messages: Sequence[Sent], now_s: float, now_us: int, dup: bool = False) -> bytes:
         """Packets, joined; what waits for others is in a later answer."""
         if self._session is None:
-            return b"".join([self._run(key, list(some), dup) for key, some in groupby(messages, _likeness)])
+            return self._plainly(messages, dup)
         parts: list[bytes] = []
         for message in messages:
             if self._batches and message[1].plain and not dup:
@@ -67,13 +70,24 @@ class LinkEncoder:
 
     # -- as MQTT has them
 
-    def _run(self, key: tuple[Any, ...], messages: Sequence[Sent], dup: bool) -> bytes:
-        topic, qos, retain, properties = key
-        payloads = [message.payload for _, message in messages]
-        if not qos:
-            return encode_qos0_run(self._version, topic, payloads, retain, properties)
-        ids = [packet_id for packet_id, _ in messages]
-        return encode_qos_run(self._version, topic, payloads, qos, ids, retain, dup, properties)
+    def _plainly(self, messages: Iterable[Sent], dup: bool) -> bytes:
+        """A packet each. (Their topics alternate: runs would be of one.)"""
+        parts: list[bytes] = []
+        named, v5 = self._named, self._version == V5
+        for packet_id, (topic, payload, qos, retain, properties, *_) in messages:
+            name = named.get(topic) or self._name(topic)
+            tail = (properties or b"\0") if v5 else b""
+            size = len(name) + (2 if qos else 0) + len(tail) + len(payload)
+            first = PUBLISH | qos << 1 | retain | (dup and qos > 0) << 3
+            head = bytes((first, size)) if size < 128 else bytes((first,)) + encode_varint(size)
+            parts += (head, name, pack_u16(packet_id), tail, payload) if qos else (head, name, tail, payload)
+        return b"".join(parts)
+
+    def _name(self, topic: bytes) -> bytes:
+        if len(self._named) >= NAMES_MAX:
+            self._named.clear()
+        name = self._named[topic] = pack_u16(len(topic)) + topic
+        return name
 
     # -- to a lexicast
 
@@ -111,13 +125,7 @@ class LinkEncoder:
     def _alone(self, session: Session, sent: Sent, now_us: int, dup: bool) -> bytes:
         packet_id, message = sent
         outgoing = session.outgoing(message.topic, message.payload, now_us)
-        key = message.topic, message.qos, message.retain, message.properties
-        return _bound(outgoing) + self._run(key, [(packet_id, message._replace(payload=outgoing.payload))], dup)
-
-
-def _likeness(sent: Sent) -> tuple[Any, ...]:
-    message = sent[1]
-    return message.topic, message.qos, message.retain, message.properties
+        return _bound(outgoing) + self._plainly([(packet_id, message._replace(payload=outgoing.payload))], dup)
 
 
 def _bound(outgoing: Outgoing) -> bytes:

@@ -87,6 +87,7 @@ class OutgoingTopics:
         self._client = client
         self._bridge = bridge
         self._topics = [topic for topic in topics if topic.goes_out]
+        self._maps = [TopicMap([topic.local_side()]) for topic in self._topics]
         self._own_id = own_id
         self._counters = counters
         self._echoes = echoes
@@ -99,6 +100,8 @@ class OutgoingTopics:
         self._encoder: LinkEncoder | None = None
         self._terms: RemoteTerms | None = None
         self._remote_id = ""
+        # The user properties of what was published here.
+        self._first: UserProperties | None = None
         self._version = V5
         self._echoing = False
         self._open = asyncio.Event()
@@ -147,6 +150,7 @@ class OutgoingTopics:
         there comes back."""
         self._link, self._terms, self._encoder, self._version = link, terms, encoder, version
         self._remote_id, self._echoing = remote_id, echoing
+        self._first = onward((), self._own_id, remote_id)
         self._known.clear()
         self._settle(self.sent.connected(terms.receive_max, terms.session_present))
         released, published = self.sent.again()
@@ -237,10 +241,10 @@ class OutgoingTopics:
         topic, (group, _, offset) = self._topics[number], message.position
         terms, properties = self._terms, message.properties
         assert terms is not None  # a connection is there
-        user = onward(() if properties is None else properties.user, self._own_id, self._remote_id)
+        user = self._first if properties is None else onward(properties.user, self._own_id, self._remote_id)
         qos = min(message.qos, topic.qos, terms.qos_max)
         plain = qos < 2 and not message.retain and (properties is None or _only_user(properties))
-        name = topic.local_side().mapped(message.topic).encode()
+        name = self._maps[number].encoded(message.topic)
         encoded = b"" if user is None else self._encoded(user, properties, plain)
         outbound = Outbound(
             name,

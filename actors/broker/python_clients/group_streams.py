@@ -95,7 +95,8 @@ class GroupStream(MemberStream):
             given = self._given.get(group)
             if given is None:
                 continue
-            done = {offset for offset in given if first <= offset <= last}
+            few = last - first < len(given)
+            done = given.intersection(range(first, last + 1)) if few else {o for o in given if first <= o <= last}
             given -= done
             if not given:
                 del self._given[group]
