@@ -28,9 +28,9 @@ def read_bridges(path: str) -> Bridges:
     if not path:
         return ()
     file = Path(path).expanduser()
+    data = _read(file, 4 * FILE_BYTES_MAX)
     try:
-        text = _read(file, 4 * FILE_BYTES_MAX).decode()
-        definitions = read_definitions(text)
+        definitions = read_definitions(data.decode())
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: it is no text in UTF-8") from None
     except ConfigError as error:

@@ -62,6 +62,8 @@ def test_what_is_wrong_is_one_line(file: Path, capsys: pytest.CaptureFixture[str
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert f"{file}: [site]: password_file: {file.parent}/site.password cannot be read: No such file" in told
+    assert run("check", "none.toml") == 2
+    assert capsys.readouterr().err == "lexicast: none.toml cannot be read: No such file or directory\n"
     file.write_text("")
     assert run("check", str(file)) == 2
     assert "there is no bridge in it" in capsys.readouterr().err
