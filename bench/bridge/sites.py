@@ -41,7 +41,7 @@ max_inflight_messages {inflight}
 class MosquittoSite:
     """A Mosquitto that may be stopped and started again at its port. Raises TargetMissingError, UnavailableError."""
 
-    def __init__(self, folder: Path, inflight: int = 0, bridge_to: int = 0, keeps: bool = False) -> None:
+    def __init__(self, folder: Path, inflight: int = 65_535, bridge_to: int = 0, keeps: bool = False) -> None:
         """`bridge_to`: the port of a broker to which its own bridge leads; `keeps`: sessions outlive a restart."""
         folder.mkdir(parents=True)
         folder.chmod(0o777)

@@ -74,6 +74,7 @@ def measure_speed(report: DriverReport, progress: reports.Steps, folder: Path, s
             result = opened[name].run(options.seconds, WINDOW)
             rates[name].append(result.deliveries_per_s)
             lost += result.lost if name == "lexicast" else 0
+    report.samples["cpu_s"] = {name: here.cpu_by_role() for name, (here, _) in pairs.items()}
     report.samples["speed"] = rates
     ratio = reports.median_ratio(rates["lexicast"], rates["mosquitto"])
     for name, values in rates.items():

@@ -56,7 +56,7 @@ async def test_who_was_registered_later_is_the_bridge_and_the_other_one_ends(tmp
         first, second = (BridgeActor.__new__(BridgeActor) for _ in range(2))
         for actor in (first, second):
             actor.name = "bridge-site"
-            actor._coordination = coordination  # type: ignore[assignment] - as a RayCoordination is called
+            actor._coordination = coordination  # type: ignore[assignment]  # it is called as a RayCoordination is
         first._incarnation = await coordination.register(BRIDGE, Member("bridge-site", 0, (), "a", os.getpid()))
         assert await first._is_this_one()
         first._follow(await coordination.members(-1, 0))
