@@ -156,13 +156,14 @@ class DriverReport:
         self._tables.append(made)
 
     def finish(self) -> int:
-        """Prints the tables and figures, writes the JSON file; returns the exit code."""
+        """Writes the JSON file, before whoever reads the output can have gone; prints the tables and figures; returns
+        the exit code."""
+        if self.options.json is not None:
+            self.options.json.write_text(json.dumps(self._document(), indent=2) + "\n")
         for made in self._tables:
             self.console.print(made)
         for key, value in self.figures.items():
             self.console.print(f"{key} = {'null' if value is None else value}", highlight=False)
-        if self.options.json is not None:
-            self.options.json.write_text(json.dumps(self._document(), indent=2) + "\n")
         if self._problems:
             return 1
         return 3 if self._missing and self.options.require_peers else 0

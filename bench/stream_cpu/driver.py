@@ -50,6 +50,7 @@ from .peer import WebSocketPeer
 SUBSCRIBERS: Final = 500
 SDC_PROPERTY: Final = b"\x26\x00\x03sdc\x00\x011"
 STREAMS_PROPERTY: Final = b"\x26\x00\x0bsdc-streams\x00\x012"
+ZSTD_PROPERTY: Final = b"\x26\x00\x08sdc-zstd\x00\x011"
 FIELDS_PROPERTY: Final = b"\x26\x00\x0asdc-fields\x00\x011"
 # Links get a dictionary when it pays, each by a threshold of its own; these have nearly the same one, so that they get
 # the same messages in the same form, but for a few of the first.
@@ -74,7 +75,7 @@ class AwareMqtt(MqttWire):
 
     def __init__(self, streams: bool = False) -> None:
         super().__init__(5)
-        asked = SDC_PROPERTY + FIELDS_PROPERTY + (STREAMS_PROPERTY if streams else b"")
+        asked = SDC_PROPERTY + FIELDS_PROPERTY + (STREAMS_PROPERTY + ZSTD_PROPERTY if streams else b"")
         self._asking = bytes([len(asked)]) + asked
 
     def opening(self, client_id: str, topic: str | None, qos: int) -> list[HandshakeStep]:

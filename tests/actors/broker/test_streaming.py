@@ -42,6 +42,7 @@ from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, ZSTD, ZSTD_DENSE
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.opted_out_topics import OptedOut
 from lexicast.compression.session import ClientSession, Deliver
+from lexicast.compression.streams import topic_stream, topic_streams
 from lexicast.compression.streams.frames import is_frame
 from lexicast.compression.streams.topic_stream import KEY_INTERVAL
 from lexicast.compression.streams.topic_streams import TopicStreams
@@ -253,6 +254,7 @@ class Streams(RuleBasedStateMachine):
             receiver: Receiver = LinkReceiver(self.broker, drops)
             if kind != 3:
                 receiver = MqttReceiver(self.broker, kind, drops, window=WINDOW)
+            receiver.subscriber.reads_zstd = kind != 1
             self.broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
             self.receivers.append((receiver, self.broker.head))
 
@@ -314,6 +316,41 @@ class Streams(RuleBasedStateMachine):
 
 TestStreams = Streams.TestCase
 TestStreams.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+class StreamsThatGoOver(Streams):
+    """The same where streams go over from DEFLATE to zstd and back as often as they can, and begin anew soon."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(topic_stream._OtherTrial, "pays", True)
+        self.patch.setattr(topic_stream, "ZSTD_TRIED_BYTES", 0)
+        self.patch.setattr(topic_stream, "KEY_INTERVAL", 5)
+        self.patch.setattr(topic_streams, "ASKED_EVERY", 2)
+        super().begin()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
+TestStreamsThatGoOver = StreamsThatGoOver.TestCase
+TestStreamsThatGoOver.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_streams_that_go_over_are_read_by_all_who_say_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_stream._OtherTrial, "pays", True)
+    monkeypatch.setattr(topic_streams, "ASKED_EVERY", 2)
+    receivers = [LinkReceiver(broker), MqttReceiver(broker, 0), MqttReceiver(broker, 1), MqttReceiver(broker, 1)]
+    for receiver in receivers:
+        receiver.subscriber.reads_zstd = receiver is not receivers[-1]
+        broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
+    for _ in range(20):
+        broker.publish([(b"line/a", 1, 1)])
+    assert [receiver.got for receiver in receivers] == [broker.sent] * 4
+    assert [receiver.frames for receiver in receivers[:3]] == [20] * 3
+    assert 0 < receivers[3].frames < 20
 
 
 @pytest.fixture
