@@ -232,7 +232,7 @@ class TopicStream:
     def begin(self, dictionary: Dictionary | None, of_zstd: bool = False) -> None:
         """The next batch begins with a key frame, and the stream anew, with this dictionary; one of zstd with none."""
         self.dictionary = dictionary
-        if of_zstd != self.of_zstd:
+        if of_zstd != self.of_zstd or self.of_fields:
             self._other = _OtherTrial(not of_zstd)
         self.of_zstd = of_zstd
         self._compressor = None

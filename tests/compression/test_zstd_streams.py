@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.codecs import DEFLATE_PRESET, FULL_FRAME
+from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, FULL_FRAME
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.streams.readers import StreamReaders, TopicStreamReader
 from lexicast.compression.streams.topic_stream import KEY_INTERVAL, TRIAL_FRAMES, ZSTD_TRIED_BYTES, TopicStream
 from lexicast.compression.streams.topic_streams import ASKED_EVERY, STREAMS_MAX, FrameBatch, TopicStreams, nobody_reads
 from lexicast.compression.streams.zstd_blocks import ZSTD_STREAMS_MAX, ZstdReader, ZstdWriter
+from lexicast.compression.training import train
 
 ALWAYS = 1 << 30
 BLOCK = 128 * 1024
@@ -248,6 +249,17 @@ class TestBounds:
         assert list(streams._of_zstd) == [b"secret"]
         streams.forget(b"secret")
         assert not streams._of_zstd
+
+    def test_a_stream_that_goes_over_to_fields_needs_no_room(self) -> None:
+        stream = TopicStream()
+        stream.begin(None)
+        stream.encode(LONG[:20], ALWAYS)
+        assert stream.wants_zstd
+        stream.may_try_zstd = True
+        stream.encode(LONG[20:25], ALWAYS)
+        assert stream.holds_zstd
+        stream.begin(train([b'{"n":%d}' % at for at in range(60)], 8_192, FIELDS, family=b"f"))
+        assert not stream.holds_zstd
 
     def test_receivers_keep_no_more_whatever_they_are_sent(self) -> None:
         readers = StreamReaders(lambda _id: None)
