@@ -342,7 +342,7 @@ TestStreamsThatGoOver.settings = settings(max_examples=60, stateful_step_count=3
 def test_streams_that_go_over_are_read_by_all_who_say_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_stream._OtherTrial, "pays", True)
     monkeypatch.setattr(topic_streams, "ASKED_EVERY", 2)
-    receivers = [LinkReceiver(broker), MqttReceiver(broker, 0), MqttReceiver(broker, 1), MqttReceiver(broker, 1)]
+    receivers: list[Receiver] = [LinkReceiver(broker), *[MqttReceiver(broker, qos) for qos in (0, 1, 1)]]
     for receiver in receivers:
         receiver.subscriber.reads_zstd = receiver is not receivers[-1]
         broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
