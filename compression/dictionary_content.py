@@ -47,6 +47,10 @@ FIELD_SOURCES: Final = (FIELDS_ALONE, FIELDS_LEAN, FIELDS_AND_RECENT)
 TABLES_BYTES_MAX: Final = 400
 """Room for the entropy tables before finalized content."""
 
+_ZDICT_TRAINED_BYTES_MIN: Final = 64
+"""In the first three quarters of the samples, which ZDICT trains on. It looks at all of them only, so that with less than
+8 bytes there it reads beyond them: a crash, not an error (libzstd 1.5.7)."""
+
 # Level 3 saves half the CPU, but chooses tables that cost 2 points on long streams of flights.
 _FINALIZING_LEVEL: Final = 13
 _FINALIZING_SAMPLES_MAX: Final = 40
@@ -191,6 +195,8 @@ def _deflated_bytes(messages: Sequence[bytes], content: bytes) -> int:
 
 def _trained(samples: Sequence[bytes], size: int) -> bytes:
     """ZDICT's dictionary; where it finds nothing (few, tiny or equal samples), the samples' last bytes as they are."""
+    if sum(map(len, samples[: len(samples) * 3 // 4])) < _ZDICT_TRAINED_BYTES_MIN:
+        return _unmarked(recent(samples, size))
     try:
         return zstandard.train_dictionary(max(size, _ZSTD_DICTIONARY_BYTES_MIN), list(samples)).as_bytes()
     except (zstandard.ZstdError, ValueError):

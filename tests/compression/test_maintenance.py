@@ -155,6 +155,15 @@ def test_training_on_anything_gives_a_usable_dictionary_or_a_clear_error(
         assert built.decompress(built.compress(sample)) == sample
 
 
+@pytest.mark.parametrize("short", range(5, 9))
+def test_samples_of_which_the_first_have_next_to_no_byte_are_trained_on(short: int) -> None:
+    """ZDICT trains on the first three quarters, and with less than 8 bytes there it crashes."""
+    samples = [b"a"] * short + [b"hello world, this is longer " * 4] * 3
+    built = train(samples, 256, ZSTD, family=b"f").build()
+    for sample in samples:
+        assert built.decompress(built.compress(sample)) == sample
+
+
 def test_raw_content_that_looks_like_a_trained_dictionary_is_usable() -> None:
     sample = bytes.fromhex("37a430ec") + b"hello hello"
     built = train([sample], 1_024, ZSTD, family=b"f").build()
