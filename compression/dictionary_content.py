@@ -48,8 +48,8 @@ TABLES_BYTES_MAX: Final = 400
 """Room for the entropy tables before finalized content."""
 
 _ZDICT_TRAINED_BYTES_MIN: Final = 64
-"""In the first three quarters of the samples, which ZDICT trains on. It looks at all of them only, so that with less than
-8 bytes there it reads beyond them: a crash, not an error (libzstd 1.5.7)."""
+"""In the first three quarters of the samples, which ZDICT trains on. It checks how long all of them are, and with less
+than 8 bytes there it reads beyond them: a crash, not an error (libzstd 1.5.7)."""
 
 # Level 3 saves half the CPU, but chooses tables that cost 2 points on long streams of flights.
 _FINALIZING_LEVEL: Final = 13
