@@ -16,7 +16,7 @@ from typing import Final
 
 from lexicast.cluster.config.tables import Config, MqttPort
 from lexicast.cluster.errors import ConfigError
-from lexicast.cluster.security.addresses import is_loopback
+from lexicast.cluster.security.addresses import is_loopback, is_open_to_strangers
 
 from ..mqtt.login.admission import is_encrypted_console
 from ..ray.token import DISABLED, MODE_VARIABLE
@@ -30,9 +30,8 @@ class NodeAddresses:
         self._link = config.node.host
         self._mqtt = config.mqtt.host
         self._more = config.mqtt.more_ports()
+        self._config = config
         self._anonymous = config.anonymous
-        self._certified = config.tls.client_certificates == "required"
-        self._ruled = bool(config.security.acl_file)
         self._insecure = config.security.insecure
         self._http = config.http.host if config.http.port else None
         self._http_port = config.http.port
@@ -76,10 +75,9 @@ class NodeAddresses:
 
     def is_open(self) -> bool:
         """Whether strangers on other machines may publish and read everything."""
-        anybody = self._anonymous == "always" and not self._ruled
-        open_ports = [each for each in self._more if not (each.is_encrypted and self._certified)]
-        reached = [self.reached_at(), *[self.reached_by(each) for each in open_ports]]
-        return anybody and any([not is_loopback(host) for hosts in reached for host in hosts])
+        reached = [(host, False) for host in self.reached_at()]
+        reached += [(host, each.is_encrypted) for each in self._more for host in self.reached_by(each)]
+        return is_open_to_strangers(self._config, reached)
 
     def _beyond(self) -> list[str]:
         """The addresses at which MQTT clients of other machines reach the nodes."""

@@ -4,6 +4,7 @@ acl    the same acl and password files in Mosquitto and here, questions at rando
 links  the same loads with encrypted links and without: see `encrypted_links`
 rules  fan-out and fan-in with 5,000 rules and without: see `rules`
 tls    MQTT over TLS beside none and beside Mosquitto with TLS: see `tls`
+reconnect    devices with passwords that all come back at once: see `reconnect`
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..contest import add_run_options, set_lengths
 from ..report import DriverReport
 from .acl import measure_acl
 from .encrypted_links import measure_encrypted_links
+from .reconnect import measure_reconnect
 from .rules import measure_rules
 from .tls import measure_tls
 
@@ -25,6 +27,7 @@ PARTS: Final[dict[str, Callable[[DriverReport], None]]] = {
     "links": measure_encrypted_links,
     "rules": measure_rules,
     "tls": measure_tls,
+    "reconnect": measure_reconnect,
 }
 # Seconds of one run, and of one run of the ladder, in quick mode.
 QUICK_S: Final = (0.3, 0.15)

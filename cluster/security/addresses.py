@@ -7,8 +7,11 @@ it comes from that same address, and nobody else's packets do, since the answers
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
+
+from ..config.tables import Config
 
 # One for most of a proxy's clients, or this machine's.
 ADDRESSES_REMEMBERED = 256
@@ -30,6 +33,15 @@ def is_loopback(host: str) -> bool:
         return _address(host).is_loopback
     except ValueError:  # a name, which may be anybody's
         return host == "localhost"
+
+
+def is_open_to_strangers(config: Config, reached: Iterable[tuple[str, bool]]) -> bool:
+    """Whether whoever reaches brokers from another machine publishes and reads everything: nobody need log in, and no
+    rules say what is theirs. `reached`: (host, whether it is by TLS) of each port of MQTT."""
+    if config.anonymous != "always" or config.security.acl_file:
+        return False
+    certified = config.tls.client_certificates == "required"
+    return not all([is_loopback(host) for host, is_encrypted in reached if not (is_encrypted and certified)])
 
 
 @lru_cache(ADDRESSES_REMEMBERED)

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from lexicast.bench.security import acl, driver
+from lexicast.bench.peers.wire import RefusedError
+from lexicast.bench.security import acl, driver, reconnect
 from lexicast.bench.security.rules import rules_text
+from lexicast.bench.stage.servers import Address
 from lexicast.cluster.security.acl_file import READ, WRITE
 from lexicast.cluster.security.rules import AccessRules
+
+from ..support.mqtt_harness import HOST, served
 
 needs_mosquitto = pytest.mark.skipif(shutil.which("mosquitto_passwd") is None, reason="apt-get install mosquitto")
 
@@ -48,6 +52,25 @@ def test_the_measured_rules_let_the_generator_through_and_are_5_000_beside() -> 
     assert rules.rights("", "bench-1", b"bench/fanout_1") & (READ | WRITE) == READ | WRITE
     assert rules.rights("user-7", "x", b"site-7/user-7/part-4/a") & WRITE
     assert not rules.rights("user-8", "x", b"site-7/user-7/part-4/a")
+
+
+def test_devices_come_back_at_once_and_others_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(reconnect, "QUICK_DEVICES", 50)
+    told = tmp_path / "told.json"
+    assert driver.main(["--only", "reconnect", "--quick", "--rounds", "1", "--json", str(told)]) == 0
+    figures = json.loads(told.read_text())["figures"]
+    assert 0 < figures["reconnect_50_s"] < 30
+    assert figures["reconnect_others_p99_ms"] > 0
+    assert figures["reconnect_before_p99_ms"] > 0
+
+
+def test_who_is_refused_is_no_device_that_came_back() -> None:
+    with served(passwords=reconnect.LoggedInDevices(3).password_file().encode()) as running:
+        others = reconnect.LoggedInDevices(3)
+        with pytest.raises(RefusedError, match="refused a device"):
+            others.come(Address(HOST, running.port))
+        others.vanish()
 
 
 @needs_mosquitto

@@ -8,13 +8,31 @@ mqtt.credentials       "refuse"    who sends a user name or password is told tha
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from lexicast.cluster.config.tables import Config
-from lexicast.cluster.security.addresses import is_loopback, is_same_machine
+from lexicast.cluster.security.addresses import is_loopback, is_open_to_strangers, is_same_machine
 
-from ..codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS, Connect
+from ..codec.packets import BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, SUCCESS
 
 
-def admission(config: Config, connect: Connect, peer: str, own: str) -> int:
+class Claim(Protocol):
+    """Who a client says it is: a CONNECT, or a Python client's login."""
+
+    @property
+    def client_id(self) -> str:
+        """Its name."""
+
+    @property
+    def user_name(self) -> str | None:
+        """None: it says none."""
+
+    @property
+    def password(self) -> bytes | None:
+        """That, or a token; None: it has none."""
+
+
+def admission(config: Config, connect: Claim, peer: str, own: str) -> int:
     """SUCCESS, or the reason code with which `connect` is refused (v5; 3.1.1's return codes 4 and 5 follow from it).
 
     `peer`, `own`: the IP addresses of the connection's two ends; "" where one is not known.
@@ -28,15 +46,11 @@ def admission(config: Config, connect: Connect, peer: str, own: str) -> int:
     return SUCCESS if near else NOT_AUTHORIZED
 
 
-def is_open_to_strangers(config: Config) -> bool:
+def lets_strangers_in(config: Config) -> bool:
     """Whether whoever reaches a broker with this configuration from another machine publishes and reads everything."""
-    if config.anonymous != "always" or config.security.acl_file:
-        return False
     own = config.mqtt.host or config.node.host
-    certified = config.tls.client_certificates == "required"
-    more = [each.host or own for each in config.mqtt.more_ports() if not (each.is_encrypted and certified)]
-    hosts = [own, *more]
-    return not all([is_loopback(host) for host in hosts])
+    more = [(each.host or own, each.is_encrypted) for each in config.mqtt.more_ports()]
+    return is_open_to_strangers(config, [(own, False), *more])
 
 
 def is_encrypted_console(config: Config) -> bool:

@@ -39,9 +39,8 @@ from ..codec.packets import (
     SERVER_BUSY,
     SERVER_UNAVAILABLE,
     SUCCESS,
-    Connect,
 )
-from .admission import admission
+from .admission import Claim, admission
 from .hashing import Hashing
 
 CACHED_MAX: Final = 200_000
@@ -61,6 +60,8 @@ class Login(NamedTuple):
     by: str = ""
     row: str = ""
     until_s: float = math.inf
+    # What may be told of why it is refused: of a token, whose holder knows what stands in it.
+    why: str = ""
 
 
 class Logins:
@@ -114,7 +115,7 @@ class Logins:
         return self._passwords is None or bool(others) or user in self._passwords
 
     def check(
-        self, connect: Connect, transport: asyncio.BaseTransport, is_gone: Callable[[], bool]
+        self, connect: Claim, transport: asyncio.BaseTransport, is_gone: Callable[[], bool]
     ) -> Login | Awaitable[Login]:
         """What comes of a CONNECT; `is_gone`: its client has left."""
         peer, own = end_of(transport, "peername"), end_of(transport, "sockname")
@@ -137,7 +138,7 @@ class Logins:
             return self._by_token(keys, connect.password, connect, peer)
         return self._by_password(users or {}, connect, peer, is_gone)
 
-    def _by_token(self, keys: list[TokenKey], token: bytes, connect: Connect, peer: str) -> Login:
+    def _by_token(self, keys: list[TokenKey], token: bytes, connect: Claim, peer: str) -> Login:
         now_s = self._time_s()
         if self._back_off.wait_s(peer, "", now_s):
             return self._refused(CONNECTION_RATE_EXCEEDED, "too many failures", connect, peer)
@@ -147,12 +148,12 @@ class Logins:
                 raise AuthenticationError("a token of another user")
         except AuthenticationError as error:
             self._back_off.failed(peer, "", now_s)
-            return self._refused(BAD_USER_NAME_OR_PASSWORD, str(error), connect, peer)
+            return self._refused(BAD_USER_NAME_OR_PASSWORD, str(error), connect, peer)._replace(why=str(error))
         until_s = now_s + found.until_s - self._wall_s()
         return self._right_one(Login(SUCCESS, found.user, TOKEN, found.fingerprint, until_s))
 
     def _by_password(
-        self, users: Passwords, connect: Connect, peer: str, is_gone: Callable[[], bool]
+        self, users: Passwords, connect: Claim, peer: str, is_gone: Callable[[], bool]
     ) -> Login | Awaitable[Login]:
         name, password = connect.user_name, connect.password
         if not name or password is None:
@@ -175,11 +176,11 @@ class Logins:
         return self._when_verified(verified, connect, peer, row, digest)
 
     async def _when_verified(
-        self, verified: asyncio.Future[bool], connect: Connect, peer: str, row: str, digest: bytes
+        self, verified: asyncio.Future[bool], connect: Claim, peer: str, row: str, digest: bytes
     ) -> Login:
         return self._verified(await verified, connect, peer, row, digest)
 
-    def _verified(self, right: bool, connect: Connect, peer: str, row: str, digest: bytes) -> Login:
+    def _verified(self, right: bool, connect: Claim, peer: str, row: str, digest: bytes) -> Login:
         name = connect.user_name or ""
         if not (right and row):
             self._back_off.failed(peer, name, self._time_s())
@@ -206,7 +207,7 @@ class Logins:
         self.counts[login.by] += 1
         return login
 
-    def _refused(self, code: int, why: str, connect: Connect, peer: str) -> Login:
+    def _refused(self, code: int, why: str, connect: Claim, peer: str) -> Login:
         self.refused[why] += 1
         self.note("login_refused", why, connect.user_name or "", connect.client_id, peer)
         return Login(code)

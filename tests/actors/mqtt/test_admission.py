@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lexicast.actors.mqtt.codec.packets import V5, V311, Connect
-from lexicast.actors.mqtt.login.admission import admission, is_open_to_strangers
+from lexicast.actors.mqtt.login.admission import admission, lets_strangers_in
 from lexicast.actors.status.report import warnings
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.security.addresses import is_same_machine
@@ -98,12 +98,12 @@ def test_both_ends_on_one_machine(peer: str, own: str, same: bool) -> None:
 )
 def test_who_is_open_to_strangers(knobs: dict[str, Any], is_open: bool) -> None:
     config = Config().replaced(**{"mqtt__allow_anonymous": "always"} | knobs)
-    assert is_open_to_strangers(config) is is_open
+    assert lets_strangers_in(config) is is_open
     warned = [text for text in warnings(snapshot(config)) if "whoever reaches its MQTT port" in text]
     assert bool(warned) is is_open
 
 
 def snapshot(config: Config) -> dict[str, Any]:
     """What a broker with this configuration says of itself, as status shows it."""
-    brokers = {"broker-0": {"mqtt": {"open": is_open_to_strangers(config)}}}
+    brokers = {"broker-0": {"mqtt": {"open": lets_strangers_in(config)}}}
     return {"time": 0.0, "coordination": {}, "coordinators": {}, "brokers": brokers}
