@@ -93,7 +93,7 @@ async def _given(ask: Ask, said: dict[str, Any]) -> tuple[int, list[str]]:
             "security.jwt_key_file, and start it again"
         )
     try:
-        read = await asyncio.to_thread(read_security, paths)
+        read = await asyncio.to_thread(read_security, paths, said["security"].get("jwt_algorithms", ()))
     except UnreadableError as error:
         raise ConfigError(f"{error}: run this on the machine of `lexicast up`, as its user") from None
     except ConfigError as error:

@@ -182,20 +182,26 @@ def _parsed(path: Path, data: bytes) -> Passwords:
 @contextmanager
 def _edited(path: Path, create: bool = False) -> Iterator[bytearray]:
     """The content of a file, which is what is left of it then, at once; `create`: made where it is missing. Others who
-    edit it by this command wait. Raises StoreError, ConfigError."""
+    edit it by this command wait: nothing that takes time is to be done meanwhile. Where it fails there is no file that
+    was not there. Raises StoreError, ConfigError."""
     path = path.resolve()
+    is_new = create and not path.exists()
     with _locked(path, os.O_CREAT if create else 0):
-        before = _content(path)
-        _parsed(path, before)
-        data = bytearray(before)
-        yield data
-        _parsed(path, bytes(data))
-        was = path.stat()
         try:
+            before = _content(path)
+            _parsed(path, before)
+            data = bytearray(before)
+            yield data
+            _parsed(path, bytes(data))
+            was = path.stat()
             write_whole(path, bytes(data))
             _belongs_as(path, was)
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        except BaseException as error:
+            if is_new and not path.stat().st_size:
+                path.unlink()
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot write {path}: {error.strerror}") from None
+            raise
 
 
 def _belongs_as(path: Path, was: os.stat_result) -> None:
@@ -228,27 +234,32 @@ def _locked(path: Path, flags: int) -> Iterator[None]:
 
 def _give_password(path: Path, name: str, generate: bool, kind: str, is_new: bool) -> None:
     """Write a user, `is_new` or one that is there, with a password; one that is made here is printed."""
+    _check_is_new(_read(path) if path.exists() or not is_new else {}, path, name, is_new)
+    row, secret = _made_row(name, generate, kind)  # asked for, and hashed, before others are made to wait
     with _edited(path, create=is_new) as data:
-        if (name in read_passwords(bytes(data))) == is_new:
-            raise UsageError(
-                f"{name!r} is a user already: `lexicast user passwd` gives another password"
-                if is_new
-                else f"there is no user {name!r} in {path}: `lexicast user add`"
-            )
-        data[:], secret = _with_password(bytes(data), name, generate, kind)
+        _check_is_new(read_passwords(bytes(data)), path, name, is_new)
+        data[:] = with_user(bytes(data), name, row)
     if secret:
         typer.echo(secret)
 
 
-def _with_password(data: bytes, name: str, generate: bool, kind: str) -> tuple[bytes, str]:
-    """The file with a password, and that where it was made here."""
+def _check_is_new(users: Passwords, path: Path, name: str, is_new: bool) -> None:
+    if (name in users) == is_new:
+        raise UsageError(
+            f"{name!r} is a user already: `lexicast user passwd` gives another password"
+            if is_new
+            else f"there is no user {name!r} in {path}: `lexicast user add`"
+        )
+
+
+def _made_row(name: str, generate: bool, kind: str) -> tuple[str, str]:
+    """A password's row, and the password where it was made here."""
     if kind not in KINDS:
         raise UsageError(f"--hash {kind}: write one of {', '.join(KINDS)}")
     check_user(name)  # before a password is asked for
     secret = secrets.token_urlsafe(SECRET_BYTES) if generate else ""
     password, kind = (secret.encode(), SHA512) if generate else (_asked(name, confirm=True), kind)
-    made = hash_password(password, secrets.token_bytes(SALT_BYTES[kind]), kind)
-    return with_user(data, name, made.text()), secret
+    return hash_password(password, secrets.token_bytes(SALT_BYTES[kind]), kind).text(), secret
 
 
 def _asked(name: str, confirm: bool) -> bytes:

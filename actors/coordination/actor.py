@@ -65,7 +65,8 @@ class CoordinationActor:
         try:
             least, copies = max(1, cluster["min_copies"]), cluster["copies"]
             server = CoordinationServer(registry, cluster["groups"], sorted(names), least, self._run, copies, key=key)
-            server.security_paths = wanted(SecurityConfig(**self._config["security"]))
+            security = SecurityConfig(**self._config["security"])
+            server.security_paths, server.token_algorithms = wanted(security), security.jwt_algorithms
             return server
         except BaseException:
             registry.close()

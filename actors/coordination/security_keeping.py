@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -37,6 +37,9 @@ class SecurityKeeping(ABC):
     security_files: SecurityFiles = NOTHING_KNOWN
     # Where the files lie on this node, by the fields of SecurityFiles, as `lexicast up` was told.
     security_paths: Mapping[str, str] = MappingProxyType({})
+
+    # The algorithms of tokens that brokers take.
+    token_algorithms: Sequence[str] = ()
 
     @abstractmethod
     def _commit_version(self, changes: Mapping[str, Any]) -> None:
@@ -108,6 +111,7 @@ class SecurityKeeping(ABC):
         return {
             "version": files.version,
             "paths": dict(self.security_paths),
+            "jwt_algorithms": list(self.token_algorithms),
             "bytes": {kind: len(data) for kind, data in files.given().items()},
             "refused": self._registry.get(REFUSED_KEY),
         }

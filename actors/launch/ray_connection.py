@@ -132,7 +132,7 @@ class RayConnection:
 
     def _read_security(self) -> None:
         """Raises ConfigError where the files of [security] cannot be used."""
-        found = read_security(wanted(self._config.security))
+        found = read_security(wanted(self._config.security), self._config.security.jwt_algorithms)
         self._security = found.files
         for warning in found.warnings:
             self._warn(warning)

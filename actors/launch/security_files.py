@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import ConfigError
 from lexicast.cluster.security.files import FILE_BYTES_MAX, TITLES, SecurityContents, SecurityFiles, contents, wanted
+from lexicast.cluster.security.tokens import check_fit
 
 KNOBS: Final = {
     "passwords": "security.password_file",
@@ -41,16 +42,20 @@ def with_whole_security_paths(config: Config) -> Config:
     return config.replaced(**whole) if whole else config
 
 
-def read_security(paths: Mapping[str, str]) -> SecurityOnDisk:
-    """Read the files, by the fields of SecurityFiles. Raises UnreadableError, ConfigError: what is wrong in which
-    line."""
+def read_security(paths: Mapping[str, str], algorithms: Sequence[str] = ()) -> SecurityOnDisk:
+    """Read the files, by the fields of SecurityFiles. `algorithms`: those of tokens that are taken; none: that is not
+    known. Raises UnreadableError, ConfigError: what is wrong in which line."""
     found, warnings = {}, []
     for kind, path in paths.items():
         found[kind], said = _read(kind, path)
         warnings += said
     files = SecurityFiles(0, **found)
     try:
-        return SecurityOnDisk(files, contents(files), tuple(warnings))
+        read = contents(files)
+        if algorithms and read.token_keys is not None:
+            idle = check_fit(read.token_keys, algorithms)
+            warnings += [f"{KNOBS['token_keys']} = '{paths['token_keys']}': {each}" for each in idle]
+        return SecurityOnDisk(files, read, tuple(warnings))
     except ConfigError as error:
         raise ConfigError(_with_paths(str(error), paths)) from None
 

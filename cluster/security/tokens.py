@@ -169,6 +169,20 @@ def _of_set(text: bytes) -> list[TokenKey]:
     return keys
 
 
+def check_fit(keys: Sequence[TokenKey], algorithms: Sequence[str]) -> list[str]:
+    """The keys by which no token is ever taken, since none of their algorithms is, in words. Raises ConfigError: those
+    are all, so that nobody could log in by a token."""
+    idle = [
+        f"key {number} of {len(keys)}{f' ({key.key_id})' if key.key_id else ''} is for {', '.join(key.algorithms)}"
+        for number, key in enumerate(keys, 1)
+        if not set(key.algorithms) & set(algorithms)
+    ]
+    told = f"security.jwt_algorithms takes {', '.join(algorithms)}"
+    if len(idle) == len(keys):
+        raise ConfigError(f"the key file of tokens, none of its keys fits: {'; '.join(idle)}, and {told}")
+    return [f"{each}, and {told}: no token is ever taken by it" for each in idle]
+
+
 def _made(key: Any, algorithms: tuple[str, ...], key_id: str, known_by: bytes) -> TokenKey:
     return TokenKey(key, algorithms, key_id, blake2b(known_by, digest_size=16).hexdigest())
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import AuthenticationError, ConfigError
-from lexicast.cluster.security.tokens import TokenRules, is_token, read_token, read_token_keys
+from lexicast.cluster.security.tokens import TokenRules, check_fit, is_token, read_token, read_token_keys
 
 NOW_S = 1_000_000.0
 RSA = rsa.generate_private_key(65_537, 2_048)
@@ -185,3 +185,11 @@ def test_nothing_but_refusals_comes_of_any_bytes(data: bytes) -> None:
             read_token(token, KEYS, ALL, NOW_S)
     with pytest.raises(ConfigError):
         read_token_keys(b"{" + data)
+
+
+def test_keys_that_fit_no_algorithm_are_told() -> None:
+    assert check_fit(KEYS, ("RS256", "ES384", "EdDSA")) == []
+    (told,) = check_fit(KEYS, ("RS256", "EdDSA"))
+    assert told.startswith("key 2 of 3 is for ES256, ES384, ES512, and security.jwt_algorithms takes RS256, EdDSA")
+    with pytest.raises(ConfigError, match="none of its keys fits: key 1 of 1 is for HS256"):
+        check_fit(read_token_keys(SECRET), ("RS256",))

@@ -82,7 +82,7 @@ TARGETS: Final[dict[str, Callable[[], FuzzTarget]]] = {
     "sealed": _sealed,
     **{name: _compressed(name) for name in ("tagged", "frames", "dictionaries", "fields")},
     "history": _compressed("link_past"),
-    **{name: _configured(name) for name in ("passwords", "rules", "conditions")},
+    **{name: _configured(name) for name in ("passwords", "rules", "tokens", "conditions")},
 }
 
 

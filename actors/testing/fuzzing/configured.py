@@ -1,4 +1,4 @@
-"""Texts that people hand in: files of users and of rules, and conditions of subscribers.
+"""Texts that people hand in: files of users and of rules, tokens and their keys, and conditions of subscribers.
 
 A file of rules is asked about its own topics: both ways in which a question can be asked have to agree. A condition is
 asked of payloads, and of its own canonical form.
@@ -6,14 +6,23 @@ asked of payloads, and of its own canonical form.
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Any, Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.predicate import Predicate
-from lexicast.cluster.errors import ConfigError, UsageError
+from lexicast.cluster.errors import AuthenticationError, ConfigError, UsageError
 from lexicast.cluster.security.acl_file import READ, WRITE
+from lexicast.cluster.security.authors import can_be_user
 from lexicast.cluster.security.files import rules_text
 from lexicast.cluster.security.passwords import (
     ARGON2ID,
@@ -27,6 +36,15 @@ from lexicast.cluster.security.passwords import (
     without_user,
 )
 from lexicast.cluster.security.rules import HISTORY, AccessRules
+from lexicast.cluster.security.tokens import (
+    ALGORITHMS,
+    KEYS_MAX,
+    TokenKey,
+    TokenRules,
+    is_token,
+    read_token,
+    read_token_keys,
+)
 
 from .target import FuzzTarget, must
 
@@ -96,6 +114,44 @@ def _attempt_conditions(data: bytes) -> None:
     must(len(set(answers)) == 1, f"four answers to one question: {answers}")
 
 
+def _attempt_tokens(data: bytes) -> None:
+    """A file of keys up to the first NUL, and a token that is shown: of these keys, and of ours."""
+    written, _, token = data.partition(b"\0")
+    try:
+        keys = read_token_keys(written)
+    except ConfigError:
+        keys = []
+    must(len({key.fingerprint for key in keys}) <= KEYS_MAX, "more keys than are taken")
+    for each in (keys, _OUR_KEYS):
+        for rules in (TokenRules(ALGORITHMS), TokenRules(("HS256",), "name", "here", "us")):
+            _show(token, each, rules)
+
+
+def _show(token: bytes, keys: Sequence[TokenKey], rules: TokenRules) -> None:
+    try:
+        found = read_token(token, keys, rules, _NOW_S)
+    except AuthenticationError:
+        return
+    must(can_be_user(found.user), f"a user called {found.user!r}")
+    must(found.until_s > _NOW_S, "a token that has ended lets somebody in")
+    must(is_token(token), "a password that is no token was taken as one")
+    signed = [key for key in keys if key.fingerprint == found.fingerprint]
+    must(len(signed) >= 1, "a key that nobody has given has signed")
+    must(_signs(token, signed), "it was signed by no key of its algorithm")
+
+
+def _signs(token: bytes, keys: Sequence[TokenKey]) -> bool:
+    """What the library says by itself of the algorithm that the token names, if it is one of a key's."""
+    algorithm = str(jwt.get_unverified_header(token)["alg"])
+    for key in keys:
+        if algorithm not in key.algorithms:
+            continue
+        with suppress(jwt.InvalidSignatureError):
+            jwt.api_jws.decode(token, key.key, [algorithm])
+            return True
+    return False
+
+
 def _hash(kind: str, iterations: int = 0, memory_kib: int = 0, lanes: int = 0) -> str:
     return PasswordHash(kind, b"s" * SALT_BYTES[kind], b"d" * 64, iterations, memory_kib, lanes).text()
 
@@ -121,6 +177,35 @@ _CONDITIONS: Final = (
     b"a.b IS NULL OR publication.qos = 1\0\x81\xa1a\x01",
     b"temperature BETWEEN 1 AND 2e3 AND ok = TRUE\0{}",
 )
+
+
+_NOW_S: Final = 1_000_000_000.0
+_SECRET: Final = b"a secret of as many bytes as it takes"
+_OUR_KEYS: Final = read_token_keys(_SECRET)
+_CLAIMS: Final[dict[str, Any]] = {"sub": "ada", "name": "ada", "aud": "here", "iss": "us", "exp": 2_000_000_000}
+
+
+def _tokens() -> Iterator[bytes]:
+    """Keys and what they have signed, and tokens of others' attacks."""
+    signer = ec.generate_private_key(ec.SECP256R1())
+    public = signer.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    keys = b'{"keys": [%s]}' % jwt.algorithms.ECAlgorithm.to_jwk(signer.public_key()).encode()
+    for claims in (_CLAIMS, {**_CLAIMS, "exp": 1}, {**_CLAIMS, "nbf": 1_500_000_000, "aud": ["x", "here"]}):
+        yield _SECRET + b"\0" + jwt.encode(claims, _SECRET, "HS256").encode()
+        yield public + b"\0" + jwt.encode(claims, signer, "ES256").encode()
+        yield keys + b"\0" + jwt.encode(claims, signer, "ES256", {"kid": "k"}).encode()
+    yield public + b"\0" + jwt.encode(_CLAIMS, "", "none").encode()  # CVE-2015-9235
+    yield _SECRET + b"\0" + _by_hand({"alg": "HS256", "crit": ["x"], "b64": False})
+
+
+def _by_hand(head: dict[str, Any]) -> bytes:
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (head, _CLAIMS)]
+    return b".".join([*parts, b"AAAA"])
+
+
+def tokens() -> FuzzTarget:
+    """Files of keys, and tokens that are shown."""
+    return FuzzTarget(_attempt_tokens, tuple(_tokens()))
 
 
 def passwords() -> FuzzTarget:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import shutil
 import subprocess
@@ -165,3 +167,47 @@ def test_mosquitto_passwd_edits_our_file_and_we_its(file: Path) -> None:
     subprocess.run(["mosquitto_passwd", "-b", str(file), "eve", "third"], check=True, capture_output=True)
     for name, password in (("ada", "first"), ("bob", "second"), ("eve", "third")):
         ok(file, "test", name, stdin=f"{password}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin"),
+    [
+        (("add", "a:b"), "x\n"),
+        (("add", "bob"), "\n"),
+        (("add", "bob", "--hash", "md5"), "x\n"),
+        (("passwd", "bob"), "x\n"),
+    ],
+)
+def test_where_adding_fails_no_empty_file_is_left(file: Path, arguments: tuple[str, ...], stdin: str) -> None:
+    assert user(file, *arguments, stdin=stdin).exit_code != 0
+    assert [*file.parent.iterdir()] == []
+
+
+def test_a_file_that_cannot_be_written_leaves_none(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lexicast.actors.cli.user.write_whole", full)
+    found = user(file, "add", "ada", stdin="x\n")
+    assert "No space left on device" in found.output
+    assert [*file.parent.iterdir()] == []
+    file.write_bytes(b"")
+    assert user(file, "add", "ada", stdin="x\n").exit_code == 1
+    assert file.read_bytes() == b""  # it was there before
+
+
+def test_nobody_waits_for_who_types_a_password(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok(file, "add", "ada", "--generate")
+    others: list[str] = []
+
+    def typing(name: str, confirm: bool) -> bytes:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where it is held
+        if name == "bob":
+            others.append(ok(file, "add", "eve", "--generate"))
+        return b"a secret"
+
+    monkeypatch.setattr("lexicast.actors.cli.user._asked", typing)
+    ok(file, "add", "bob")
+    assert [*read_passwords(file.read_bytes())] == ["ada", "eve", "bob"]
+    assert len(others) == 1

@@ -58,6 +58,7 @@ def test_what_was_found_is_mended(name: str, data: bytes) -> None:
         ("rules", "covers"),
         ("passwords", "without_user"),
         ("conditions", "matches"),
+        ("tokens", "_looked_at"),
     ],
 )
 def test_seeds_reach_what_they_are_for(name: str, function: str) -> None:
