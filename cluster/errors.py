@@ -33,7 +33,20 @@ class PeerError(LexicastError):
 
 
 class AuthenticationError(PeerError):
-    """The other side does not hold this cluster's key."""
+    """Somebody is not who it says it is: the other side does not hold this cluster's key, or a login was refused."""
+
+
+class NotAuthorizedError(LexicastError):
+    """The user who has logged in may not do this, and it was not done: the cluster's rules say who may do what, and
+    what is an operator's needs the cluster's key."""
+
+    @classmethod
+    def for_operators(cls, what: str) -> NotAuthorizedError:
+        """`what` needs the key."""
+        return cls(
+            f"{what} is for operators: it needs the cluster's key, which lies in the data folder of `lexicast up` (run "
+            "it there, as its user); whoever has logged in may publish, subscribe and read the history"
+        )
 
 
 class UnavailableError(LexicastError):

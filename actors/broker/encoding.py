@@ -351,6 +351,10 @@ class Encoder:
         """What dictionary-aware sessions get, in one of its forms."""
         return view.tagged(self._tagging, instead)
 
+    def recoded(self, view: BlockView, instead: Instead) -> Block:
+        """A block for a Python client that may not have some dictionaries."""
+        return recoded(view, instead, self._tagging)
+
     def decompressed(
         self, encoding: int, dictionary: int | None, stored: list[bytes | None], room: Room | None = None
     ) -> list[bytes | None]:

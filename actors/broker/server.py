@@ -14,7 +14,7 @@ from lexicast.cluster.clock import Clock
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import LexicastError
 from lexicast.cluster.membership import BROKER, ClusterInfo, Member, Members, OperatedCoordination
-from lexicast.cluster.protocol.broker_list import BrokerList, broker_list, standing_in
+from lexicast.cluster.protocol.broker_list import BrokerList, broker_list, brokers_of_users, standing_in
 from lexicast.cluster.security.files import SecurityContents, SecurityFiles
 
 from ..link.link import Link, LinkUser
@@ -23,6 +23,7 @@ from ..loop.turns import LoopWatch
 from ..mqtt.listener import MqttListener
 from ..status.cluster_status import AskActor, ClusterStatus, cannot_ask
 from ..status.meters import Meter, Since
+from ..tls.identity import is_encrypted
 from .coordinator_events import CoordinatorEvents
 from .engine import BrokerEngine
 from .interest_reports import InterestReports
@@ -31,6 +32,7 @@ from .matching.cell_reports import CellReports
 from .pipelines.pipeline import Pipeline
 from .python_clients.operator_questions import OperatorQuestions
 from .python_clients.port import ClientPort
+from .python_clients.user_port import UserPort
 from .security.following import SecurityFollowing
 
 log = logging.getLogger(__name__)
@@ -89,16 +91,27 @@ class BrokerServer:
                 "security_refuse": coordination.refuse_security,
                 **questions.answers(),
             },
+            self._brokers_of_users,
         )
+        self.users = UserPort(
+            self.mqtt.logins,
+            self.clients.opened_by_user,
+            sockets.greeting,
+            engine.recoder.payload_bytes_max,
+            config.link.beats(),
+        )
+        self.mqtt.link = self.users.link
         sessions = self.mqtt.sessions
         self._events = CoordinatorEvents(engine, sessions.requests, sessions.resumed, self._room)
         self._cells = self._cell_reports()
         self._security = SecurityFollowing(config.security, coordination, self._take_security)
         self._meter, self._behind = Meter(), Since()
         self._loops: list[asyncio.Task[None]] = []
+        self._checking: asyncio.Task[None] | None = None
         self._leaving = False
         # Where Python clients may go: empty until this broker knows who serves.
         self._brokers = BrokerList({}, ())
+        self._hosts: list[str] = []
         self._sending_away: asyncio.Task[None] | None = None
 
     @classmethod
@@ -195,6 +208,7 @@ class BrokerServer:
         leaders = {group: state.leader for group, state in members.groups.items()}
         self.engine.coordinators.follow(members.coordinators.values(), self._pipeline, leaders)
         self._brokers = broker_list(members, self.name)
+        self._hosts = self._elsewhere(members)
         self._security.follow(members.security)
         if self._cells is not None:
             self._cells.follow(members.cells)
@@ -211,6 +225,7 @@ class BrokerServer:
         self.engine.rights.take(found.rules, files.version)
         self.mqtt.logins.update(found.passwords, found.likenesses, found.token_keys)
         self.mqtt.check_logins()
+        self._checking = asyncio.get_running_loop().create_task(self.users.check_logins())
 
     def _elsewhere(self, members: Members) -> list[str]:
         """Where MQTT clients find brokers of other nodes, this one's backups first."""
@@ -223,6 +238,12 @@ class BrokerServer:
 
     async def _tell_brokers(self) -> BrokerList:
         return self._brokers
+
+    def _brokers_of_users(self, link: Link) -> BrokerList:
+        """Where a user's client may go: to the ports of MQTT, as the one that it has come to."""
+        if link.transport is None:
+            return BrokerList({}, ())
+        return brokers_of_users(self._hosts, self.mqtt.doors.port_of(link.transport), is_encrypted(link.transport))
 
     async def _send_away(self, hosts: list[str]) -> None:
         """This node is being drained: its clients go to other brokers."""
@@ -277,6 +298,7 @@ class BrokerServer:
         while True:
             now_s = loop.time()
             self._meter.sample(now_s, self._counters())
+            self.users.check_terms(now_s)
             if ticks % BEHIND_TICKS == 0:
                 self._behind.look(now_s, {*self.mqtt.lagging(), *self.clients.lagging()})
             ticks += 1
@@ -325,6 +347,7 @@ class BrokerServer:
             "leaving": self._leaving,
             "loop_ms": self._watch_loop.longest_ms(),
             "clients": len(self.clients.sessions),
+            "users": len(self.users),
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
             "links": engine.dictionary_links.totals([*self.mqtt.links(), *self.clients.links()])._asdict(),
             "content": engine.content.status(),

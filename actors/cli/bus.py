@@ -1,4 +1,4 @@
-"""`lexicast pub`, `sub` and `history`: the Python client at the shell."""
+"""`lexicast pub`, `sub` and `history`: the Python client at the shell, of an operator or of a user who logs in."""
 
 from __future__ import annotations
 
@@ -9,20 +9,54 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.points_in_time import LAST_MAX
 
-from .common import AddressOption, DataDirOption, find_cluster, reported, run_async
+from .common import DataDirOption, find_cluster, reported, run_async
 
 GIVE_UP_S: Final = 30.0
 READ_BYTES: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 STDIN: Final = 0
 
+AddressOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Where users log in (link:tls:HOST:PORT; link:tcp:HOST:PORT on the broker's machine), or a Ray (auto, "
+        "HOST:PORT, ray://HOST:PORT), instead of a data folder.",
+        show_default=False,
+    ),
+]
+UserOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--user", "-u", help="Log in as this user (else LEXICAST_USER); needs no key.", show_default=False),
+]
+PasswordFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file whose first line is the password (else LEXICAST_PASSWORD_FILE).",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
+TokenFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file whose first line is a token (else LEXICAST_TOKEN_FILE).", show_default=False, dir_okay=False
+    ),
+]
+CaFileOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Certificates of who vouches for brokers (else LEXICAST_CA_FILE, else the system's).",
+        show_default=False,
+        dir_okay=False,
+    ),
+]
 FilterArgument = Annotated[
     list[str], typer.Argument(metavar="FILTER...", help="Topics or filters: + one level, # all below.")
 ]
@@ -32,6 +66,49 @@ WhereOption = Annotated[
     str | None, typer.Option(metavar="CONDITION", help='Only messages for which this holds: "delay > 30 AND ...".')
 ]
 QosOption = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")]
+
+
+def find_bus(
+    address: str | None,
+    data_dir: Path | None,
+    user: str | None,
+    password_file: Path | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+) -> dict[str, Any]:
+    """The arguments for `lexicast.connect`: of a login, by options or by the environment, else as `find_cluster`.
+
+    Raises UsageError, ConfigError.
+    """
+    from ..client.address import LINK_PREFIX  # loads links: only where they are used
+    from ..link.credentials import CA_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, secret_of_file
+
+    if all([each is None for each in (user, password_file, token_file, ca_file)]):
+        by_environment = any([os.environ.get(name) for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE)])
+        if address is not None and address.startswith(LINK_PREFIX) and data_dir is None:
+            return {"address": address}
+        if data_dir is not None or address is not None or not by_environment:
+            return find_cluster(address, data_dir)
+        return {}
+    if data_dir is not None:
+        raise UsageError("give --data-dir, which is for operators, or a login, not both")
+    if user is None:
+        user = os.environ.get(USER_VARIABLE) or None
+    if user is not None and password_file is None and token_file is None:
+        password_file = _path_of(PASSWORD_VARIABLE)
+        token_file = None if password_file is not None else _path_of(TOKEN_VARIABLE)
+    return {
+        "address": address,
+        "user": user,
+        "password": None if password_file is None else secret_of_file(password_file),
+        "token": None if token_file is None else secret_of_file(token_file),
+        "tls": ca_file or _path_of(CA_VARIABLE),
+    }
+
+
+def _path_of(variable: str) -> Path | None:
+    named = os.environ.get(variable)
+    return Path(named) if named else None
 
 
 @reported
@@ -47,6 +124,10 @@ def pub(
     count: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
     data_dir: DataDirOption = None,
     address: AddressOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
 ) -> None:
     """Publish to a topic; returns when the cluster has acknowledged (QoS 1 and 2: stored for good).
 
@@ -62,8 +143,10 @@ def pub(
 
     from ..client.connect import connect  # loads the client and its codecs: only here
 
+    found = find_bus(address, data_dir, user, password_file, token_file, ca_file)
+
     async def work() -> None:
-        async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
+        async with connect(**found, give_up_s=GIVE_UP_S) as bus:
             if not stdin:
                 positions = await bus.publish_many(((topic, content) for _ in range(count)), qos=qos, retain=retain)
                 _say_published(count, str(positions[-1]))
@@ -111,6 +194,10 @@ def sub(
     verbose: VerboseOption = False,
     data_dir: DataDirOption = None,
     address: AddressOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
 ) -> None:
     """Print what is published to topics that match FILTER, until Ctrl-C.
 
@@ -123,9 +210,11 @@ def sub(
 
     from ..client.connect import connect  # loads the client and its codecs: only here
 
+    found = find_bus(address, data_dir, user, password_file, token_file, ca_file)
+
     async def work() -> None:
         async with (
-            connect(**find_cluster(address, data_dir)) as bus,
+            connect(**found) as bus,
             bus.subscribe(filter, since=since, until=until, where=where, qos=qos) as messages,
         ):
             await _print(messages, count, as_json, verbose)
@@ -146,6 +235,10 @@ def history(
     verbose: VerboseOption = False,
     data_dir: DataDirOption = None,
     address: AddressOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca_file: CaFileOption = None,
 ) -> None:
     """Print what was published to topics that match FILTER, as long as retention has kept it; then end.
 
@@ -162,8 +255,10 @@ def history(
 
     from ..client.connect import connect  # loads the client and its codecs: only here
 
+    found = find_bus(address, data_dir, user, password_file, token_file, ca_file)
+
     async def work() -> None:
-        async with connect(**find_cluster(address, data_dir), give_up_s=GIVE_UP_S) as bus:
+        async with connect(**found, give_up_s=GIVE_UP_S) as bus:
             if count:
                 typer.echo(await bus.count(filter, since=since, until=until, where=where))
                 return

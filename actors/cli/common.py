@@ -20,7 +20,7 @@ import typer
 from typer.exceptions import TyperException
 
 from lexicast.cluster.config.tables import load_config
-from lexicast.cluster.errors import ConfigError, LexicastError, UsageError
+from lexicast.cluster.errors import ConfigError, LexicastError, NotAuthorizedError, UsageError
 
 P = ParamSpec("P")
 
@@ -134,9 +134,12 @@ def overrides(data_dir: Path | None, settings: list[str] | None) -> dict[str, An
 
 
 def find_cluster(address: str | None, data_dir: Path | None) -> dict[str, Any]:
-    """The arguments for `lexicast.connect`. Raises UsageError for both at once, ConfigError."""
+    """The arguments for `lexicast.connect`, of an operator. Raises UsageError for both at once, ConfigError,
+    NotAuthorizedError: the address is one at which users log in."""
     if address is not None and data_dir is not None:
         raise UsageError("give --address or --data-dir, not both")
+    if address is not None and address.startswith("link:"):
+        raise NotAuthorizedError.for_operators("this command")
     if address is not None:
         return {"address": address}
     return {"data_dir": load_config(overrides=overrides(data_dir, None)).node.data_path()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lexicast.cluster.errors import LexicastError, PublishRefusedError
+from lexicast.cluster.errors import LexicastError, NotAuthorizedError, PublishRefusedError
 from lexicast.cluster.positions import Position
 
 
@@ -38,7 +38,7 @@ class AwaitedPositions:
         if self.error is None:
             self.future.set_result(self.positions)  # type: ignore[arg-type]  # without an error none is missing
         elif len(self.positions) == 1:
-            self.future.set_exception(PublishRefusedError(self.error))
+            self.future.set_exception(_refusal(self.error))
         else:
             refused = self.positions.count(None)
             self.future.set_exception(
@@ -53,6 +53,12 @@ class AwaitedPositions:
             self.future.set_exception(error)
 
 
+def _refusal(reason: str) -> LexicastError:
+    """The error of one publication, by what the broker says of it."""
+    named, _, message = reason.partition(": ")
+    return NotAuthorizedError(message) if named == NotAuthorizedError.__name__ else PublishRefusedError(reason)
+
+
 async def gather_positions(calls: list[AwaitedPositions]) -> list[Position]:
     """The positions of all, in order. Raises once all are settled, for all refusals together."""
     positions: list[Position | None] = []
@@ -62,7 +68,7 @@ async def gather_positions(calls: list[AwaitedPositions]) -> list[Position]:
             assert awaited.future is not None
             try:
                 await awaited.future
-            except PublishRefusedError:
+            except (PublishRefusedError, NotAuthorizedError):
                 refusals.append(awaited.error or "")
             positions += awaited.positions
     finally:

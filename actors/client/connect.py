@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..link.credentials import Secret, Tls, credentials
 from .address import resolver
 from .client import Client
 from .publisher import BATCH_BYTES
@@ -13,6 +14,10 @@ def connect(
     address: str | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
+    user: str | None = None,
+    password: Secret | None = None,
+    token: Secret | None = None,
+    tls: Tls | None = None,
     client_id: str | None = None,
     compress: bool = True,
     give_up_s: float | None = None,
@@ -24,7 +29,16 @@ def connect(
 
     `address` None: the environment's LEXICAST_ADDRESS, else the cluster that `lexicast up` runs on `data_dir` (None:
     the user's data folder); "auto", "HOST:PORT" or "ray://HOST:PORT": the cluster in that Ray; "link:unix:PATH" or
-    "link:tcp:HOST:PORT": one broker's link, with the cluster's `key`.
+    "link:tcp:HOST:PORT": one broker's link, with the cluster's `key`. All of these are an operator's, who may do
+    everything.
+
+    Who has no key logs in at a port of MQTT: "link:tls:HOST:PORT", or on the broker's own machine "link:tcp:HOST:PORT"
+    (None: 127.0.0.1:1883), with `user` and `password`, with `token`, or with a certificate in `tls`; without any of
+    these where the cluster lets in who has not logged in. `password` and `token` are texts, or functions that give
+    them, asked for each connection. `tls`: a file of the certificates that are trusted (None: the system's), or an
+    ssl.SSLContext. Where none of these is given the environment may give them: LEXICAST_USER, LEXICAST_PASSWORD_FILE,
+    LEXICAST_TOKEN_FILE, LEXICAST_CA_FILE. What the cluster's rules do not allow raises NotAuthorizedError where it is
+    asked for; a login that is refused, also later, AuthenticationError.
 
     `client_id` names the publisher in messages (None: a random name). `compress`: publish with the dictionaries that
     the cluster has learned (received messages are decompressed in any case). `give_up_s`: after so many seconds
@@ -35,10 +49,10 @@ def connect(
     `batch_s` > 0: what is published waits up to so many seconds, or until it has `batch_bytes`, and what belongs to one
     topic group crosses a TCP link compressed as one; for links on which bytes count more than time.
 
-    Raises UsageError for an address or bounds that are none.
+    Raises UsageError for an address, a login or bounds that are none.
     """
     return Client(
-        resolver(address, data_dir, key),
+        resolver(address, data_dir, key, credentials(user, password, token, tls)),
         client_id=client_id,
         compress=compress,
         give_up_s=give_up_s,

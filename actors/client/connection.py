@@ -23,6 +23,7 @@ from lexicast.ft.broker_choice import BrokerChoice
 from ..link.call_link import dial_calls
 from ..link.link import Link
 from ..link.sockets import dial
+from ..link.user_sockets import dial_as_user
 from .known_brokers import Endpoint, KnownBrokers, Resolve
 
 ROLE: Final = "client"
@@ -71,6 +72,7 @@ class Connection:
         self._refusal: PeerError | None = None
         self._error: LexicastError | None = None
         self._over_calls = False
+        self._logs_in = False
         self.link: Link | None = None
         self.endpoint: Endpoint | None = None
         # Whether the link is a Unix-domain socket: bytes cost next to nothing there.
@@ -161,7 +163,7 @@ class Connection:
                 if self.link is None:
                     await self._find()
         except Exception as error:
-            if not isinstance(error, UnavailableError):
+            if not isinstance(error, UnavailableError | AuthenticationError):
                 log.exception("looking for a broker has failed")
                 error = UnavailableError(f"looking for a broker has failed: {error!r}")
             self.stop(error)
@@ -180,7 +182,8 @@ class Connection:
             self._brokers.told(told, endpoint, str(link.info.get("broker", endpoint.name)))
 
     async def _find(self) -> None:
-        """Return when a link is open. Raises UnavailableError when none could be had for `give_up_s`."""
+        """Return when a link is open. Raises UnavailableError when none could be had for `give_up_s`,
+        AuthenticationError when a user's login is refused: to try it again would be to guess."""
         began_s = looked_s = time.monotonic()
         reason: Exception | None = None
         try:
@@ -188,6 +191,8 @@ class Connection:
                 while self.link is None:
                     await asyncio.sleep(self._choice.pause_s())
                     reason = await self._try_next()
+                    if isinstance(reason, AuthenticationError) and self._logs_in:
+                        raise reason
                     if reason is not None and time.monotonic() - looked_s >= LOOK_AGAIN_S:
                         await self._look_again()
                         looked_s = time.monotonic()
@@ -221,6 +226,7 @@ class Connection:
             return UnavailableError("no broker is known: is the cluster up?")
         near = {name for name, endpoint in endpoints.items() if endpoint.is_local()}
         endpoint = endpoints[self._choice.next(endpoints, near, now_s)]
+        self._logs_in = endpoint.login is not None
         try:
             await self._dial(endpoint, DIAL_TIMEOUT_S if patient else self._choice.patience_s())
         except (LexicastError, OSError) as error:
@@ -235,6 +241,10 @@ class Connection:
         for address in endpoint.addresses:
             self.is_local, self._over_calls = address.startswith("unix:"), False
             try:
+                if endpoint.login is not None:
+                    claim, context = endpoint.login.claim(self._hello[1]), endpoint.login.context
+                    await dial_as_user(address, claim, context, opened, patience_s)
+                    return
                 await dial(address, endpoint.key, endpoint.cluster_id, self._hello, opened, timeout_s=patience_s)
                 return
             except AuthenticationError:

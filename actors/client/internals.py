@@ -25,7 +25,7 @@ from lexicast.cluster.errors import (
     UsageError,
 )
 from lexicast.cluster.positions import topic_group
-from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PACKED, PUBLISH
+from lexicast.cluster.protocol.messages import ACK, DELIVER, DICTIONARY, PACKED, PUBLISH, TURNED_AWAY
 from lexicast.cluster.protocol.requests import LINK_DICTIONARIES
 from lexicast.cluster.topics.names import check_filter, is_wildcard, shared
 from lexicast.compression.streams.batches import pack_entry_columns
@@ -47,6 +47,8 @@ CLIENT_ID_BYTES_MAX: Final = 65_535
 INCARNATION_BITS: Final = 48
 # Dictionaries that it says it has from earlier links, those announced last.
 HELD_TOLD_MAX: Final = 256
+# Ranges of records in one message, which a broker takes of users too.
+RANGES_TOLD_MAX: Final = 4_096
 
 log = logging.getLogger("lexicast.client")
 
@@ -210,7 +212,8 @@ class ClientInternals:
         """See GroupHost."""
         link = self.connection.link
         if link is not None and not link.closed:
-            link.request("group_done", stream, ranges).add_done_callback(_heard)
+            for at in range(0, len(ranges), RANGES_TOLD_MAX):
+                link.request("group_done", stream, ranges[at : at + RANGES_TOLD_MAX]).add_done_callback(_heard)
 
     def abandon(self, stream: int) -> None:
         """See FeedHost."""
@@ -299,6 +302,8 @@ class ClientInternals:
                 self.dictionaries.announce(message[1])
             except DictionaryError as error:
                 log.warning("a pushed dictionary is not used: %s", error)
+        elif kind == TURNED_AWAY:
+            log.warning("the broker ends the connection: %s", message[1])
         else:
             raise PeerError(f"a client does not take messages of kind {kind!r}")
 

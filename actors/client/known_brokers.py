@@ -14,11 +14,13 @@ from typing import Any, TypeAlias
 from lexicast.cluster.protocol.broker_list import BrokerList
 
 from ..link.call_link import BrokerCalls
+from ..link.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One broker. `addresses` are link addresses; `calls` reaches it through Ray; `handle` is its raw actor handle."""
+    """One broker. `addresses` are link addresses; `calls` reaches it through Ray; `handle` is its raw actor handle;
+    `login`: how a user gets in."""
 
     name: str
     addresses: tuple[str, ...]
@@ -26,6 +28,8 @@ class Endpoint:
     key: bytes = field(repr=False)
     calls: BrokerCalls | None = None
     handle: Any = None
+    # Of a user, who has no key.
+    login: Credentials | None = None
 
     def is_local(self) -> bool:
         """Whether one of its Unix-domain sockets is here."""
@@ -58,7 +62,7 @@ class KnownBrokers:
         self._told = {}
         for each, addresses in brokers.addresses.items():
             known = names.get(each, each)
-            self._told[known] = Endpoint(known, addresses, by.cluster_id, by.key)
+            self._told[known] = Endpoint(known, addresses, by.cluster_id, by.key, login=by.login)
         self.backups = tuple([names.get(each, each) for each in brokers.backups])
         self._merge()
 

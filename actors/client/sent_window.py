@@ -74,6 +74,9 @@ class SentWindow(dict[int, _Sent]):
                 self._place(group, records, result)
 
     def _place(self, group: int, records: list[Queued], runs: Any) -> None:
+        if any([len(run) == 2 for run in runs]):
+            self._place_some(group, records, runs)
+            return
         if sum([count for count, _, _ in runs]) != len(records):
             self._refuse(records, f"the broker gave no positions that fit {len(records)} publications: {runs!r:.80}")
             return
@@ -86,6 +89,20 @@ class SentWindow(dict[int, _Sent]):
             awaited.left -= 1
             if not awaited.left:
                 awaited.finish()
+
+    def _place_some(self, group: int, records: list[Queued], runs: Any) -> None:
+        """Of an entry of which a part was refused."""
+        if sum([run[0] for run in runs]) != len(records):
+            self._refuse(records, f"the broker gave no results that fit {len(records)} publications: {runs!r:.80}")
+            return
+        at = 0
+        for run in runs:
+            some = records[at : at + run[0]]
+            at += run[0]
+            if len(run) == 2:
+                self._refuse(some, run[1])
+            else:
+                self._place(group, some, (run,))
 
     def _refuse(self, records: list[Queued], reason: str) -> None:
         self.refused += len(records)

@@ -24,6 +24,7 @@ from lexicast.cluster.points_in_time import Since, Until
 from lexicast.cluster.positions import Cursor, Position
 from lexicast.cluster.protocol.requests import GROUP_WINDOW
 
+from ..link.credentials import Secret, Tls
 from .client import Client
 from .connect import connect as connect_async
 from .messages import Message, Properties
@@ -40,6 +41,10 @@ def connect(
     address: str | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
+    user: str | None = None,
+    password: Secret | None = None,
+    token: Secret | None = None,
+    tls: Tls | None = None,
     client_id: str | None = None,
     compress: bool = True,
     give_up_s: float | None = None,
@@ -52,6 +57,10 @@ def connect(
         connect_async(
             address,
             data_dir=data_dir,
+            user=user,
+            password=password,
+            token=token,
+            tls=tls,
             client_id=client_id,
             compress=compress,
             give_up_s=give_up_s,

@@ -23,7 +23,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgpack
 
@@ -71,6 +71,10 @@ class LinkUser(Protocol):
 class Link(asyncio.Protocol):
     """One side of a link, a `ListenerLink` or a `DiallerLink`. Made by `sockets.listen` and `sockets.dial`."""
 
+    # What the peer may send until it is known.
+    handshake_bytes_max: ClassVar[int] = HANDSHAKE_BYTES_MAX
+    handshake_items_max: ClassVar[int] = HANDSHAKE_ITEMS_MAX
+
     def __init__(
         self, key: bytes, cluster_id: str, opened: Callable[[Link], LinkUser | None], beats: Beats = BEATS
     ) -> None:
@@ -80,7 +84,7 @@ class Link(asyncio.Protocol):
         self._user: LinkUser | None = None
         self._transport: asyncio.Transport | None = None
         self._beats = beats
-        self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
+        self._unpacker = unpacker(self.handshake_bytes_max * 2, self.handshake_items_max)
         self._pack = msgpack.Packer(autoreset=True, buf_size=1 << 18).pack
         self._nonce = os.urandom(NONCE_BYTES)
         self._heard = Heard()
@@ -225,6 +229,11 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     @property
+    def transport(self) -> asyncio.Transport | None:
+        """What carries it."""
+        return self._transport
+
+    @property
     def peer_address(self) -> str:
         """Where the peer is, for people; "" where that is not known."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
@@ -243,8 +252,8 @@ class Link(asyncio.Protocol):
         try:
             if self._user is None:
                 self._shaking_bytes += len(data)
-                if self._shaking_bytes > HANDSHAKE_BYTES_MAX:
-                    raise PeerError(f"more than {HANDSHAKE_BYTES_MAX} bytes before the handshake was done")
+                if self._shaking_bytes > self.handshake_bytes_max:
+                    raise PeerError(f"more than {self.handshake_bytes_max} bytes before the handshake was done")
                 self._feed(data)
                 self._shake_hands()
             else:
@@ -294,15 +303,19 @@ class Link(asyncio.Protocol):
 
     def _parse_anew(self, sealed: bool) -> None:
         """What has come behind the last message is of another kind: `sealed`, or of any size."""
-        rest = self._unpacker.read_bytes(HANDSHAKE_BYTES_MAX)
+        rest = self._unpacker.read_bytes(self.handshake_bytes_max)
         if self._user is None:
-            self._unpacker = unpacker(HANDSHAKE_BYTES_MAX * 2, HANDSHAKE_ITEMS_MAX)
+            self._unpacker = unpacker(self.handshake_bytes_max * 2, self.handshake_items_max)
         else:
-            self._unpacker = unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
+            self._unpacker = self._messages()
         if sealed:
             self._feed(rest)
         else:
             self._unpacker.feed(rest)
+
+    def _messages(self) -> msgpack.Unpacker:
+        """What reads the messages of a peer that is known."""
+        return unpacker(MESSAGE_BYTES_MAX, MESSAGE_ITEMS_MAX)
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from lexicast.cluster.errors import LexicastError, UnavailableError
+from lexicast.cluster.protocol.messages import LINK_PREFACE
 
 from .client_line import GOING, HELD, NO_ROOM, RELEASES, UNREAD
 from .client_socket import CLOSED, NEW, OPEN, OPENING, ClientSocket
@@ -66,6 +67,9 @@ class Connections(Protocol):
     def lost(self, connection: MqttConnection) -> None:
         """A connection has ended."""
 
+    def becomes_link(self, connection: MqttConnection, data: bytes) -> None:
+        """It is no MQTT that is spoken: a Python client logs in. `data`: what has come of it already."""
+
 
 class MqttConnection(ClientSocket):
     """See the module's docstring. `served`: the session, while the connection is open."""
@@ -111,6 +115,10 @@ class MqttConnection(ClientSocket):
     def data_received(self, data: bytes) -> None:
         if self.state == CLOSED:
             return  # see `hang_up`
+        if not self._heard and self.state == NEW and data.startswith(LINK_PREFACE):
+            self.state = CLOSED
+            self._connections.becomes_link(self, data[len(LINK_PREFACE) :])
+            return
         self._heard = True
         self._take(self._reader.feed(data))
         # Deliveries stop at a full socket; answers do not, so that a client that takes none is not read.

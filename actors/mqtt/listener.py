@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lexicast.cluster.config.tables import MqttConfig, TlsConfig
+from lexicast.cluster.security.connection_places import ConnectionPlaces
 from lexicast.compression.link_dictionaries import LinkDictionaries
 
+from ..link.link import Link
 from ..loop.background import keep_going, stop_loops
 from ..loop.turns import Turns
+from ..tls.decrypted_reads import DecryptedReads
 from ..tls.identity import is_encrypted
 from .codec.packets import SERVER_SHUTTING_DOWN, V5
 from .connection import MqttConnection
 from .doors.mqtt_doors import MqttDoors, way_of
-from .login.admission import is_open_to_strangers
+from .login.admission import lets_strangers_in
+from .login.logins import end_of
 from .open_session import OpenSession
 from .publishing import Publishing
 from .services import MqttServices
@@ -61,13 +65,18 @@ class MqttListener:
         self.sessions = self._services.sessions
         self.logins = self._services.logins
         self.connections: set[MqttConnection] = set()
+        self._places = ConnectionPlaces(config)
         self._since_us: dict[MqttConnection, int] = {}
+        # Python clients' links, which come to the same ports: what makes one, and those that there are.
+        self.link: Callable[[Callable[[Link], None]], Link] | None = None
+        self.links_of_users: set[Link] = set()
         websockets = WebSocketServices(config.ws_origins, self._connection, self._services.refused)
 
         def transports() -> list[asyncio.Transport]:
-            return [connection.transport for connection in self.connections]
+            links = [link.transport for link in self.links_of_users if link.transport is not None]
+            return [*[connection.transport for connection in self.connections], *links]
 
-        self.doors = MqttDoors(config, tls, self._connection, websockets, transports, lambda: len(self.connections))
+        self.doors = MqttDoors(config, tls, self._connection, websockets, transports, lambda: len(self._places))
         self._admits = True
         self._session_save_s = session_save_s
         self._lost = asyncio.Event()
@@ -127,10 +136,11 @@ class MqttListener:
         return MqttConnection(self._services, self)
 
     def made(self, connection: MqttConnection) -> None:
-        """A connection was accepted; beyond `connections_max` it is closed at once."""
-        if len(self.connections) >= self._config.connections_max:
-            self._services.refused["connections_max"] += 1
-            log.warning("mqtt.connections_max = %d is reached: a connection is refused", self._config.connections_max)
+        """A connection was accepted; where there is no place for it (`ConnectionPlaces`) it is closed at once."""
+        address = end_of(connection.transport, "peername")
+        if limit := self._places.take(connection, address):
+            self._services.refused[limit] += 1
+            self.logins.note("connection_refused", f"mqtt.{limit} is reached", "", "", address)
             connection.transport.abort()
             return
         self.connections.add(connection)
@@ -142,9 +152,36 @@ class MqttListener:
         if connection.client_id:
             log.info("client %r has disconnected", connection.client_id)
         self.connections.discard(connection)
+        self._places.give_back(connection)
         self._since_us.pop(connection, None)
         self._lost.set()
         self._services.waiting.discard(connection)
+
+    def becomes_link(self, connection: MqttConnection, data: bytes) -> None:
+        """See `Connections`."""
+        self.connections.discard(connection)
+        self._since_us.pop(connection, None)
+        transport = connection.transport
+        if self.link is None or is_websocket(transport):
+            self._places.give_back(connection)
+            transport.abort()
+            return
+
+        def lost(link: Link) -> None:
+            self.links_of_users.discard(link)
+            self._places.give_back(link)
+
+        link = self.link(lost)
+        self.links_of_users.add(link)
+        self._places.hand_over(connection, link)
+        before = transport.get_protocol()
+        if isinstance(before, DecryptedReads):
+            before.hand_over(link)
+        else:
+            transport.set_protocol(link)
+        link.connection_made(transport)
+        if data:
+            link.data_received(data)
 
     def check_logins(self) -> None:
         """The users have changed: disconnect those who may not stay, a few at a time."""
@@ -201,6 +238,8 @@ class MqttListener:
         """Stop accepting, say farewell, save the sessions, give the port back."""
         await stop_loops(*self._periodic)
         self.doors.shut()
+        for link in list(self.links_of_users):
+            link.close()
         for connection in list(self.connections):
             # Closed without the client's word, so its will is due [MQTT-3.1.2-8].
             connection.disconnect(SERVER_SHUTTING_DOWN)
@@ -229,7 +268,7 @@ class MqttListener:
         services, transports = self._services, [connection.transport for connection in self.connections]
         return {
             **self.doors.status(),
-            "open": is_open_to_strangers(services.engine.config),
+            "open": lets_strangers_in(services.engine.config),
             "connections": len(self.connections),
             "sessions": len(self.sessions.owners),
             "paused_publishers": len(services.waiting),

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lexicast.cluster.errors import LexicastError, UnavailableError, UsageError
+from lexicast.cluster.errors import LexicastError, NotAuthorizedError, UnavailableError, UsageError
 
 from ..client.known_brokers import Endpoint
 from ..link.link import Link
@@ -34,13 +34,13 @@ class _Asker:
 async def ask_any_broker(endpoints: Sequence[Endpoint], method: str, *arguments: Any) -> Any:
     """The answer of the first of the brokers that gives one, those on this machine first.
 
-    Raises UnavailableError; UsageError when what is asked for cannot be.
+    Raises UnavailableError; UsageError when what is asked for cannot be, NotAuthorizedError where there is no key.
     """
     failures = []
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.is_local()):
         try:
             return await ask_broker(endpoint, method, *arguments)
-        except UsageError:
+        except (UsageError, NotAuthorizedError):
             raise  # another broker would say the same
         except (LexicastError, OSError) as error:
             failures.append(f"{endpoint.name}: {error}")
@@ -59,6 +59,8 @@ async def ask_broker(endpoint: Endpoint, method: str, *arguments: Any) -> Any:
 
 async def dial_broker(endpoint: Endpoint) -> Link:
     """A link to a broker, for questions alone. Raises LexicastError, OSError."""
+    if endpoint.login is not None:
+        raise NotAuthorizedError.for_operators("this command")
     hello = (ROLE, secrets.token_hex(4), 0)
     last: Exception = UnavailableError("it has no address")
     for address in endpoint.addresses:

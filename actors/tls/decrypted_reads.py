@@ -24,6 +24,10 @@ class DecryptedReads(asyncio.BufferedProtocol):
         self._protocol = protocol
         self._buffer = buffer
 
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Another protocol takes what comes from now on; to be told of the connection by whoever hands it over."""
+        self._protocol = protocol
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is done."""
         self._protocol.connection_made(transport)

@@ -121,6 +121,7 @@ class MqttConfig(_Table):
     output_bytes_max: int = knob(4 * MIB, 64 * KIB, GIB)
     connect_timeout_s: float = knob(10.0, 0.1, 3_600)
     connections_max: int = knob(18_000, 1, 1_000_000)
+    connections_per_address_max: int = knob(0, 0, 1_000_000)
     keep_alive_s_max: int = knob(65_535, 1, 65_535)
     session_expiry_s_max: int = knob(7 * DAY_S, 0, 4_294_967_295)
     subscriptions_per_session_max: int = knob(10_000, 1, 1_000_000)

@@ -8,11 +8,13 @@ cluster a part is told, each broker another one, so that its clients are spread;
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from ..errors import PeerError
 from ..membership import Member, Members
+from ..security.addresses import is_loopback
 from .shapes import each, mapping, row
 
 # Some 4 KB.
@@ -21,8 +23,9 @@ BROKERS_TOLD_MAX: Final = 64
 ADDRESS_CHARACTERS_MAX: Final = 300
 NAME_CHARACTERS_MAX: Final = 200
 TCP: Final = "tcp:"
+TLS: Final = "tls:"
 # What the resolver is asked without an error of its own: labels of 1 to 63 characters, or a number with colons.
-_TCP_ADDRESS: Final = re.compile(r"tcp:(?:[\w:%-]{1,63}\.)*[\w:%-]{1,63}\.?:([0-9]{1,5})", re.ASCII)
+_TCP_ADDRESS: Final = re.compile(r"(?:tcp|tls):(?:[\w:%-]{1,63}\.)*[\w:%-]{1,63}\.?:([0-9]{1,5})", re.ASCII)
 
 
 class BrokerList(NamedTuple):
@@ -48,6 +51,13 @@ def broker_list(members: Members, broker: str) -> BrokerList:
         return name not in backups and name != broker, blake2b(f"{broker}/{name}".encode(), digest_size=8).digest()
 
     return BrokerList({name: stay[name] for name in sorted(stay, key=order)[:BROKERS_TOLD_MAX]}, backups)
+
+
+def brokers_of_users(hosts: Iterable[str], port: int, encrypted: bool) -> BrokerList:
+    """What is told to those who have come to a port of MQTT: all brokers of a node share one, on every node the same.
+    `hosts`: the nodes' addresses, those first that stand in; this machine's own name is nobody else's."""
+    found = [f"{host}:{port}" for host in hosts if not is_loopback(host)][:BROKERS_TOLD_MAX]
+    return BrokerList({each: ((TLS if encrypted else TCP) + each,) for each in found}, ())
 
 
 def _name(value: Any) -> bool:

@@ -7,7 +7,8 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
                                           a block that has no offsets yet. One ACK a PUBLISH; tags ascend
     ACK       tag, results                one result an entry, in order: runs of (count, epoch, first offset) once
                                           committed (QoS 0 entries: once stored or sequenced), or a refusal (text), or
-                                          () where the group is led elsewhere: it is to be sent there
+                                          () where the group is led elsewhere: it is to be sent there. To a user's
+                                          client also (count, text): so many of the entry are refused
     TAKEN     tag                         coordinator -> broker: the PUBLISH is sequenced; its ACK follows the commit
     DELIVER   stream, blocks              coordinator -> broker (stream 0) -> client (stream = its subscription);
                                           blocks as `Block.to_wire`, in offset order within a group
@@ -52,6 +53,15 @@ Handshake (before anything else), mutual, with the cluster's key, so that neithe
 Names in OFFER and HELLO that are not known are passed over. Each proof covers all that was said before it, and what
 stands beside it (`link_proofs`).
 
+Users have no key. Their clients come to the ports of MQTT, say with a first byte (LINK_PREFACE) that they speak this
+protocol, and log in; they speak first:
+
+    LOGIN     version, client id, user    client -> broker; `secret`: a password or a token. None: nobody is said to be
+              or None, secret or None     logged in
+    WELCOME   nothing, info               broker -> client
+    TURNED_AWAY  error                    broker -> client, "Class: message" as in a REPLY, instead of WELCOME or later;
+                                          the link ends
+
 What each carries, field by field, is in MESSAGES; what each request takes, in `cluster.protocol.requests`. Both are
 looked at before anything else is done with a message (`cluster.protocol.shapes`).
 """
@@ -72,6 +82,7 @@ from .shapes import (
     any_value,
     check_fields,
     data,
+    data_upto,
     each,
     either,
     fields_fit,
@@ -112,7 +123,14 @@ WANTS: Final = 20
 NAMES: Final = 21
 PACKED: Final = 22
 DEAL: Final = 23
+LOGIN: Final = 24
+TURNED_AWAY: Final = 25
 OFFER: Final = 26
+
+# The first byte of a link to a port of MQTT, whose own clients begin with CONNECT (0x10).
+LINK_PREFACE: Final = b"\x00"
+# A user's name and a password of MQTT: two bytes of length.
+SECRET_BYTES_MAX: Final = 65_535
 
 NONCE_BYTES: Final = 32
 
@@ -147,16 +165,22 @@ def _entry(value: Any) -> bool:
 
 
 def _result(value: Any) -> bool:
-    """Runs of (count, epoch, first offset), or why an entry was refused."""
+    """Runs of (count, epoch, first offset) or (count, why they were refused), or why an entry was refused."""
     if type(value) is not tuple:
         return type(value) is str
     for run in value:
         if type(run) is not tuple or len(run) != 3:
+            if _refused_run(run):
+                continue
             return False
         count, epoch, first = run
         if not (type(count) is type(epoch) is type(first) is int and min(run) >= 0):
             return False
     return True
+
+
+def _refused_run(run: Any) -> bool:
+    return type(run) is tuple and len(run) == 2 and type(run[0]) is int and run[0] > 0 and type(run[1]) is str
 
 
 def _stored(value: Any) -> bool:
@@ -194,6 +218,8 @@ MESSAGES: Final[dict[int, Fields]] = {
     OFFER: (mapping(name_text, any_value),),
     HELLO: (data, name_text, name_text, WHOLE, mapping(name_text, any_value), data),
     WELCOME: (data, mapping(name_text, any_value)),
+    LOGIN: (WHOLE, name_text, either(nothing, name_text), either(nothing, data_upto(SECRET_BYTES_MAX))),
+    TURNED_AWAY: (_words,),
 }
 
 

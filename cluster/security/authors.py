@@ -10,12 +10,13 @@ from typing import Final
 
 from .passwords import USER_BYTES_MAX
 
-_OF_USER: Final = "\0"
+# Between the two: no client id may have it.
+NAMES_END: Final = "\0"
 
 
 def author_of(client_id: str, user: str) -> str:
     """What stands in the column; `user` "": somebody who has not logged in."""
-    return f"{client_id}{_OF_USER}{user}"
+    return f"{client_id}{NAMES_END}{user}"
 
 
 def can_be_user(name: str) -> bool:
@@ -25,20 +26,20 @@ def can_be_user(name: str) -> bool:
         size = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return 0 < size <= USER_BYTES_MAX and _OF_USER not in name
+    return 0 < size <= USER_BYTES_MAX and NAMES_END not in name
 
 
 def names_user(author: str) -> bool:
     """Whether it says whose it was."""
-    return _OF_USER in author
+    return NAMES_END in author
 
 
 def split_author(author: str) -> tuple[str, str]:
     """(client id, user)."""
-    client_id, _, user = author.partition(_OF_USER)
+    client_id, _, user = author.partition(NAMES_END)
     return client_id, user
 
 
 def publisher_of(author: str) -> str:
     """The client id alone."""
-    return author.partition(_OF_USER)[0] if _OF_USER in author else author
+    return author.partition(NAMES_END)[0] if NAMES_END in author else author

@@ -56,7 +56,7 @@ class DictionaryLinks:
         may read all of the family, also if it is there that it publishes. (Of one in which is only what several
         publishers have sent, `Dictionary.publishers`, this is not asked.)
 
-        The one place that says so. `rights` None: of a Python client, which may everything.
+        The one place that says so. `rights` None: of whoever holds the cluster's key, and may everything.
         """
         return rights is None or rights.may_have_dictionaries(family)
 

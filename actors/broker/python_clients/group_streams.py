@@ -18,12 +18,14 @@ from lexicast.cluster.selection import offsets_of
 from lexicast.cluster.topics.names import check_share_name
 
 from ..content.choosing import chosen
-from ..encoding import Grant
+from ..encoding import Grant, Grants
+from ..security.rights import ClientRights
 from ..shares.dealt_blocks import DealtPart
 from ..shares.shared_members import ShareKey
 from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
 from .streams import STREAMS_MAX, ClientStreams, MemberStream
+from .user_rights import UserRights
 
 if TYPE_CHECKING:
     from ...link.link import Link
@@ -33,15 +35,23 @@ if TYPE_CHECKING:
 class GroupStream(MemberStream):
     """One member."""
 
-    __slots__ = ("_dealt", "_engine", "_given", "_key", "_where")
+    __slots__ = ("_dealt", "_engine", "_given", "_grant_of_all", "_key")
 
     def __init__(
-        self, engine: BrokerEngine, client: ClientStreams, number: int, share: str, filter: bytes, grant: Grant
+        self,
+        engine: BrokerEngine,
+        client: ClientStreams,
+        number: int,
+        share: str,
+        filter: bytes,
+        grant: Grant,
+        rights: ClientRights | None = None,
     ) -> None:
-        super().__init__(engine.subscriptions, client, number, False, False, client.dictionaries)
+        began_us = engine.subscriptions.now_us
+        super().__init__(engine.subscriptions, client, number, False, False, client.dictionaries, rights, began_us)
         self._engine = engine
         self._key = ShareKey(share, filter, engine.shares.member_name(f"python {id(client):x}"))
-        self._where = grant
+        self._grant_of_all = grant
         self._dealt: deque[DealtPart] = deque()
         # Sent and not told done, by group.
         self._given: dict[int, set[int]] = {}
@@ -73,13 +83,14 @@ class GroupStream(MemberStream):
     def _send_block(self, block: Block) -> None:
         offsets = set(offsets_of(block))
         sent: set[int] = set()
-        found = chosen(self.broker.view(block), (self._where,) * len(block.meta.topics), self._engine.encoder)
+        granted = self._granted_of(block)
+        found = chosen(self.broker.view(block), granted, self._engine.encoder) if any(granted) else None
         if found is not None:
             view, grants = found
             at = view.block.first
             for run in view.block.meta.runs:
                 at += run.skip
-                if not view.expired(run):
+                if grants[run.topic] is not None and not view.expired(run):
                     sent.update(range(at, at + run.count))
                 at += run.count
             encoded = self._engine.encoder.shared(self.kind, view, grants)
@@ -89,6 +100,14 @@ class GroupStream(MemberStream):
             self._given.setdefault(block.group, set()).update(sent)
         if offsets > sent:
             self._engine.shares.done(self._key, block.group, offsets - sent)
+
+    def _granted_of(self, block: Block) -> Grants:
+        """How it gets each topic of a block; what it may not read is done with, for nobody would read it here."""
+        topics, rights = block.meta.topics, self.rights
+        if rights is None or not rights.restricted:
+            return (self._grant_of_all,) * len(topics)
+        may = rights.may_read_past if block.time_us < self._began_us else rights.may_read
+        return tuple([self._grant_of_all if may(topic) else None for topic in topics])
 
     def done(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         for group, first, last in ranges:
@@ -122,8 +141,12 @@ class GroupStream(MemberStream):
 class GroupStreams:
     """The members of one client, among its streams."""
 
-    def __init__(self, engine: BrokerEngine, link: Link, streams: ClientStreams) -> None:
+    def __init__(
+        self, engine: BrokerEngine, link: Link, streams: ClientStreams, user: UserRights | None = None
+    ) -> None:
+        """`user`: as `ClientStreams`."""
         self._engine = engine
+        self._user = user
         self._link = link
         self._streams = streams
 
@@ -134,6 +157,8 @@ class GroupStreams:
         "window". Raises TopicError, UsageError, LexicastError, TimeoutError."""
         check_filters((filter,))
         check_share_name(share)
+        if self._user is not None:
+            self._user.check_filters((filter,), past=since is not None and since[0] == "time")
         window = options.get("window", GROUP_WINDOW)
         if type(window) is not int or not 0 < window <= GROUP_WINDOW_MAX:
             raise UsageError(f"window={window!r}: give a number from 1 to {GROUP_WINDOW_MAX}")
@@ -143,7 +168,8 @@ class GroupStreams:
         if where is not None:
             self._engine.predicates.check(where)
         start = None if since is None else await beginning_of(self._engine.coordinators, (filter,), since)
-        stream = GroupStream(self._engine, self._streams, number, share, filter, Grant(where=where))
+        rights = None if self._user is None else self._user.of_topics
+        stream = GroupStream(self._engine, self._streams, number, share, filter, Grant(where=where), rights)
         self._streams.members[number] = stream
         if not self._link.writable:
             stream.block()

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import Any
 
+from lexicast.cluster.protocol.broker_list import BrokerList
 from lexicast.compression.link_dictionaries import LinkDictionaries
 
 from ...link.link import Link
 from ..engine import BrokerEngine
 from .entry_checks import EntryChecks
 from .session import Answers, PythonClientSession
+from .user_rights import UserRights
 
 # Clients in one answer.
 CLIENTS_LISTED_MAX = 10_000
@@ -31,9 +33,12 @@ class ClientPort:
         cluster: Callable[[], Awaitable[dict[str, Any]]],
         clients: Callable[[int], list[dict[str, Any]]],
         operations: Answers,
+        brokers_of_users: Callable[[Link], BrokerList],
     ) -> None:
         """`mqtt_publishers` counts those of a family that are told of dictionaries, `status` tells of this broker,
-        `cluster` of all actors, `clients` lists so many of this broker's; `operations` are operators' requests."""
+        `cluster` of all actors, `clients` lists so many of this broker's; `operations` are operators' requests;
+        `brokers_of_users`: where a user's client may go."""
+        self._brokers_of_users = brokers_of_users
         self.sessions: set[PythonClientSession] = set()
         self._admits = True
         self._engine = engine
@@ -56,6 +61,21 @@ class ClientPort:
         session = PythonClientSession(self._engine, link, self._checks, self._answers, self.sessions.discard)
         if link.role == "client":  # else it is gone in a moment, and no client of anything
             self.sessions.add(session)
+        return session
+
+    def opened_by_user(self, link: Link, user: str) -> PythonClientSession | None:
+        """Somebody has logged in."""
+        if not self._admits:
+            return None
+        rights = UserRights(self._engine, self._engine.rights.client(user, link.name))
+
+        async def brokers() -> BrokerList:
+            return self._brokers_of_users(link)
+
+        session = PythonClientSession(
+            self._engine, link, self._checks, {"brokers": brokers}, self.sessions.discard, rights
+        )
+        self.sessions.add(session)
         return session
 
     def admit(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from lexicast.cluster.blocks import Block
-from lexicast.cluster.errors import UsageError
+from lexicast.cluster.errors import LimitError, NotAuthorizedError, UsageError
 from lexicast.cluster.protocol.messages import DELIVER
 from lexicast.cluster.topics.names import matches
 from lexicast.compression.wire import STREAMS_VERSION, ZSTD_VERSION
@@ -21,13 +21,15 @@ from lexicast.storage.log.block_cuts import only_topic
 from ...link.link import Link
 from ..content.choosing import chosen
 from ..dictionaries.link_choice import ConnectionDictionaries
-from ..encoding import LINK, EncodedBlock, Grant, Kind
+from ..encoding import LINK, BlockView, EncodedBlock, Grant, Grants, Kind
 from ..engine import BrokerEngine
 from ..feeds.retained_feed import RetainedFeed
+from ..security.rights import ClientRights
 from ..subscriber import Subscriber, SubscriberBroker
 from .history import Since, beginning_of, check_filters
 from .past_requests import condition_of
 from .sample_stream import PackedSink, SampleStream
+from .user_rights import UserRights
 
 if TYPE_CHECKING:
     from lexicast.compression.dictionary import Dictionary
@@ -40,9 +42,10 @@ PACK = msgpack.Packer(autoreset=True).pack
 
 
 class LinkStream(Subscriber):
-    """One subscription of a Python client. `dictionaries`: those of its link, where they come as they pay."""
+    """One subscription of a Python client. `dictionaries`: those of its link, where they come as they pay; `rights`: a
+    user's, who began then."""
 
-    __slots__ = ("_client", "_dictionaries", "_prefix", "number")
+    __slots__ = ("_began_us", "_client", "_dictionaries", "_prefix", "number")
 
     def __init__(
         self,
@@ -52,8 +55,12 @@ class LinkStream(Subscriber):
         drops: bool,
         streams: bool,
         dictionaries: ConnectionDictionaries | None = None,
+        rights: ClientRights | None = None,
+        began_us: int = 0,
     ) -> None:
-        super().__init__(broker, (KINDS if dictionaries is None else AWARE_KINDS)[streams], drops)
+        super().__init__(broker, (KINDS if dictionaries is None else AWARE_KINDS)[streams], drops, rights)
+        # What is older is the past, which is a right of its own.
+        self._began_us = began_us
         self._client = client
         self._dictionaries = dictionaries
         self.number = number
@@ -69,6 +76,19 @@ class LinkStream(Subscriber):
         if self._dictionaries is not None:
             encoded = self._dictionaries.form(encoded)
         self.write(encoded.data)
+
+    def take_view(self, view: BlockView, grants: Grants, encoded: EncodedBlock | None) -> bool:
+        """What is out of the past, as far as it may be read."""
+        block, rights = view.block, self.rights
+        if rights is not None and block.time_us < self._began_us and rights.restricted:
+            before, topics, may = grants, block.meta.topics, rights.may_read_past
+            grants = tuple([grant if may(topic) else None for topic, grant in zip(topics, grants, strict=True)])
+            if not any(grants):
+                self.lagging[block.group] = block.last + 1
+                return True
+            if grants != before and encoded is not None:
+                encoded = self.broker.encoder.shared(self.kind, view, grants)
+        return super().take_view(view, grants, encoded)
 
     def gets_dictionary(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
         return self._dictionaries is None or self._dictionaries.gets(dictionary, instead_of_bytes)
@@ -94,8 +114,10 @@ class MemberStream(LinkStream):
 class ClientStreams:
     """The streams of one client, by the numbers that it gave them."""
 
-    def __init__(self, engine: BrokerEngine, link: Link) -> None:
+    def __init__(self, engine: BrokerEngine, link: Link, user: UserRights | None = None) -> None:
+        """`user`: whose they are; None: somebody's who may read everything."""
         self._engine = engine
+        self._user = user
         self._subscriptions = engine.subscriptions
         self._link = link
         self._streams: dict[int, LinkStream | SampleStream] = {}
@@ -158,9 +180,13 @@ class ClientStreams:
     ) -> dict[str, Any]:
         """A new stream: its cursor, and the first page of what is retained.
 
-        Raises TopicError, UsageError, UnavailableError.
+        Raises TopicError, UsageError, UnavailableError, NotAuthorizedError.
         """
         check_filters(filters)
+        if self._user is not None:
+            # Who goes on where a link has broken asks for the past too, and gets of it what it may read.
+            self._user.check_filters(filters, past=since is not None and since[0] == "time")
+            self._check_count(len(filters))
         if number in self._streams or len(self) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
         stream = self._stream(number, options)
@@ -188,16 +214,28 @@ class ClientStreams:
             subscriptions.leave(stream)
         return {"cursor": cursor, **page}
 
+    def _check_count(self, more: int) -> None:
+        """Raises LimitError: a user's client would have more filters than an MQTT session may."""
+        most = self._engine.config.mqtt.subscriptions_per_session_max
+        if sum([len(stream.subscriptions) for stream in self._streams.values()]) + len(self.members) + more > most:
+            raise LimitError(
+                f"a client has {most} filters at the most (mqtt.subscriptions_per_session_max): close subscriptions, "
+                "or use wildcards"
+            )
+
     def _stream(self, number: int, options: dict[str, Any]) -> LinkStream | SampleStream:
         records_per_s = options.get("sample_records_per_s")
         if records_per_s is None:
             streams = options.get("streams") == STREAMS_VERSION and self._engine.streamer is not None
             drops = options.get("slow") == "drop"
-            stream = LinkStream(self._subscriptions, self, number, drops, streams, self.dictionaries)
+            rights, began_us = None if self._user is None else self._user.of_topics, self._subscriptions.now_us
+            stream = LinkStream(self._subscriptions, self, number, drops, streams, self.dictionaries, rights, began_us)
             stream.reads_zstd = streams and options.get("zstd") == ZSTD_VERSION
             return stream
         if not isinstance(records_per_s, int) or records_per_s < 1:
             raise UsageError(f"sample_records_per_s={records_per_s!r}: it is a number from 1")
+        if self._user is not None:
+            raise NotAuthorizedError.for_operators("sample_records_per_s")
         return SampleStream(self._subscriptions, self, number, records_per_s, self._engine.dictionaries.opted_out)
 
     async def retained(self, number: int) -> dict[str, Any]:
@@ -214,6 +252,8 @@ class ClientStreams:
         stream = self._streams.get(number)
         if stream is not None and stream.chooses:
             found = [(name, part) for name, block in found if (part := self._part(stream, block)) is not None]
+        if self._user is not None:
+            found = [(name, part) for name, block in found if (part := await self._user.of_retained(block)) is not None]
         more = feed is not None and not feed.done
         if not more:
             self._feeds.pop(number, None)

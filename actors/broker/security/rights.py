@@ -5,7 +5,7 @@ its fan (`fanout`), has no grant of it (`granted_filters`); a publisher remember
 New rules change `number`, and whoever remembers something drops it then: those that are told (`told`) at once, each
 subscriber and publisher when it is asked next.
 
-Python clients on links hold the cluster's key, and are asked nothing.
+Who holds the cluster's key, on links, is asked nothing.
 """
 
 from __future__ import annotations
