@@ -11,7 +11,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from http.client import UNAUTHORIZED, HTTPConnection, HTTPException
@@ -33,7 +32,6 @@ from ..support.up import OWN_ENVIRONMENT, lexicast_up
 
 NOBODY = 65_534
 STRANGER_TIMEOUT_S = 20.0
-AGENT_TIMEOUT_S = 30.0
 PAGE = Path(__file__).resolve().parents[2] / "docs/security.md"
 CONFIG = """
 [mqtt]
@@ -97,18 +95,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     try:
         with lexicast_up(folder, "--mqtt-port", "0", config=config, environment=environment, end=signal.SIGINT) as run:
             processes = below(folder)
-            until = time.monotonic() + AGENT_TIMEOUT_S  # nobody waits for Ray's agent but who asks it
-            while not _agent_listens(found := list(doors(processes, run))) and time.monotonic() < until:
-                time.sleep(0.1)
-                processes = below(folder)
-            yield Running(folder, run, processes, found)
+            yield Running(folder, run, processes, list(doors(processes, run)))
     finally:
         os.umask(before)
-
-
-def _agent_listens(found: list[Door]) -> bool:
-    """At all three of its addresses."""
-    return len({door.where for door in found if door.program == "Ray: the node's agent"}) == 3
 
 
 def below(folder: Path) -> list[psutil.Process]:
