@@ -30,7 +30,7 @@ log_type error
 _BRIDGE: Final = """
 connection bench
 address 127.0.0.1:{port}
-bridge_protocol_version mqttv50
+bridge_protocol_version mqttv311
 topic # out 1
 restart_timeout 1
 notifications false
