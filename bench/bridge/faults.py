@@ -110,7 +110,7 @@ class FarClient:
             with contextlib.suppress(OSError):
                 reader, writer, parser = await self._connection(filter)
                 try:
-                    while data := await reader.read(1 << 18):
+                    while not writer.is_closing() and (data := await reader.read(1 << 18)):
                         for item in parser.feed(data):
                             if isinstance(item, PublishRun):
                                 counted.add(item.payloads)
@@ -130,7 +130,7 @@ class FarClient:
                 try:
                     for packet_id, number in waiting.items():
                         writer.write(_far_packet(number, packet_id, dup=True))
-                    while data := await reader.read(1 << 16):
+                    while not writer.is_closing() and (data := await reader.read(1 << 16)):
                         for item in parser.feed(data):
                             if isinstance(item, AckRun):
                                 done += sum(waiting.pop(each, None) is not None for each in item.packet_ids)
