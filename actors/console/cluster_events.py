@@ -5,6 +5,7 @@ Kept in memory, EVENTS_MAX of them, since this console began to look.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from lexicast.cluster.membership import Member, Members
 
 EVENTS_MAX: Final = 500
+_NUMBER: Final = re.compile(r"\d[\d,.]*")
 
 
 class ClusterEvents:
@@ -87,4 +89,4 @@ class ClusterEvents:
 
 
 def _without_numbers(text: str) -> str:
-    return "".join(["#" if letter.isdigit() else letter for letter in text])
+    return _NUMBER.sub("#", text)

@@ -12,6 +12,7 @@ from ..status.report import ROLES
 
 WARNINGS_MAX: Final = 200
 WARNING_LETTERS_MAX: Final = 1_000
+ERROR_LETTERS_MAX: Final = 200
 ROWS_MAX: Final = 1_000
 
 
@@ -76,7 +77,7 @@ def _actor(now: dict[str, Any], role: str, kind: str, name: str, said: dict[str,
         **said.get("rates", {}),
     }
     if "error" in said:
-        row |= {"error": str(said["error"])[:WARNING_LETTERS_MAX], "fate": said.get("fate", "")}
+        row |= {"error": str(said["error"])[:ERROR_LETTERS_MAX], "fate": said.get("fate", "")}
     if role == "brokers" and "mqtt" in said:
         row |= {"connections": said["mqtt"]["connections"], "sessions": said["mqtt"]["sessions"]}
         row |= {"python_clients": said["clients"], "filters": said["filters"], "catching_up": said["catching_up"]}

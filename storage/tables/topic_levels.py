@@ -6,13 +6,15 @@ and as `a/`. Names that are too long for a key lie by digest, and are not among 
 
 from __future__ import annotations
 
-from ..file.keys import key_name, name_key
+from ..file.keys import key_name
 from ..file.table import AnyTransaction
 from .databases import Databases
 
 SEPARATOR = b"/"
 # What follows the separator of levels.
 _BEYOND_LEVEL = b"0"
+# More than a name in a key has; LMDB's keys end at 511.
+_PLACE_BYTES_MAX = 500
 
 
 def topic_level(
@@ -21,11 +23,8 @@ def topic_level(
     """(name, whether it stands for all below it) of what begins with `prefix`, a level's end or nothing, from `start`
     (`beyond` of the last one; b"": the first) on, in the order of names: `most` at the most, a look each."""
     found: list[tuple[bytes, bool]] = []
-    start = max(prefix, start)
-    if name_key(start)[:1] != b"\0":
-        return found
     with txn.cursor(databases.ids.database) as cursor:
-        there = cursor.set_range(name_key(start))
+        there = cursor.set_range(_place(max(prefix, start)))
         while there and len(found) < most:
             name = key_name(bytes(cursor.key()))
             if name is None or not name.startswith(prefix):
@@ -37,8 +36,13 @@ def topic_level(
             else:
                 below = name[: end + 1], True
                 found.append(below)
-                there = cursor.set_range(name_key(beyond(*below)))
+                there = cursor.set_range(_place(beyond(*below)))
     return found
+
+
+def _place(start: bytes) -> bytes:
+    """The key from which on names are that begin there or later. No key is as long as LMDB's longest."""
+    return b"\0" + start[:_PLACE_BYTES_MAX]
 
 
 def beyond(name: bytes, stands_for_all: bool) -> bytes:
