@@ -15,7 +15,7 @@ from lexicast.cluster.errors import LexicastError
 
 from ..client.client import Client
 
-SAMPLED_PER_S: Final = 200
+SAMPLED_PER_S: Final = 100
 WINDOW_S: Final = 10.0
 SLICE_S: Final = 1.0
 # Nobody has asked for so long: the sample ends.

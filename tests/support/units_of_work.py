@@ -18,6 +18,7 @@ RAY_FILES: Final = (
     "tests/bench/test_demo.py",
     "tests/bench/test_demo_page.py",
     "tests/bench/test_demo_where.py",
+    "tests/bench/test_observed.py",
     "tests/cluster/test_files.py",
     "tests/docs/test_five_minutes.py",
     "tests/raydp_jobs/test_cluster.py",

@@ -8,7 +8,9 @@ from ..support.units_of_work import RAY, RAY_FILES, unit_of
 from .repository import TESTS, name, text
 
 # What a file holds that starts one; the five minutes take `lexicast up` from README.
-STARTS = re.compile(r"--ready-file|lexicast_up\(|ray\.init\(|lexicast\.bench\.demo\"|bench\.ray_up\.driver")
+STARTS = re.compile(
+    r"--ready-file|lexicast_up\(|ray\.init\(|lexicast\.bench\.demo\"|bench\.(?:ray_up|observed)\.driver"
+)
 OTHERS = {"tests/docs/test_five_minutes.py"}
 
 

@@ -5,7 +5,7 @@ import { clock, count, h, say, show } from "./dom.js";
 import { coordinates, numbers, parsedPayload } from "./payloads.js";
 
 const SHOWN = 100;
-const KEPT = 1000;
+const KEPT = 500;
 const DRAW_MS = 250;
 
 export function open(place, { parameters, failed }) {
