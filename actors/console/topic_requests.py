@@ -160,11 +160,15 @@ class TopicRequests:
         )
         await response.prepare(request)
         await response.write(b"retry: 2000\n\n: it begins here\n\n")
-        per_event = int(STREAMED_PER_S * EVENT_S)
+        room, loop = float(STREAMED_PER_S), asyncio.get_running_loop()
+        then_s = loop.time()
         with suppress(ConnectionResetError):
             async for batch in _batches(messages):
                 allowed = [each for each in batch if rights.may_read(each.topic.encode())]
-                shown = allowed[-per_event:]
+                now_s = loop.time()
+                room, then_s = min(STREAMED_PER_S, room + (now_s - then_s) * STREAMED_PER_S), now_s
+                shown = allowed[max(0, len(allowed) - int(room)) :]
+                room -= len(shown)
                 event = {"messages": [message_json(each) for each in shown], "left_out": len(allowed) - len(shown)}
                 await response.write(b"data: " + json.dumps(event).encode() + b"\n\n" if batch else b": still here\n\n")
         return response

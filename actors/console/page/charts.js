@@ -46,8 +46,8 @@ export function map(label, places, land) {
     const more = Math.max((least - (high - low)) / 2, (high - low) * 0.08);
     return [low - more, high + more];
   };
-  const [south, north] = wide(all.map(([latitude]) => latitude), 8);
-  const [west, east] = wide(all.map(([, longitude]) => longitude), 14);
+  const [south, north] = wide(all.map(([latitude]) => latitude), 18);
+  const [west, east] = wide(all.map(([, longitude]) => longitude), 40);
   // True to shape in the middle of what is shown.
   const shrink = Math.cos((((south + north) / 2) * Math.PI) / 180) || 1;
   const scale = Math.min(WIDTH / ((east - west) * shrink), 360 / (north - south));

@@ -8,7 +8,7 @@ export function h(tag, attributes = {}, ...children) {
     else if (name === "value" || name === "checked") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 
@@ -74,7 +74,7 @@ export function show(place, ...parts) {
   const active = document.activeElement;
   const kept = place.contains(active) && active !== place ? active.dataset.key : null;
   const scrolled = [...place.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
-  place.replaceChildren(...parts.flat().filter(Boolean));
+  place.replaceChildren(...parts.flat(Infinity).filter(Boolean));
   [...place.querySelectorAll(".scroll")].forEach((each, at) => { each.scrollLeft = scrolled[at] ?? 0; });
   if (kept) place.querySelector(`[data-key="${CSS.escape(kept)}"]`)?.focus();
 }

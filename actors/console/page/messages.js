@@ -40,7 +40,7 @@ class Messages {
     this.field = h("select", { name: "field", onchange: () => this.draw() });
     this.state = h("p", { class: "quiet", role: "status" });
     this.picture = h("section", { "aria-label": "Chart and map" });
-    this.chartOf = h("label", { hidden: true }, "Chart of", this.field);
+    this.chartOf = h("label", { class: "field", hidden: true }, "Chart of", this.field);
     this.list = h("ol", { class: "messages", "aria-label": "Messages, the newest first" });
     place.append(
       h("div", { class: "two" },
@@ -132,7 +132,7 @@ class Messages {
       parts.push(map("Where messages are from", places, this.land));
     }
     show(this.picture, h("div", { class: parts.length > 1 ? "two" : "" }, parts));
-    if (this.leftOut) this.tell(`following ${this.filter.value}; ${count(this.leftOut)} messages were left out: too many come`);
+    if (this.leftOut) this.tell(`following ${this.filter.value}; left out, since too many come: ${count(this.leftOut)}`);
   }
 
   async publish() {

@@ -100,6 +100,9 @@ def test_a_first_visit_comes_to_a_first_message(seen: Seen) -> None:
     page = seen.page
     page.goto("/")
     page.wait_for_selector("text=stored a second")
+    processes = page.locator("table[aria-label=Processes] tbody tr")
+    assert processes.count() >= 4
+    assert all("serves" in each for each in processes.all_inner_texts())
     assert sum(size for _, size in seen.loaded) < FIRST_LOAD_KIB_MAX * 1024
     if page.locator("text=publish a first message").count():
         page.click("text=publish a first message")
@@ -163,6 +166,8 @@ def test_each_view_is_for_everybody(seen: Seen, view: str, scheme: str) -> None:
     page.wait_for_load_state("networkidle") if view not in ("messages",) else page.wait_for_selector("text=following")
     page.wait_for_timeout(300)
     picture(page, f"{view}-{scheme}-{page.viewport_size['width']}")
+    said = page.inner_text("body")
+    assert not [each for each in ("[object", "undefined", "NaN") if each in said]
     assert serious(page) == []
     assert fits(page)
 
