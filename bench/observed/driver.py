@@ -56,7 +56,7 @@ PATHS: Final = (
     "api/v1/topics",
     "api/v1/topics?under=devices/&limit=200",
     "api/v1/topics?under=devices/7/&limit=200",
-    "api/v1/history?filter=devices/7/1&since=beginning",
+    "api/v1/history?filter=devices/7/107&since=beginning",
     "api/v1/history?filter=devices/7/%2B&since=beginning&limit=500",
     "api/v1/history?filter=%23&since=beginning&limit=100",
 )
