@@ -84,6 +84,8 @@ class BrokerEngine:
             past_bytes_max,
             self.event_columns,
         )
+        if self.subscriptions.told_conditions is not None:
+            self.subscriptions.told_conditions.far.incarnation = incarnation
 
     def _view_dealt(self, block: Block) -> BlockView:
         """What was compressed for the log here is not decompressed again."""

@@ -211,7 +211,7 @@ class BrokerServer:
         self._hosts = self._elsewhere(members)
         self._security.follow(members.security)
         if self._cells is not None:
-            self._cells.follow(members.cells)
+            self._cells.follow(members.version, members.cells)
         leaving = self.config.node.own_name() in members.leaving
         if leaving != self._leaving:
             self._leaving = leaving
@@ -351,6 +351,7 @@ class BrokerServer:
             "dictionaries": len(engine.dictionaries.families.dictionaries()),
             "links": engine.dictionary_links.totals([*self.mqtt.links(), *self.clients.links()])._asdict(),
             "content": engine.content.status(),
+            "overlay": None if (told := subscriptions.told_conditions) is None else told.far.status(),
             "security": self._security.status(),
             "rights": engine.rights.status(),
             "mqtt": self.mqtt.status(),

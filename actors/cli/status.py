@@ -146,7 +146,8 @@ def render(now: dict[str, Any]) -> Group:
     )
     warned = [Text(f"! {warning}", style="bold yellow") for warning in now["warnings"]]
     parts: list[Any] = [head, *warned, _actors(now), _groups(now), _stores(now), _brokers(now)]
-    parts += [t for t in (_content(now), _matching(now), _bridges(now), _backups(now)) if t is not None]
+    tables = (_content(now), _matching(now), _overlay(now), _bridges(now), _backups(now))
+    parts += [table for table in tables if table is not None]
     if refusals := _refusals(now):
         table = _table("refused since the start", "name", "by reason")
         for name, refused in refusals:
@@ -252,6 +253,28 @@ def _matching(now: dict[str, Any]) -> Table | None:
         row = [f"{said.get(key, 0):,}" for key in ("asked_records", "given_records", "withheld_records")]
         table.add_row(name, "", "", f"{said.get('filters', 0):,}", *row, f"{said.get('unanswered_parts', 0):,}")
     return table
+
+
+def _overlay(now: dict[str, Any]) -> Table | None:
+    """How matchers reach each other, and how they are reached, where they form an overlay."""
+    columns = ("neighbours", "links", "circuits", "routed", "hops, mean", "most", "passed on", "lost")
+    table = _table("matchers' overlay: who is linked to whom, what was routed", "name", *columns)
+    for name, actor in now.get("matchers", {}).items():
+        if said := actor.get("overlay"):
+            row = [f"{said.get(key, 0):,}" for key in ("neighbours", "neighbour_links", "circuits", "routed")]
+            table.add_row(name, *row, *_hops(said), f"{said.get('relayed', 0):,}", f"{said.get('lost', 0):,}")
+    for name, actor in now["brokers"].items():
+        if (said := actor.get("overlay")) and said.get("entries"):
+            table.add_row(name, "", f"{said['entries']:,}", f"{said.get('circuits', 0):,}")
+    for name, actor in now["coordinators"].items():
+        if said := actor.get("matching", {}).get("overlay"):
+            row = [f"{said.get('entries', 0):,}", "", f"{said.get('routed', 0):,}"]
+            table.add_row(name, "", *row, *_hops(said), "", f"{said.get('lost', 0):,}")
+    return table if table.row_count else None
+
+
+def _hops(said: dict[str, Any]) -> tuple[str, str]:
+    return f"{said.get('hops_mean', 0.0):.2f}", f"{said.get('hops_max', 0):,}"
 
 
 _CELLS_CHANGED: Final = (

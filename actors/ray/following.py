@@ -21,11 +21,15 @@ async def follow_members(
     knows: Callable[[Members], bool],
     register: Callable[[], Awaitable[object]],
     take: Callable[[Members], None],
+    due: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """`take` the members, now and whenever they change, until cancelled. `knows`: whether the follower is one of them;
-    a coordination server that has lost its registry does not, and is told by `register` again."""
+    a coordination server that has lost its registry does not, and is told by `register` again. `due`: returns when
+    it is to be asked again, for who hears of changes from others; None: at once."""
     version = -1
     while True:
+        if due is not None:
+            await due()
         try:
             members = await coordination.members(version, MEMBERS_WAIT_S)
             if not knows(members):

@@ -11,6 +11,7 @@ engine. Only `live` starts clusters.
     content_resume_...    many subscriptions with conditions that go on from their places (`resumptions`)
     disagreements         of all ways to ask a condition with a naive evaluator (`truth`)
     live_...              what matchers spare brokers of a running cluster (`spared_work`)
+    overlay_...           matchers that form an overlay, on real links (`overlay_links`)
     hpartition_...        subscriptions shared out among matchers, simulated (`sharing_rates`); matchers_scaling
     hops_excess           SkipCloud's hops, and its messages beside Chord's, simulated (`overlay_messages`);
                           chord_saving_...
@@ -28,7 +29,7 @@ from .. import report as reports
 from ..report import DriverReport, Steps
 from . import index_churn, index_rates, mass_failure, overlay_messages, sharing_rates
 from .edge import delivery_rates, past_rates, plain_cost, resumptions, truth
-from .live import spared_work
+from .live import overlay_links, spared_work
 
 
 class SremPart(NamedTuple):
@@ -47,6 +48,7 @@ PARTS: Final = {
     "resumptions": SremPart(resumptions.measure, resumptions.steps),
     "truth": SremPart(truth.measure, truth.steps),
     "live": SremPart(spared_work.measure, spared_work.steps),
+    "overlay": SremPart(overlay_links.measure, overlay_links.steps),
     "hpartition": SremPart(sharing_rates.measure, sharing_rates.steps),
     "skipcloud": SremPart(overlay_messages.measure, overlay_messages.steps),
     "loss": SremPart(mass_failure.measure, mass_failure.steps),

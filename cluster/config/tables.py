@@ -279,6 +279,16 @@ class BridgeConfig(_Table):
 
 
 @dataclass(frozen=True)
+class ContentConfig(_Table):
+    """[content]: matchers that are too many for each of them to be linked to everybody."""
+
+    overlay_beyond: int = knob(256, 0, 256)
+    overlay_base: int = knob(8, 2, 256)
+    overlay_levels: int = knob(2, 1, 8)
+    overlay_contacts: int = knob(3, 1, 16)
+
+
+@dataclass(frozen=True)
 class Config:
     """All tables. Raises ConfigError where two knobs contradict each other."""
 
@@ -293,6 +303,7 @@ class Config:
     compression: CompressionConfig = CompressionConfig()
     bridge: BridgeConfig = BridgeConfig()
     http: HttpConfig = HttpConfig()
+    content: ContentConfig = ContentConfig()
 
     def __post_init__(self) -> None:
         if self.cluster.copies and self.cluster.min_copies > self.cluster.copies:

@@ -10,7 +10,7 @@ a top cluster of its own. Without cells (a few conditions, one matcher, nothing 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -28,13 +28,21 @@ from .placing import CellPlaces
 from .segments import DimensionCuts, Floats
 from .splits import Split, parts_of_box
 
-# A byte a matcher: all are told apart by one digit.
-SHAPE: Final = CloudShape(base=256, levels=1)
-MATCHERS_MAX: Final = SHAPE.base
+# Matchers are told apart by one digit, a byte; more than that by two.
+_SHAPES: Final = (CloudShape(base=256, levels=1), CloudShape(base=256, levels=2))
+MATCHERS_MAX: Final = 4_096
+# Where there are no cells each matcher holds everything; of more than so many only the first ones do.
+ALL_HOLD_MAX: Final = 256
+HOLDERS_OF_ALL: Final = 16
 # Of a box that lies in more cells than this all are taken.
 CELLS_LOOKED_AT_MAX: Final = 256
 
 Names = frozenset[str]
+
+
+def shape_of(matchers: Collection[str]) -> CloudShape:
+    """By which so many are told apart."""
+    return _SHAPES[len(matchers) > _SHAPES[0].base]
 
 
 def clusters_of(matchers: Iterable[str]) -> dict[bytes, str]:
@@ -42,7 +50,13 @@ def clusters_of(matchers: Iterable[str]) -> dict[bytes, str]:
     names = sorted(set(matchers))
     if len(names) > MATCHERS_MAX:
         raise UsageError(f"{len(names)} matchers: at most {MATCHERS_MAX}")
-    return {bytes([i * SHAPE.base // len(names)]): name for i, name in enumerate(names)}
+    shape = shape_of(names)
+    return {shape.digits(i * shape.clusters // len(names)): name for i, name in enumerate(names)}
+
+
+def places_of(matchers: Collection[str]) -> CellPlaces:
+    """Where cells lie with these matchers. Raises UsageError: too many, or none."""
+    return CellPlaces(shape_of(matchers), clusters_of(matchers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +225,7 @@ def _cells(matchers: Sequence[str], plain: Any) -> CellMap:
     ]
     return CellMap(
         Partition(tuple(made)),
-        CellPlaces(SHAPE, clusters_of(matchers)),
+        places_of(matchers),
         {CellId(*cell): Split(*split) for cell, split in splits},
         {CellId(*cell): int(count) for cell, count in copies},
         {CellId(*cell): Handover(_change(change), HandoverPhase(phase)) for cell, change, phase in handovers},

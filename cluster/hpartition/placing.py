@@ -6,19 +6,22 @@ yet. Prefix routing finds the nearest one without knowing all; who knows all clu
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, count, islice
 from typing import Final
 
 from ..errors import UsageError
-from ..skipcloud.identifiers import CloudShape, remoteness
+from ..skipcloud.identifiers import CloudShape
 from .partition import CellId
 
 # Cells whose clusters are remembered.
 _REMEMBERED_MAX: Final = 65_536
 # After so many hashes a copy that every cluster but one has already goes there: chance alone could take long.
 _HASHES_A_CLUSTER: Final = 4
+# No digit is above it.
+_LAST: Final = b"\xff"
 
 
 class CellPlaces:
@@ -33,8 +36,15 @@ class CellPlaces:
         self._homes = lru_cache(_REMEMBERED_MAX)(self._found)
 
     def nearest(self, target: bytes) -> bytes:
-        """The cluster at which prefix routing to `target` ends."""
-        return min(self.clusters, key=lambda each: remoteness(each, target, self.shape.base))
+        """The cluster at which prefix routing to `target` ends: least by `remoteness`, found digit by digit."""
+        clusters, levels = self.clusters, self.shape.levels
+        low, high, prefix = 0, len(clusters), b""
+        for at in range(levels):
+            found = bisect_left(clusters, prefix + target[at : at + 1], low, high)
+            prefix = clusters[low if found == high else found][: at + 1]
+            low = bisect_left(clusters, prefix, low, high)
+            high = bisect_right(clusters, prefix + _LAST * (levels - at - 1), low, high)
+        return clusters[low]
 
     def homes(self, cell: CellId, copies: int = 1) -> tuple[bytes, ...]:
         """The clusters of so many copies, the first copy's first; fewer where there are fewer clusters."""

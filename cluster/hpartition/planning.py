@@ -27,9 +27,8 @@ from .cell_map import CellMap, Change, HandoverPhase
 from .cell_report import CellReport
 from .cooling import cold_changes
 from .heat import CellLoad, hot_cells, relieving_changes
-from .live_map import MATCHERS_MAX, SHAPE, LiveMap, clusters_of
+from .live_map import ALL_HOLD_MAX, HOLDERS_OF_ALL, MATCHERS_MAX, LiveMap, places_of
 from .partition import CellId, partitioned
-from .placing import CellPlaces
 from .segments import Floats
 from .splits import Split, least_duplicating_split, part_bounds
 
@@ -85,11 +84,13 @@ class CellPlanner:
     def _other_matchers(self, names: tuple[str, ...]) -> LiveMap | None:
         """Matchers have come or gone: the cells lie elsewhere."""
         now = self.map
+        cells = now.cells if len(names) > 1 else None
+        if cells is None and len(names) > ALL_HOLD_MAX:
+            names = names[:HOLDERS_OF_ALL]
         if names == now.matchers:
             return None
-        cells = None
-        if now.cells is not None and len(names) > 1:
-            cells = replace(now.cells, places=CellPlaces(SHAPE, clusters_of(names)), handovers={})
+        if cells is not None:
+            cells = replace(cells, places=places_of(names), handovers={})
         return LiveMap(now.version + 2, names, now.columns if cells is not None else (), cells)
 
     def _begun(self, names: tuple[str, ...]) -> LiveMap | None:
@@ -122,7 +123,7 @@ class CellPlanner:
         partition = partitioned(seen, [range(len(columns))], segments)
         if partition.cells < 2:
             return None
-        cells = CellMap(partition, CellPlaces(SHAPE, clusters_of(names)), copies_each=COPIES_EACH)
+        cells = CellMap(partition, places_of(names), copies_each=COPIES_EACH)
         self._asked.clear()
         self._cold.clear()
         return LiveMap(self.map.version + 2, names, columns, cells)

@@ -37,6 +37,18 @@ travel as *entries* and blocks, columns for whole batches (`cluster.blocks`), ne
     WANTS     version, number,            broker -> matcher: subscriptions with conditions that begin (True) and end;
                [(begins, filter, where)]  with these it has all that the map of that version puts there
     NAMES     {filter: names}             matcher -> broker: what conditions ask of these topics' publications
+    ENTRY     on                          matcher -> broker, coordinator: whether it routes for them (`actors.matcher`)
+    ROUTE     number, target, path, data  towards the matcher `target`, from hop to hop; each adds to `path` from whom
+                                          it has it; `data`: a message, ASK or SEGMENT
+    BACK      number, hops, path, data    along that path, to who has sent ROUTE `number`, which took so many hops
+                                          between matchers; `data`: a message, VERDICT or SEGMENT, or b"": it was lost
+    SEGMENT   incarnation, circuit,       in ROUTE and BACK: a piece of a circuit between a broker (of that incarnation)
+              number, taken, message      and a matcher (`cluster.skipcloud.circuit`)
+    CUT       incarnation, circuit        in ROUTE and BACK: that circuit has ended, or is not known
+    CLOUD     act, level, version,        matcher -> matcher: the overlay's own messages (`cluster.skipcloud.wire`)
+              [(name, age, addresses)]
+    SPREAD    version, level, value       matcher -> matcher: what all are to have (`cluster.skipcloud.spreading`)
+    CELLS     version, map                matcher -> broker: the map of cells, as the membership of that version has it
     PACKED    tag, entries                client -> broker: a PUBLISH whose entries' columns are compressed on this link
                                           (`compression.streams.batches`), to brokers that say they `unpack`
 
@@ -126,6 +138,17 @@ DEAL: Final = 23
 LOGIN: Final = 24
 TURNED_AWAY: Final = 25
 OFFER: Final = 26
+ENTRY: Final = 32
+ROUTE: Final = 33
+BACK: Final = 34
+SEGMENT: Final = 35
+CUT: Final = 36
+CLOUD: Final = 37
+SPREAD: Final = 38
+CELLS: Final = 39
+
+# Hops between matchers, and both ends.
+PATH_MAX: Final = 16
 
 # The first byte of a link to a port of MQTT, whose own clients begin with CONNECT (0x10).
 LINK_PREFACE: Final = b"\x00"
@@ -190,6 +213,11 @@ def _stored(value: Any) -> bool:
     return value[2] is None or OFFSET(value[2])
 
 
+def _path(value: Any) -> bool:
+    """The names of those who have passed something on."""
+    return type(value) is tuple and len(value) <= PATH_MAX and all(map(name_text, value))
+
+
 _append: Final = row(GROUP, WHOLE, whole_number(-1), OFFSET, each(_stored))
 
 # Entries of a PUBLISH and blocks of a DELIVER are looked at one by one, so that one that is wrong costs itself.
@@ -214,6 +242,14 @@ MESSAGES: Final[dict[int, Fields]] = {
     NAMES: (mapping(topic_filter, each(name_text)),),
     PACKED: (WHOLE, _array),
     DEAL: (name_text, topic_filter, _array),
+    ENTRY: (truth,),
+    ROUTE: (WHOLE, name_text, _path, data),
+    BACK: (WHOLE, WHOLE, _path, data),
+    SEGMENT: (WHOLE, WHOLE, WHOLE, WHOLE, data),
+    CUT: (WHOLE, WHOLE),
+    CLOUD: (WHOLE, WHOLE, whole_number(-1), each(row(name_text, WHOLE, each(name_text)))),
+    SPREAD: (WHOLE, WHOLE, data),
+    CELLS: (WHOLE, any_value),
     CHALLENGE: (data, name_text, WHOLE),
     OFFER: (mapping(name_text, any_value),),
     HELLO: (data, name_text, name_text, WHOLE, mapping(name_text, any_value), data),
@@ -232,6 +268,23 @@ def check_message(message: Any) -> None:
     fields = message[1:]
     if not fields_fit(shapes, fields):
         check_fields(f"a message of kind {kind}", shapes, fields)
+
+
+def pack_message(message: tuple[Any, ...]) -> bytes:
+    """A message as data of another one."""
+    found: bytes = msgpack.packb(message)
+    return found
+
+
+def unpack_message(data: bytes) -> tuple[Any, ...]:
+    """The message that `pack_message` was given. Raises PeerError: it is none."""
+    try:
+        message = msgpack.unpackb(data, use_list=False, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise PeerError(f"not a message: {error!r:.80}") from None
+    check_message(message)
+    found: tuple[Any, ...] = message
+    return found
 
 
 def check_entry_columns(entry: Any) -> None:

@@ -23,7 +23,7 @@ counts again when it has spoken since. What nobody has heard for `age_max` cycle
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from .identifiers import CloudMember, CloudShape, common_prefix, remoteness
@@ -73,6 +73,11 @@ class SkipCloudNode:
         self._refused: dict[CloudMember, int] = {}
 
     @property
+    def cycle(self) -> int:
+        """The number of this cycle, by which it counts ages."""
+        return self._cycle
+
+    @property
     def alone(self) -> bool:
         """Whether it knows nobody: it has to join (anew)."""
         return not any(map(len, self.views))
@@ -83,7 +88,7 @@ class SkipCloudNode:
 
     def leave(self) -> list[CloudLetter]:
         """Says so to all contacts."""
-        return [CloudLetter(member, Departure()) for member in sorted(self._contacts())]
+        return [CloudLetter(member, Departure()) for member in sorted(self.contacts())]
 
     def tick(self) -> list[CloudLetter]:
         """One cycle (Algorithm 1)."""
@@ -120,15 +125,46 @@ class SkipCloudNode:
                 self._take((Contact(sender, 0), *contacts))
         return []
 
-    def next_hop(self, target: bytes) -> CloudMember | None:
-        """Where what is for the cluster nearest to `target` goes next; None: it is here (Algorithm 2)."""
+    def next_hop(self, target: bytes, linked: Collection[str] = ()) -> CloudMember | None:
+        """Where what is for the cluster nearest to `target` goes next; None: it is here (Algorithm 2). Of equally near
+        ones one of those with these names is taken, where there is any."""
         base = self.shape.base
         here = remoteness(self.own.digits, target, base)
-        far = {member: remoteness(member.digits, target, base) for member in self._contacts()}
+        far = {member: remoteness(member.digits, target, base) for member in self.contacts()}
         nearest = min(far.values(), default=here)
         if nearest >= here:
             return None
-        return self._dice.choice(sorted([member for member, found in far.items() if found == nearest]))
+        return self._one_of([member for member, found in far.items() if found == nearest], linked)
+
+    def detour(self, target: bytes, without: Collection[str]) -> CloudMember | None:
+        """The contact that is nearest to `target`, whether it is nearer than oneself or not, of those without these
+        names: where a view lacks somebody, another one may know it."""
+        found = sorted([member for member in self.contacts() if member.name not in without])
+        return min(found, key=lambda member: remoteness(member.digits, target, self.shape.base), default=None)
+
+    def _one_of(self, members: Iterable[CloudMember], linked: Collection[str]) -> CloudMember:
+        every = sorted(members)
+        return self._dice.choice([member for member in every if member.name in linked] or every)
+
+    def knows(self, member: CloudMember) -> bool:
+        """Whether it is in some view."""
+        return any(view.has(member) for view in self.views)
+
+    def contacts(self) -> set[CloudMember]:
+        """Everybody in its views."""
+        return {member for view in self.views for member in view.members()}
+
+    def cluster(self) -> list[CloudMember]:
+        """The others of its top cluster."""
+        return self.views[-1].members()
+
+    def of_siblings(self, level: int) -> list[CloudMember]:
+        """A contact of each cluster that has `level` digits in common with it, and not one more."""
+        children: dict[int, list[CloudMember]] = {}
+        for member in self.views[level].members():
+            if member.digits[level] != self.own.digits[level]:
+                children.setdefault(member.digits[level], []).append(member)
+        return [self._one_of(members, ()) for _, members in sorted(children.items())]
 
     def unreachable(self, member: CloudMember) -> None:
         """It does not answer, or has left."""
@@ -138,9 +174,6 @@ class SkipCloudNode:
         self._refused[member] = self._cycle
         if len(self._refused) > REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
-
-    def _contacts(self) -> set[CloudMember]:
-        return {member for view in self.views for member in view.members()}
 
     def _shuffle(self, level: int) -> list[CloudLetter]:
         view = self.views[level]

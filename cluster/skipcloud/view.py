@@ -48,6 +48,10 @@ class ClusterView:
         """All contacts."""
         return [member for contacts in self._children.values() for member in contacts]
 
+    def has(self, member: CloudMember) -> bool:
+        """Whether it is a contact."""
+        return self.concerns(member) and member in self._children.get(self._child(member), {})
+
     def concerns(self, member: CloudMember) -> bool:
         """Whether it is another member of this cluster."""
         return member.digits.startswith(self._prefix) and member != self._own

@@ -51,10 +51,11 @@ PROGRAMS = (
     (r"^ray::", "Ray: each actor"),
     (r"lexicast\.actors\.cli", "Ray: `lexicast up` itself"),
 )
+LINKED = r"ray::(Broker|Coordinator|Matcher)Actor"
 OUR_PORTS = {
     "mqtt": "MQTT",
     "ws": "MQTT over WebSocket",
-    "link": "links: each broker and coordinator",
+    "link": "links: each broker, coordinator and matcher",
     "http": "HTTP: the console, where `http.port` is set",
 }
 
@@ -124,7 +125,7 @@ def doors(processes: list[psutil.Process], run: dict[str, Any]) -> Iterator[Door
                     yield Door(OUR_PORTS["ws"], host, port)
                 elif re.search(rf":{port}/$", run["pages"][0]):
                     yield Door(OUR_PORTS["http"], host, port)
-                elif not ip_address(host).is_unspecified and re.match(r"ray::(Broker|Coordinator)Actor", command):
+                elif not ip_address(host).is_unspecified and re.match(LINKED, command):
                     yield Door(OUR_PORTS["link"], host, port)
                 else:
                     yield Door(program_of(command), host, port)

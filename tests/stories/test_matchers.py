@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lexicast.actors.broker.encoding import Grant
-from lexicast.actors.broker.matching import cell_reports
+from lexicast.actors.broker.matching import cell_reports, far_matchers
 from lexicast.actors.coordinator.matching import asked_blocks
+from lexicast.actors.matcher import server as matcher_server
 from lexicast.actors.testing.simulator.matcher_processes import any_cell_is_hot
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.content_record import ContentRecord
 from lexicast.cluster.content.fields import FieldReader
 from lexicast.cluster.content.parsed import predicate
 from lexicast.cluster.hpartition import planning
+from lexicast.cluster.skipcloud.identifiers import CloudShape
 from lexicast.cluster.topics.names import matches
 
 from ..support.harness import GROUPS, Cluster, Stream, eventually
@@ -293,11 +295,17 @@ class Airport:
             await self.link_breaks()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "beyond"), [(0, None), (1, None), (2, None), (3, None), (4, 0), (5, 0), (6, 1), (7, 2)]
+)
 async def test_whoever_comes_and_goes_gets_what_is_owed(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, beyond: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With cells, from the second condition on, which get copies or are split without a reason."""
+    """With cells, from the second condition on, which get copies or are split without a reason; and with matchers that
+    form an overlay beyond so many."""
+    monkeypatch.setattr(matcher_server, "CYCLE_S", 0.02)
+    monkeypatch.setattr(matcher_server, "LEAVES_S", 0.05)
+    monkeypatch.setattr(far_matchers, "AGAIN_S", 0.05)
     monkeypatch.setattr(planning, "CONDITIONS_MIN", 2)
     monkeypatch.setattr(planning, "EVENTS_MIN", 10)
     monkeypatch.setattr(cell_reports, "LOOK_S", 0.002)
@@ -305,6 +313,8 @@ async def test_whoever_comes_and_goes_gets_what_is_owed(
     monkeypatch.setattr(planning, "hot_cells", any_cell_is_hot(random.Random(seed)))
     names = ("coordinator-0", "coordinator-1")
     async with Cluster(tmp_path, config=MATCHED, coordinators=names) as cluster:
+        if beyond is not None:
+            cluster.overlay, cluster.overlay_beyond = CloudShape(2, 2, contacts_a_child=1), beyond
         await asyncio.gather(*map(cluster.start_coordinator, names))
         brokers = [await cluster.start_broker(f"broker-{i}") for i in range(2)]
         await cluster.start_matcher("matcher-0")

@@ -36,8 +36,10 @@ from lexicast.actors.coordination.server import LocalCoordination
 from lexicast.actors.coordinator.replication.reporting import report_before_serving
 from lexicast.actors.coordinator.server import CoordinatorServer
 from lexicast.actors.coordinator.shares.led_shares import ShareRules
-from lexicast.actors.link.link import Link, LinkUser
+from lexicast.actors.link.link import BEATS, Link, LinkUser
 from lexicast.actors.link.sockets import dial, listen
+from lexicast.actors.loop.background import keep_going, stop_loops
+from lexicast.actors.ray.following import follow_members
 from lexicast.actors.status.cluster_status import AskActor, cannot_ask
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.clock import Clock, SystemClock
@@ -52,6 +54,8 @@ from lexicast.storage.store import Store
 if TYPE_CHECKING:
     from lexicast.actors.broker.server import BrokerServer
     from lexicast.actors.matcher.server import MatcherServer
+    from lexicast.actors.matcher.sockets import MatcherSockets
+    from lexicast.cluster.skipcloud.identifiers import CloudShape
 
 GROUPS = 4
 WAIT_S = 60.0
@@ -288,6 +292,10 @@ class Cluster:
         self.coordinators: dict[str, Coordinator] = {}
         self.nodes: dict[str, EngineNode | BrokerServer] = {}
         self.matchers: dict[str, MatcherServer] = {}
+        # The shape of the overlay that matchers form beyond so many; None: each is linked to everybody.
+        self.overlay: CloudShape | None = None
+        self.overlay_beyond = 0
+        self._following: dict[str, tuple[asyncio.Task[None], MatcherSockets]] = {}
         self.coordination = LocalCoordination(folder / "coordination", groups, tuple(coordinators))
         # A socket's path may have 107 bytes, pytest's folders are long.
         self._run = TemporaryDirectory(prefix="lexicast-test-")
@@ -386,18 +394,48 @@ class Cluster:
         return broker
 
     async def start_matcher(self, name: str = "matcher-0") -> MatcherServer:
-        """A matcher, linked to all who serve now and later."""
-        from lexicast.actors.matcher.server import MatcherServer
+        """A matcher, linked to all who serve now; or one of an overlay (`overlay`), which follows the membership."""
+        from lexicast.actors.matcher.server import MatcherServer, OverlaySetting
+        from lexicast.actors.matcher.sockets import MatcherSockets
 
         info = await self.coordination.cluster()
-        incarnation = await self.coordination.register(MATCHER, Member(name, 0, (), TEST_NODE, os.getpid()))
-        matcher = self.matchers[name] = MatcherServer(name, incarnation, info)
-        matcher.follow(await self.coordination.members(-1, 0))
+        if self.overlay is None:
+            incarnation = await self.coordination.register(MATCHER, Member(name, 0, (), TEST_NODE, os.getpid()))
+            matcher = self.matchers[name] = MatcherServer(name, incarnation, info)
+            matcher.follow(await self.coordination.members(-1, 0))
+            return matcher
+        sockets = MatcherSockets(name, info, BEATS)
+        await sockets.open(Path(self._run.name), "127.0.0.1")
+        member = Member(name, 0, sockets.addresses, TEST_NODE, os.getpid())
+        incarnation = await self.coordination.register(MATCHER, member)
+        setting = OverlaySetting(self.overlay_beyond, self.overlay, sockets.addresses)
+        matcher = self.matchers[name] = MatcherServer(name, incarnation, info, BEATS, setting)
+        sockets.admit(matcher.opened)
+        following = follow_members(
+            self.coordination, lambda members: True, lambda: asyncio.sleep(0), matcher.follow, matcher.asks
+        )
+        self._following[name] = keep_going(following, "following the membership"), sockets
         return matcher
 
     async def stop_matcher(self, name: str = "matcher-0") -> None:
         """Its process is gone."""
+        if name in self._following:
+            following, sockets = self._following.pop(name)
+            await stop_loops(following)
+            sockets.close()
+            await self.coordination.leave(MATCHER, name)
         await self.matchers.pop(name).stop()
+
+    async def crash_matcher(self, name: str) -> None:
+        """A matcher of an overlay is gone without a word; the coordination server has not heard of it."""
+        following, sockets = self._following.pop(name)
+        await stop_loops(following)
+        sockets.close()
+        matcher = self.matchers.pop(name)
+        if matcher.overlay is not None:
+            matcher.overlay.neighbours.close()
+            matcher.overlay = None
+        await matcher.stop()
 
     async def stop_broker(self, name: str) -> None:
         """Stop a broker or engine in order."""

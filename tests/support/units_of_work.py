@@ -13,6 +13,7 @@ RAY_FILES: Final = (
     "tests/actors/client/test_ray.py",
     "tests/actors/launch/test_cluster.py",
     "tests/actors/matcher/test_ray.py",
+    "tests/actors/matcher/test_ray_overlay.py",
     "tests/actors/sampling/test_ray.py",
     "tests/attacks/test_strangers.py",
     "tests/bench/test_demo.py",

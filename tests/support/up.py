@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lexicast.actors.client.address import resolver
+from lexicast.actors.status.over_link import ask_any_broker
+
 UP_TIMEOUT_S = 240.0
+STATUS_WAIT_S = 60.0
 OWN_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+async def status_when(data_dir: Path, true: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
+    """The cluster's status, once `true` of it."""
+    resolve, now = resolver(None, data_dir, None), dict[str, Any]()
+    try:
+        async with asyncio.timeout(STATUS_WAIT_S):
+            while not true(now := dict(await ask_any_broker(await resolve(), "cluster"))):  # noqa: ASYNC110 - of a cluster
+                await asyncio.sleep(0.2)
+            return now
+    except TimeoutError:
+        raise AssertionError(f"{what}: {now.get('coordinators')} {now.get('matchers')}") from None
 
 
 @contextmanager

@@ -35,9 +35,15 @@ class CellReports:
         self._coordination = coordination
         self._told = told
         self._columns = columns
+        self._members_version = -1
+        told.on_cells = self.follow
 
-    def follow(self, plain: Any) -> None:
-        """The map that the membership has, as plain values; None: none."""
+    def follow(self, version: int, plain: Any) -> None:
+        """The map that the membership of that version has, as plain values, None: none; the coordination server says
+        so, or a matcher does."""
+        if version < self._members_version:
+            return
+        self._members_version = version
         if plain is not None and plain[0] != self._told.map.version:
             try:
                 self._told.follow(LiveMap.of_plain(plain))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -21,11 +21,13 @@ from lexicast.cluster.content.normal_form import boxes_of
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.hpartition.live_map import LiveMap
 from lexicast.cluster.hpartition.partition import CellId
-from lexicast.cluster.protocol.messages import NAMES, WANTS
+from lexicast.cluster.protocol.messages import BACK, CELLS, ENTRY, NAMES, WANTS
 
+from ...link.circuit_link import CircuitLink, TellingLink
 from ...link.link import Link
 from ...loop.turns import Turns
 from .event_columns import EventColumns
+from .far_matchers import FarMatchers
 from .told_matcher import CHANGES_MAX, Change, FillingMatcher, Key, change_of
 
 # The matchers that are told a condition; None: all that there are.
@@ -59,7 +61,7 @@ class ToldConditions:
 
     def __init__(self, columns: EventColumns) -> None:
         self.number = NOTHING_KNOWN
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, TellingLink] = {}
         self.map = LiveMap()
         self.cells: Counter[CellId] = Counter()
         self._columns = columns
@@ -67,10 +69,15 @@ class ToldConditions:
         self._following: asyncio.Task[None] | None = None
         self._counts: Counter[Key] = Counter()
         self._holders: dict[Key, Holders] = {}
-        self._filling: dict[str, tuple[FillingMatcher, asyncio.Task[None]]] = {}
+        self._filling: dict[str, tuple[FillingMatcher, asyncio.Task[None], TellingLink]] = {}
+        # Matchers' own links, circuits are none.
+        self._linked: dict[str, Link] = {}
         self._changes: dict[str, list[Change]] = {}
         self._telling = False
         self._told_number = NOTHING_KNOWN
+        self.far = FarMatchers(self._new_circuit, self._linked)
+        # What matchers say of the map of cells: (version of the membership, map as plain values).
+        self.on_cells: Callable[[int, Any], None] = lambda version, cells: None
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -119,10 +126,10 @@ class ToldConditions:
         self._telling = False
         changes, self._changes = self._changes, {}
         before, self._told_number = self._told_number, self.number
-        for name, link in self.links.items():
+        for name, link in list(self.links.items()):  # a circuit may end with it
             self._send(link, changes.get(name, ()), before)
 
-    def _send(self, link: Link, changes: Sequence[Change], before: int) -> None:
+    def _send(self, link: TellingLink, changes: Sequence[Change], before: int) -> None:
         """Only the last message says that everything up to `number` is known; until then it is up to `before`."""
         messages = list(_parts(changes))
         version = self.map.version
@@ -135,6 +142,7 @@ class ToldConditions:
 
     def follow(self, cells: LiveMap) -> None:
         """The cells lie like this from now on."""
+        self.far.follow(cells.matchers)
         if cells.version == (self._next.cells if self._next is not None else self.map).version:
             return
         if self._following is not None:
@@ -181,16 +189,20 @@ class ToldConditions:
 
     def opened(self, link: Link) -> MatcherLink:
         """A matcher's link was opened: it says when it is ready."""
+        self._linked[link.name] = link
         return MatcherLink(self, self._columns)
 
-    def ready(self, link: Link) -> None:
+    def _new_circuit(self) -> MatcherLink:
+        return MatcherLink(self, self._columns)
+
+    def ready(self, link: TellingLink) -> None:
         """A matcher is told everything, a part at a time."""
         self.gone_before(link.name)
         filling = FillingMatcher()
         task = asyncio.get_running_loop().create_task(self._fill(link, filling))
-        self._filling[link.name] = filling, task
+        self._filling[link.name] = filling, task, link
 
-    async def _fill(self, link: Link, filling: FillingMatcher) -> None:
+    async def _fill(self, link: TellingLink, filling: FillingMatcher) -> None:
         name = link.name
 
         def holds(key: Key) -> bool:
@@ -207,10 +219,16 @@ class ToldConditions:
             self.links[name] = link
             self._send(link, filling.changes, NOTHING_KNOWN)
 
-    def gone(self, link: Link) -> None:
-        """A matcher's link has ended."""
-        if self.links.get(link.name, link) is link:
-            self.gone_before(link.name)
+    def gone(self, link: TellingLink) -> bool:
+        """A matcher's link or circuit has ended; whether it was the one that counted."""
+        name = link.name
+        if self._linked.get(name) is link:
+            del self._linked[name]
+        filling = self._filling.get(name)
+        if self.links.get(name) is not link and (filling is None or filling[2] is not link):
+            return False
+        self.gone_before(name)
+        return True
 
     def gone_before(self, name: str) -> None:
         """What was told a matcher, or is being told, is of no use any more."""
@@ -223,6 +241,7 @@ class ToldConditions:
         """Tell and follow no more."""
         if self._following is not None:
             self._following.cancel()
+        self.far.close()
         for name in list(self._filling):
             self.gone_before(name)
 
@@ -247,26 +266,34 @@ def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
 
 
 class MatcherLink:
-    """The link of a matcher: what it says conditions ask of publications."""
+    """A matcher's link, or circuit: what it says conditions ask of publications."""
 
     def __init__(self, told: ToldConditions, columns: EventColumns) -> None:
         self._told = told
         self._columns = columns
         self._ready = False
 
-    def on_message(self, link: Link, message: tuple[Any, ...]) -> None:
+    def on_message(self, link: TellingLink, message: tuple[Any, ...]) -> None:
         """What is asked of topics' publications; the first says that the matcher is ready to hear conditions."""
-        if message[0] != NAMES:
-            raise PeerError(f"a matcher sent a message of kind {message[0]}")
-        self._columns.asked(link.name, message[1])
-        if not self._ready:
-            self._ready = True
-            self._told.ready(link)
+        kind = message[0]
+        if kind == NAMES:
+            if not self._ready:
+                self._columns.gone(link.name)
+            self._columns.asked(link.name, message[1])
+            if not self._ready:
+                self._ready = True
+                self._told.ready(link)
+        elif not isinstance(link, CircuitLink) and kind in (ENTRY, BACK):
+            self._told.far.heard(link, message)
+        elif not isinstance(link, CircuitLink) and kind == CELLS:
+            self._told.on_cells(message[1], message[2])
+        else:
+            raise PeerError(f"a matcher sent a message of kind {kind}")
 
-    def on_close(self, link: Link, error: Exception | None) -> None:
+    def on_close(self, link: TellingLink, error: Exception | None) -> None:
         """It dials again."""
-        self._told.gone(link)
-        self._columns.gone(link.name)
+        if self._told.gone(link):
+            self._columns.gone(link.name)
 
     def on_writable(self, link: Link) -> None:
         """Little is said."""

@@ -18,9 +18,15 @@ from lexicast.cluster.blocks import Block, Meta, ProducerRun, Run, pack_meta
 from lexicast.cluster.errors import LexicastError, PeerError
 from lexicast.cluster.protocol.messages import (
     APPEND,
+    ASK,
+    BACK,
+    CELLS,
     CHALLENGE,
+    CLOUD,
     COLUMNS,
+    CUT,
     DELIVER,
+    ENTRY,
     HEADS,
     HELLO,
     NAMES,
@@ -30,8 +36,12 @@ from lexicast.cluster.protocol.messages import (
     PUBLISH,
     REPLY,
     REQUEST,
+    ROUTE,
+    SEGMENT,
+    SPREAD,
     VERDICT,
     WANTS,
+    pack_message,
 )
 from lexicast.cluster.protocol.requests import BROKER, CLIENT, COORDINATOR, LEADER
 from lexicast.cluster.protocol.sealed_records import Sealer
@@ -256,6 +266,13 @@ def _seeds() -> list[bytes]:
         (VERDICT, 1, {"b": (1, 2, b"\1")}),
         (WANTS, 1, 2, [(True, b"a/+", "t > 1")]),
         (NAMES, {b"a/+": ["t"]}),
+        (ENTRY, True),
+        (ROUTE, 1, "m", ["c"], pack_message((ASK, 1, 2, 3, b"r"))),
+        (BACK, 1, 2, ["c"], pack_message((SEGMENT, 1, 2, 3, 4, pack_message((NAMES, {b"a/+": ["t"]}))))),
+        (CUT, 1, 2),
+        (CLOUD, 1, 2, -1, [("m", 0, ["tcp:h:1"])]),
+        (SPREAD, 1, 2, b"v"),
+        (CELLS, 1, None),
         (REPLY, 1, None, {"a": [1]}),
         (REQUEST, 1, "subscribe", [1, [b"a/+"], ("time", 5), {"qos": 1}]),
         (REQUEST, 2, "session_open", [1, "id", (True, b"u", 1, 0, b"", b"", b"", "", "")]),

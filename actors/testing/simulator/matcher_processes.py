@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -25,7 +25,7 @@ from ...broker.matching.cell_reports import CellReports
 from ...link.link import Link, LinkUser
 from ...loop.background import keep_going
 from ...matcher import server as matcher_module
-from ...matcher.server import MatcherServer
+from ...matcher.server import NO_OVERLAY, MatcherServer, OverlaySetting
 from .coordination import CoordinationCalls
 from .coordinator_processes import COORDINATION, CoordinatorProcesses
 from .network import CLUSTER_ID, KEY, Listener
@@ -62,15 +62,20 @@ class MatcherProcesses:
         self.scene.loop.create_task(self._serve(process), context=process.context.copy())
 
     async def _serve(self, process: SimProcess) -> None:
-        calls, name = self._calls(process), process.name
-        incarnation = await until_answered(lambda: calls.register(MATCHER, Member(name, 0, (), process.node, 0)))
-        server = MatcherServer(name, incarnation, ClusterInfo(CLUSTER_ID, KEY, GROUPS, 1), self.scene.broker_beats)
+        calls, name, beats = self._calls(process), process.name, self.scene.broker_beats
+        beyond, setting = self.scene.overlay_beyond, NO_OVERLAY
+        if beyond is not None:
+            setting = OverlaySetting(beyond, self.scene.overlay_shape, (name,))
+        member = Member(name, 0, setting.addresses, process.node, 0)
+        incarnation = await until_answered(lambda: calls.register(MATCHER, member))
+        server = MatcherServer(name, incarnation, ClusterInfo(CLUSTER_ID, KEY, GROUPS, 1), beats, setting)
+        self.scene.network.listeners[name] = Listener(process, server.opened, beats)
         self.servers[name] = server
         if self.scene.content_dice.random() < 0.4:
             late_s = self.scene.content_dice.choice(LATE_S)
             self.scene.transcript.say(name, f"hears brokers {late_s} s late")
             hears_late(server, late_s)
-        await _following(calls, server.follow)
+        await _following(calls, server.follow, server.asks)
 
     def kill(self, name: str) -> None:
         """Kill a matcher; the coordination server hears of it, as its actor's end is seen."""
@@ -102,7 +107,7 @@ class MatcherProcesses:
             self.scene.network.listeners[engine.name] = Listener(process, opened, self.scene.broker_beats)
             reporting = keep_going(reports.run(), "reporting conditions")
             assert not reporting.done()
-            await _following(calls, lambda members: reports.follow(members.cells))
+            await _following(calls, lambda members: reports.follow(members.version, members.cells))
 
         self.scene.loop.create_task(serve(), context=process.context.copy())
 
@@ -127,6 +132,7 @@ class MatcherProcesses:
         reason."""
         return [
             (matcher_module, "dial_any", self.scene.network.dial),
+            (matcher_module, "CYCLE_S", 0.2),
             (planning_module, "CONDITIONS_MIN", 3),
             (planning_module, "EVENTS_MIN", 4),
             (planning_module, "hot_cells", any_cell_is_hot(random.Random(self.scene.seed))),
@@ -148,10 +154,14 @@ async def until_answered(ask: Callable[[], Any]) -> Any:
             await asyncio.sleep(AGAIN_S)
 
 
-async def _following(calls: CoordinationCalls, apply: Callable[[Members], None]) -> None:
+async def _following(
+    calls: CoordinationCalls, apply: Callable[[Members], None], due: Callable[[], Awaitable[None]] | None = None
+) -> None:
     """Follow the membership, as a broker and a matcher do."""
     version = -1
     while True:
+        if due is not None:
+            await due()
         members = await until_answered(partial(calls.members, version, FOLLOW_S))
         if members.version != version:
             version = members.version

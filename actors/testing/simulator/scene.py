@@ -9,6 +9,7 @@ from typing import Any
 from lexicast.cluster.clock import US_PER_S
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.protocol.heartbeat import Beats
+from lexicast.cluster.skipcloud.identifiers import CloudShape
 
 from .conditions import content_payload
 from .network import Network
@@ -85,6 +86,10 @@ class Scene:
         self.share_dice = random.Random(seed + 4)
         # How many things have gone wrong.
         self.mishaps = 0
+        # Drawn apart too: of some stories beyond how many matchers they form an overlay, and its shape.
+        self.overlay_dice = apart = random.Random(seed + 5)
+        self.overlay_beyond = apart.choice([0, 0, 1, 3]) if self.content and apart.random() < 0.4 else None
+        self.overlay_shape = CloudShape(2, apart.choice([1, 2, 3]), contacts_a_child=1)
         # Where the coordination server is.
         self.head = self.choose.choice(NODES)
         self.clocks = {node: NodeClock(self.loop) for node in NODES}

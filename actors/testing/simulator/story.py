@@ -21,7 +21,8 @@ sockets, no threads, no real time. What goes wrong is in `mishaps`.
     wills       of a connection that was lost are out in the end, of one that stands they are not
     retained    a newcomer is given what is retained
     unwanted    nobody with a condition gets what it does not hold for (stories with content subscriptions and
-                matchers, seeds from 3,000,000 on; what such a subscriber is owed is judged by `conditions`)
+                matchers, in some of which these form an overlay, seeds from 3,000,000 on; what such a subscriber is
+                owed is judged by `conditions`)
     shares      of what a share is owed each comes to a member, once while nothing goes wrong and connections last, a
                 topic in order while members stay (seeds from 4,000,000 on; see `share_members`)
     alive       nobody ends by himself, nobody is sent what he cannot read
@@ -131,6 +132,9 @@ class Story:
         scene, dice = self.scene, self.scene.content_dice
         for i in range(dice.choice([1, 2, 2, 3])):
             scene.at(begin_s + dice.choice([0.0, dice.random()]), matchers.open, f"matcher-{i}")
+        if scene.overlay_beyond is not None:
+            for i in range(3, 3 + scene.overlay_dice.randint(1, 4)):
+                scene.at(begin_s + scene.overlay_dice.random(), matchers.open, f"matcher-{i}")
         scene.at(begin_s, matchers.plan)
         for i in range(dice.randint(0, 40)):
             scene.at(begin_s + dice.random() * STORY_S, self.clients.publish, b"more-%d" % i)

@@ -17,9 +17,8 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.event_rows import EventRows
 from lexicast.cluster.errors import UsageError
 from lexicast.cluster.hpartition.cell_map import CellMap
-from lexicast.cluster.hpartition.live_map import SHAPE, LiveMap, clusters_of
+from lexicast.cluster.hpartition.live_map import LiveMap, places_of
 from lexicast.cluster.hpartition.partition import partitioned
-from lexicast.cluster.hpartition.placing import CellPlaces
 from lexicast.cluster.protocol.messages import WireEntry
 
 MATCHERS = ("matcher-0", "matcher-1", "matcher-2")
@@ -99,7 +98,7 @@ def test_publications_lie_in_cells_by_fields_that_nobody_asks_of_them(columns: E
     for matcher in MATCHERS:
         columns.asked(matcher, {b"f/#": ["carrier"]})
     seen = np.arange(300, dtype=np.float64).reshape(300, 1)
-    cells = CellMap(partitioned(seen, [[0]], 30), CellPlaces(SHAPE, clusters_of(MATCHERS)))
+    cells = CellMap(partitioned(seen, [[0]], 30), places_of(MATCHERS))
     columns.follow(LiveMap(8, MATCHERS, ("delay",), cells))
     delays = list(range(0, 300, 7))
     for some in (delays, delays[:3]):

@@ -19,9 +19,8 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.normal_form import boxes_of
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.hpartition.cell_map import CellMap
-from lexicast.cluster.hpartition.live_map import SHAPE, LiveMap, clusters_of
+from lexicast.cluster.hpartition.live_map import LiveMap, places_of
 from lexicast.cluster.hpartition.partition import partitioned
-from lexicast.cluster.hpartition.placing import CellPlaces
 from lexicast.cluster.protocol.messages import NAMES, WANTS
 
 NAMES_OF = tuple(f"matcher-{i}" for i in range(4))
@@ -60,9 +59,7 @@ def map_of(dice: random.Random, version: int) -> LiveMap:
     if dice.random() < 0.3:
         return LiveMap(version, names)
     seen = np.arange(100, dtype=np.float64).reshape(100, 1)
-    cells = CellMap(
-        partitioned(seen, [[0]], 8), CellPlaces(SHAPE, clusters_of(names)), copies_each=dice.randrange(1, 3)
-    )
+    cells = CellMap(partitioned(seen, [[0]], 8), places_of(names), copies_each=dice.randrange(1, 3))
     return LiveMap(version, names, ("delay",), cells)
 
 

@@ -540,6 +540,23 @@ def test_status_shows_what_links_got_paid_and_saved() -> None:
     assert ["broker-0", "1,200", "7", "9", "9.0", "KiB", "3.0", "MiB", "-512", "B"] in rows
 
 
+def test_status_shows_the_overlay_that_matchers_form() -> None:
+    now = told(0, 0)
+    matcher: dict[str, Any] = {"brokers": 2, "overlay": None}
+    now["matchers"] = {"matcher-0": matcher}
+    now["brokers"]["broker-0"] = {"overlay": {"entries": 0, "circuits": 0}}
+    assert "overlay" not in shown(now)
+    counts = {"neighbours": 51, "neighbour_links": 49, "circuits": 7, "routed": 12_345, "relayed": 999, "lost": 4}
+    matcher["overlay"] = counts | {"hops_mean": 1.625, "hops_max": 3}
+    now["brokers"]["broker-0"]["overlay"] = {"entries": 3, "circuits": 297}
+    routed = {"entries": 2, "routed": 777, "hops_mean": 1.5, "hops_max": 2, "lost": 6}
+    now["coordinators"] = {"coordinator-0": {"matching": {"overlay": routed}}}
+    text = shown(now)
+    assert "overlay" in text
+    for number in ("51", "49", "12,345", "1.62", "999", "297", "777", "1.50"):
+        assert number in text
+
+
 def test_status_shows_what_matchers_spare() -> None:
     now = told(0, 0)
     assert "matchers" not in shown(now)

@@ -6,32 +6,17 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lexicast
-from lexicast.actors.client.address import resolver
 from lexicast.actors.client.client import Client
-from lexicast.actors.status.over_link import ask_any_broker
 
-from ...support.up import lexicast_up
+from ...support.up import lexicast_up, status_when
 
 CONFIG = "[node]\nbrokers = 2\nmatchers = 2\n"
 WAIT_S = 60.0
 PUBLISHED = 60
-
-
-async def status_when(data_dir: Path, true: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
-    """The cluster's status, once `true` of it."""
-    resolve, now = resolver(None, data_dir, None), dict[str, Any]()
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while not true(now := dict(await ask_any_broker(await resolve(), "cluster"))):  # noqa: ASYNC110 - of a cluster
-                await asyncio.sleep(0.2)
-            return now
-    except TimeoutError:
-        raise AssertionError(f"{what}: {now.get('coordinators')} {now.get('matchers')}") from None
 
 
 def matching(now: dict[str, Any]) -> dict[str, Any]:

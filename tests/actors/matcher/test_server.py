@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lexicast.actors.matcher.server import MatcherServer, _CoordinatorLink
+from lexicast.actors.matcher.served_links import CoordinatorLink
+from lexicast.actors.matcher.server import MatcherServer
 from lexicast.cluster.errors import PeerError
 from lexicast.cluster.membership import ClusterInfo
 from lexicast.cluster.protocol.messages import ASK, PUBLISH, VERDICT
@@ -31,7 +32,7 @@ async def test_rows_that_are_none_are_vouched_for_by_nobody(rows: bytes) -> None
     """A broker has made them: who asks keeps its link."""
     server = MatcherServer("matcher-0", 1, ClusterInfo("cluster", b"k" * 32, 4, 1))
     link: Any = FakeLink()
-    user = _CoordinatorLink(server)
+    user = CoordinatorLink(server)
     user.on_message(link, (ASK, 7, 0, 0, rows))
     assert link.sent == [(VERDICT, 7, {})]
     with pytest.raises(PeerError):

@@ -13,9 +13,8 @@ from lexicast.cluster.errors import UsageError
 from lexicast.cluster.hpartition.cell_map import CellMap, HandoverPhase, Join
 from lexicast.cluster.hpartition.cooling import EVENTS_EACH, cold_changes
 from lexicast.cluster.hpartition.heat import CellLoad, hot_limit
-from lexicast.cluster.hpartition.live_map import SHAPE, clusters_of
+from lexicast.cluster.hpartition.live_map import places_of
 from lexicast.cluster.hpartition.partition import CellId, partitioned
-from lexicast.cluster.hpartition.placing import CellPlaces
 from lexicast.cluster.hpartition.splits import Split, halves
 
 CELL, OTHER = CellId(0, 0), CellId(0, 1)
@@ -26,7 +25,7 @@ def cells(*splits: CellId) -> CellMap:
     """Sixteen, of which these are split."""
     names = [f"m{number}" for number in range(MATCHERS)]
     partition = partitioned(np.random.default_rng(1).random((200, 2)), [[0, 1]], 4)
-    made = CellMap(partition, CellPlaces(SHAPE, clusters_of(names)), copies_each=2)
+    made = CellMap(partition, places_of(names), copies_each=2)
     for cell in splits:
         made = made.changed(cell, Split(0, float(made.partition.bounds(cell)[1][0]) / 2))
     return made

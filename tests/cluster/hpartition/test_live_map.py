@@ -14,9 +14,8 @@ import pytest
 from lexicast.cluster.content.boxes import Boxes, Interval
 from lexicast.cluster.errors import PeerError, UsageError
 from lexicast.cluster.hpartition.cell_map import CellMap, Change, HandoverPhase, Join
-from lexicast.cluster.hpartition.live_map import MATCHERS_MAX, SHAPE, LiveMap, clusters_of
+from lexicast.cluster.hpartition.live_map import MATCHERS_MAX, LiveMap, clusters_of, places_of
 from lexicast.cluster.hpartition.partition import CellId, partitioned
-from lexicast.cluster.hpartition.placing import CellPlaces
 from lexicast.cluster.hpartition.splits import Split
 
 COLUMNS = ("a", "b", "c:text")
@@ -27,7 +26,7 @@ def map_of(dice: random.Random) -> LiveMap:
     seen = np.random.default_rng(dice.randrange(1 << 30)).normal(size=(200, 3))
     groups = dice.choice([[[0, 1, 2]], [[0, 1], [2]]])
     names = tuple(f"matcher-{i}" for i in range(dice.randrange(2, 7)))
-    places = CellPlaces(SHAPE, clusters_of(names))
+    places = places_of(names)
     cells = CellMap(partitioned(seen, groups, dice.randrange(2, 5)), places, copies_each=dice.randrange(1, 3))
     for _ in range(dice.randrange(6)):
         cell = any_cell(cells, dice)
@@ -114,7 +113,7 @@ def test_neighbours_are_right_for_each_others_publications(seed: int) -> None:
     dice = random.Random(seed)
     seen = np.random.default_rng(seed).normal(size=(200, 3))
     names = tuple(f"matcher-{i}" for i in range(dice.randrange(2, 7)))
-    places = CellPlaces(SHAPE, clusters_of(names))
+    places = places_of(names)
     begun = CellMap(partitioned(seen, [[0, 1, 2]], 2), places, copies_each=dice.randrange(1, 3))
     made = steps(begun, dice, 60)
     maps = [LiveMap(n, names, COLUMNS, each) for n, each in enumerate(made)]
