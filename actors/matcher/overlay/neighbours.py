@@ -58,6 +58,7 @@ class Neighbours:
         self._waiting: dict[str, list[OverlayMessage]] = {}
         self._dialling: dict[str, asyncio.Task[None]] = {}
         self._writes = TurnWrites()
+        self._closed = False
         # All that stand, in the order in which they came, and whether they were dialled here.
         self._every: dict[Link, bool] = {}
 
@@ -70,7 +71,7 @@ class Neighbours:
             self._writes.send(link, message)
             self.said += 1
             return True
-        if name not in self.book.addresses or name == self._name:
+        if self._closed or name not in self.book.addresses or name == self._name:
             return False
         waiting = self._waiting.setdefault(name, [])
         if len(waiting) < WAITING_MAX:
@@ -101,12 +102,14 @@ class Neighbours:
 
     def _linked(self, link: Link, dialled: bool) -> None:
         self._every[link] = dialled
-        if link.closed:
+        if self._closed:
+            link.close()
+        elif link.closed:
             self.on_close(link, None)
-            return
-        self.links.setdefault(link.name, link)
-        for message in self._waiting.pop(link.name, []):
-            self.send(link.name, message)
+        else:
+            self.links.setdefault(link.name, link)
+            for message in self._waiting.pop(link.name, []):
+                self.send(link.name, message)
 
     def opened(self, link: Link) -> LinkUser:
         """Another matcher has dialled."""
@@ -142,7 +145,8 @@ class Neighbours:
             link.close()
 
     def close(self) -> None:
-        """End all links."""
+        """End all links, and have no more."""
+        self._closed = True
         for task in self._dialling.values():
             task.cancel()
         links, self.links, self._every = list(self._every), {}, {}
