@@ -142,6 +142,8 @@ class Neighbours:
         """These are contacts: of the links to others that were dialled here so many are kept, those that came last."""
         others = [link for link, dialled in self._every.items() if dialled and link.name not in names]
         for link in others[: max(0, len(others) - most)]:
+            if self.links.get(link.name) is link:
+                del self.links[link.name]
             link.close()
 
     def close(self) -> None:
