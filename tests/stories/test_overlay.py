@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from lexicast.actors.broker.encoding import Grant
+from lexicast.actors.broker.matching import cell_reports
 from lexicast.actors.matcher import server as matcher_server
 from lexicast.actors.matcher.overlay.relay import DETOURS_MAX
 from lexicast.cluster.config.tables import Config
 from lexicast.cluster.content.parsed import predicate
+from lexicast.cluster.hpartition import planning
 from lexicast.cluster.membership import MATCHER
 from lexicast.cluster.skipcloud.identifiers import CloudShape
 
@@ -77,12 +79,31 @@ async def all_told(cluster: Cluster, conditions: int) -> None:
     )
 
 
-async def test_questions_and_conditions_go_over_hops_to_matchers_without_links(cluster: Cluster) -> None:
+def cells_are_there(cluster: Cluster) -> bool:
+    """Whether the broker asks by cells; they are planned meanwhile."""
+    cluster.coordination.plan_cells()
+    told = broker_of(cluster).engine.subscriptions.told_conditions
+    return told is not None and told.map.cells is not None
+
+
+async def test_questions_and_conditions_go_over_hops_to_matchers_without_links(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cells, so that two matchers and no others may be asked about a publication."""
+    for module, name, value in (
+        (planning, "CONDITIONS_MIN", 1),
+        (planning, "EVENTS_MIN", 4),
+        (cell_reports, "REPORT_S", 0.02),
+        (cell_reports, "LOOK_S", 0.002),
+    ):
+        monkeypatch.setattr(module, name, value)
     late = await subscribed(cluster, "delay > 30")
     await all_told(cluster, 1)
     await eventually(lambda: matching(cluster)["filters"] == 1)
     links = matching(cluster)["matchers"]
     assert links < MATCHERS, "a coordinator is linked to its entries"
+    await published(cluster, range(-200, 0))
+    await eventually(lambda: cells_are_there(cluster), "cells")
     await published(cluster, range(100))
     assert [json.loads(p)["delay"] for p in (await late.arrived(69), late.payloads())[1]] == list(range(31, 100))
     said = matching(cluster)
