@@ -226,6 +226,39 @@ def test_as_much_as_may_be_open_is_full_until_half_of_it_is_done() -> None:
     assert share.plenty
 
 
+# -- what others may hold
+
+
+def test_what_may_have_been_sent_with_qos_2_waits_for_whom_it_is() -> None:
+    """A coordinator begins to lead what another one has dealt, and members join one after the other."""
+    share = Share()
+    share.begin(0, SharePlace(0, 3, (0, 1, 2)), unclaimed=4)
+    share.join(A, 10)
+    share.take(0, Taken(0, range(5), [b"t"], exact=[1, 2, 3, 4]), 5)
+    assert dealt(share) == {A: [0, 4]}
+    share.join(B, 10)
+    share.hold(B, {0: [2]})
+    assert dealt(share) == {}
+    share.done(B, 0, [2])
+    share.leave(B)
+    share.unclaimed_wait()
+    assert dealt(share) == {A: [1, 3]}
+    share.done(A, 0, [0, 1, 3, 4])
+    assert share.place(0) == SharePlace(5, 5)
+
+
+def test_what_a_member_brings_along_of_qos_2_is_its_whoever_reads_it_first() -> None:
+    share = Share()
+    share.begin(0, SharePlace(0, 2, (0, 1)), unclaimed=2)
+    share.join(A, 10)
+    share.hold(A, {0: [1]})
+    share.take(0, Taken(0, range(2), [b"t"], exact=[0, 1]), 2)
+    share.done(A, 0, [1])
+    assert share.place(0) == SharePlace(0, 2, (0,))
+    share.end(0)
+    assert share.open_records == 0
+
+
 # -- places
 
 

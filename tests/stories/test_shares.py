@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 
 from lexicast.actors.broker.server import BrokerServer
+from lexicast.actors.mqtt.codec.packets import PubRec
 from lexicast.cluster.config.tables import Config
 
 from ..support.harness import Cluster, Coordinator, Shifted, eventually
@@ -93,6 +94,30 @@ async def test_what_members_of_a_dead_broker_hold_goes_to_others(tmp_path: Path)
         assert {message.payload for message in held} <= sent
         await eventually(lambda: open_records(coordinator) == 0)
         await member.stop()
+        await close_clients()
+
+
+async def test_qos_2_stays_with_its_member_where_its_brokers_link_breaks(tmp_path: Path) -> None:
+    topic = unique()
+    async with Cluster(tmp_path, config=CONFIG) as cluster:
+        await cluster.start_coordinator()
+        cut, other = await cluster.start_broker("broker-0"), await cluster.start_broker("broker-1")
+        first, publisher = await Raw.connect(cut.mqtt.port), await Raw.connect(other.mqtt.port)
+        first.answers = False
+        await first.subscribe(f"$share/g/{topic}", qos=2)
+        await publisher.publish(topic, b"once", qos=2)
+        (got,) = await first.messages(1)
+        second = await Raw.connect(other.mqtt.port)
+        await second.subscribe(f"$share/g/{topic}", qos=2)
+        (pipeline,) = cut.engine.coordinators.pipelines.values()
+        broken = pipeline.link
+        assert broken is not None
+        broken.abort()
+        await eventually(lambda: pipeline.link not in (None, broken))
+        first.send(PubRec(got.packet_id))
+        await first.ping()
+        first.abort()
+        await second.nothing(publisher, topic)
         await close_clients()
 
 

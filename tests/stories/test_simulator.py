@@ -9,7 +9,7 @@ import pytest
 
 from lexicast.actors.testing.simulator.breaks import BREAKS
 from lexicast.actors.testing.simulator.running import seeds_until_caught, violation_of
-from lexicast.actors.testing.simulator.scene import CONTENT_FROM
+from lexicast.actors.testing.simulator.scene import CONTENT_FROM, SHARES_FROM
 
 SEEDS_A_TEST = 10
 TESTS = 4
@@ -23,6 +23,9 @@ CAUGHT_AFTER = {
     "deliver-uncommitted": 4,
     "vouch-for-unknown": 4,
     "ask-nobody": 1,
+    "forget-returned": 5,
+    "place-beyond-open": 5,
+    "deal-twice": 1,
 }
 
 
@@ -34,6 +37,12 @@ def test_the_guarantees_hold_in_every_story(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(CONTENT_FROM, CONTENT_FROM + 2 * SEEDS_A_TEST, SEEDS_A_TEST))
 def test_the_guarantees_hold_with_content_subscriptions_and_matchers(first: int) -> None:
+    found = [violation_of(seed) for seed in range(first, first + SEEDS_A_TEST)]
+    assert found == [None] * SEEDS_A_TEST
+
+
+@pytest.mark.parametrize("first", range(SHARES_FROM, SHARES_FROM + 2 * SEEDS_A_TEST, SEEDS_A_TEST))
+def test_the_guarantees_hold_with_shared_subscriptions(first: int) -> None:
     found = [violation_of(seed) for seed in range(first, first + SEEDS_A_TEST)]
     assert found == [None] * SEEDS_A_TEST
 

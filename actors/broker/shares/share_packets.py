@@ -8,6 +8,7 @@ from __future__ import annotations
 from lexicast.cluster.blocks import QOS_MASK, RETAIN
 
 from ...mqtt.codec.encode import encode_qos0_run, split_qos_packet, split_qos_run
+from ...mqtt.codec.packets import V5
 from ...mqtt.codec.wire import pack_u16
 from ...mqtt.session import InFlight, Session
 from ..encoding import Grant, Kind, run_properties
@@ -31,37 +32,43 @@ class SharePackets:
         nothing will be acknowledged."""
         block, picker, numbers = part.dealt.block, part.dealt.picker, part.numbers
         runs, offsets, topics = picker.runs, picker.offsets, block.meta.topics
-        done: list[int] = []
+        version, group, done = kind.version, block.group, list[int]()
         at, count = 0, len(numbers)
         while at < count:
-            run = runs[numbers[at]]
+            number = numbers[at]
+            run = runs[number]
             end = at + 1
             while end < count and runs[numbers[end]] is run:
                 end += 1
-            some = numbers[at:end]
-            at = end
-            topic, fit = topics[run.topic], [payloads[number] for number in some]
-            properties = run_properties(kind, run, grant, block.time_us, 0)
-            retain = grant.retain_as_published and bool(run.flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
-            qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
-            if qos == 0:
-                self._heads.append(encode_qos0_run(kind.version, topic, fit, retain, properties))
-                self._sent.append(None)
-                self._tails.append(b"")
-                done += [offsets[number] for number in some]
-            elif len(fit) == 1:
-                head, tail = split_qos_packet(kind.version, topic, fit[0], qos, retain, properties)
+            topic, flags = topics[run.topic], run.flags
+            properties = run_properties(kind, run, grant, block.time_us, 0) if version == V5 else b""
+            retain = grant.retain_as_published and bool(flags & RETAIN)  # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+            qos = min(grant.qos, flags & QOS_MASK)  # [MQTT-3.8.4-8]
+            if qos and end == at + 1:  # as devices' are
+                payload = payloads[number]
+                head, tail = split_qos_packet(version, topic, payload, qos, retain, properties)
                 self._heads.append(head)
-                self._sent.append((block.group, offsets[some[0]], qos, True))
+                self._sent.append((group, offsets[number], qos, True))
                 self._tails.append(tail)
                 self.numbered += 1
+                self.size_bytes += len(topic) + len(payload)
+                at = end
+                continue
+            some = numbers[at:end]
+            at = end
+            fit = [payloads[each] for each in some]
+            self.size_bytes += len(fit) * len(topic) + sum(map(len, fit))
+            if qos == 0:
+                self._heads.append(encode_qos0_run(version, topic, fit, retain, properties))
+                self._sent.append(None)
+                self._tails.append(b"")
+                done += [offsets[each] for each in some]
             else:
-                heads, tails = split_qos_run(kind.version, topic, fit, qos, retain, properties)
+                heads, tails = split_qos_run(version, topic, fit, qos, retain, properties)
                 self._heads += heads
-                self._sent += [(block.group, offsets[number], qos, True) for number in some]
+                self._sent += [(group, offsets[each], qos, True) for each in some]
                 self._tails += tails
                 self.numbered += len(fit)
-            self.size_bytes += len(fit) * len(topic) + sum(map(len, fit))
         return done
 
     def take(self, session: Session) -> tuple[bytes, list[int]]:

@@ -65,6 +65,8 @@ class SharedMembers:
         self._timeout_s = request_timeout_s
         self._members: dict[ShareKey, _Joined] = {}
         self._done: dict[ShareKey, dict[int, list[int]]] = {}
+        # Members that have left but for what they have yet to tell done.
+        self._resting: set[ShareKey] = set()
         self._telling = False
         self._names = 0
 
@@ -153,9 +155,16 @@ class SharedMembers:
         if self._members.pop(key, None) is None and kept is None:
             return
         self._tell()
-        concerned = self._coordinators.by_leader(self._coordinators.groups_of_all([key.filter]))
-        for pipeline in concerned:
-            pipeline.call(_ignore, "share_leave", *key, _listed(kept or {}))
+        if kept:
+            self._resting.add(key)
+        else:
+            self._resting.discard(key)
+        self._tell_left(key, kept or {})
+
+    def _tell_left(self, key: ShareKey, kept: Records) -> None:
+        """Coordinators that lead nothing of the share now may have led it, and may again: they have the member too."""
+        for pipeline in list(self._coordinators.pipelines.values()):
+            pipeline.call(_ignore, "share_leave", *key, _listed(kept))
 
     def end_rest(self, key: ShareKey) -> None:
         """A member that had left but for some is gone altogether."""
@@ -164,11 +173,15 @@ class SharedMembers:
     # -- records
 
     def dealt(self, share: str, filter: bytes, rows: Iterable[Any]) -> None:
-        """DEAL arrived; of a member that has left it is dealt to others by now. Raises PeerError."""
+        """DEAL arrived; of a member that has left it is dealt to others, once the coordinator has heard of that. Raises
+        PeerError."""
         for member, parts in dealt_parts(rows, self._viewing).items():
-            joined = self._members.get(ShareKey(share, filter, member))
+            key = ShareKey(share, filter, member)
+            joined = self._members.get(key)
             if joined is not None:
                 joined.member.take_dealt(parts)
+            elif key not in self._resting:
+                self._tell_left(key, {})
 
     def done(self, key: ShareKey, group: int, offsets: Iterable[int]) -> None:
         """A member has done with these."""

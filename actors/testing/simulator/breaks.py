@@ -14,10 +14,11 @@ from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.replication import FollowerProgress, Phase
 from lexicast.cluster.shares.dealing import Deal, Share
-from lexicast.cluster.shares.pieces import DealtMember, MemberKey
+from lexicast.cluster.shares.pieces import MemberKey
 from lexicast.cluster.shares.places import SharePlace
 from lexicast.storage.log.stored_block import StoredBlock
 
+from ...broker.shares.shared_members import SharedMembers
 from ...coordinator import server as server_module
 from ...coordinator.matching.asked_blocks import AskedBlock
 from ...coordinator.replication import copies as copies_module
@@ -131,15 +132,6 @@ class HastyShare(Share):
         return SharePlace(place.read, place.read)
 
 
-class RestlessShare(Share):
-    """Deals a topic to whoever comes next, though members stay."""
-
-    def _choice(self, topic: bytes) -> DealtMember:
-        self._choices.clear()
-        self._able = [*self._able[1:], self._able[0]]
-        return self._able[0]
-
-
 class GenerousShare(Share):
     """Deals what one has to another one too."""
 
@@ -212,9 +204,9 @@ BREAKS = {
             first=SHARES_FROM,
         ),
         Break(
-            "restless-topics",
-            "a topic of a share changes its member while all stay",
-            ((led_shares_module, "Share", RestlessShare),),
+            "forget-leaving",
+            "coordinators are not told which members of shares have left",
+            ((SharedMembers, "_tell_left", lambda self, key, kept: None),),
             first=SHARES_FROM,
         ),
         Break(

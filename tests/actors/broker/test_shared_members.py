@@ -13,9 +13,11 @@ from lexicast.actors.broker.coordinators import Coordinators
 from lexicast.actors.broker.encoding import BlockView
 from lexicast.actors.broker.pipelines.pipeline import Pipeline
 from lexicast.actors.broker.shares import shared_members
-from lexicast.actors.broker.shares.dealt_blocks import DealtPart
+from lexicast.actors.broker.shares.dealt_blocks import DealtPart, dealt_parts
 from lexicast.actors.broker.shares.shared_members import SharedMembers, ShareKey
-from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.blocks import PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
+from lexicast.cluster.errors import PeerError, UnavailableError
+from lexicast.cluster.selection import offsets_of
 
 from ...support.harness import eventually
 
@@ -64,6 +66,7 @@ class Leaders:
 
     def __init__(self, *leaders: Leader) -> None:
         self.leaders = leaders
+        self.pipelines = {leader.member.name: leader for leader in leaders}
 
     def groups_of_all(self, _: Iterable[bytes]) -> range:
         return range(4)
@@ -74,8 +77,12 @@ class Leaders:
         return {leader: led for leader, led in found.items() if led}
 
 
+def view(block: Block) -> BlockView:
+    return BlockView(block, 0)
+
+
 def members_of(*leaders: Leader) -> SharedMembers:
-    return SharedMembers(cast(Coordinators, Leaders(*leaders)), 5.0, lambda block: BlockView(block, 0))
+    return SharedMembers(cast(Coordinators, Leaders(*leaders)), 5.0, view)
 
 
 async def test_a_coordinator_is_told_what_is_held_of_its_own_groups() -> None:
@@ -117,3 +124,57 @@ async def test_a_member_that_has_left_or_a_link_that_has_ended_is_not_asked_abou
             leader.link = SimpleNamespace(closed=False)
     await asyncio.sleep(0.01)
     assert len(left.joined_with()) == len(cut.joined_with()) == 2
+
+
+async def test_every_coordinator_hears_who_has_left_whatever_it_leads_now() -> None:
+    """One that had led the share, led nothing as the member left, and led it again dealt to it for ever: what it was
+    dealt nobody got."""
+    one, other = Leader("one", [0, 1, 2, 3]), Leader("other", [])
+    members = members_of(one, other)
+    await members.join(KEY, Member({}), 10)
+    members.leave(KEY)
+    for leader in (one, other):
+        assert leader.asked[-1] == ("share_leave", (*KEY, {}))
+
+
+@pytest.mark.parametrize("rests", [False, True])
+async def test_what_is_dealt_to_who_has_left_is_given_back_but_not_what_it_still_has(rests: bool) -> None:
+    leader = Leader("one", [0, 1, 2, 3])
+    members = members_of(leader)
+    await members.join(KEY, Member({}), 10)
+    members.leave(KEY, {0: [5]} if rests else None)
+    leader.asked.clear()
+    members.dealt(KEY.share, KEY.filter, [(block(2).to_wire(), ((KEY.member, None),))])
+    assert leader.asked == ([] if rests else [("share_leave", (*KEY, {}))])
+
+
+# -- what is dealt
+
+
+def block(count: int) -> Block:
+    meta = Meta((b"t",), (Run(0, 0, 0, RAW, 0, None, -1, count),), (), (), (), ())
+    lengths = b"\1\0\0\0" * count
+    return Block(0, 1, 7, 6 + count, 9, PUBLICATIONS, pack_meta(meta), lengths, b"abcdefgh"[:count])
+
+
+def test_a_block_comes_once_and_each_member_has_its_part() -> None:
+    found = dealt_parts(
+        [(block(4).to_wire(), (("a", (0, 2)), ("b", (1, 3)))), (block(2).to_wire(), (("a", None),))], view
+    )
+    assert {name: [part.offsets() for part in parts] for name, parts in found.items()} == {
+        "a": [[7, 9], [7, 8]],
+        "b": [[8, 10]],
+    }
+    assert found["a"][0].dealt is found["b"][0].dealt
+    part = found["a"][0].block()
+    assert (part.payloads(), offsets_of(part)) == ([b"a", b"c"], [7, 9])
+    first, rest = found["b"][0].cut(1)
+    assert (first.offsets(), rest.offsets()) == ([8], [10])
+
+
+@pytest.mark.parametrize(
+    "parts", [(), ("a",), (("a", (0, 4)),), (("a", (2, 1)),), (("a", (True,)),), (("a", ()),), ((1, None),)]
+)
+def test_what_is_no_deal_is_refused(parts: Any) -> None:
+    with pytest.raises(PeerError):
+        dealt_parts([(block(4).to_wire(), parts)] if parts else [block(4).to_wire()], view)

@@ -34,8 +34,8 @@ def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 ROW = row_name("g", b"t/#")
 
 
-def block(first: int, count: int = 1, group: int = 0, topic: bytes = b"t/1") -> Block:
-    meta = Meta((topic,), (Run(0, 0, 0, RAW, 0, None, -1, count),), (), (), (), ())
+def block(first: int, count: int = 1, group: int = 0, topic: bytes = b"t/1", qos: int = 0) -> Block:
+    meta = Meta((topic,), (Run(0, 0, qos, RAW, 0, None, -1, count),), (), (), (), ())
     return Block(
         group, 1, first, first + count - 1, 9, PUBLICATIONS, pack_meta(meta), b"\5\0\0\0" * count, b"hello" * count
     )
@@ -179,6 +179,59 @@ async def test_a_member_that_leaves_before_it_is_placed_is_none() -> None:
     await eventually(lambda: not coordinator.shares.status())
     assert not broker.dealt
     assert coordinator.routing.taker is None  # who has no share pays for none
+    await coordinator.shares.close()
+
+
+# -- links that end
+
+OTHER = ("g", b"t/#", "b")
+
+
+async def dealt_and_cut(coordinator: Coordinator, broker: Any, other: Any, exact: bool) -> None:
+    """A member is dealt QoS 1 and QoS 2, and its broker's link ends; then another one joins."""
+    await coordinator.shares.join(broker, *MEMBER, 10, None, {}, exact)
+    coordinator.deliver(block(0, qos=1))
+    coordinator.deliver(block(1, qos=2))
+    await eventually(lambda: broker.dealt == [0, 1])
+    coordinator.shares.unlinked(broker)
+    await coordinator.shares.join(other, *OTHER, 10, None, {}, exact)
+
+
+async def test_qos_2_is_kept_for_its_member_until_its_broker_is_linked_again() -> None:
+    """The client has it, or will: another member would have it too."""
+    coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
+    await dealt_and_cut(coordinator, broker, other, True)
+    await eventually(lambda: other.dealt == [0])
+    back = a_broker()
+    await coordinator.shares.join(back, *MEMBER, 10, None, {0: [1]}, True)
+    assert other.dealt == [0]
+    coordinator.shares.told(back, [(*MEMBER, {0: [1]})])
+    coordinator.shares.told(other, [(*OTHER, {0: [0]})])
+    assert coordinator.status()["open_records"] == 0
+    await coordinator.shares.close()
+
+
+async def test_qos_2_goes_to_another_member_where_its_broker_does_not_go_on_with_it() -> None:
+    coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
+    await dealt_and_cut(coordinator, broker, other, True)
+    back = a_broker()
+    await coordinator.shares.join(back, *MEMBER, 10, None, {}, True)
+    await eventually(lambda: sorted(other.dealt + back.dealt) == [0, 1])
+    await coordinator.shares.close()
+
+
+async def test_qos_2_goes_to_another_member_where_its_broker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led_shares, "RETURN_S", 0.02)
+    coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
+    await dealt_and_cut(coordinator, broker, other, True)
+    await eventually(lambda: other.dealt == [0, 1])
+    await coordinator.shares.close()
+
+
+async def test_who_is_sent_qos_1_waits_for_nothing() -> None:
+    coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
+    await dealt_and_cut(coordinator, broker, other, False)
+    await eventually(lambda: other.dealt == [0, 1])
     await coordinator.shares.close()
 
 

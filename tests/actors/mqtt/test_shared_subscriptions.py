@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from lexicast.actors.broker.shares.dealt_blocks import DealtPart
+from lexicast.actors.mqtt import subscribing
 from lexicast.actors.mqtt.codec.packets import V5, V311, PubAck, PubRec, SubAck, Subscribe, SubscriptionOptions
 from lexicast.actors.mqtt.codec.properties import USER_PROPERTY
 from lexicast.actors.mqtt.share_subscriptions import ShareSubscriber
@@ -285,6 +286,18 @@ async def test_a_share_without_a_filter_or_a_good_name_is_malformed(ports: list[
     client.send(Subscribe(1, [(filter.encode(), SubscriptionOptions())]))
     (farewell,) = await client.closed()
     assert farewell.reason_code == 0x81
+
+
+async def test_one_shared_subscription_more_than_a_client_may_have_is_refused(
+    ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribing, "CLIENT_SHARES_MAX", 2)
+    topic, client = unique(), await Raw.connect(ports[0])
+    shares = [f"$share/{name}/{topic}" for name in "abc"]
+    assert await client.subscribe(*shares, qos=1) == [1, 1, 0x97]
+    assert await client.subscribe(shares[0], topic, qos=0) == [0, 0]  # what it has may change, others go on
+    await client.unsubscribe(shares[0])
+    assert await client.subscribe(shares[2], qos=1) == [1]
 
 
 async def test_a_block_that_cannot_be_delivered_is_not_dealt_for_ever(
