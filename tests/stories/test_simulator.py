@@ -23,8 +23,9 @@ CAUGHT_AFTER = {
     "deliver-uncommitted": 4,
     "vouch-for-unknown": 4,
     "ask-nobody": 1,
-    "forget-returned": 5,
+    "forget-returned": 4,
     "place-beyond-open": 5,
+    "forget-leaving": 1,
     "deal-twice": 1,
 }
 
