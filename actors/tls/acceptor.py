@@ -17,7 +17,9 @@ from functools import partial
 from typing import Final
 
 from lexicast.cluster.security.back_off import party
+from lexicast.cluster.security.networks import NO_NETWORKS, Networks
 
+from ..mqtt.doors.proxied import is_proxy, take_header
 from .decrypted_reads import BUFFER_BYTES, DecryptedReads
 from .failures import MADE_WAY, failure_of
 from .handshake_line import HandshakeLine
@@ -33,6 +35,8 @@ LOOK_S: Final = 0.1
 PAUSE_S: Final = 1.0
 # How long a peer has for its close_notify, and to take what was written before.
 SHUTDOWN_S: Final = 2.0
+# uvloop takes no time that is over.
+TIMEOUT_S_MIN: Final = 0.001
 
 
 class TlsAcceptor:
@@ -47,10 +51,12 @@ class TlsAcceptor:
         line: HandshakeLine[socket.socket],
         timeout_s: float,
         failures: Counter[str],
+        proxies: Networks = NO_NETWORKS,
     ) -> None:
         """`sock`: bound, non-blocking; this closes it. `has_room`: whether one more connection may begin.
 
-        `timeout_s`: for each handshake, from when the connection was accepted.
+        `timeout_s`: for each handshake, from when the connection was accepted. `proxies`: their connections begin with
+        a header of the PROXY protocol, and are no address's in the line: which client's they are is not known there.
         """
         self._sock = sock
         self._context = context
@@ -59,6 +65,7 @@ class TlsAcceptor:
         self._line = line
         self._timeout_s = timeout_s
         self._failures = failures
+        self._proxies = proxies
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._loop = asyncio.get_running_loop()
         self._accepted_s: dict[socket.socket, float] = {}
@@ -120,7 +127,8 @@ class TlsAcceptor:
                 self._unlisten()
                 self._pause = self._loop.call_later(PAUSE_S, self._paused)
                 break
-            self._arrived(sock, party(str(address[0])))
+            proxy = is_proxy(address, self._proxies)
+            self._arrived(sock, f"proxied {sock.fileno()}" if proxy else party(str(address[0])))
         self._go_on()
 
     def _paused(self) -> None:
@@ -164,12 +172,20 @@ class TlsAcceptor:
         context, left_s = self._context(), self._accepted_s[sock] + self._timeout_s - self._loop.time()
         if context is None or left_s <= 0:
             raise TimeoutError("it has waited for too long")
+        peer = None
+        if self._proxies and is_proxy(sock.getpeername(), self._proxies):
+            peer = await take_header(sock, left_s)
+            left_s = max(self._accepted_s[sock] + self._timeout_s - self._loop.time(), TIMEOUT_S_MIN)
         await self._loop.connect_accepted_socket(
-            self._reading, sock, ssl=context, ssl_handshake_timeout=left_s, ssl_shutdown_timeout=SHUTDOWN_S
+            partial(self._reading, peer),
+            sock,
+            ssl=context,
+            ssl_handshake_timeout=left_s,
+            ssl_shutdown_timeout=SHUTDOWN_S,
         )
 
-    def _reading(self) -> DecryptedReads:
-        return DecryptedReads(self._protocol(), self._buffer)
+    def _reading(self, peer: tuple[str, int] | None) -> DecryptedReads:
+        return DecryptedReads(self._protocol(), self._buffer, peer)
 
     def _shaken(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         """A handshake is done; where it failed its transport has closed the socket, if there was one."""

@@ -8,7 +8,9 @@ and 16 KiB 7.8 us instead of 35 (a record alone in its read; Python 3.11, uvloop
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, cast
+
+from ..mqtt.doors.proxied import AddressedTransport
 
 # More than uvloop reads from the kernel at once; what exceeds it comes with the next turn.
 BUFFER_BYTES: Final = 320 * 1024
@@ -17,12 +19,14 @@ BUFFER_BYTES: Final = 320 * 1024
 class DecryptedReads(asyncio.BufferedProtocol):
     """Between the transport and a protocol that takes bytes."""
 
-    __slots__ = ("_buffer", "_protocol")
+    __slots__ = ("_buffer", "_peer", "_protocol")
 
-    def __init__(self, protocol: asyncio.Protocol, buffer: memoryview) -> None:
-        """`buffer`: filled and taken within one call of uvloop's, so that one is enough for a loop's connections."""
+    def __init__(self, protocol: asyncio.Protocol, buffer: memoryview, peer: tuple[str, int] | None = None) -> None:
+        """`buffer`: filled and taken within one call of uvloop's, so that one is enough for a loop's connections.
+        `peer`: whose the connection is, where a proxy has passed it on."""
         self._protocol = protocol
         self._buffer = buffer
+        self._peer = peer
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Another protocol takes what comes from now on; to be told of the connection by whoever hands it over."""
@@ -30,6 +34,8 @@ class DecryptedReads(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is done."""
+        if self._peer is not None:
+            transport = AddressedTransport(cast(asyncio.Transport, transport), self._peer)
         self._protocol.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from lexicast.cluster.config.tables import TlsConfig
 from lexicast.cluster.errors import UnavailableError
+from lexicast.cluster.security.networks import NO_NETWORKS, Networks
 
 from ..broker.port_claim import TLS_PORT_KNOB, PortClaim, claim_port, reuse_port_socket
 from ..loop.background import keep_going, stop_loops
@@ -39,9 +40,10 @@ class TlsDoor:
         connections_left: Callable[[], int],
         timeout_s: float,
         port_knob: str = TLS_PORT_KNOB,
+        proxies: Networks = NO_NETWORKS,
     ) -> None:
         """`transports`: of the connections that stand; `connections_left`: how many more there may be; `timeout_s`: for
-        a handshake; `port_knob`: where another port is chosen."""
+        a handshake; `port_knob`: where another port is chosen; `proxies`: see `TlsAcceptor`."""
         self.material = TlsMaterial(config)
         self.failures: Counter[str] = Counter()
         self.port = 0
@@ -51,6 +53,7 @@ class TlsDoor:
         self._connections_left = connections_left
         self._timeout_s = timeout_s
         self._port_knob = port_knob
+        self._proxies = proxies
         self._host = ""
         self._claim: PortClaim | None = None
         self._acceptor: TlsAcceptor | None = None
@@ -77,6 +80,7 @@ class TlsDoor:
             HandshakeLine(self._config.handshakes_max, self._config.handshakes_per_address_max),
             self._timeout_s,
             self.failures,
+            self._proxies,
         )
         self._acceptor.start()
 

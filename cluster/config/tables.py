@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ..errors import ConfigError
 from ..positions import DEFAULT_GROUPS
 from ..protocol.heartbeat import Beats
+from ..security.networks import Networks
 from ..security.tokens import check_algorithms
 from .knobs import checked, closest, knob, parsed
 
@@ -115,6 +116,7 @@ class MqttConfig(_Table):
     wss_port: int = knob(0, 0, 65_535)
     wss_host: str = knob("")
     ws_origins: tuple[str, ...] = knob(())
+    proxies: tuple[str, ...] = knob(())
     allow_anonymous: str = knob("auto", choices=("auto", "loopback", "never", "always"))
     credentials: str = knob("refuse", choices=("refuse", "ignore"))
     packet_bytes_max: int = knob(MIB, KIB, 268_435_460)
@@ -321,6 +323,10 @@ class Config:
                 )
         if wrong := self.tls.contradiction():
             raise ConfigError(wrong)
+        try:
+            Networks(self.mqtt.proxies)
+        except ValueError as error:
+            raise ConfigError(f"mqtt.proxies: {error}: name addresses and networks, such as 10.0.0.0/8") from None
         self._check_ports()
         if self.http.port and self.http.tls == "always" and not self.tls.certificate:
             raise ConfigError(

@@ -1,1 +1,2 @@
-"""The ports of one broker at which MQTT clients come: TCP and WebSocket, each without TLS and with it."""
+"""The ports of one broker at which MQTT clients come: TCP and WebSocket, without TLS and with it; whose connections a
+proxy passes on."""

@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 from lexicast.cluster.config.tables import MqttConfig, TlsConfig
+from lexicast.cluster.security.networks import Networks
 
 from ...broker.port_claim import PORT_OPTION
 from ...tls.door import TlsDoor
 from ...tls.identity import is_encrypted
 from ..websocket.line import WebSocketServices, is_websocket
 from .plain_door import PlainDoor
+from .proxied import proxied
 
 
 class MqttDoors:
@@ -31,12 +33,16 @@ class MqttDoors:
         """`connection` makes what serves a client by TCP; `transports`: of the connections that stand, and how many
         they are."""
         self._config = config
+        self._proxies = Networks(config.proxies)
         self._transports = transports
         self._connections = connections
-        self.tcp = PlainDoor(connection, PORT_OPTION)
-        self.websocket = PlainDoor(websockets.line, "mqtt.ws_port") if config.ws_port else None
+        self.tcp = self._door(connection, PORT_OPTION)
+        self.websocket = self._door(websockets.line, "mqtt.ws_port") if config.ws_port else None
         self.tls = self._encrypted(tls, connection, False, "mqtt.tls_port") if config.tls_port else None
         self.websocket_tls = self._encrypted(tls, websockets.line, True, "mqtt.wss_port") if config.wss_port else None
+
+    def _door(self, protocol: Callable[[], asyncio.Protocol], knob: str) -> PlainDoor:
+        return PlainDoor(proxied(protocol, self._proxies), knob)
 
     def _encrypted(
         self, tls: TlsConfig, protocol: Callable[[], asyncio.Protocol], by_websocket: bool, knob: str
@@ -45,7 +51,7 @@ class MqttDoors:
             return [t for t in self._transports() if is_encrypted(t) and is_websocket(t) == by_websocket]
 
         left = partial(self._connections_left, by_websocket)
-        return TlsDoor(tls, protocol, transports, left, self._config.connect_timeout_s, knob)
+        return TlsDoor(tls, protocol, transports, left, self._config.connect_timeout_s, knob, self._proxies)
 
     def _connections_left(self, by_websocket: bool) -> int:
         """How many more connections there may be; what shakes hands at the other door will be some."""
