@@ -99,7 +99,7 @@ def test_a_first_visit_comes_to_a_first_message(seen: Seen) -> None:
     """With nothing but the page."""
     page = seen.page
     page.goto("/")
-    page.wait_for_selector("text=stored a second")
+    page.wait_for_selector("table[aria-label=Processes]")
     processes = page.locator("table[aria-label=Processes] tbody tr")
     assert processes.count() >= 4
     assert all("serves" in each for each in processes.all_inner_texts())
