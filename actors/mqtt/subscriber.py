@@ -19,6 +19,7 @@ from ..broker.dictionaries.tagging import Instead, SentRuns, TaggedBlock
 from ..broker.encoding import BlockView, EncodedBlock, Grant, Grants, Kind, run_properties
 from ..broker.streaming import in_step, took
 from .codec.encode import encode_qos0_run, encode_qos_run, split_qos_packet
+from .codec.topic_aliases import with_alias
 from .codec.wire import pack_u16
 from .paced_subscriber import PacedSubscriber
 from .retained_sending import Feed, RetainedSending
@@ -188,6 +189,8 @@ class MqttSubscriber(PacedSubscriber):
         joined: Sequence[int] = ()
         if self.kind.streams and view.batches:
             streamed, joined = self._streamed(view, grants)
+        if self.kind.topic_aliases:  # they are given, and what is known is known of these
+            self.alias_form(self._engine.encoder.needed_aliases(self.kind, view, grants))
         form = self._form(view, grants, streamed)
         payloads, tags = self._payloads(view, form)
         if streamed:
@@ -197,6 +200,7 @@ class MqttSubscriber(PacedSubscriber):
         sent = SentRuns()
         at, offset = 0, view.block.first
         stopped: int | None = None
+        told = 0
         for index, run in enumerate(view.block.meta.runs):
             offset += run.skip
             count = run.count
@@ -204,6 +208,8 @@ class MqttSubscriber(PacedSubscriber):
             if grant is not None and not view.expired(run):
                 data, dealt_with = self._run(view, run, grant, payloads[at : at + count], offset, False)
                 parts.append(data)
+                if data:
+                    told |= 1 << self._number_of(view.block.meta.topics[run.topic])
                 if form is not None:
                     aliases.update(tags[at : at + dealt_with])
                     if dealt_with == count and run.topic in streamed:
@@ -219,7 +225,8 @@ class MqttSubscriber(PacedSubscriber):
             offset += count
         data = b"".join(parts)
         if data:
-            self._write_chosen(EncodedBlock(data, frozenset(aliases), 0, view.dictionaries(streamed)), sent)
+            dictionaries = view.dictionaries(streamed)
+            self._write_chosen(EncodedBlock(data, frozenset(aliases), 0, dictionaries, topic_aliases=told), sent)
         if stopped is None:
             took(self, view, streamed)
         return stopped
@@ -302,14 +309,15 @@ class MqttSubscriber(PacedSubscriber):
         qos = min(grant.qos, run.flags & QOS_MASK)  # [MQTT-3.8.4-8]
         fitting = self._engine.encoder.fitting
         fit = fitting(self.kind, topic, payloads, qos, properties)
+        named, properties = self._aliased(topic, properties)
         if qos == 0:
-            return encode_qos0_run(self.kind.version, topic, fit, retain, properties), len(payloads)
+            return encode_qos0_run(self.kind.version, named, fit, retain, properties), len(payloads)
         count = len(payloads)
         if count == len(fit) == 1:
             packet_id = self.session.send_one(view.block.group, offset, qos, retained)
             if packet_id == 0:
                 return b"", 0
-            head, tail = split_qos_packet(self.kind.version, topic, fit[0], qos, retain, properties)
+            head, tail = split_qos_packet(self.kind.version, named, fit[0], qos, retain, properties)
             return head + pack_u16(packet_id) + tail, 1
         offsets: Sequence[int] = range(offset, offset + count)
         if len(fit) < count:
@@ -319,8 +327,20 @@ class MqttSubscriber(PacedSubscriber):
             ]
         ids = self.session.send(view.block.group, offsets, qos, retained)
         dealt_with = count if len(ids) == len(offsets) else offsets[len(ids)] - offset
-        data = encode_qos_run(self.kind.version, topic, fit[: len(ids)], qos, ids, retain, False, properties)
+        data = encode_qos_run(self.kind.version, named, fit[: len(ids)], qos, ids, retain, False, properties)
         return data, dealt_with
+
+    def _aliased(self, topic: bytes, properties: bytes) -> tuple[bytes, bytes]:
+        """A topic, or b"" where its alias is known, and properties with that; each packet of a run alike."""
+        number = self._number_of(topic)
+        if not number:
+            return topic, properties
+        return b"" if self.known_aliases >> number & 1 else topic, with_alias(properties, number)
+
+    def _number_of(self, topic: bytes) -> int:
+        """A topic's alias, 0: none is used."""
+        most = self.kind.topic_aliases
+        return self._engine.encoder.topic_aliases.number_of(topic, most) if most else 0
 
     # -- retained publications, and those sent again
 

@@ -193,7 +193,7 @@ async def test_each_knows_what_it_was_told(cluster: Served) -> None:
 
 
 async def test_no_alias_where_it_would_not_do(cluster: Served) -> None:
-    """QoS 1 goes with its topic, sent again or not; so does what is retained, and all to who limits packets."""
+    """What is retained goes with its topic, and all to who limits packets."""
     topic = unique("plain/alias/")
     publisher = await Raw.connect(cluster.port)
     await publisher.publish(topic, b"kept", qos=1, retain=True)
@@ -201,8 +201,54 @@ async def test_no_alias_where_it_would_not_do(cluster: Served) -> None:
     assert (await client.subscribe(topic, qos=1), await limited.subscribe(topic)) == ([1], [0])
     await publisher.publish(topic, b"live", qos=1)
     await publisher.publish(topic, b"live", qos=1)
-    for each in (client, limited):
-        assert [(m.topic, m.properties) for m in await each.messages(3)] == [(topic, {})] * 3
+    assert [(m.topic, m.properties) for m in await limited.messages(3)] == [(topic, {})] * 3
+    kept = await client.expect(Message)
+    assert (kept.topic, kept.retain, kept.properties) == (topic, True, {})
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_with_packet_ids_and_what_is_sent_again(cluster: Served, qos: int) -> None:
+    """QoS 1 and 2 have aliases too; on another connection what was not acknowledged has its topic again."""
+    topic, name = unique("a/topic/with/ids/"), unique()
+    publisher = await Raw.connect(cluster.port)
+    client = await Raw.connect(cluster.port, name, clean=False, _34=64, _17=600)
+    client._reader = PacketReader(1 << 20, topic_alias_max=64, from_client=False, version=V5)
+    client.answers = False
+    assert await client.subscribe(topic, qos=qos) == [qos]
+    sizes = []
+    for number in range(3):
+        await publisher.publish(topic, b"%d" % number, qos=qos)
+        data = b""
+        while not data:
+            data = await client._stream.read(1_000)
+        sizes.append(len(data))
+        (message,) = flat(client._reader.feed(data))
+        assert (message.topic, message.payload, message.qos) == (topic, b"%d" % number, qos)
+    assert (sizes[0] - sizes[1], sizes[2]) == (len(topic), sizes[1])
+    client.abort()
+    again = await Raw.connect(cluster.port, name, clean=False, _34=64, _17=600)
+    assert again.connack.session_present
+    found = [await again.expect(Message) for _ in range(3)]
+    assert [(m.topic, m.payload, m.dup) for m in found] == [(topic, b"%d" % n, True) for n in range(3)]
+
+
+async def test_runs_with_packet_ids_and_others_between(cluster: Served) -> None:
+    """Many topics in a block, of all QoS, to who takes few aliases, and all."""
+    root = unique("mixed/")
+    publisher = await Raw.connect(cluster.port)
+    clients = [await Raw.connect(cluster.port, **{"_34": most}) for most in (2, 64)]  # type: ignore[arg-type] # a number
+    for client, most in zip(clients, (2, 64), strict=True):
+        client._reader = PacketReader(1 << 20, topic_alias_max=most, from_client=False, version=V5)
+        assert await client.subscribe(f"{root}/#", qos=2) == [2]
+    expected = []
+    for number in range(90):
+        topic, payload = f"{root}/{number % 7}", b"%d" % number
+        qos = number % 3
+        publisher.send(Publish(topic.encode(), payload, qos, packet_id=number + 1 if qos else 0))
+        expected.append((topic, payload, qos))
+    for client in clients:
+        got = [(m.topic, m.payload, m.qos) for m in await client.messages(90)]
+        assert sorted(got) == sorted(expected)
 
 
 async def test_numbers_given_anew_are_told_anew() -> None:
@@ -233,7 +279,7 @@ def test_our_client_shows_topics(cluster: Served, streams: bool) -> None:
     client.on_subscribe = lambda *_: subscribed.put(1)
 
     def subscribe(*_: Any) -> None:
-        client.subscribe(f"{root}/#")
+        client.subscribe(f"{root}/#", qos=0 if streams else 2)
 
     client.on_connect = subscribe
     client.connect(HOST, cluster.port)
@@ -243,7 +289,7 @@ def test_our_client_shows_topics(cluster: Served, streams: bool) -> None:
             subscribed.get(timeout=WAIT_S)
             for number in range(40):
                 topic, payload = f"{root}/{number % 3}", b"{'number': %d}" % number
-                client.publish(topic, payload)
+                client.publish(topic, payload, qos=number % 3)
                 assert got.get(timeout=WAIT_S) == (topic, payload)
             (own,) = [
                 each
