@@ -147,7 +147,8 @@ debian-test:
 npm-test: $(VENV)/.installed-npm
 
 $(VENV)/.installed-npm: | $(VENV)/.made debian-test
-	@if npm install --silent --no-audit --no-fund --no-save --ignore-scripts --prefix $(VENV)/npm mqtt@5.16.0; then
+	@if timeout 120 npm install --silent --no-audit --no-fund --no-save --ignore-scripts --fetch-retries 1 \
+	    --prefix $(VENV)/npm mqtt@5.16.0; then
 	    touch $@
 	else
 	    echo "not installed: npm's mqtt (see above)" >&2
