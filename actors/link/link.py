@@ -289,17 +289,21 @@ class Link(asyncio.Protocol):
 
     def _shake_hands(self) -> None:
         """Take the handshake's messages, and no more of what has come."""
-        while self._user is None:
+        while not self._is_open():
             for message in self._unpacker:
                 check_message(message)
                 plain = self._opener is None
                 self._shake(message)
                 sealed = plain and self._opener is not None
-                if sealed or self._user is not None:
+                if sealed or self._is_open():
                     self._parse_anew(sealed)
                     break
             else:
                 return
+
+    def _is_open(self) -> bool:
+        """Asked anew each time: compiled code takes what it has seen of an attribute to be so still."""
+        return self._user is not None
 
     def _parse_anew(self, sealed: bool) -> None:
         """What has come behind the last message is of another kind: `sealed`, or of any size."""
