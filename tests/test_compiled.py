@@ -24,6 +24,7 @@ MODULES = ["lexicast.cluster.blocks", "lexicast.cluster.positions"]
 TESTS = (
     "tests/actors/broker/test_client_broker.py",
     "tests/actors/broker/test_fanout.py",
+    "tests/actors/link/test_encrypted_links.py",
     "tests/actors/mqtt/test_broker.py",
     "tests/actors/mqtt/test_codec.py",
     "tests/actors/mqtt/test_codec_fuzz.py",
