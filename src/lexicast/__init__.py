@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lexicast.cluster.errors import ConfigError as ConfigError
     from lexicast.cluster.errors import DictionaryError as DictionaryError
     from lexicast.cluster.errors import LexicastError as LexicastError
+    from lexicast.cluster.errors import NotAuthorizedError as NotAuthorizedError
     from lexicast.cluster.errors import PeerError as PeerError
     from lexicast.cluster.errors import PublishRefusedError as PublishRefusedError
     from lexicast.cluster.errors import StoreError as StoreError
@@ -52,6 +53,7 @@ _WHERE: Final = {
     "DictionaryError": _ERRORS,
     "LexicastError": _ERRORS,
     "Message": "lexicast.actors.client.messages",
+    "NotAuthorizedError": _ERRORS,
     "PeerError": _ERRORS,
     "Position": "lexicast.cluster.positions",
     "Properties": "lexicast.actors.client.messages",
@@ -78,6 +80,7 @@ __all__ = [
     "DictionaryError",
     "LexicastError",
     "Message",
+    "NotAuthorizedError",
     "PeerError",
     "Position",
     "Properties",
