@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ..errors import ConfigError
 from ..positions import DEFAULT_GROUPS
 from ..protocol.heartbeat import Beats
-from ..security.networks import Networks
+from ..security.networks import wrong_networks
 from ..security.tokens import check_algorithms
 from .knobs import checked, closest, knob, parsed
 
@@ -321,12 +321,8 @@ class Config:
                     f"compression.families: {family!r} crosses the boundary of compression.boundary_levels = "
                     f"{self.compression.boundary_levels}: name its first levels, or lower that"
                 )
-        if wrong := self.tls.contradiction():
+        if wrong := self.tls.contradiction() or wrong_networks("mqtt.proxies", self.mqtt.proxies):
             raise ConfigError(wrong)
-        try:
-            Networks(self.mqtt.proxies)
-        except ValueError as error:
-            raise ConfigError(f"mqtt.proxies: {error}: name addresses and networks, such as 10.0.0.0/8") from None
         self._check_ports()
         if self.http.port and self.http.tls == "always" and not self.tls.certificate:
             raise ConfigError(

@@ -24,3 +24,12 @@ class Networks:
 
 
 NO_NETWORKS: Final = Networks(())
+
+
+def wrong_networks(knob: str, texts: Sequence[str]) -> str:
+    """What is wrong with a knob that names some; "" where nothing is."""
+    try:
+        Networks(texts)
+    except ValueError as error:
+        return f"{knob}: {error}: name addresses and networks, such as 10.0.0.0/8"
+    return ""

@@ -287,8 +287,12 @@ class Matchers:
         self._timer = None
         self.tick()
         under_way = any([matcher.under_way for matcher in self._links.values()])
-        if self._timer is None and (under_way or self._entries.under_way):
+        if not self._is_timed() and (under_way or self._entries.under_way):
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _is_timed(self) -> bool:
+        """Asked anew each time: compiled code takes what it has set an attribute to to be so still."""
+        return self._timer is not None
 
     def _ask_others(self, matcher: _Matcher) -> None:
         parts, matcher.under_way = list(matcher.under_way.values()), {}
