@@ -30,9 +30,9 @@ class FrameBatch:
     `slot`: the stream's place among its sender's (below `streams_max`); `number`, unique among all batches of a sender,
     and that of the stream's batch before. `dictionary`: what the key frame at its beginning refers to; `model`: the
     field model whose stream it is; `of_zstd`: the stream is one of zstd. For who is out of step: `past_bytes`, about
-    what the key frame costs that brings the past along (None: none is to be had), and what frames spare of standalone
-    payloads, with the family's newest dictionary (`newest`) and with none. `waited`: somebody is out of step who could
-    read a stream that begins anew.
+    what the key frame costs that brings the past along (None: none is to be had), and where one is to be had what
+    frames spare of standalone payloads, with the family's newest dictionary (`newest`) and with none. `waited`:
+    somebody is out of step who could read a stream that begins anew.
     """
 
     __slots__ = (
@@ -75,6 +75,8 @@ class FrameBatch:
         """Make the frames."""
         stream = self._stream
         self.frames, self.comparison = stream.encode(payloads, standalone_bytes, self.newest)
+        if self.past_bytes is None:
+            return  # no past is to be earned by what frames spare
         size = sum(map(len, self.frames))
         self.spared_bytes = max(0, standalone_bytes - size)
         plain_bytes = standalone_bytes if self.newest is None else stream.plain_bytes(payloads)

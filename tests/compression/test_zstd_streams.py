@@ -212,6 +212,17 @@ class TestGoingOver:
         batch = streams.encode(b"a", [LONG[0]], ALWAYS, 0)
         assert (batch.of_zstd, batch.is_key, batch.dictionary) == (True, False, None)
 
+    def test_what_its_frames_spare_is_not_estimated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nobody can earn a past that is not to be had, so nothing is deflated to know how soon."""
+        streams, held = TopicStreams(), Dictionary(b"f", DEFLATE_PRESET, b"".join(LONG[:4]), created_us=1)
+        sent_through(streams, b"a", LONG)
+        monkeypatch.setattr(TopicStream, "plain_bytes", None)
+        for message in LONG:
+            assert streams.takes(b"a", 1, held, holds, 0, everybody)
+            batch = streams.encode(b"a", [message], ALWAYS, 0)
+            assert batch.of_zstd
+            assert not batch.is_earned({batch.slot: ALWAYS}, True)
+
 
 class TestBounds:
     def test_a_sender_has_so_many_and_receivers_keep_as_many_readers(self) -> None:
