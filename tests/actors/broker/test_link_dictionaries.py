@@ -8,42 +8,25 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from lexicast.actors.broker.python_clients.session import PythonClientSession
-from lexicast.actors.client.client import Client
-from lexicast.actors.client.internals import ClientInternals
-from lexicast.actors.client.known_brokers import Endpoint
-from lexicast.actors.link.link import Link
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import Disconnect, Publish, PubRec, SubAck, Subscribe, SubscriptionOptions
-from lexicast.cluster.blocks import PUBLICATIONS, Run
-from lexicast.cluster.protocol.messages import DICTIONARY
-from lexicast.cluster.topics.names import DICTIONARY_PREFIX, dictionary_topic
+from lexicast.cluster.topics.names import dictionary_topic
 from lexicast.compression import link_history
-from lexicast.compression.codecs import FIELDS, ZSTD_DENSE
+from lexicast.compression.codecs import FIELDS
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_history import HistoryWriter
-from lexicast.compression.session import ClientSession, Deliver
-from lexicast.compression.training import train
-from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, HISTORY_PROPERTY, HISTORY_TAG, USER_PROPERTY
+from lexicast.compression.wire import ALIAS_TOPIC, FIELDS_PROPERTY, HISTORY_TAG
 
-from ...support.mqtt_harness import WAIT_S, Message, Raw, Served, close_clients, served, unique
+from ...support.aware_devices import USER, device, learn, old_device, python_client, reading
+from ...support.mqtt_harness import Raw, Served, close_clients, served, unique
 
-USER = 38
 PAYLOAD_FORMAT_INVALID = 0x99
 QUOTA_EXCEEDED = 0x97
-
-
-def reading(seed: int) -> bytes:
-    draw = random.Random(seed)
-    fields = {"device": f"d-{draw.randrange(10_000)}", "temperature": round(draw.gauss(20, 5), 2), "unit": "celsius"}
-    return json.dumps(fields | {"firmware": "4.17.2", "state": draw.choice(["running", "idle", "failed"])}).encode()
 
 
 def report(seed: int) -> bytes:
@@ -51,6 +34,10 @@ def report(seed: int) -> bytes:
     kind = random.Random(seed).randrange(60)
     words = " ".join(random.Random(1_000_000 + kind * 20 + n).randbytes(6).hex() for n in range(12))
     return f"report {kind}: {words} {seed}".encode()
+
+
+def useless(seed: int) -> bytes:
+    return random.Random(seed).randbytes(100)
 
 
 @pytest.fixture(scope="module")
@@ -63,103 +50,6 @@ def there() -> Iterator[Served]:
 async def no_clients_left() -> AsyncIterator[None]:
     yield
     await close_clients()
-
-
-class Device:
-    """A dictionary-aware MQTT client on a raw connection: `wire` keeps payloads as they crossed it."""
-
-    def __init__(self, client: Raw) -> None:
-        self.client = client
-        self.session: ClientSession[None] = ClientSession()
-        told = [tuple(pair) for pair in (client.connack.properties or {}).get(USER, ())]
-        self.session.connected(USER_PROPERTY in told, history=HISTORY_PROPERTY in told)
-        self.wire: list[bytes] = []
-        self.dictionaries: list[bytes] = []
-
-    async def publish(self, topic: str, *payloads: bytes) -> None:
-        for payload in payloads:
-            bindings, sent = self.session.outgoing(topic.encode(), payload, 0)
-            for binding in bindings:
-                await self.client.publish(ALIAS_TOPIC.decode(), binding)
-            self.wire.append(sent)
-            await self.client.publish(topic, sent, qos=1)
-            await self.look()
-
-    async def look(self) -> None:
-        """Take what has come: dictionaries."""
-        for packet in await self.client.ping():
-            assert isinstance(packet, Message)
-            assert self.read(packet) == []
-
-    async def take(self, count: int) -> list[bytes]:
-        got: list[bytes] = []
-        while len(got) < count:
-            got += self.read(await self.client.expect(Message))
-        return got
-
-    def read(self, message: Message) -> list[bytes]:
-        if not message.topic.startswith(DICTIONARY_PREFIX.decode()):
-            self.wire.append(message.payload)
-        elif message.topic != ALIAS_TOPIC.decode():
-            self.dictionaries.append(message.payload)
-        steps = self.session.incoming(None, message.topic.encode(), message.payload, 0.0)
-        got = [step.payload for step in steps if isinstance(step, Deliver)]
-        assert len(got) == len(steps), steps
-        return got
-
-    @property
-    def tags(self) -> list[int]:
-        return [payload[0] for payload in self.wire]
-
-
-async def device(there: Served, *properties: tuple[str, str]) -> Device:
-    return Device(await Raw.connect(there.port, _38=[USER_PROPERTY, *(properties or (HISTORY_PROPERTY,))]))
-
-
-async def old_device(there: Served) -> Device:
-    """Of a release before links' pasts."""
-    return Device(await Raw.connect(there.port, _38=[USER_PROPERTY]))
-
-
-def python_client(there: Served, name: str, compress: bool = True) -> Client:
-    """One that reaches the broker by TCP alone, as from another machine."""
-    coordination = there.cluster.coordination
-
-    async def resolve() -> list[Endpoint]:
-        members, info = await coordination.members(-1, 0), await coordination.cluster()
-        return [
-            Endpoint(m.name, tuple([a for a in m.addresses if a.startswith("tcp:")]), info.cluster_id, info.key)
-            for m in members.brokers.values()
-        ]
-
-    return Client(resolve, client_id=name, compress=compress)
-
-
-def useless(seed: int) -> bytes:
-    return random.Random(seed).randbytes(100)
-
-
-async def learn(
-    there: Served,
-    family: str,
-    created_us: int = 1,
-    of: Callable[[int], bytes] = reading,
-    size: int = 1_000,
-    codec: str = ZSTD_DENSE,
-) -> Dictionary:
-    samples = [of(-n) for n in range(1, 300)]
-    made = train(samples, size, codec, family=family.encode(), created_us=created_us)
-
-    async def announce() -> None:
-        async with python_client(there, unique("sampling"), compress=False) as client:
-            await client.publish(dictionary_topic(made.family).decode(), made.pack(), retain=True)
-        until = time.monotonic() + WAIT_S
-        while there.broker().engine.dictionaries.families.newest(made.family) != made:
-            assert time.monotonic() < until
-            await asyncio.sleep(0.002)
-
-    await asyncio.to_thread(lambda: there.run(announce()))
-    return made
 
 
 @contextmanager
@@ -433,116 +323,6 @@ class TestSubscribers:
             await publisher.look()
         got = {"publisher": publisher.dictionaries, "subscriber": subscriber.dictionaries}
         assert {name for name, dictionaries in got.items() if dictionaries} == who
-
-
-class TestPythonClients:
-    async def test_over_tcp_dictionaries_come_as_they_pay(self, there: Served) -> None:
-        topic = unique("python/")
-        made = await learn(there, topic)
-        messages = [reading(n) for n in range(100)]
-
-        async def work() -> tuple[list[bytes], list[int], list[int], dict[str, int]]:
-            async with (
-                python_client(there, unique("w")) as writer,
-                python_client(there, unique("r")) as reader,
-                reader.subscribe(topic) as subscription,
-            ):
-                await writer.status()
-                before = len([d for d in writer.dictionaries() if d.family == topic.encode()])
-                for message in messages:
-                    await writer.publish(topic, message)
-                got = [(await anext(subscription)).payload for _ in messages]
-                held = [d.id for c in (writer, reader) for d in c.dictionaries() if d.family == topic.encode()]
-                return got, [before], held, writer.internals.publisher.counts()
-
-        got, before, held, _ = await asyncio.to_thread(lambda: there.run(work()))
-        assert got == messages
-        assert before == [0]
-        assert held == [made.id, made.id]
-
-    async def test_one_whose_link_is_new_is_not_told_again(self, there: Served) -> None:
-        topic = unique("relinked/")
-        made = await learn(there, topic)
-
-        async def work() -> list[tuple[int, int]]:
-            async with python_client(there, unique("w")) as writer:
-                for n in range(100):
-                    await writer.publish(topic, reading(n))
-                link = writer.internals.connection.link
-                assert link is not None
-                link.close()
-                await writer.publish(topic, reading(100))
-                links = there.broker().clients.links()
-                return [(link.taken, link.held(topic.encode())) for link in links]
-
-        assert await asyncio.to_thread(lambda: there.run(work())) == [(0, made.id)]
-
-    async def test_what_does_not_ask_is_told_of_all(self, there: Served) -> None:
-        """Clients of an older release, sampling brokers."""
-        topic = unique("told/")
-        made = await learn(there, topic)
-
-        async def work() -> list[int]:
-            async with python_client(there, unique("c"), compress=False) as client:
-                await client.status()
-                return [d.id for d in client.dictionaries() if d.family == topic.encode()]
-
-        assert await asyncio.to_thread(lambda: there.run(work())) == [made.id]
-
-    async def test_a_broker_of_an_older_release_refuses_and_tells_of_all(
-        self, there: Served, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        topic = unique("older/")
-        made = await learn(there, topic)
-
-        def begin(session: PythonClientSession, link: Link, message: tuple[Any, ...]) -> bool:
-            session._begun = True
-            for dictionary in there.broker().engine.dictionaries.families.dictionaries():
-                session._tell(dictionary)
-            return False
-
-        monkeypatch.setattr(PythonClientSession, "_begin", begin)
-
-        async def work() -> tuple[bool, list[int]]:
-            async with python_client(there, unique("c")) as client:
-                await client.status()
-                await client.publish(topic, reading(1))
-                dictionaries = client.internals.dictionaries
-                return dictionaries.deflates, [d.id for d in dictionaries.announced() if d.family == topic.encode()]
-
-        assert await asyncio.to_thread(lambda: there.run(work())) == (False, [made.id])
-
-    async def test_one_that_publishes_little_deflates(self, there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-        topic = unique("few/")
-        await learn(there, topic)
-        pushed: list[object] = []
-        taken = ClientInternals.on_message
-
-        def seen(client: ClientInternals, message: tuple[Any, ...]) -> None:
-            pushed.append(message[0])
-            taken(client, message)
-
-        monkeypatch.setattr(ClientInternals, "on_message", seen)
-
-        async def work() -> list[int]:
-            async with python_client(there, unique("c")) as client:
-                await client.status()
-                await client.publish_many([(topic, reading(n) * 3) for n in range(3)])
-                return [run.encoding for run in stored_runs(there, topic)]
-
-        assert await asyncio.to_thread(lambda: there.run(work())) == [1]
-        assert DICTIONARY not in pushed
-
-
-def stored_runs(there: Served, topic: str) -> list[Run]:
-    runs: list[Run] = []
-    for coordinator in there.cluster.coordinators.values():
-        for group in range(there.broker().engine.groups):
-            for block in coordinator.server.store.read(group, 0).blocks:
-                if block.kind != PUBLICATIONS:
-                    continue
-                runs += [run for run in block.meta.runs if block.meta.topics[run.topic] == topic.encode()]
-    return runs
 
 
 class TestStatus:

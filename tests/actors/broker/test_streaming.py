@@ -1,356 +1,40 @@
-"""Topic streams from the fan-out to decoders: whatever comes in between, every receiver has exactly what was published.
-
-The broker's side is real (fan-out, encoder, streamer, MQTT and link subscribers), and so are both decoders; blocks come
-from a list instead of coordinators.
-"""
+"""Topic streams from the fan-out to decoders: who gets frames, and when; what a client refuses."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.actors.broker import streaming
-from lexicast.actors.broker.dictionaries.link_choice import BINDING_BYTES, ConnectionDictionaries, DictionaryLinks
-from lexicast.actors.broker.dictionaries.tagging import Instead
-from lexicast.actors.broker.encoding import LINK, BlockView, EncodedBlock, Encoder, Grant, Kind
-from lexicast.actors.broker.fanout import Fanout
-from lexicast.actors.broker.live_delivery import LiveWrites
-from lexicast.actors.broker.security.rights import ClientRights, Rights
-from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace, Streamer
-from lexicast.actors.broker.subscriber import Subscriber
+from lexicast.actors.broker.dictionaries.link_choice import BINDING_BYTES, DictionaryLinks
+from lexicast.actors.broker.encoding import Encoder, Grant
+from lexicast.actors.broker.streaming import BURST_S, UNIT_BYTES, Pace
 from lexicast.actors.client.decoder import Decoder, Frames
 from lexicast.actors.client.dictionaries import Dictionaries
-from lexicast.actors.mqtt.codec import PacketReader
-from lexicast.actors.mqtt.codec.packets import V5, PublishRun
-from lexicast.actors.mqtt.session import Session
-from lexicast.actors.mqtt.subscriber import MqttSubscriber
-from lexicast.cluster.blocks import FIRST_DICTIONARY, PUBLICATIONS, STREAMED, Block, Meta, ProducerRun, Run, pack_meta
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.codecs import DEFLATE_PRESET, FIELDS, ZSTD, ZSTD_DENSE
-from lexicast.compression.dictionary import Dictionary
-from lexicast.compression.opted_out_topics import OptedOut
-from lexicast.compression.session import ClientSession, Deliver
+from lexicast.compression.codecs import FIELDS
 from lexicast.compression.streams import topic_stream, topic_streams
-from lexicast.compression.streams.frames import is_frame
 from lexicast.compression.streams.topic_stream import KEY_INTERVAL
-from lexicast.compression.streams.topic_streams import TopicStreams
 from lexicast.compression.training import train
-from lexicast.compression.wire import LAST_BROKER_ALIAS, AliasTable, Recoder
 
-FAMILY = b"line/+"
-TOPICS = [b"line/a", b"line/b", b"line/c"]
-SECRET = b"line/secret"
-ADMITTED = TopicStreams.ADMITTED_AFTER
-ALWAYS = 1_000_000
+from ...support.stream_receivers import (
+    ADMITTED,
+    FAMILY,
+    SECRET,
+    Broker,
+    LinkReceiver,
+    MqttReceiver,
+    Receiver,
+    dictionary,
+    text,
+)
+
 WINDOW = 40
-
-
-@cache
-def text(number: int) -> bytes:
-    """Nothing that a dictionary knows, but much that the message before said too."""
-    return b"%s %d" % (random.Random(number // 50).randbytes(24).hex().encode(), number)
-
-
-def dictionary(version: int) -> Dictionary:
-    codec = (ZSTD, DEFLATE_PRESET, ZSTD_DENSE)[version % 3]
-    return Dictionary(FAMILY, codec, b"line %d " % version * 20, created_us=version)
-
-
-class AllAtOnce(DictionaryLinks):
-    """Every link gets every dictionary when it is needed first."""
-
-    def __init__(self) -> None:
-        """Nothing is accounted."""
-
-    def connection(
-        self, client_id: str, send: Callable[[Dictionary], None], rights: ClientRights | None = None
-    ) -> ConnectionDictionaries:
-        return EveryDictionary(self, client_id, send)
-
-
-class EveryDictionary(ConnectionDictionaries):
-    def form(self, first: EncodedBlock) -> EncodedBlock:
-        return first
-
-    def instead(self, lacking: Iterable[int], measure: Callable[[Instead], int]) -> Instead:
-        return ()
-
-    def gets(self, dictionary: Dictionary, instead_of_bytes: bool = False) -> bool:
-        return True
-
-
-class Broker:
-    """The parts of an engine that deliver."""
-
-    def __init__(self, records_per_s: int = ALWAYS) -> None:
-        self.recoder, self.aliases = Recoder(), AliasTable(LAST_BROKER_ALIAS)
-        self.newest: Dictionary | None = None
-        self.opted_out = OptedOut([SECRET])
-        self.encoder = Encoder(self.recoder, self.aliases, self._newest, self.opted_out)
-        self.dictionary_links: DictionaryLinks = AllAtOnce()
-        self.rights = Rights()
-        self.streamer = Streamer(self.recoder, self._newest, self.opted_out, records_per_s)
-        self.subscriptions = self
-        self.live = SimpleNamespace(writes=LiveWrites())
-        self.fanout = Fanout(100, self.streamer)
-        self.log: list[Block] = []
-        self.sent: list[tuple[bytes, bytes]] = []
-        self.head = 0
-        self.now_us = 0
-        self.loop = asyncio.new_event_loop()
-
-    def _newest(self, topic: bytes) -> Dictionary | None:
-        return None if self.opted_out(topic) else self.newest
-
-    def publish(self, runs: list[tuple[bytes, int, int]], compressed: bool = False) -> Block:
-        """A block with these runs of (topic, count, qos), delivered live."""
-        names = tuple(dict.fromkeys([topic for topic, _, _ in runs]))
-        payloads = [text(self.head + n) for n in range(sum([count for _, count, _ in runs]))]
-        topics = [topic for topic, count, _ in runs for _ in range(count)]
-        self.sent += zip(topics, payloads, strict=True)
-        encoding, dictionaries = 0, tuple[int, ...]()
-        if compressed and self.newest is not None:
-            codec = self.newest.build()
-            payloads = [codec.compress(payload) for payload in payloads]
-            encoding, dictionaries = FIRST_DICTIONARY, (self.newest.id,)
-        made = tuple([Run(0, names.index(topic), qos, encoding, 0, None, -1, count) for topic, count, qos in runs])
-        meta = Meta(names, made, (ProducerRun(b"p", 1, 1, len(payloads)),), (), (), dictionaries)
-        lengths = array("I", map(len, payloads)).tobytes()
-        last = self.head + len(payloads) - 1
-        packed = pack_meta(meta)
-        block = Block(0, 1, self.head, last, 0, PUBLICATIONS, packed, lengths, b"".join(payloads))
-        self.log.append(block)
-        self.head = last + 1
-        self.now_us += 1_000_000
-        self.aliases.next_turn()
-        self.fanout.deliver(self.view(block), self.encoder)
-        return block
-
-    def learn(self, version: int) -> None:
-        self.newest = dictionary(version)
-        self.recoder.add(self.newest)
-
-    def view(self, block: Block) -> BlockView:
-        return BlockView(block, self.now_us)
-
-    def lagged(self, subscriber: Subscriber) -> None:
-        """Nobody is brought up by itself here."""
-
-    def subscribe(self, subscriber: Subscriber, topic_filter: bytes, grant: Grant) -> None:
-        subscriber.set_filters({topic_filter: grant})
-        self.fanout.insert({topic_filter: grant}, subscriber)
-
-    def catch_up(self, subscriber: Subscriber) -> None:
-        subscriber.unblock()
-        start = subscriber.lagging.get(0)
-        if start is None:
-            return
-        for block in [block for block in self.log if block.last >= start]:
-            if not subscriber.take(block):
-                return
-        subscriber.caught_up(0)
-
-
-class MqttReceiver:
-    """A dictionary-aware MQTT session and its client."""
-
-    def __init__(
-        self, broker: Broker, qos: int, drops: bool = False, streams: bool = True, window: int = 1_000
-    ) -> None:
-        engine: Any = broker
-        session = Session("client", b"", 0, V5, window, 1_000, 10)
-        session.connected(V5)
-        self.subscriber: Subscriber = MqttSubscriber(engine, session, Kind(V5, True, 0, streams), self.write, drops)
-        self.session = session
-        self.qos = qos
-        self.got: list[tuple[bytes, bytes]] = []
-        self.frames = 0
-        self._reader = PacketReader(1 << 24, from_client=False, version=V5)
-        self._client: ClientSession[None] = ClientSession()
-        self._client.connected(True, streams=streams)
-
-    def write(self, data: bytes) -> None:
-        for run in self._reader.feed(data):
-            assert isinstance(run, PublishRun)
-            for payload in run.payloads:
-                self.frames += is_frame(payload) and not run.topic.startswith(b"$sdc/")
-                steps = self._client.incoming(None, run.topic, payload, 0.0)
-                self.got += [(run.topic, step.payload) for step in steps if isinstance(step, Deliver)]
-                assert run.topic.startswith(b"$sdc/") or len(steps) == 1, steps
-            if run.qos == 1:
-                self.session.on_pubacks(run.packet_ids or ())
-            elif run.qos == 2:
-                self.session.on_pubrecs(run.packet_ids or ())
-                self.session.on_pubcomps(run.packet_ids or ())
-
-
-class LinkReceiver:
-    """A Python client's subscription."""
-
-    class _Stream(Subscriber):
-        def __init__(self, broker: Broker, write: Any, drops: bool) -> None:
-            super().__init__(broker, Kind(LINK, streams=True), drops)
-            self._write = write
-
-        def write(self, data: bytes) -> None:
-            self._write(data)
-
-    def __init__(self, broker: Broker, drops: bool = False) -> None:
-        self.subscriber: Subscriber = self._Stream(broker, self.write, drops)
-        self.qos = 0
-        self.got: list[tuple[bytes, bytes]] = []
-        self.frames = 0
-        self._loop = broker.loop
-        held = Dictionaries()
-
-        async def fetch(id: int) -> bytes | None:
-            known = broker.recoder.get(id)
-            return known.pack() if known is not None else None
-
-        self._decoder = Decoder(held, fetch)
-        self._frames = self._decoder.frames()
-
-    def write(self, data: bytes) -> None:
-        block = Block.from_wire(msgpack.unpackb(data, use_list=False))
-        meta = block.meta
-        if STREAMED in meta.dictionaries:
-            streamed = FIRST_DICTIONARY + meta.dictionaries.index(STREAMED)
-            self.frames += sum([run.count for run in meta.runs if run.encoding == streamed])
-        decoded = self._loop.run_until_complete(self._decoder.decode(block, block.first, frames=self._frames))
-        assert decoded.error is None
-        self.got += [(message.topic.encode(), message.payload) for message in decoded.messages]
-
-
-Receiver = MqttReceiver | LinkReceiver
-COUNTS = st.integers(1, ADMITTED) | st.integers(1, WINDOW) | st.integers(1, 2 * KEY_INTERVAL)
-RUNS = st.lists(st.tuples(st.sampled_from(TOPICS), COUNTS, st.integers(0, 2)), min_size=1, max_size=4)
-
-
-class Streams(RuleBasedStateMachine):
-    """Receivers of all kinds that join, stop and go on, while dictionaries change."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.broker = Broker()
-        self.receivers: list[tuple[Receiver, int]] = []
-        self.version = 0
-        self.join(0, False)
-
-    @rule(kind=st.integers(0, 3), drops=st.booleans())
-    def join(self, kind: int, drops: bool) -> None:
-        if len(self.receivers) < 6:
-            receiver: Receiver = LinkReceiver(self.broker, drops)
-            if kind != 3:
-                receiver = MqttReceiver(self.broker, kind, drops, window=WINDOW)
-            receiver.subscriber.reads_zstd = kind != 1
-            self.broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
-            self.receivers.append((receiver, self.broker.head))
-
-    @rule(runs=RUNS, compressed=st.booleans())
-    def publish(self, runs: list[tuple[bytes, int, int]], compressed: bool) -> None:
-        self.broker.publish(runs, compressed)
-
-    @rule()
-    def learn(self) -> None:
-        self.version += 1
-        self.broker.learn(self.version)
-
-    @rule(who=st.integers(0, 5))
-    def stop(self, who: int) -> None:
-        if who < len(self.receivers) and not self.receivers[who][0].subscriber.drops:
-            self.receivers[who][0].subscriber.block()
-
-    @rule(who=st.integers(0, 5))
-    def go_on(self, who: int) -> None:
-        if who < len(self.receivers):
-            self.broker.catch_up(self.receivers[who][0].subscriber)
-
-    @precondition(lambda self: len(self.receivers) > 1)
-    @rule(who=st.integers(0, 5), topic=st.sampled_from(TOPICS))
-    def leave_a_topic_for_a_while(self, who: int, topic: bytes) -> None:
-        """A filter that misses one topic, and gets it back: holes in one stream alone."""
-        receiver, _ = self.receivers[who % len(self.receivers)]
-        subscriber = receiver.subscriber
-        if subscriber.lagging or subscriber.blocked:
-            return
-        subscriber.drop_filter(FAMILY)
-        self.broker.fanout.remove([FAMILY], subscriber)
-        others = [each for each in TOPICS if each != topic]
-        for each in others:
-            self.broker.subscribe(subscriber, each, Grant(qos=receiver.qos))
-        block = self.broker.publish([(each, 30, 0) for each in TOPICS])
-        for each in others:
-            subscriber.drop_filter(each)
-            self.broker.fanout.remove([each], subscriber)
-        self.broker.subscribe(subscriber, FAMILY, Grant(qos=receiver.qos))
-        # as if it had got them from elsewhere
-        missed = self.broker.sent[block.first :]
-        assert receiver.got[-60:] == [each for each in missed if each[0] != topic]
-        receiver.got[-60:] = missed
-
-    @invariant()
-    def everybody_has_exactly_what_was_published(self) -> None:
-        for receiver, since in getattr(self, "receivers", ()):
-            wanted = self.broker.sent[since:]
-            if receiver.subscriber.lagging:
-                assert receiver.got == wanted[: len(receiver.got)]
-            else:
-                assert receiver.got == wanted
-
-    def teardown(self) -> None:
-        if hasattr(self, "broker"):
-            self.broker.loop.close()
-
-
-TestStreams = Streams.TestCase
-TestStreams.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-
-
-class StreamsThatGoOver(Streams):
-    """The same where streams go over from DEFLATE to zstd and back as often as they can, and begin anew soon."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(topic_stream._OtherTrial, "pays", True)
-        self.patch.setattr(topic_stream, "ZSTD_TRIED_BYTES", 0)
-        self.patch.setattr(topic_stream, "KEY_INTERVAL", 5)
-        self.patch.setattr(topic_streams, "ASKED_EVERY", 2)
-        super().begin()
-
-    def teardown(self) -> None:
-        super().teardown()
-        self.patch.undo()
-
-
-TestStreamsThatGoOver = StreamsThatGoOver.TestCase
-TestStreamsThatGoOver.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-
-
-def test_streams_that_go_over_are_read_by_all_who_say_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_stream._OtherTrial, "pays", True)
-    monkeypatch.setattr(topic_streams, "ASKED_EVERY", 2)
-    receivers: list[Receiver] = [LinkReceiver(broker), *[MqttReceiver(broker, qos) for qos in (0, 1, 1)]]
-    for receiver in receivers:
-        receiver.subscriber.reads_zstd = receiver is not receivers[-1]
-        broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
-    for _ in range(20):
-        broker.publish([(b"line/a", 1, 1)])
-    assert [receiver.got for receiver in receivers] == [broker.sent] * 4
-    assert [receiver.frames for receiver in receivers[:3]] == [20] * 3
-    assert 0 < receivers[3].frames < 20
 
 
 @pytest.fixture
@@ -546,9 +230,9 @@ def telling(number: int) -> bytes:
 
 
 def test_links_account_what_frames_take_and_get_the_model_that_their_stream_goes_over_to(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "text", telling)
+    broker.text = telling
     broker.dictionary_links = DictionaryLinks(
         SimpleNamespace(families=SimpleNamespace(newest=lambda family: broker.newest), crosses=lambda family: False),  # type: ignore[arg-type]  # all that is asked of it
         broker.recoder,
@@ -570,3 +254,17 @@ def test_links_account_what_frames_take_and_get_the_model_that_their_stream_goes
         assert receiver.got == broker.sent
         assert (link.taken, link.paid_bytes) == (1, packed + BINDING_BYTES)
         assert link.saved_bytes > 0
+
+
+def test_streams_that_go_over_are_read_by_all_who_say_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_stream._OtherTrial, "pays", True)
+    monkeypatch.setattr(topic_streams, "ASKED_EVERY", 2)
+    receivers: list[Receiver] = [LinkReceiver(broker), *[MqttReceiver(broker, qos) for qos in (0, 1, 1)]]
+    for receiver in receivers:
+        receiver.subscriber.reads_zstd = receiver is not receivers[-1]
+        broker.subscribe(receiver.subscriber, FAMILY, Grant(qos=receiver.qos))
+    for _ in range(20):
+        broker.publish([(b"line/a", 1, 1)])
+    assert [receiver.got for receiver in receivers] == [broker.sent] * 4
+    assert [receiver.frames for receiver in receivers[:3]] == [20] * 3
+    assert 0 < receivers[3].frames < 20
