@@ -26,7 +26,7 @@ from .. import report as reports
 from ..data.corpora import Corpus, of_folder, of_packages
 from ..report import DriverReport
 from .link_runs import LinkRun, MeasuredCorpus, link_run
-from .offline_runs import simulate
+from .offline_runs import RememberingTrainer, Trainer, simulate, train_now
 from .without_dictionary import stream_reduction
 
 COLD_MESSAGES: Final = 2_000
@@ -46,10 +46,10 @@ class Beside(NamedTuple):
         return self.run.subscriber_reduction() - self.each
 
 
-def beside_each(corpus: Corpus) -> Beside:
+def beside_each(corpus: Corpus, trainer: Trainer = train_now) -> Beside:
     """A whole corpus, nothing known at the start."""
     messages = corpus.messages
-    of_links = MeasuredCorpus(messages, simulate(messages, Predict()).dictionaries)
+    of_links = MeasuredCorpus(messages, simulate(messages, Predict(), trainer=trainer).dictionaries)
     return Beside(corpus.name, len(messages), stream_reduction(messages), link_run(of_links, 1, streams=True))
 
 
@@ -88,9 +88,10 @@ def measure(report: DriverReport) -> None:
         found, whole = [], []
         for corpus in corpora:
             progress.step(corpus.name)
-            found.append(beside_each(corpus.first(options.messages)))
+            trainer = RememberingTrainer()
+            found.append(beside_each(corpus.first(options.messages), trainer))
             if options.whole:
-                whole.append(beside_each(corpus))
+                whole.append(beside_each(corpus, trainer))
     tell_cold(report, found)
     if whole:
         report.figure("stream_vs_each_min", min([one.margin for one in whole]))

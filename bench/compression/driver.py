@@ -16,8 +16,10 @@ Every tag byte, every dictionary byte and the messages before the first dictiona
   br_flights_1_stream, br_weather_1_stream   as br_mean_1_stream, of these alone
   predict_vs_best        points to the better of FIXEDRATE's and ADAPTIVE's best permutation, mean over all corpora
   sb_cpu                 sampling broker's CPU of PREDICT, seconds a family (corpus), mean
-  sb_cpu_share, _max     the same as a share of a core in %, were each family's messages to come at 100 a second, mean
-                         and most
+  sb_cpu_share, _max     the same as a share of a core in %, of families that go on for an hour at 100 messages a
+                         second, their corpus over and over (--quick: once), mean and most
+  sb_cpu_share_once, _max   of families that end with their corpus, which some do after 2 s: what beginning to learn
+                         costs; brokers spread it over more time (compression.sampling_cpu_percent)
   sb_cpu_ratio           sampling broker's CPU, PREDICT to FIXEDRATE at its best permutation, sums over all whole
                          corpora
 
@@ -35,18 +37,13 @@ thesis. The table of the others has all of a row on that same prefix. VCDIFF is 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Final
 
-from lexicast.cluster.errors import UsageError
-from lexicast.compression.codecs import DEFLATE_PRESET, ZSTD_DENSE, Deflate
-from lexicast.compression.dictionary_content import RECENT, SUBSTRINGS
+from lexicast.compression.codecs import Deflate
 from lexicast.compression.link_dictionaries import LinkTotals
-from lexicast.compression.maintenance import Maintenance
 from lexicast.compression.predict import Base, FormulaReading, Predict
 from lexicast.compression.streams.batches import Batched, join_batch
 
@@ -54,21 +51,12 @@ from .. import report as reports
 from ..data.corpora import FLIGHTS, Corpus, of_folder, of_packages
 from ..report import DriverReport
 from . import dictionary_usage, pictures
-from .baselines import (
-    HISTORIES,
-    IMPROVEMENTS,
-    INTERVALS,
-    MULTIPLIERS,
-    SINGLEDICT_MULTIPLIERS,
-    Adaptive,
-    AdaptiveReading,
-    FixedRate,
-    SingleDict,
-)
+from .baselines import HISTORIES, MULTIPLIERS, FixedRate
 from .codec_times import codec_us
 from .cold import COLD_MESSAGES, Beside, beside_each, tell_cold
 from .link_runs import LinkRun, MeasuredCorpus, link_run
-from .offline_runs import OfflineRun, SharedTrainer, simulate
+from .offline_runs import OfflineRun, RememberingTrainer, SharedTrainer, Trainer, simulate
+from .permutations import GRIDS, Best, best_permutation
 from .without_dictionary import deflate_reduction, stream_reduction, vcdiff_reduction, xdelta3_program
 
 PUBLISHERS: Final = (1, 10, 100, 1_000, 3_000, 10_000)
@@ -76,43 +64,17 @@ ALL_AT_ONCE: Final = 1_000
 """Publishers, for comparison: every link gets every dictionary at once, as PREDICT alone has it."""
 
 MESSAGES_PER_S: Final = 100
+HOUR_S: Final = 3_600
 LARGE: Final = 9_000
 BATCHES: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """BS, thesis equation 5.5.1."""
 
 _HEAT_INTERVAL: Final = 5_500
-_CODECS: Final = (DEFLATE_PRESET, ZSTD_DENSE)
 _VCDIFF_MESSAGES: Final = 500
 _VCDIFF_MESSAGES_QUICK: Final = 100
 _CPU_MESSAGES: Final = 1_000
-_CPU_STRIDE: Final = 100
 _BATCH_MESSAGES: Final = 5_000
 _BATCH_MESSAGES_QUICK: Final = 1_000
-
-
-Point = tuple[int, ...]
-"""Which value of each axis of a grid."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best permutation of an algorithm on one corpus."""
-
-    name: str
-    run: OfflineRun
-    make: Callable[[], Maintenance | None]
-
-    def cpu_s(self, corpus: Corpus) -> float:
-        """The sampling broker's CPU for the whole corpus, which the search may have seen only the beginning of."""
-        algorithm = self.make() if len(corpus.messages) > self.run.messages else None
-        if algorithm is None:
-            return self.run.sampling_cpu_s
-        return simulate(corpus.messages, algorithm, trainer=SharedTrainer(), stride=_CPU_STRIDE).sampling_cpu_s
-
-    @property
-    def reduction(self) -> float:
-        """BR with one publisher and one subscriber."""
-        return self.run.reduction()
 
 
 @dataclass
@@ -121,6 +83,7 @@ class Measured:
 
     corpus: Corpus
     of_data: bool
+    trainer: RememberingTrainer
     predict: OfflineRun
     at_once: OfflineRun
     """With ALL_AT_ONCE publishers."""
@@ -135,6 +98,9 @@ class Measured:
     grid_predict: OfflineRun
     cpu_s: dict[str, float]
     """Sampling brokers, over the whole corpus."""
+
+    lasting_share: float
+    """The sampling broker of a family that goes on, % of a core."""
 
     def margin(self, publishers: int) -> float:
         """Points above DEFLATE."""
@@ -152,7 +118,7 @@ def measure(report: DriverReport) -> None:
         for corpus, of_data in corpora:
             measured.append(_measure_corpus(report, progress, corpus, of_data))
         progress.step("MC.base and the reading of 5.3.8")
-        _variants(report, corpora)
+        _variants(report, measured)
         progress.step("how much of a dictionary is used")
         dictionary_usage.measure(report, [corpus for corpus, _ in corpora])
         progress.step("batches")
@@ -165,125 +131,57 @@ def measure(report: DriverReport) -> None:
 def _measure_corpus(report: DriverReport, progress: reports.Steps, corpus: Corpus, of_data: bool) -> Measured:
     options = report.options
     progress.step(f"{corpus.name}: PREDICT on {len(corpus.messages):,} messages, 1 to 10,000 publishers")
-    alone = simulate(corpus.messages, Predict())
+    trainer = RememberingTrainer()
+    alone = simulate(corpus.messages, Predict(), trainer=trainer)
     at_once = simulate(corpus.messages, Predict(), publishers=ALL_AT_ONCE)
     of_links = MeasuredCorpus(corpus.messages, alone.dictionaries)
     by_publishers = {count: link_run(of_links, count) for count in PUBLISHERS}
     streamed = link_run(of_links, 1, streams=True)
     progress.step(f"{corpus.name}: permutations of the other algorithms")
     grid = corpus.first(options.grid_messages)
-    stride = max(1, len(grid.messages) // options.grid_encoded)
-    best = {name: _best(name, grid, stride, options) for name in _GRIDS}
-    again = simulate(grid.messages, Predict())
+    best = {
+        name: best_permutation(
+            name, grid, options.grid_encoded, every=options.all_permutations, climb=not options.quick
+        )
+        for name in GRIDS
+    }
+    again = simulate(grid.messages, Predict(), trainer=trainer)
     cpu_s = {"PREDICT": alone.sampling_cpu_s} | {name: found.cpu_s(corpus) for name, found in best.items()}
     deflate = deflate_reduction(corpus.messages)
-    cold = beside_each(corpus.first(COLD_MESSAGES))
+    cold = beside_each(corpus.first(COLD_MESSAGES), trainer)
     each = stream_reduction(corpus.messages)
-    return Measured(corpus, of_data, alone, at_once, by_publishers, streamed, each, cold, deflate, best, again, cpu_s)
+    lasting = _lasting_share(corpus.messages, options.lasting_messages, trainer)
+    return Measured(
+        corpus=corpus,
+        of_data=of_data,
+        trainer=trainer,
+        predict=alone,
+        at_once=at_once,
+        by_publishers=by_publishers,
+        streamed=streamed,
+        each=each,
+        cold=cold,
+        deflate=deflate,
+        best=best,
+        grid_predict=again,
+        cpu_s=cpu_s,
+        lasting_share=lasting,
+    )
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The permutations of one algorithm: values an axis, and what they make."""
-
-    axes: tuple[tuple[float | str, ...], ...]
-    make: Callable[..., Maintenance | None]
-    source: str
-
-    def at(self, point: Point, length: int) -> Maintenance | None:
-        """The algorithm at a point of the grid; None where a corpus of `length` messages is too short for it."""
-        values = [axis[index] for axis, index in zip(self.axes, point, strict=True)]
-        return self.make(*values, source=self.source, length=length)
-
-    def name(self, point: Point) -> str:
-        """The permutation for people."""
-        return ", ".join(f"{axis[index]}" for axis, index in zip(self.axes, point, strict=True))
+def _lasting_share(messages: Sequence[bytes], count: int, trainer: Trainer) -> float:
+    """The sampling broker's share of a core, %, while `messages` come over and over, `count` at least."""
+    count = max(count, len(messages))
+    repeated = (list(messages) * -(-count // len(messages)))[:count]
+    return _share(simulate(repeated, Predict(), trainer=trainer, stride=count).sampling_cpu_s, count)
 
 
-def _fixed_rate(
-    multiplier: float, history: int, interval: int, codec: str, *, source: str, length: int
-) -> Maintenance | None:
-    return FixedRate(multiplier, history, interval, codec=codec, source=source) if history < length else None
+def _share(cpu_s: float, messages: int) -> float:
+    """% of a core where so many messages come at MESSAGES_PER_S."""
+    return 100 * cpu_s * MESSAGES_PER_S / messages
 
 
-def _adaptive(improvement: float, codec: str, *, source: str, length: int) -> Maintenance:
-    return Adaptive(improvement, codec=codec, source=source)
-
-
-def _adaptive_text(improvement: float, codec: str, *, source: str, length: int) -> Maintenance:
-    return Adaptive(improvement, reading=AdaptiveReading.TEXT, codec=codec, source=source)
-
-
-def _single_dict(multiplier: float, codec: str, *, source: str, length: int) -> Maintenance:
-    return SingleDict(multiplier, samples=min(10_000, max(30, length // 10)), codec=codec, source=source)
-
-
-_FIXED_RATE_AXES: Final = (MULTIPLIERS, HISTORIES, INTERVALS, _CODECS)
-_ADAPTIVE_AXES: Final = (IMPROVEMENTS, _CODECS)
-
-_GRIDS: Final = {
-    "FIXEDRATE": Grid(_FIXED_RATE_AXES, _fixed_rate, SUBSTRINGS),
-    "FIXEDRATE recent": Grid(_FIXED_RATE_AXES, _fixed_rate, RECENT),
-    "ADAPTIVE": Grid(_ADAPTIVE_AXES, _adaptive, SUBSTRINGS),
-    "ADAPTIVE recent": Grid(_ADAPTIVE_AXES, _adaptive, RECENT),
-    "ADAPTIVE text": Grid(_ADAPTIVE_AXES, _adaptive_text, SUBSTRINGS),
-    "ADAPTIVE text recent": Grid(_ADAPTIVE_AXES, _adaptive_text, RECENT),
-    "SINGLEDICT": Grid((SINGLEDICT_MULTIPLIERS, _CODECS), _single_dict, SUBSTRINGS),
-}
-
-
-class _Search:
-    """The best point of a grid on one corpus: all of them, or a coarse lattice and from its best uphill."""
-
-    def __init__(self, grid: Grid, corpus: Corpus, stride: int) -> None:
-        self._grid = grid
-        self._corpus = corpus
-        self._stride = stride
-        self._trainer = SharedTrainer()
-        self._runs: dict[Point, OfflineRun] = {}
-
-    def best(self, *, lattice: int, climb: bool) -> Best:
-        """`lattice`: every so many-th value of each axis is tried first."""
-        for point in product(*(range(0, len(axis), lattice if len(axis) > 2 else 1) for axis in self._grid.axes)):
-            self._run(point)
-        if not self._runs:
-            # a corpus too short for all of the lattice has its smallest values at least
-            raise UsageError(f"{self._corpus.name}: {len(self._corpus.messages)} messages are too few to compare on")
-        best = max(self._runs, key=self._reduction)
-        while climb:
-            for point in self._neighbours(best):
-                self._run(point)
-            higher = max(self._runs, key=self._reduction)
-            if higher == best:
-                break
-            best = higher
-        make = partial(self._grid.at, best, len(self._corpus.messages))
-        return Best(self._grid.name(best), self._runs[best], make)
-
-    def _reduction(self, point: Point) -> float:
-        return self._runs[point].reduction()
-
-    def _run(self, point: Point) -> None:
-        messages = self._corpus.messages
-        algorithm = self._grid.at(point, len(messages)) if point not in self._runs else None
-        if algorithm is not None:
-            self._runs[point] = simulate(messages, algorithm, trainer=self._trainer, stride=self._stride)
-
-    def _neighbours(self, point: Point) -> Iterator[Point]:
-        for axis, values in enumerate(self._grid.axes):
-            for index in (point[axis] - 1, point[axis] + 1):
-                if 0 <= index < len(values):
-                    yield (*point[:axis], index, *point[axis + 1 :])
-
-
-def _best(name: str, corpus: Corpus, stride: int, options: argparse.Namespace) -> Best:
-    search = _Search(_GRIDS[name], corpus, stride)
-    if options.all_permutations:
-        return search.best(lattice=1, climb=False)
-    return search.best(lattice=4, climb=not options.quick)
-
-
-def _variants(report: DriverReport, corpora: Iterable[tuple[Corpus, bool]]) -> None:
+def _variants(report: DriverReport, measured: Sequence[Measured]) -> None:
     """PREDICT as printed against PREDICT as its text says."""
     variants: dict[str, Callable[[], Predict]] = {
         "derived, text": Predict,
@@ -294,7 +192,10 @@ def _variants(report: DriverReport, corpora: Iterable[tuple[Corpus, bool]]) -> N
     }
     rows = []
     for name, make in variants.items():
-        runs = [simulate(corpus.messages, make(), stride=report.options.variant_stride) for corpus, _ in corpora]
+        runs = [
+            simulate(one.corpus.messages, make(), trainer=one.trainer, stride=report.options.variant_stride)
+            for one in measured
+        ]
         made = sum(len(run.dictionaries) for run in runs)
         values = (_mean([run.reduction() for run in runs]), float(made), sum(run.sampling_cpu_s for run in runs))
         report.samples[f"variant: {name}"] = values
@@ -352,9 +253,10 @@ def _figures(report: DriverReport, measured: Sequence[Measured]) -> None:
     for key, name in (("sb_cpu_ratio", "FIXEDRATE"), ("sb_cpu_ratio_recent", "FIXEDRATE recent")):
         report.figure(key, spent / max(1e-9, sum(one.cpu_s[name] for one in measured)))
     report.figure("sb_cpu", spent / len(measured))
-    shares = [100 * one.cpu_s["PREDICT"] / len(one.corpus.messages) * MESSAGES_PER_S for one in measured]
-    report.figure("sb_cpu_share", _mean(shares))
-    report.figure("sb_cpu_share_max", max(shares))
+    once = [_share(one.cpu_s["PREDICT"], len(one.corpus.messages)) for one in measured]
+    for key, shares in (("sb_cpu_share", [one.lasting_share for one in measured]), ("sb_cpu_share_once", once)):
+        report.figure(key, _mean(shares))
+        report.figure(f"{key}_max", max(shares))
 
 
 def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
@@ -372,9 +274,10 @@ def _tables(report: DriverReport, measured: Sequence[Measured]) -> None:
         rows.append([one.corpus.name, f"{len(one.corpus.messages):,}", *cells])
         report.samples[one.corpus.name] = {
             "reduction": {"DEFLATE": one.deflate, "stream each": one.each} | dict(zip(own, ours, strict=True)),
-            "reduction of the first": dict(zip([*peers, *_GRIDS, "PREDICT"], beside, strict=True)),
+            "reduction of the first": dict(zip([*peers, *GRIDS, "PREDICT"], beside, strict=True)),
             "best": {name: best.name for name, best in one.best.items()},
             "sampling_cpu_s": one.cpu_s,
+            "sampling_share_percent": one.lasting_share,
             "dictionaries": [(seen, made.codec, len(made.content)) for seen, made in one.predict.dictionaries],
             "link by link": {count: [run.reduction(), *run.totals] for count, run in one.by_publishers.items()},
         }
@@ -423,7 +326,7 @@ def _got(totals: LinkTotals) -> str:
 def _short_names() -> list[str]:
     return [
         name.replace("RATE", "").replace("text", "(t)").replace("recent", "(r)").replace("IVE", "").replace("DICT", "")
-        for name in _GRIDS
+        for name in GRIDS
     ]
 
 
@@ -432,7 +335,7 @@ def _cpu_row(one: Measured) -> list[str]:
     made = one.predict.dictionaries
     codec = made[-1][1].build() if made else Deflate()
     times = [*codec_us(codec, messages), *codec_us(Deflate(), messages)]
-    spent = [one.cpu_s[name] for name in ("PREDICT", *_GRIDS)]
+    spent = [one.cpu_s[name] for name in ("PREDICT", *GRIDS)]
     name = made[-1][1].codec if made else "DEFLATE"
     return [one.corpus.name, name, *(f"{value:.1f}" for value in times), *(f"{value:.2f}" for value in spent)]
 
@@ -481,6 +384,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options.messages = options.messages or (2_000 if options.quick else None)
     options.grid_messages = options.grid_messages or (2_000 if options.quick else 20_000)
     options.grid_encoded = options.grid_encoded or (500 if options.quick else 1_000)
+    options.lasting_messages = 0 if options.quick else HOUR_S * MESSAGES_PER_S
     options.large = min(LARGE, options.messages or LARGE)
     options.variant_stride = 1 if options.quick else 5
     if options.pictures:

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lexicast.bench.compression import offline_runs
 from lexicast.bench.compression.baselines import FixedRate
 from lexicast.bench.compression.femtozip import FemtoZip, Match, tokens, usage
 from lexicast.bench.compression.link_runs import MeasuredCorpus, link_run
-from lexicast.bench.compression.offline_runs import BINDING_BYTES, SharedTrainer, simulate, train_now
+from lexicast.bench.compression.offline_runs import (
+    BINDING_BYTES,
+    RememberingTrainer,
+    SharedTrainer,
+    simulate,
+    train_now,
+)
 from lexicast.bench.compression.without_dictionary import (
     deflate_reduction,
     stream_reduction,
@@ -110,6 +117,15 @@ class TestSimulation:
             run = simulate(messages, FixedRate(5, 100, 150), trainer=trainer)
             alone = simulate(messages, FixedRate(5, 100, 150), trainer=train_now)
             assert [made.id for _, made in run.dictionaries] == [made.id for _, made in alone.dictionaries]
+
+    def test_what_was_trained_before_is_charged_again_not_trained_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        messages, trainer = readings(1, 300), RememberingTrainer()
+        first = simulate(messages, Predict(), trainer=trainer)
+        assert first.dictionaries
+        monkeypatch.setattr(offline_runs, "fulfil", None)
+        again = simulate(messages, Predict(), trainer=trainer)
+        assert again.dictionaries == first.dictionaries
+        assert again.sampling_cpu_s > first.sampling_cpu_s / 2
 
     def test_a_stride_estimates(self) -> None:
         messages = readings(1, 2_000)
