@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import inf
 from typing import Final
 from zlib import compress
 
@@ -42,6 +43,7 @@ class FieldsTraining:
         self._samples = [samples[at] for at in kept]
         self._topics = [topics[at] for at in kept] if len(topics) == len(samples) else []
         self._models: dict[float, tuple[FieldsModel, bytes]] = {}
+        self._too_rich = inf
 
     @cached_property
     def _learned(self) -> MessageStructure:
@@ -55,9 +57,14 @@ class FieldsTraining:
         Raises DictionaryError when it is larger than MODEL_BYTES_MAX.
         """
         for smaller in _SMALLER:
-            model, dumped = self._model((LEAN if lean else RICH) * smaller)
+            weight = (LEAN if lean else RICH) * smaller
+            if weight >= self._too_rich and smaller != _SMALLER[-1]:
+                continue
+            model, dumped = self._model(weight)
             room = size - len(dumped) - _HEAD_BYTES
-            if room >= 0 and len(compress(dumped)) <= PACKED_BYTES_MAX:
+            if len(compress(dumped)) > PACKED_BYTES_MAX:
+                self._too_rich = min(self._too_rich, weight)
+            elif room >= 0:
                 break
         if len(dumped) + _HEAD_BYTES > MODEL_BYTES_MAX:
             raise DictionaryError(f"a field model of {len(dumped)} bytes: the messages have too many fields")
