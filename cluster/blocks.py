@@ -318,6 +318,12 @@ class Block:
         return runs[0].flags & QOS_MASK if len(runs) == 1 else max([run.flags & QOS_MASK for run in runs])
 
     @property
+    def is_raw(self) -> bool:
+        """Whether no payload is compressed. Raises PeerError as `meta`."""
+        runs = self.meta.runs
+        return runs[0].encoding == RAW if len(runs) == 1 else all([run.encoding == RAW for run in runs])
+
+    @property
     def count(self) -> int:
         """Records in the block."""
         return len(self.lengths) // U32

@@ -22,7 +22,7 @@ from lexicast.cluster.properties import USER_PROPERTY
 from lexicast.cluster.selection import cut_in_two, for_readers, select
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE, FamilySavings
-from lexicast.compression.opening import Room
+from lexicast.compression.opening import AT_ONCE_BYTES_MAX, Room
 from lexicast.compression.streams.topic_streams import FrameBatch
 from lexicast.compression.wire import AliasTable, Recoder
 
@@ -33,7 +33,7 @@ from ..mqtt.codec.topic_aliases import KNOWN_ALIASES, NO_ALIASES, TopicAliases, 
 from .dictionaries.keeper import IsOptedOut, NewestDictionary
 from .dictionaries.link_blocks import recoded, sent_on_link, with_frames
 from .dictionaries.other_forms import FORMS_MAX, OtherForms
-from .dictionaries.payload_opening import asked_block, decompressed, may_become_much, raw_run
+from .dictionaries.payload_opening import asked_block, decompressed, raw_run
 from .dictionaries.tagging import NOTHING_INSTEAD, Instead, SentBytes, SentRuns, TaggedBlock, Tagging
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ class BlockView:
         "choice",
         "frames",
         "highest_qos",
+        "is_raw",
         "is_rest",
         "now_us",
     )
@@ -143,6 +144,7 @@ class BlockView:
         self.block = block
         self.now_us = now_us
         self.highest_qos = block.highest_qos
+        self.is_raw = block.is_raw
         self._payloads: list[bytes] | None = None
         self._raw: list[bytes | None] | None = None if raw is None else [*raw]
         self._end = block.count
@@ -164,7 +166,7 @@ class BlockView:
         all of them more than a `Room` has: then whoever delivers takes the block in `Encoder.parts`."""
         if self._raw is None:
             meta, stored, self._end = self.block.meta, self.stored(), self.block.count
-            if all([run.encoding == RAW for run in meta.runs]):
+            if self.is_raw:
                 self._raw = list(stored)
             else:
                 self._raw, room = [], recoder.room()
@@ -192,7 +194,10 @@ class BlockView:
 
     def may_become_much(self, payload_bytes_max: int) -> bool:
         """Whether there may be no room for all: of nearly every block it is known without a look at its payloads."""
-        return (self._raw is None or self.is_much) and may_become_much(self.block, payload_bytes_max)
+        if self.is_raw:
+            return False
+        count = self.block.count
+        return count > 1 and count * payload_bytes_max > AT_ONCE_BYTES_MAX and (self._raw is None or self.is_much)
 
     def cut(self, recoder: Recoder) -> tuple[BlockView, BlockView] | None:
         """The part that there is room for, and the rest; None where that is all."""
@@ -335,10 +340,6 @@ class Encoder:
             return form.payloads, form.tags
         return view.raw(self.recoder), []
 
-    def may_become_much(self, view: BlockView) -> bool:
-        """Whether a block may have to be delivered in `parts`."""
-        return view.may_become_much(self.recoder.payload_bytes_max)
-
     def parts(self, view: BlockView) -> Iterator[BlockView]:
         """A block for plain sessions, in as many parts as it takes to have room for what each becomes, mostly one: each
         is to be delivered before the next is asked for."""
@@ -388,7 +389,7 @@ class Encoder:
         tags: list[int] = [] if form is None else form.tags
         if streamed:
             payloads, tags = view.with_frames(payloads, tags, streamed, joined)
-        block, topics, v5 = view.block, view.block.meta.topics, kind.version == V5
+        block, (topics, runs, _, _, _, _), v5 = view.block, view.block.meta, kind.version == V5
         parts: list[bytes] = []
         at, records, total = 0, 0, len(payloads)
         # Of most blocks every payload can be decoded, and most clients take packets of any length.
@@ -396,7 +397,7 @@ class Encoder:
         used: set[int] = set()
         told, most = 0, kind.topic_aliases if aliases else 0
         sent = None if form is None else SentRuns()
-        for index, run in enumerate(block.meta.runs):
+        for index, run in enumerate(runs):
             _, topic_index, flags, _, expiry_ms, _, _, count = run
             grant = grants[topic_index]
             if grant is not None and not (expiry_ms and view.expired(run)):

@@ -135,7 +135,7 @@ class LiveDelivery:
         if any([topic.startswith(b"$sdc/") for topic in block.meta.topics]):
             self._dictionaries.learn(block)
         view = self._live_view(block, now_us)
-        if self._encoder.may_become_much(view) and self._is_opened(view):
+        if view.may_become_much(self._encoder.recoder.payload_bytes_max) and self._is_opened(view):
             for part in self._encoder.parts(view):
                 self._deliver_view(part)
         else:

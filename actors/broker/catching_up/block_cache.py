@@ -16,7 +16,8 @@ class BlockCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._order: deque[Block] = deque()
+        # With the bytes of each, which are counted once.
+        self._order: deque[tuple[Block, int]] = deque()
         self._blocks: dict[int, deque[Block]] = {}
         self._complete_from: dict[int, int] = {}
         self._complete_to: dict[int, int] = {}
@@ -28,13 +29,14 @@ class BlockCache:
         self._complete_to[block.group] = block.last + 1
         self.moved.add(block.group)
         self._blocks.setdefault(block.group, deque()).append(block)
-        self._order.append(block)
-        self._bytes += block.memory_bytes
+        memory_bytes = block.memory_bytes
+        self._order.append((block, memory_bytes))
+        self._bytes += memory_bytes
         while self._bytes > self._bytes_max:
-            oldest = self._order.popleft()
+            oldest, memory_bytes = self._order.popleft()
             self._blocks[oldest.group].popleft()
             self._complete_from[oldest.group] = oldest.last + 1
-            self._bytes -= oldest.memory_bytes
+            self._bytes -= memory_bytes
 
     def reached(self, group: int, head: int) -> None:
         """Everything of the group before `head` that concerns this broker has been delivered."""

@@ -9,18 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, Block, Meta, Run
+from lexicast.cluster.blocks import FIRST_DICTIONARY, RAW, Meta, Run
 from lexicast.cluster.content.fields import PAYLOAD_BYTES_MAX
 from lexicast.cluster.errors import DictionaryError
 from lexicast.compression.opening import AT_ONCE_BYTES_MAX, Room
 from lexicast.compression.wire import Recoder
-
-
-def may_become_much(block: Block, payload_bytes_max: int) -> bool:
-    """Whether there may be no room for what a block becomes, as far as is known without a look at its payloads."""
-    if block.count < 2 or block.count * payload_bytes_max <= AT_ONCE_BYTES_MAX:
-        return False
-    return any([run.encoding != RAW for run in block.meta.runs])
 
 
 def raw_run(
