@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
 
-from lexicast.cluster.errors import LexicastError, PeerError
+from lexicast.cluster.errors import LexicastError, PeerError, UnavailableError
 from lexicast.cluster.skipcloud.wire import AddressBook, Addresses
 
 from ...link.link import Link, LinkUser
@@ -88,13 +88,16 @@ class Neighbours:
         try:
             async with asyncio.timeout(DIAL_S):
                 link = await self._dial(self.book.addresses.get(name, ()), self)
+            if link.closed:
+                raise UnavailableError(f"{name} ended its link at once")
             if link.info.get("matcher", name) != name:
                 link.abort()
                 raise PeerError(f"where {name} was there is {link.info.get('matcher')}")
         except (OSError, LexicastError) as error:
             log.debug("%s cannot be reached: %s", name, error)
             self._dialling.pop(name, None)
-            self._user.unreachable(name, self._waiting.pop(name, []))
+            if name not in self.links:  # it may have dialled meanwhile
+                self._user.unreachable(name, self._waiting.pop(name, []))
             return
         self._dialling.pop(name, None)
         link.name = name
