@@ -8,7 +8,7 @@ Randomness comes as a `random.Random`, time as `tick`, one cycle (a second, say)
     routing        to the contact nearest to the target; where none is nearer than oneself one is there. Algorithm 2
                    with `l_max <= l` in line 7: as printed (>=) it would stop at the first hop.
     a join         goes from hop to hop towards the new member's cluster, and each hop tells what it knows
-    a departure    is told to all contacts
+    a departure    is told to all contacts, and to whoever else the shell can reach
     a failure      is found by a shuffle or by the shell (`unreachable`)
 
 The hops. R is the cluster nearest to the target. A member that has l < m digits in common with R has a contact of R's
@@ -86,9 +86,9 @@ class SkipCloudNode:
         """Becomes known, by any member."""
         return [CloudLetter(introducer, JoinRequest(self.own))]
 
-    def leave(self) -> list[CloudLetter]:
-        """Says so to all contacts."""
-        return [CloudLetter(member, Departure()) for member in sorted(self.contacts())]
+    def leave(self, others: Collection[CloudMember] = ()) -> list[CloudLetter]:
+        """Says so to all contacts, and to others: it may be a contact of theirs though they are none of its."""
+        return [CloudLetter(member, Departure()) for member in sorted(self.contacts().union(others))]
 
     def tick(self) -> list[CloudLetter]:
         """One cycle (Algorithm 1)."""

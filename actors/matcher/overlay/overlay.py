@@ -97,8 +97,9 @@ class MatcherOverlay:
         self.neighbours.keep({member.name for member in self.node.contacts()}, SPARE_LINKS_MAX)
 
     def leave(self) -> None:
-        """Go, and say so to those that are linked."""
-        self._send([letter for letter in self.node.leave() if letter.to.name in self.neighbours.links])
+        """Go, and say so to all that are linked."""
+        linked = {named_member(self.node.shape, name) for name in self.neighbours.links}
+        self._send([letter for letter in self.node.leave(linked) if letter.to in linked])
         self.neighbours.close()
 
     # -- who serves whom

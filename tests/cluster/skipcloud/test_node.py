@@ -151,6 +151,7 @@ def test_what_is_too_old_is_gone_and_is_not_taken() -> None:
 def test_a_departure_is_told_to_all_contacts_and_they_believe_it() -> None:
     made, other = node(A, contacts=[B, C]), node(B, contacts=[A, C])
     assert made.leave() == [CloudLetter(B, Departure()), CloudLetter(C, Departure())]
+    assert [letter.to for letter in made.leave({C, D})] == sorted([B, C, D])
     assert other.received(A, Departure()) == []
     assert not knows(other, A)
     other.received(C, ShuffleRequest(0, (Contact(C, 0), Contact(A, 1))))
