@@ -41,6 +41,8 @@ from .view import ClusterView, Contact
 
 # A contact is asked when it is the oldest one, so in a view of n a living one is heard every n shuffles or so.
 _AGE_VIEWS: Final = 3
+# Targets whose nearest contacts are remembered until what is known of contacts changes, by default all that there are.
+_NEAREST_MAX: Final = 1_024
 # Dropped members that are remembered; the first ones are forgotten, and cost a wasted shuffle each if told of again.
 REFUSED_MAX: Final = 1_024
 
@@ -71,6 +73,8 @@ class SkipCloudNode:
         self._shuffling: dict[CloudMember, _Shuffle] = {}
         # In which cycle each was dropped.
         self._refused: dict[CloudMember, int] = {}
+        # By target: the contacts that are nearest to it, none where it is nearest itself.
+        self._nearest: dict[bytes, list[CloudMember]] = {}
 
     @property
     def cycle(self) -> int:
@@ -101,6 +105,7 @@ class SkipCloudNode:
             view.drop_older(oldest)
         self._refused = {member: cycle for member, cycle in self._refused.items() if cycle >= oldest}
         self._fill()
+        self._nearest.clear()
         return again + self._shuffle(self._cycle % len(self.views))
 
     def received(self, sender: CloudMember, message: CloudMessage) -> list[CloudLetter]:
@@ -114,27 +119,36 @@ class SkipCloudNode:
             return []
         # Who speaks lives, whatever was believed before.
         self._refused.pop(sender, None)
-        match message:
-            case ShuffleRequest(level, contacts):
-                return self._answer(sender, level, contacts)
-            case ShuffleAnswer(level, contacts):
-                self._answered(sender, level, contacts)
-            case JoinRequest(member):
-                return self._welcome(member)
-            case Welcome(contacts):
-                self._take((Contact(sender, 0), *contacts))
-        return []
+        try:
+            match message:
+                case ShuffleRequest(level, contacts):
+                    return self._answer(sender, level, contacts)
+                case ShuffleAnswer(level, contacts):
+                    self._answered(sender, level, contacts)
+                case JoinRequest(member):
+                    return self._welcome(member)
+                case Welcome(contacts):
+                    self._take((Contact(sender, 0), *contacts))
+            return []
+        finally:
+            self._nearest.clear()
 
     def next_hop(self, target: bytes, linked: Collection[str] = ()) -> CloudMember | None:
         """Where what is for the cluster nearest to `target` goes next; None: it is here (Algorithm 2). Of equally near
         ones one of those with these names is taken, where there is any."""
+        nearest = self._nearest.get(target)
+        if nearest is None:
+            if len(self._nearest) >= _NEAREST_MAX:
+                self._nearest.clear()
+            nearest = self._nearest[target] = self._nearest_to(target)
+        return self._one_of(nearest, linked) if nearest else None
+
+    def _nearest_to(self, target: bytes) -> list[CloudMember]:
         base = self.shape.base
         here = remoteness(self.own.digits, target, base)
         far = {member: remoteness(member.digits, target, base) for member in self.contacts()}
         nearest = min(far.values(), default=here)
-        if nearest >= here:
-            return None
-        return self._one_of([member for member, found in far.items() if found == nearest], linked)
+        return [member for member, found in far.items() if found == nearest] if nearest < here else []
 
     def detour(self, target: bytes, without: Collection[str]) -> CloudMember | None:
         """The contact that is nearest to `target`, whether it is nearer than oneself or not, of those without these
@@ -171,6 +185,7 @@ class SkipCloudNode:
         self._shuffling.pop(member, None)
         for view in self.views:
             view.drop(member)
+        self._nearest.clear()
         self._refused[member] = self._cycle
         if len(self._refused) > REFUSED_MAX:
             del self._refused[next(iter(self._refused))]

@@ -130,6 +130,30 @@ def test_who_does_not_answer_is_asked_again_then_dropped_and_what_others_heard_b
     assert knows(made, C), "C has spoken since"
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000))
+def test_whatever_is_heard_the_next_hop_is_the_nearest_of_those_that_are_known_then(seed: int) -> None:
+    dice, shape = random.Random(seed), CloudShape(2, 3, contacts_a_child=2)
+    own, *others = [CloudMember(f"m{number}", shape.hashed(b"%d" % number)) for number in range(20)]
+    made = SkipCloudNode(shape, own, random.Random(seed), 2)
+    targets = [shape.digits(number) for number in range(shape.clusters)]
+    for _ in range(40):
+        sender, some = dice.choice(others), tuple([Contact(each, dice.randrange(3)) for each in dice.sample(others, 4)])
+        said: list[CloudMessage] = [Welcome(some), ShuffleRequest(1, some), JoinRequest(some[0].member), Departure()]
+        match dice.randrange(4):
+            case 0:
+                made.tick()
+            case 1:
+                made.unreachable(sender)
+            case _:
+                made.received(sender, dice.choice([*said, ShuffleAnswer(0, some)]))
+        for target in targets:
+            far = [remoteness(each.digits, target, shape.base) for each in (own, *sorted(made.contacts()))]
+            hop = made.next_hop(target)
+            assert min(far) == remoteness((own if hop is None else hop).digits, target, shape.base)
+            assert (hop is None) == (min(far) == far[0])
+
+
 def test_who_speaks_is_believed_at_once() -> None:
     made = node(A, contacts=[B, C])
     made.unreachable(C)
