@@ -156,6 +156,58 @@ async def test_who_claims_to_know_does(seed: int, monkeypatch: pytest.MonkeyPatc
     await engine.close()
 
 
+class Columns:
+    """Whose names are asked for."""
+
+    def __init__(self) -> None:
+        self.matchers: set[str] = set()
+
+    def asked(self, matcher: str, names: object) -> None:
+        """A matcher says."""
+        self.matchers.add(matcher)
+
+    def gone(self, matcher: str) -> None:
+        """It says no more."""
+        self.matchers.discard(matcher)
+
+
+@pytest.mark.parametrize("turns", [1, 20], ids=["while it is told everything", "when it has been told"])
+async def test_a_link_that_closes_late_takes_nothing_from_the_one_in_its_place(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matcher has dialled again before its old link's end was seen."""
+    monkeypatch.setattr(told_matcher, "Turns", OneAtATime)
+    monkeypatch.setattr(told_matcher, "CHANGES_MAX", 3)
+    columns: Any = Columns()
+    told = ToldConditions(columns)
+    for number in range(12):
+        told.begin((b"f/#", Predicate.parse(f"delay > {number}")))
+    old: Any = FakeMatcher("matcher-0")
+    new: Any = FakeMatcher("matcher-0")
+    users = [told.opened(link) for link in (old, new)]
+    users[0].on_message(old, (NAMES, {}))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert told.links == {"matcher-0": old}
+    users[1].on_message(new, (NAMES, {}))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert (told.links == {"matcher-0": new}) is (turns > 1)
+    old.closed = True
+    users[0].on_close(old, None)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert told.links == {"matcher-0": new}
+    assert len(new.conditions.brokers["broker"].keys) == 12
+    assert columns.matchers == {"matcher-0"}
+    users[1].on_close(new, None)
+    assert told.links == {}
+    assert columns.matchers == set()
+    for each in (old, new):
+        each.conditions.table.close()
+    told.close()
+
+
 class OneAtATime:
     """Gives way each time."""
 
