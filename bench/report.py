@@ -137,6 +137,10 @@ class DriverReport:
         self._missing.append(name)
         self.console.print(f"{what_to_do} (figures against {name} are null)", style="yellow", highlight=False)
 
+    def note(self, text: str) -> None:
+        """Says something on the way, as it is: what a cluster says of itself may have square brackets."""
+        self.console.print(f"  {text}", highlight=False, markup=False)
+
     def problem(self, text: str) -> None:
         """Something that makes the run a failed one (a loss, a target that died); said now and in the exit code."""
         self._problems.append(text)

@@ -94,14 +94,14 @@ class Drills:
         most = (max(some, default=0.0) for some in (before, at_once, control))
         self.drilled.append(Drilled(kind.name, worst.took_s, returned, whose, *most))
         for note in audit.notes[self._noted :][:NOTES_MAX]:
-            self._report.console.print(f"  {note}", highlight=False)
+            self._report.note(note)
         self._noted = len(audit.notes)
         late = Counter([side for each in felt if each.took_s > LATE_S for side in (each.publisher, each.subscriber)])
         if late:
             told = ", ".join([f"{name} {count}" for name, count in late.most_common()])
-            self._report.console.print(f"  later than {LATE_S} s: {told}", highlight=False)
+            self._report.note(f"later than {LATE_S} s: {told}")
         counts = {name: count for name, count in audit.counts.items() if count}
-        self._report.console.print(f"  {1e3 * worst.took_s:.0f} ms ({whose}); so far {counts}", highlight=False)
+        self._report.note(f"{1e3 * worst.took_s:.0f} ms ({whose}); so far {counts}")
 
     async def stop_in_the_middle(self, spell_s: float) -> None:
         """Kill one of the three nodes between two spells: MigratoryData, section 6.2."""
@@ -141,7 +141,7 @@ async def drill_each(
         try:
             await drills.drill(fault, turn)
             if lacked := await cluster.restore():
-                report.console.print(f"  lexicast up was started again: {lacked}", highlight=False)
+                report.note(f"lexicast up was started again: {lacked}")
         except UnavailableError as error:
             report.problem(f"drill {turn + 1} ({fault.name}): {error}")
             return False

@@ -51,12 +51,11 @@ def tell_run(report: DriverReport, run: TakeOver) -> None:
     """One fault's line, and what is not as it must be."""
     after, accepted = run.after_detection_ms(), run.accepted_ms()
     repeats = run.repeats()
-    report.console.print(
-        f"  detected {_ms(run.detected_ms(), 100)}; CONNACK p50 {_ms(accepted, 50)} p95 {_ms(accepted, 95)}; "
+    report.note(
+        f"detected {_ms(run.detected_ms(), 100)}; CONNACK p50 {_ms(accepted, 50)} p95 {_ms(accepted, 95)}; "
         f"served p50 {_ms(after, 50)} p95 {_ms(after, 95)}, last {reports.format_number(run.lasted_ms(), 0)} after the "
         f"fault (ms); repeats p50 {percentile(repeats, 50)} max {max(repeats, default=0)}; "
-        f"tries refused {sum([fate.refused for fate in run.fates])}; CPU {_by_kind(run.cpu_s)} s; load {run.load:.1f}",
-        highlight=False,
+        f"tries refused {sum([fate.refused for fate in run.fates])}; CPU {_by_kind(run.cpu_s)} s; load {run.load:.1f}"
     )
     for problem in run.lacks():
         report.problem(problem)
@@ -66,13 +65,12 @@ def tell_storm(report: DriverReport, storm: Storm) -> None:
     """One storm's line, and what is not as it must be."""
     back, refused = storm.back_s(), storm.refused_s()
     meanwhile = [delay_ms for _, delay_ms in storm.meanwhile]
-    report.console.print(
-        f"  back: half after {reports.format_number(percentile(back, 50))} s, all after "
+    report.note(
+        f"back: half after {reports.format_number(percentile(back, 50))} s, all after "
         f"{reports.format_number(storm.took_s())} s; {len(refused)} refused, for "
         f"{reports.format_number(max(refused, default=0.0))} s at most; others p50 {_ms(meanwhile, 50)} p99 "
         f"{_ms(meanwhile, 99)} max {_ms(meanwhile, 100)} ms, before p99 {_ms(storm.before_ms, 99)} ms; "
-        f"CPU {_by_kind(storm.cpu_s)} s; load {storm.load:.1f}",
-        highlight=False,
+        f"CPU {_by_kind(storm.cpu_s)} s; load {storm.load:.1f}"
     )
     for problem in storm.lacks():
         report.problem(problem)
