@@ -105,7 +105,7 @@ def _lock_for(lock: int, host: str, port: int, cluster_id: str) -> str:
     until = time.monotonic() + LOCK_WAIT_S
     while True:
         if _try(lock, fcntl.LOCK_EX):
-            _check_free(host, port)
+            check_free(host, port)
             _write_id(lock, cluster_id)
         if _try(lock, fcntl.LOCK_SH):
             holder = _read_id(lock)
@@ -126,7 +126,7 @@ def _try(lock: int, operation: int) -> bool:
     return True
 
 
-def _check_free(host: str, port: int) -> None:
+def check_free(host: str, port: int) -> None:
     """Raises UnavailableError when somebody listens there who knows nothing of the lock."""
     family, address = _resolve(host, port)
     with closing(socket.socket(family, socket.SOCK_STREAM)) as sock:
@@ -142,7 +142,7 @@ def _free_port(host: str) -> int:
     below = min(_first_ephemeral(), CHOSEN_BELOW)
     for port in random.sample(range(CHOSEN_FROM, below), k=CHOICES) if below - CHOSEN_FROM >= CHOICES else ():
         with suppress(UnavailableError):
-            _check_free(host, port)
+            check_free(host, port)
             return port
     family, address = _resolve(host, 0)
     with closing(socket.socket(family, socket.SOCK_STREAM)) as sock:

@@ -22,6 +22,7 @@ from ..loop.background import keep_going, stop_loops
 from ..loop.turns import LoopWatch
 from ..mqtt.listener import MqttListener
 from ..status.cluster_status import AskActor, ClusterStatus, cannot_ask
+from ..status.installed import installed_version
 from ..status.meters import Meter, Since
 from ..tls.identity import is_encrypted
 from .coordinator_events import CoordinatorEvents
@@ -333,6 +334,7 @@ class BrokerServer:
         now_s = asyncio.get_running_loop().time()
         return {
             "name": self.name,
+            "version": installed_version(),
             "pid": os.getpid(),
             "incarnation": engine.incarnation,
             **self._counters(),

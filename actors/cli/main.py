@@ -1,4 +1,4 @@
-"""The command line: `lexicast up | down | status | node | pub | sub | history | config | demo`, and others beside it.
+"""The command line: `lexicast up | down | status | doctor | node | pub | sub | history | demo`, and others beside it.
 
 Exit codes: 0 fine, 1 an error (one line on stderr says what to do), 2 wrong usage, 130 Ctrl-C (`up` stops cleanly on
 the first one and exits 0). Of the commands only the one that is asked for is loaded, and Ray by `up` and `status`
@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, Callable[[], Any]]] = {
     "bridge": lambda: import_module("lexicast.actors.cli.bridge").bridge,
     "cert": lambda: import_module("lexicast.actors.cli.cert").cert,
     "config": lambda: import_module("lexicast.actors.cli.configuration").show_config,
+    "doctor": lambda: import_module("lexicast.actors.doctor.command").doctor,
     "demo": lambda: import_module("lexicast.actors.cli.programs").demo,
     "node": lambda: import_module("lexicast.actors.cli.node").node,
     "status": lambda: import_module("lexicast.actors.cli.status").status,

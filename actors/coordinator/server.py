@@ -24,6 +24,7 @@ from lexicast.storage.store import Store
 from ..link.link import BEATS, Link, LinkUser
 from ..loop.background import keep_going, stop_loops
 from ..loop.turns import LoopWatch
+from ..status.installed import installed_version
 from ..status.meters import Meter, Since, Trend
 from .interest import Interest
 from .led_groups import Columns, LedGroups
@@ -256,6 +257,7 @@ class CoordinatorServer:
                 brokers[name]["groups_long_behind"] = brokers[name].get("groups_long_behind", 0) + 1
         return {
             "name": self.name,
+            "version": installed_version(),
             "pid": os.getpid(),
             "groups": len(self.sequencer.groups),
             "published_records": led.published_records,

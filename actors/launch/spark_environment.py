@@ -62,6 +62,16 @@ def spark_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if environment.get(name) != value}
 
 
+def java_for_spark(environment: Mapping[str, str]) -> tuple[str, int | None]:
+    """(why there is no Java that Spark can use, "" where there is; its major version, None where it does not say)."""
+    try:
+        found = _java(environment)
+    except UnavailableError as error:
+        return str(error), None
+    java = shutil.which("java", path=found.get("PATH", environment.get("PATH", os.defpath)))
+    return "", None if java is None else java_version(java)
+
+
 def java_options(own: str) -> str:
     """The user's own options and after them those of ours that they lack."""
     words = own.split()

@@ -24,7 +24,8 @@ TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_BYTES: Final = 32
 
 
-def _token_file() -> Path:
+def token_file() -> Path:
+    """Where Ray keeps the user's token."""
     return Path.home() / ".ray" / "auth_token"
 
 
@@ -35,7 +36,7 @@ def make_own_token() -> None:
     """
     if any(name in os.environ for name in TOKEN_VARIABLES) or os.environ.get(MODE_VARIABLE, "token") != "token":
         return
-    file = _token_file()
+    file = token_file()
     try:
         make_folder(file.parent)
         with suppress(FileExistsError), create_file(file) as token:
@@ -47,7 +48,7 @@ def make_own_token() -> None:
 
 def use_own_token() -> None:
     """Show the user's token, if there is one, to the Ray that is joined next; what RAY_AUTH_MODE says holds."""
-    has_token = any(name in os.environ for name in TOKEN_VARIABLES) or _token_file().exists()
+    has_token = any(name in os.environ for name in TOKEN_VARIABLES) or token_file().exists()
     if not has_token or MODE_VARIABLE in os.environ:
         return
     os.environ[MODE_VARIABLE] = "token"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 
+
+@cache
 def installed_version() -> str:
-    """The version of lexicast that is installed."""
+    """The version of lexicast that was installed when this process first asked."""
     from importlib import metadata  # loads what reads mail: only where the version is told
 
     try:

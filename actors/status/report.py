@@ -135,10 +135,17 @@ def _rates(now: dict[str, Any]) -> dict[str, float]:
     return sums
 
 
+class Outage(str):
+    """A warning of what is not served. (Over a link it is text like the others.)"""
+
+    __slots__ = ()
+
+
 def warnings(now: dict[str, Any]) -> Iterator[str]:
     """One sentence for everything that is not as it should be: what it is, and what to do where that can be said."""
     if "error" in now["coordination"]:
-        yield f"coordination does not serve ({now['coordination']['error']}); data flows on, nothing can change places"
+        why = now["coordination"]["error"]
+        yield Outage(f"coordination does not serve ({why}); data flows on, nothing can change places")
     if damage := now["coordination"].get("damage"):
         yield (
             f"coordination: {sum(damage['counts'].values()):,} damaged rows of its registry are passed over (first: "
@@ -158,7 +165,7 @@ def warnings(now: dict[str, Any]) -> Iterator[str]:
             if "error" in actor and name not in told:
                 since_us = actor.get("since_us", 0)
                 since = f" for {span(now['time'] - since_us / 1_000_000)}" if since_us else ""
-                yield f"{name} has not served{since} ({actor['error']}); {actor.get('fate', UNKNOWN)}"
+                yield Outage(f"{name} has not served{since} ({actor['error']}); {actor.get('fate', UNKNOWN)}")
     for name, actor in now["coordinators"].items():
         yield from _of_coordinator(name, actor)
     for name, actor in now["brokers"].items():
@@ -185,7 +192,7 @@ def _of_copies(said: dict[str, Any]) -> Iterator[str]:
     unknown = said.get("unknown", {})
     if unknown:
         who = ", ".join(sorted({name for missing in unknown.values() for name in missing})) or "its coordinators"
-        yield (
+        yield Outage(
             f"who leads {len(unknown):,} topic groups is not known: the coordination server's registry has lost it, "
             f"and {who} may have what nobody else has: start what is missing, or see `lexicast recover`"
         )
@@ -200,7 +207,9 @@ def _of_copies(said: dict[str, Any]) -> Iterator[str]:
         elif copies < wanted:
             few[copies] += 1
     for leader, count in sorted(waiting.items()):
-        yield f"{count:,} topic groups wait for {leader}, which cannot be reached: nobody else has all that is in them"
+        yield Outage(
+            f"{count:,} topic groups wait for {leader}, which cannot be reached: nobody else has all that is in them"
+        )
     why = f"{', '.join(sorted(lost))} cannot be reached" if lost else "others are catching up"
     for copies, count in sorted(few.items()):
         yield (
@@ -271,12 +280,12 @@ def _of_bridge(name: str, actor: dict[str, Any], time_s: float) -> Iterator[str]
 def _of_coordinator(name: str, actor: dict[str, Any]) -> Iterator[str]:
     store = actor.get("store", {})
     if actor.get("failure") or store.get("poisoned"):
-        yield (
+        yield Outage(
             f"{name} has given up after an I/O error ({actor.get('failure')}): look at the disk, stop the cluster, "
             "check the store (`lexicast store check`), start again"
         )
     elif store.get("full"):
-        yield (
+        yield Outage(
             f"{name}: publishing is refused, {size(store['free_bytes'])} are left to its store; reading goes on. Free "
             "disk space, lower storage.retention_s or retention_bytes, or raise storage.quota_bytes"
         )

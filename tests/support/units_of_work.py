@@ -11,6 +11,7 @@ RAY_FILES: Final = (
     "tests/actors/cli/test_cli.py",
     "tests/actors/console/test_page_in_browser.py",
     "tests/actors/client/test_ray.py",
+    "tests/actors/doctor/test_doctor.py",
     "tests/actors/launch/test_cluster.py",
     "tests/actors/matcher/test_ray.py",
     "tests/actors/matcher/test_ray_overlay.py",

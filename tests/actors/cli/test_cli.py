@@ -173,9 +173,9 @@ raise SystemExit(run_app(app, []))
 def test_every_command_explains_itself() -> None:
     runner, app = CliRunner(), command_line()
     everything = runner.invoke(app, ["--help"]).stdout
-    for command in ("up", "down", "status", "pub", "sub", "history", "family", "config", "demo"):
+    for command in ("up", "down", "status", "pub", "sub", "history", "family", "config", "demo", "doctor"):
         assert command in everything
-    for command in ("up", "status", "pub", "sub", "history"):
+    for command in ("up", "status", "doctor", "pub", "sub", "history"):
         assert f"lexicast {command}" in runner.invoke(app, [command, "--help"]).stdout  # an example
 
 
