@@ -106,7 +106,11 @@ class IncomingTopics:
         name = self._topics.mapped(run.topic)
         properties = unpack_properties(carried(run.properties or {})) or Properties()
         user = onward(properties.user, self._remote_id, self._own_id)
-        if name is not None and user is None:
+        if name is None:
+            self._counters.refused_in += len(run.payloads)
+            topic = run.topic.decode(errors="replace")
+            self._counters.error(f"{topic!r} has no name here: `remote` taken off, `local` put before it")
+        elif user is None:
             self._counters.looped_in += len(run.payloads)
             name = None
         properties = replace(properties, user=user or ())

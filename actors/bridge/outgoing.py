@@ -259,6 +259,9 @@ class OutgoingTopics:
         )
         if user is None:
             self._counters.looped_out += 1
+        elif not name:
+            self._counters.refused_out += 1
+            self._counters.error(f"{message.topic!r} has no name there: `local` taken off, `remote` put before it")
         elif self._too_large(outbound, terms):
             self._counters.refused_out += 1
             self._counters.error(f"{message.topic!r}: {len(message.payload):,} bytes are too many for the other broker")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..topics.names import matches
+from ..topics.names import TOPIC_BYTES_MAX, matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,13 @@ class LocalFilter:
         """What is subscribed to on this side."""
         return self.own + self.pattern
 
-    def mapped(self, topic: str) -> str:
-        """A topic of this side as it is called on the other."""
-        return self.other + topic[len(self.own) :]
+    def mapped(self, topic: str) -> str | None:
+        """A topic of this side as it is called on the other; None where nothing can be called so: it would be empty,
+        too long, or below `$`, which is each broker's own, though the filter does not say so."""
+        # "a/#" matches "a" too (section 4.7.1.2).
+        name = self.other[:-1] if len(topic) < len(self.own) else self.other + topic[len(self.own) :]
+        is_own = name.startswith("$") and not (self.other + self.pattern).startswith("$")
+        return name if name and not is_own and len(name.encode()) <= TOPIC_BYTES_MAX else None
 
 
 class TopicMap:
@@ -37,7 +41,7 @@ class TopicMap:
         self._topics_max = topics_max
 
     def mapped(self, topic: bytes) -> str | None:
-        """The topic's name on the other side; None where nothing matches."""
+        """The topic's name on the other side; None where nothing matches, or it has none there."""
         if topic in self._known:
             return self._known[topic]
         if len(self._known) >= self._topics_max:
@@ -51,7 +55,7 @@ class TopicMap:
         return found
 
     def encoded(self, topic: str) -> bytes:
-        """The name on the other side of a topic that matches, as bytes."""
+        """The name on the other side of a topic that matches, as bytes; empty where it has none there."""
         found = self._encoded.get(topic)
         if found is None:
             if len(self._encoded) >= self._topics_max:

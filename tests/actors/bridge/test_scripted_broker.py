@@ -179,6 +179,32 @@ async def test_what_it_will_never_take_is_told_and_passed_over(here: tuple[Clust
             await eventually(lambda: server.status()["unacknowledged"] == 0)
 
 
+@pytest.mark.cve("CVE-2024-3935")
+async def test_what_has_no_name_on_the_other_side_is_told_and_passed_over(here: tuple[Cluster, BrokerServer]) -> None:
+    """Else it would end the connection each time that it is sent, or be told as if it were the cluster's own."""
+    cluster, broker = here
+    topics = "[{ filter = '#', local = 'plant/' }, { filter = '#', direction = 'in', remote = 'site/' }]"
+    async with (
+        scripted() as there,
+        client_of(cluster, broker) as bus,
+        bus.subscribe("#") as local,
+        bridge(cluster, broker, definition(there.port, topics)) as server,
+    ):
+        await eventually(lambda: len(broker.engine.shares) == 1 and server.status()["connected"])
+        for topic in ("plant", "plant/$SYS/x", "plant/a"):
+            await bus.publish(topic, b"out")
+        await eventually(lambda: server.status()["sent"] == 1 and server.status()["unacknowledged"] == 0)
+        for packet_id, name in enumerate((b"site", b"site/$sdc/a", b"site/x"), 1):
+            there.send(Publish(name, b"in", 1, packet_id=packet_id))
+        await eventually(lambda: there.acknowledged == [1, 2, 3])
+        assert [each.topic for each in there.published] == ["a"]
+        status = server.status()
+        assert (status["refused_out"], status["refused_in"], status["connects"]) == (2, 2, 1)
+        assert "has no name here" in status["last_error"]
+        seen = sorted([(await anext(local)).topic for _ in range(4)])
+        assert seen == ["plant", "plant/$SYS/x", "plant/a", "x"]
+
+
 async def test_the_bridge_bit_is_left_out_where_it_is_refused(here: tuple[Cluster, BrokerServer]) -> None:
     cluster, broker = here
     fields, topics = "protocol = '3.1.1'", "[{ filter = '#', direction = 'both' }]"

@@ -44,6 +44,36 @@ def test_a_prefix_goes_and_another_comes() -> None:
     assert back.mapped("plant/pump/state") == "site/7/pump/state"
 
 
+def test_the_level_itself_is_called_by_what_stands_before_its_slash() -> None:
+    """ "a/#" matches "a" too."""
+    topic = BridgedTopic(filter="#", direction="both", local="plant/", remote="site/7/")
+    assert topic.local_side().mapped("plant") == "site/7"
+    assert topic.local_side().mapped("plant/") == "site/7/"
+    assert topic.remote_side().mapped("site/7") == "plant"
+
+
+@pytest.mark.parametrize("topic", ["plant", "plant/", "plant/$SYS/uptime", "plant/$sdc/a"])
+def test_what_would_be_called_by_nothing_or_belongs_to_that_broker_alone_has_no_name_there(topic: str) -> None:
+    side = BridgedTopic(filter="#", local="plant/").local_side()
+    topics = TopicMap([side])
+    assert matches(side.filter.encode(), topic.encode())
+    assert topics.mapped(topic.encode()) is None
+    assert topics.encoded(topic) == b""
+
+
+def test_what_would_be_too_long_there_has_no_name() -> None:
+    side = BridgedTopic(filter="#", remote="far/").local_side()
+    assert side.mapped("x" * 65_531) is not None
+    assert side.mapped("x" * 65_532) is None
+    assert side.mapped("\N{SNOWMAN}" * 21_844) is None
+
+
+def test_below_a_dollar_goes_what_says_so() -> None:
+    assert BridgedTopic(filter="#", remote="$aws/").local_side().mapped("things/1") == "$aws/things/1"
+    told = BridgedTopic(filter="$SYS/#", direction="in", local="far/").remote_side()
+    assert told.mapped("$SYS/uptime") == "far/$SYS/uptime"
+
+
 def test_of_several_topics_the_one_that_matches_maps_and_nothing_else_is_mapped() -> None:
     sides = [BridgedTopic(filter=name, remote=f"far/{name[0]}/").remote_side() for name in ("a/#", "b/#")]
     topics = TopicMap(sides, topics_max=2)
