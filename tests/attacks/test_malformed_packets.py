@@ -249,6 +249,16 @@ async def test_topics_that_begin_with_a_dollar(port: int) -> None:
         assert not any(isinstance(answer, Message) for answer in await client.closed())
 
 
+@pytest.mark.cve("CVE-2025-68699")
+@pytest.mark.parametrize("topic_filter", [b"$share/g", b"$share/g/", b"$share//a"])
+async def test_a_share_without_a_name_or_a_filter_is_none(port: int, topic_filter: bytes) -> None:
+    client = await Raw.connect(port)
+    client.send(Subscribe(1, [(topic_filter, PLAIN)]))
+    (answer,) = await client.closed()
+    assert isinstance(answer, Disconnect)
+    assert answer.reason_code in (MALFORMED_PACKET, PROTOCOL_ERROR)
+
+
 @pytest.mark.cve("CVE-2019-11779")
 async def test_a_topic_of_65000_levels(port: int) -> None:
     client = await Raw.connect(port)

@@ -125,9 +125,12 @@ async def test_ready_follows_the_truth(cluster: Cluster, ask: Asking) -> None:
     assert "broker-0 serves, on node" in events
 
 
+@pytest.mark.cve("CVE-2015-8786")
 async def test_what_is_wrong_with_a_question_is_said(ask: Asking) -> None:
     for path, said in (
         ("/api/v1/groups?limit=0", "limit='0': give a number from 1 to 1,000"),
+        ("/api/v1/groups?limit=1001", "limit='1001': give a number from 1 to 1,000"),
+        ("/api/v1/groups?limit=" + "9" * 5_000, "give a number from 1 to 1,000"),
         ("/api/v1/history", "0 filters: give 1 to 16, as in ?filter=flights/%23"),
         ("/api/v1/history?filter=a%23", "'#'"),
         ("/api/v1/topics?under=a", 'it ends with "/"'),

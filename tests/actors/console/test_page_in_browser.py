@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
+import paho.mqtt.client as paho
 import pytest
 
 import lexicast
@@ -34,6 +36,7 @@ VIEWS = ("overview", "sessions", "topics", "messages", "families")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 FIRST_LOAD_KIB_MAX = 300
 WAIT_MS = 60_000.0
+MARKUP = "<img src=x onerror=\"document.title='taken'\">"
 PICTURES = os.environ.get("LEXICAST_PICTURES", "")
 
 
@@ -153,6 +156,32 @@ def test_the_tree_opens_level_by_level(seen: Seen, cluster: dict[str, Any]) -> N
         page.click(f"ul.tree button[aria-expanded=false]:has-text('{level}')")
     page.click("ul.tree a:has-text('motor')")
     page.wait_for_selector("ol.messages .topic:has-text('plant/line/1/motor')")
+
+
+@pytest.mark.cve("CVE-2018-8006", "CVE-2020-13821", "CVE-2021-32718")
+def test_what_others_say_is_text_and_never_a_page(seen: Seen, cluster: dict[str, Any]) -> None:
+    """Client ids, topics, payloads, and whoever gives somebody a link to the page."""
+    page, link = seen.page, quote(MARKUP)
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, MARKUP)
+    client.connect("127.0.0.1", int(cluster["mqtt_port"]))
+    client.loop_start()
+    try:
+        client.publish(f"markup/{MARKUP}", MARKUP, qos=1).wait_for_publish(WAIT_MS / 1_000)
+        page.goto("/#sessions")
+        page.wait_for_selector("table[aria-label=Clients] th:has-text('onerror')")
+        assert page.locator("main img").count() == 0
+        page.goto("/#topics")
+        page.click("ul.tree button[aria-expanded=false]:has-text('markup')")
+        page.wait_for_selector("ul.tree a:has-text('onerror')")
+        assert page.locator("main img").count() == 0
+        page.goto(f"/#messages?filter=markup/%23&past=1&topic={link}&payload={link}")
+        page.wait_for_selector("ol.messages code:has-text('onerror')")
+        assert page.input_value("textarea[name=payload]") == MARKUP
+        assert page.locator("main img").count() == 0
+        assert "taken" not in page.title()
+    finally:
+        client.loop_stop()
+        client.disconnect()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

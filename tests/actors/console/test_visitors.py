@@ -64,6 +64,7 @@ async def test_with_users_nobody_in_particular_sees_nothing(secured: tuple[Clust
     assert (await ask.text("/")).startswith("<!doctype html>")
 
 
+@pytest.mark.cve("CVE-2024-51988")
 async def test_operators_see_the_cluster_and_others_their_topics(secured: tuple[Cluster, Asking]) -> None:
     _, ask = secured
     assert (await ask.get("/api/v1/me", headers=ADA))["operator"] is True
@@ -96,6 +97,7 @@ async def test_the_operators_token_lets_its_holder_in(secured: tuple[Cluster, As
     await ask.get("/metrics", status=401, headers=wrong)
 
 
+@pytest.mark.cve("CVE-2017-4966")
 async def test_who_logs_in_on_the_page_stays_until_he_logs_out(secured: tuple[Cluster, Asking]) -> None:
     _, ask = secured
     wrong = {"user": "eve", "password": "no"}
@@ -110,6 +112,14 @@ async def test_who_logs_in_on_the_page_stays_until_he_logs_out(secured: tuple[Cl
     await ask.get("/api/v1/me", status=401)
     async with ask.session.get(ask.base + "/api/v1/me", headers={"Cookie": cookie.partition(";")[0]}) as answer:
         assert answer.status == 401
+
+
+@pytest.mark.cve("CVE-2021-46434")
+async def test_who_is_no_user_is_told_what_a_wrong_password_is_told(secured: tuple[Cluster, Asking]) -> None:
+    _, ask = secured
+    tried = [{"user": user, "password": "no"} for user in ("eve", "mallory")]
+    known, unknown = [await ask.post("/api/v1/login", each, status=401) for each in tried]
+    assert known == unknown
 
 
 async def test_a_user_who_is_gone_is_let_out(secured: tuple[Cluster, Asking]) -> None:
@@ -132,6 +142,7 @@ async def open_to_the_machine(tmp_path: Path) -> AsyncIterator[Asking]:
             yield someone
 
 
+@pytest.mark.cve("CVE-2024-32114")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -168,6 +179,7 @@ async def test_pages_of_other_sites_ask_nothing_of_it(open_to_the_machine: Askin
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.cve("CVE-2023-46118")
 async def test_bodies_are_bounded(open_to_the_machine: Asking) -> None:
     body = BytesIO(b'{"topic": "a", "payload": "' + b"x" * 2**20 + b'"}')
     headers = {"Content-Type": "application/json"}
