@@ -55,7 +55,11 @@ def dotted(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """(dotted name, line) of each import, `from a import b` as `a.b`, relative ones made absolute; wherever it is."""
+    """(dotted name, line) of each import, `from a import b` as `a.b`, relative ones made absolute; wherever it is.
+
+    What `import_module` loads by its name in a string is one, too: commands of the shell, of which only the one that is
+    asked for is loaded, and actors, which take Ray.
+    """
     package = ["lexicast", *path.relative_to(ROOT / "src/lexicast" if path in PACKAGE else ROOT).parts[:-1]]
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):

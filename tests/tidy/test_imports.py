@@ -72,8 +72,20 @@ def test_circles_are_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
+def test_what_is_loaded_by_its_name_in_a_string_is_an_import_and_there() -> None:
+    """No type checker looks into a string: a command would be found to be missing by whoever asks for it."""
+    shell = {imported for imported, _ in imports(ROOT / "actors/cli/main.py")}
+    assert {"lexicast.actors.cli.bus", "lexicast.actors.cli.acl"} <= shell
+    there = {dotted(path) for path in MODULES + PACKAGE}
+    for path in MODULES + PACKAGE:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
+                loaded = ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else ""
+                assert not loaded.startswith("lexicast.") or loaded in there, f"{name(path)}:{node.lineno}: {loaded}"
+
+
 def test_no_module_is_dead() -> None:
-    """Each is imported by another one, is an entry point, or is run with `python -m`."""
+    """Each is imported by another one, also by its name in a string, is an entry point, or is run with `python -m`."""
     scripts = tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["scripts"].values()
     alive = {script.split(":")[0] for script in scripts}
     for path in MODULES + PACKAGE:
