@@ -193,6 +193,7 @@ def test_a_short_demo(tmp_path: Path) -> None:
     assert figures["dictionaries"] >= 3
     assert figures["measured_bytes_aware"] < 0.8 * figures["deflate_bytes_aware"]
     assert figures["measured_bytes_python"] < figures["uncompressed_bytes_python"]
+    assert figures["payload_bytes_plain"] > figures["payload_bytes_aware"] == 0, "by aliases its headers are shorter"
     assert figures["question_right"]
     assert figures["question_flights"] >= 1
     assert (tmp_path / "lexicast-demo.png").read_bytes().startswith(b"\x89PNG")
