@@ -187,7 +187,7 @@ async def test_what_has_no_name_on_the_other_side_is_told_and_passed_over(here: 
     async with (
         scripted() as there,
         client_of(cluster, broker) as bus,
-        bus.subscribe("#") as local,
+        bus.subscribe("#", since="beginning") as local,
         bridge(cluster, broker, definition(there.port, topics)) as server,
     ):
         await eventually(lambda: len(broker.engine.shares) == 1 and server.status()["connected"])
