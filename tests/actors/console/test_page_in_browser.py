@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 import lexicast
 
@@ -162,7 +163,7 @@ def test_the_tree_opens_level_by_level(seen: Seen, cluster: dict[str, Any]) -> N
 def test_what_others_say_is_text_and_never_a_page(seen: Seen, cluster: dict[str, Any]) -> None:
     """Client ids, topics, payloads, and whoever gives somebody a link to the page."""
     page, link = seen.page, quote(MARKUP)
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, MARKUP)
+    client = paho.Client(CallbackAPIVersion.VERSION2, MARKUP)
     client.connect("127.0.0.1", int(cluster["mqtt_port"]))
     client.loop_start()
     try:
