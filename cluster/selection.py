@@ -146,10 +146,25 @@ class Picker:
         return _of(block, meta, packed, parts[0] if len(parts) == 1 else b"".join(parts))
 
 
+def narrowed(meta: Meta) -> Meta:
+    """The meta without the topics and publishers that none of its runs names."""
+    topics = {old: new for new, old in enumerate(dict.fromkeys([run.topic for run in meta.runs]))}
+    origins = {old: new for new, old in enumerate(dict.fromkeys([run.origin for run in meta.runs if run.origin >= 0]))}
+    if len(topics) == len(meta.topics) and len(origins) == len(meta.origins):
+        return meta
+    return meta._replace(
+        topics=tuple([meta.topics[old] for old in topics]),
+        runs=tuple([run._replace(topic=topics[run.topic], origin=origins.get(run.origin, -1)) for run in meta.runs]),
+        origins=tuple([meta.origins[old] for old in origins]),
+    )
+
+
 def for_readers(block: Block) -> Block:
-    """The block without what only coordinators need (producers, marks): a fifth of a small block's bytes on a link."""
-    meta = block.meta
-    if not (meta.producers or meta.marks):
+    """The block without what only coordinators need (producers, marks), a fifth of a small block's bytes on a link, and
+    without names that its records do not have: whoever gets a part may not be let know the others'."""
+    whole = block.meta
+    meta = narrowed(whole)
+    if meta is whole and not (meta.producers or meta.marks):
         return block
     return _of(block, meta._replace(producers=(), marks=()), block.lengths, block.body)
 

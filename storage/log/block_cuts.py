@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from lexicast.cluster.blocks import CONTROL, RETAIN, U32, Block, Mark, Meta, ProducerRun, Run, pack_meta, unpack_meta
+from lexicast.cluster.selection import narrowed
 
 from ..file.keys import MAX_OFFSET
 from ..file.sealing import Value
@@ -138,19 +139,8 @@ def _assemble(block: Block, first: int, last: int, pieces: list[Piece], narrow: 
     body = b"".join([block.body[starts[p.at] : starts[p.at + p.records]] for p in pieces])
     kept = meta._replace(runs=tuple(runs), producers=_cut_producers(meta, pieces), marks=_cut_marks(meta.marks, pieces))
     if narrow:
-        kept = _narrowed(kept)
+        kept = narrowed(kept)
     return Block(block.group, block.epoch, first, last, block.time_us, block.kind, pack_meta(kept), lengths, body, kept)
-
-
-def _narrowed(meta: Meta) -> Meta:
-    """The meta without the topics and publishers that none of its runs names."""
-    topics = {old: new for new, old in enumerate(dict.fromkeys([run.topic for run in meta.runs]))}
-    origins = {old: new for new, old in enumerate(dict.fromkeys([run.origin for run in meta.runs if run.origin >= 0]))}
-    return meta._replace(
-        topics=tuple([meta.topics[old] for old in topics]),
-        runs=tuple([run._replace(topic=topics[run.topic], origin=origins.get(run.origin, -1)) for run in meta.runs]),
-        origins=tuple([meta.origins[old] for old in origins]),
-    )
 
 
 def _cut_producers(meta: Meta, pieces: list[Piece]) -> tuple[ProducerRun, ...]:

@@ -111,7 +111,10 @@ def test_readers_get_the_records_and_not_how_repeats_are_told(block: Block) -> N
     lean = for_readers(block)
     assert list(lean.records()) == list(block.records())
     assert (lean.group, lean.epoch, lean.last, lean.time_us) == (block.group, block.epoch, block.last, block.time_us)
-    assert unpack_meta(lean.meta_bytes) == block.meta._replace(producers=(), marks=())
+    meta = unpack_meta(lean.meta_bytes)
+    assert (meta.producers, meta.marks, meta.dictionaries) == ((), (), block.meta.dictionaries)
+    assert {*meta.topics} == {record.topic for record in block.records()}
+    assert {*meta.origins} == {record.origin for record in block.records()} - {None}
     assert for_readers(lean) is lean
 
 

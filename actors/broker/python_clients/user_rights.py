@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from lexicast.cluster.blocks import FIRST_DICTIONARY, Block
 from lexicast.cluster.errors import DictionaryError, NotAuthorizedError
-from lexicast.cluster.selection import select
+from lexicast.cluster.selection import for_readers, select_topics
 from lexicast.cluster.topics.names import is_wildcard
 from lexicast.compression.dictionary import Dictionary
 from lexicast.compression.link_dictionaries import NONE
@@ -71,14 +71,13 @@ class UserRights:
         author = meta.origins[run.origin] if run.origin >= 0 else None
         if not rights.author_may_write(author, meta.topics[run.topic]):
             return None
-        return await self._part(block, self.of_topics.may_read)
+        return await self._part(for_readers(block), self.of_topics.may_read)
 
     async def _part(self, block: Block, may: Callable[[bytes], bool]) -> Block | None:
         if not self.restricted:
             return block
-        allowed = [may(topic) for topic in block.meta.topics]
-        part = select(block, [allowed[run.topic] for run in block.meta.runs for _ in range(run.count)])
-        return None if part is None else await self._recoded(part)
+        part = select_topics(block, may)
+        return None if part is None else await self._recoded(for_readers(part))
 
     async def _recoded(self, block: Block) -> Block:
         """The block without dictionaries that the client may not have."""

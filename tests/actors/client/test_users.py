@@ -20,6 +20,7 @@ from lexicast.actors.client.awaited_positions import PublishManyRefusedError
 from lexicast.actors.link.user_handshake import LoginClaim, UserDiallerLink, secrets_may_cross
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Connect
+from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import (
     AuthenticationError,
     LexicastError,
@@ -27,7 +28,8 @@ from lexicast.cluster.errors import (
     UnavailableError,
     UsageError,
 )
-from lexicast.cluster.protocol.messages import LINK_PREFACE, LOGIN
+from lexicast.cluster.points_in_time import FOREVER_US
+from lexicast.cluster.protocol.messages import DELIVER, LINK_PREFACE, LOGIN
 from lexicast.cluster.security.passwords import ARGON2ID, SHA512, hash_password, with_user
 
 from ...support.certificates import authority, served_by_tls, tls_port
@@ -176,6 +178,37 @@ async def test_what_may_be_read_comes_and_nothing_else(cluster: Served) -> None:
                 got.append(await anext(everything))
         ours = [message.topic for message in got if level in message.topic]
         assert ours == [f"plant/{level}", f"own/ada/{level}"]
+
+
+async def test_nothing_is_told_of_what_may_not_be_read(cluster: Served) -> None:
+    """Neither names of topics and of publishers that are in the same blocks, nor how repeats of others are told: who
+    knows another's producer makes what that publishes next a repeat."""
+    level, blocks = unique(), list[Block]()
+
+    def noting(message: tuple[Any, ...]) -> None:
+        if message[0] == DELIVER:
+            blocks.extend(map(Block.from_wire, message[2]))
+        heard(message)
+
+    async with as_user(cluster, "ada") as ada, as_user(cluster, "boss", client_id=f"boss-{level}") as boss:
+        heard, ada.internals.on_message = ada.internals.on_message, noting  # type: ignore[method-assign]  # to see it
+        topics = [f"{which}/{level}/{n}" for n in range(40) for which in ("plant", "plant/secret")]
+        async with ada.subscribe("#", since="now") as stream:
+            await boss.publish_many([(topic, "1") for topic in topics], retain=True)
+            for _ in range(40):
+                assert (await anext(stream)).topic.startswith(f"plant/{level}/")
+        live = len(blocks)
+        page = await ada.internals.request("history", (b"#",), ("time", 0), FOREVER_US, None, 1 << 20, None)
+        blocks += map(Block.from_wire, page["blocks"])
+        past = len(blocks)
+        kept = await ada.internals.request("subscribe", 99, (b"plant/#",), None, {})
+        blocks += map(Block.from_wire, kept["retained"])
+        assert 0 < live < past < len(blocks)
+    for block in blocks:
+        named = {record.topic for record in block.records()}
+        assert {*block.meta.topics} == named
+        assert not any([topic.startswith(b"plant/secret") for topic in named])
+        assert (block.meta.producers, block.meta.marks) == ((), ())
 
 
 async def test_filters_that_can_bring_nothing_are_refused(cluster: Served) -> None:
