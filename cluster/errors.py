@@ -36,6 +36,10 @@ class AuthenticationError(PeerError):
     """Somebody is not who it says it is: the other side does not hold this cluster's key, or a login was refused."""
 
 
+class UntrustedBrokerError(AuthenticationError):
+    """A broker was told no secret: nobody vouches for its certificate, or others could read it on the way."""
+
+
 class NotAuthorizedError(LexicastError):
     """The user who has logged in may not do this, and it was not done: the cluster's rules say who may do what, and
     what is an operator's needs the cluster's key."""

@@ -16,7 +16,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
-from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError
+from lexicast.cluster.errors import (
+    AuthenticationError,
+    LexicastError,
+    PeerError,
+    UnavailableError,
+    UntrustedBrokerError,
+)
 from lexicast.cluster.protocol.broker_list import read_broker_list
 from lexicast.ft.broker_choice import BrokerChoice
 
@@ -72,7 +78,7 @@ class Connection:
         self._refusal: PeerError | None = None
         self._error: LexicastError | None = None
         self._over_calls = False
-        self._logs_in = False
+        self._refused_login: AuthenticationError | None = None
         self.link: Link | None = None
         self.endpoint: Endpoint | None = None
         # Whether the link is a Unix-domain socket: bytes cost next to nothing there.
@@ -191,8 +197,8 @@ class Connection:
                 while self.link is None:
                     await asyncio.sleep(self._choice.pause_s())
                     reason = await self._try_next()
-                    if isinstance(reason, AuthenticationError) and self._logs_in:
-                        raise reason
+                    if self._refused_login is not None:
+                        raise self._refused_login
                     if reason is not None and time.monotonic() - looked_s >= LOOK_AGAIN_S:
                         await self._look_again()
                         looked_s = time.monotonic()
@@ -226,14 +232,25 @@ class Connection:
             return UnavailableError("no broker is known: is the cluster up?")
         near = {name for name, endpoint in endpoints.items() if endpoint.is_local()}
         endpoint = endpoints[self._choice.next(endpoints, near, now_s)]
-        self._logs_in = endpoint.login is not None
+        self._refused_login = None
         try:
             await self._dial(endpoint, DIAL_TIMEOUT_S if patient else self._choice.patience_s())
         except (LexicastError, OSError) as error:
             self._choice.failed(endpoint.name, time.monotonic())
+            if isinstance(error, AuthenticationError) and self._is_final(endpoint, error):
+                self._refused_login = error
             log.debug("%s: %s", endpoint.name, error)
             return error
         return None
+
+    def _is_final(self, endpoint: Endpoint, error: AuthenticationError) -> bool:
+        """Whether a user's login is refused. At a broker of which another one told, it may be the place that is wrong:
+        an address that the certificate does not name, a network that no password crosses, a machine that lets its own
+        clients alone in without a login."""
+        if endpoint.login is None:
+            return False
+        heard = endpoint.login.secret is not None and not isinstance(error, UntrustedBrokerError)
+        return heard or self._brokers.was_given(endpoint.name)
 
     async def _dial(self, endpoint: Endpoint, patience_s: float) -> None:
         last: Exception | None = None

@@ -66,6 +66,10 @@ class KnownBrokers:
         self.backups = tuple([names.get(each, each) for each in brokers.backups])
         self._merge()
 
+    def was_given(self, name: str) -> bool:
+        """Whether it was found at the address that the client was given; others were told of."""
+        return name in self._found
+
     def forget_backups(self) -> None:
         """Another broker serves now: it has not told yet who stands in for it."""
         self.backups = ()

@@ -13,7 +13,14 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgpack
 
-from lexicast.cluster.errors import AuthenticationError, LexicastError, PeerError, UnavailableError, remote_error
+from lexicast.cluster.errors import (
+    AuthenticationError,
+    LexicastError,
+    PeerError,
+    UnavailableError,
+    UntrustedBrokerError,
+    remote_error,
+)
 from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import LINK_PREFACE, LOGIN, PROTOCOL_VERSION, TURNED_AWAY, WELCOME, unpacker
 from lexicast.cluster.security.addresses import is_same_machine
@@ -133,7 +140,7 @@ class UserDiallerLink(Link):
         client_id, user, secret = self._claim
         if secret is not None and not secrets_may_cross(transport):
             self._fail(
-                AuthenticationError(
+                UntrustedBrokerError(
                     "a password or token would cross the network unencrypted, and was not sent: connect by TLS "
                     "(address='link:tls:HOST:PORT'; the broker's mqtt.tls_port), or from the broker's own machine"
                 )

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from lexicast.cluster.errors import AuthenticationError, UnavailableError
+from lexicast.cluster.errors import UnavailableError, UntrustedBrokerError
 
 from .link import Link
 from .user_handshake import LoginClaim, Opened, UserDiallerLink
@@ -24,7 +24,8 @@ async def dial_as_user(
     """Open a link to `address`, "tcp:HOST:PORT" or "tls:HOST:PORT". `timeout_s`: for the connection; the login has
     longer.
 
-    Raises OSError (TimeoutError), AuthenticationError (of either side), UnavailableError, PeerError, ConfigError.
+    Raises OSError (TimeoutError), AuthenticationError (the broker refuses), UntrustedBrokerError (it was told nothing),
+    UnavailableError, PeerError, ConfigError.
     """
     encrypted = address.startswith(TLS)
     host, _, port = address[len(TLS) :].rpartition(":")
@@ -43,7 +44,7 @@ async def dial_as_user(
     except TimeoutError:
         raise TimeoutError(f"{address} has not answered within {timeout_s:.1f} s") from None
     except ssl.SSLCertVerificationError as error:
-        raise AuthenticationError(
+        raise UntrustedBrokerError(
             f"{address} shows a certificate that nobody vouches for ({error.verify_message}): give tls='CA_FILE', "
             "whose certificates are trusted, and the name that stands in the broker's"
         ) from None

@@ -15,11 +15,13 @@ import msgpack
 import pytest
 
 import lexicast
+from lexicast.actors.client import connection
 from lexicast.actors.client.address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE
 from lexicast.actors.client.awaited_positions import PublishManyRefusedError
 from lexicast.actors.link.user_handshake import LoginClaim, UserDiallerLink, secrets_may_cross
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Connect
+from lexicast.actors.tls.development_certificates import DevelopmentAuthority
 from lexicast.cluster.blocks import Block
 from lexicast.cluster.errors import (
     AuthenticationError,
@@ -29,6 +31,7 @@ from lexicast.cluster.errors import (
     UsageError,
 )
 from lexicast.cluster.points_in_time import FOREVER_US
+from lexicast.cluster.protocol.broker_list import BrokerList
 from lexicast.cluster.protocol.messages import DELIVER, LINK_PREFACE, LOGIN
 from lexicast.cluster.security.passwords import ARGON2ID, SHA512, hash_password, with_user
 
@@ -461,6 +464,64 @@ async def test_over_tls_the_broker_is_known_by_its_certificate(tmp_path: Path) -
             await lexicast.connect(address, user="ada", password="ada", give_up_s=5).open()
         with pytest.raises(LexicastError):
             await lexicast.connect(f"link:tcp:{HOST}:{tls_port(running)}", user="ada", password="ada").open()
+
+
+def tell_of(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Have every broker tell its clients of this one."""
+    told = BrokerList({address.partition(":")[2]: (address,)}, ())
+    monkeypatch.setattr(connection, "read_broker_list", lambda _: told)
+
+
+async def lose_link(bus: lexicast.Client) -> None:
+    """Break its link, once it was told of another broker: that is tried first."""
+    known = bus.internals.connection
+    await eventually(lambda: len(known._brokers.endpoints) == 2)
+    assert known.link is not None
+    known.link.abort()
+
+
+async def reconnected(bus: lexicast.Client) -> None:
+    """Its link breaks; returns once it has another one, having tried both brokers."""
+    await lose_link(bus)
+    await eventually(lambda: bus.statistics["links"] == 2)
+    known = bus.internals.connection
+    assert known._choice._listed.keys() == set(known._brokers.endpoints)
+
+
+async def test_a_broker_by_an_address_that_its_certificate_does_not_name_ends_no_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers tell of each other by the addresses of machines, and certificates name what users connect to."""
+    made = DevelopmentAuthority(tmp_path).create()
+    made.issue_server(["localhost"])
+    with served_by_tls(made, passwords=passwords(), rules=RULES) as running:
+        port, trusted = tls_port(running), str(made.path("ca", "crt"))
+        tell_of(monkeypatch, f"tls:{HOST}:{port}")
+        address = f"link:tls:localhost:{port}"
+        async with lexicast.connect(address, user="ada", password="ada", tls=trusted, give_up_s=20) as ada:
+            await reconnected(ada)
+            await ada.publish(unique("plant/"), "1")
+
+
+async def test_who_needs_no_login_at_home_is_not_ended_by_a_broker_that_wants_one(
+    cluster: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served() as home:
+        tell_of(monkeypatch, at(cluster).removeprefix("link:"))
+        async with lexicast.connect(at(home), give_up_s=20) as bus:
+            await reconnected(bus)
+            await bus.publish("a/b", "1")
+
+
+async def test_a_login_that_another_broker_refuses_is_not_tried_on(
+    cluster: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(passwords=with_user(b"", "eve", hash_password(b"eve", b"e" * 12, SHA512).text())) as home:
+        tell_of(monkeypatch, at(cluster).removeprefix("link:"))
+        async with lexicast.connect(at(home), user="eve", password="eve", give_up_s=20) as eve:
+            await lose_link(eve)
+            with pytest.raises(AuthenticationError, match="the login was refused"):
+                await eve.publish("a/b", "1")
 
 
 @pytest.mark.parametrize(
