@@ -32,6 +32,7 @@ from ...mqtt.login.logins import Login, Logins
 
 log = logging.getLogger(__name__)
 
+GONE: Final = "the user is another one, or gone"
 TURNED_AWAY_BY: Final[dict[int, LexicastError]] = {
     BAD_USER_NAME_OR_PASSWORD: AuthenticationError(
         "the login was refused: a wrong user name, password or token, or none of them is known here"
@@ -87,6 +88,9 @@ class UserPort:
         login = found if isinstance(found, Login) else await found
         if login.reason_code != SUCCESS:
             raise _refusal(login)
+        if not self._logins.holds(login):  # the users have changed while a password was verified
+            self._logins.kicked(login, GONE, claim.client_id, transport)
+            raise AuthenticationError(f"{GONE}: log in again")
         return partial(self._opened, login)
 
     def _opened(self, login: Login, link: Link) -> LinkUser | None:
@@ -101,7 +105,7 @@ class UserPort:
         turns, ended = Turns(), 0
         for link, login in list(self._users.items()):
             if not self._logins.holds(login):
-                self._kick(link, login, "the user is another one, or gone")
+                self._kick(link, login, GONE)
                 ended += 1
             await turns.give_way()
         if ended:

@@ -15,14 +15,17 @@ import msgpack
 import pytest
 
 import lexicast
+from lexicast.actors.broker.python_clients.user_port import UserPort
 from lexicast.actors.client import connection
 from lexicast.actors.client.address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE
 from lexicast.actors.client.awaited_positions import PublishManyRefusedError
 from lexicast.actors.link.user_handshake import LoginClaim, UserDiallerLink, secrets_may_cross
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Connect
+from lexicast.actors.mqtt.login.logins import Logins
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
 from lexicast.cluster.blocks import Block
+from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import (
     AuthenticationError,
     LexicastError,
@@ -32,8 +35,10 @@ from lexicast.cluster.errors import (
 )
 from lexicast.cluster.points_in_time import FOREVER_US
 from lexicast.cluster.protocol.broker_list import BrokerList
+from lexicast.cluster.protocol.heartbeat import Beats
 from lexicast.cluster.protocol.messages import DELIVER, LINK_PREFACE, LOGIN
-from lexicast.cluster.security.passwords import ARGON2ID, SHA512, hash_password, with_user
+from lexicast.cluster.security.likenesses import likenesses
+from lexicast.cluster.security.passwords import ARGON2ID, SHA512, hash_password, read_passwords, with_user
 
 from ...support.certificates import authority, served_by_tls, tls_port
 from ...support.harness import eventually
@@ -366,6 +371,23 @@ async def test_who_is_revoked_is_told_and_gone(cluster: Served) -> None:
             assert ada.statistics["links"] == 1
         finally:
             give(cluster)
+
+
+async def test_who_is_revoked_while_a_password_is_verified_is_not_let_in() -> None:
+    logins = Logins(Config().replaced(security__password_file="p"))
+    users = read_passwords(passwords())
+    logins.update(users, likenesses(users))
+    port = UserPort(logins, lambda link, user: None, {}, 1 << 20, Beats())
+    link = port.link(lambda _: None)
+    link.connection_made(Ends((HOST, 1), (HOST, 2)))
+    asked = asyncio.ensure_future(port.log_in(link, LoginClaim("c", "slow", b"slow")))
+    await asyncio.sleep(0)
+    logins.update({}, likenesses({}))
+    with pytest.raises(AuthenticationError, match="another one, or gone: log in again"):
+        await asked
+    assert logins.refused["the user is another one, or gone"] == 1
+    logins.close()
+    link.connection_lost(None)
 
 
 def give(running: Served, words: bytes | None = None, rules: bytes = RULES) -> None:
