@@ -159,6 +159,7 @@ class GroupStreams:
         check_share_name(share)
         if self._user is not None:
             self._user.check_filters((filter,), past=since is not None and since[0] == "time")
+            self._streams.check_count(1)
         window = options.get("window", GROUP_WINDOW)
         if type(window) is not int or not 0 < window <= GROUP_WINDOW_MAX:
             raise UsageError(f"window={window!r}: give a number from 1 to {GROUP_WINDOW_MAX}")

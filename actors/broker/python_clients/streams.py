@@ -186,7 +186,7 @@ class ClientStreams:
         if self._user is not None:
             # Who goes on where a link has broken asks for the past too, and gets of it what it may read.
             self._user.check_filters(filters, past=since is not None and since[0] == "time")
-            self._check_count(len(filters))
+            self.check_count(len(filters))
         if number in self._streams or len(self) >= STREAMS_MAX:
             raise UsageError(f"stream {number} exists, or there are {STREAMS_MAX} already")
         stream = self._stream(number, options)
@@ -214,7 +214,7 @@ class ClientStreams:
             subscriptions.leave(stream)
         return {"cursor": cursor, **page}
 
-    def _check_count(self, more: int) -> None:
+    def check_count(self, more: int) -> None:
         """Raises LimitError: a user's client would have more filters than an MQTT session may."""
         most = self._engine.config.mqtt.subscriptions_per_session_max
         if sum([len(stream.subscriptions) for stream in self._streams.values()]) + len(self.members) + more > most:

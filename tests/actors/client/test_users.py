@@ -29,6 +29,7 @@ from lexicast.cluster.config.tables import Config
 from lexicast.cluster.errors import (
     AuthenticationError,
     LexicastError,
+    LimitError,
     NotAuthorizedError,
     UnavailableError,
     UsageError,
@@ -284,6 +285,18 @@ async def test_a_group_passes_over_what_its_member_may_not_read(cluster: Served)
             await boss.publish_many([(f"plant/secret/{level}", "no"), (f"plant/{level}", "yes")] * 3)
             got = [await anext(jobs) for _ in range(3)]
         assert {(message.topic, message.payload) for message in got} == {(f"plant/{level}", b"yes")}
+
+
+async def test_filters_of_one_client_are_so_many_those_of_groups_too() -> None:
+    with served(mqtt__subscriptions_per_session_max=3) as running:
+        async with (
+            lexicast.connect(at(running), give_up_s=20) as bus,
+            bus.subscribe(["a", "b"]),
+            bus.subscribe("c", group="workers"),
+        ):
+            for group in (None, "workers"):
+                with pytest.raises(LimitError, match="3 filters at the most"):
+                    await anext(bus.subscribe("d", group=group))
 
 
 async def test_new_rules_count_at_once(cluster: Served) -> None:
