@@ -80,12 +80,12 @@ def find_bus(
 
     Raises UsageError, ConfigError.
     """
-    from ..client.address import LINK_PREFIX  # loads links: only where they are used
+    from ..client.address import ADDRESS_VARIABLE, LINK_PREFIX  # loads links: only where they are used
     from ..link.credentials import CA_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE, secret_of_file
 
     if all([each is None for each in (user, password_file, token_file, ca_file)]):
         by_environment = any([os.environ.get(name) for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE)])
-        if address is not None and address.startswith(LINK_PREFIX) and data_dir is None:
+        if data_dir is None and (address or os.environ.get(ADDRESS_VARIABLE, "")).startswith(LINK_PREFIX):
             return {"address": address}
         if data_dir is not None or address is not None or not by_environment:
             return find_cluster(address, data_dir)
@@ -94,8 +94,8 @@ def find_bus(
         raise UsageError("give --data-dir, which is for operators, or a login, not both")
     if user is None:
         user = os.environ.get(USER_VARIABLE) or None
-    if user is not None and password_file is None and token_file is None:
-        password_file = _path_of(PASSWORD_VARIABLE)
+    if password_file is None and token_file is None:
+        password_file = None if user is None else _path_of(PASSWORD_VARIABLE)
         token_file = None if password_file is not None else _path_of(TOKEN_VARIABLE)
     return {
         "address": address,

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any, Final
 
 from lexicast.cluster.config.tables import NodeConfig
 from lexicast.cluster.errors import ConfigError, UnavailableError, UsageError
+from lexicast.cluster.protocol.broker_list import is_address
 
 from ..link.credentials import Credentials, from_environment
 from ..link.user_sockets import TCP
@@ -35,7 +35,7 @@ DATA_DIR_VARIABLE: Final = "LEXICAST_NODE__DATA_DIR"
 RUN_FILE: Final = "run.json"
 KEY_FILE: Final = "cluster.key"
 LINK_PREFIX: Final = "link:"
-_USERS_ADDRESS: Final = re.compile(r"(?:tcp|tls):.+:[0-9]{1,5}", re.ASCII)
+_BRACKETS: Final = str.maketrans("", "", "[]")
 LOCAL_BROKER: Final = "link:tcp:127.0.0.1:1883"
 LOCAL_TLS_BROKER: Final = "link:tls:localhost:8883"
 
@@ -53,6 +53,8 @@ def resolver(
     address = address or os.environ.get(ADDRESS_VARIABLE) or None
     if login is None and key is None and data_dir is None and (address is None or address.startswith(LINK_PREFIX)):
         login = from_environment(os.environ)
+        if address is None and login is not None and login.secret is None:
+            login = None  # certificates to be trusted are nobody's login
     if address is None and login is not None:
         address = LOCAL_BROKER if login.tls is None else LOCAL_TLS_BROKER
     if address is None:
@@ -71,9 +73,10 @@ def resolver(
 
 def _endpoint(address: str, key: bytes | None, login: Credentials | None) -> Endpoint:
     link = address.removeprefix(LINK_PREFIX)
-    if key is not None and link.startswith(("unix:", TCP)):
+    is_port = is_address(link.translate(_BRACKETS))
+    if key is not None and (link.startswith("unix:") or (is_port and link.startswith(TCP))):
         return Endpoint(link, (link,), "", key)
-    if key is None and _USERS_ADDRESS.fullmatch(link):
+    if key is None and is_port:
         return Endpoint(link, (link,), "", b"", login=login or Credentials())
     raise UsageError(
         f"{address!r}: write 'link:tls:HOST:PORT' (mqtt.tls_port) or 'link:tcp:HOST:PORT' (mqtt.port) and log in "

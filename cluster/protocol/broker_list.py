@@ -64,14 +64,15 @@ def _name(value: Any) -> bool:
     return type(value) is str and 0 < len(value) <= NAME_CHARACTERS_MAX
 
 
-def _address(value: Any) -> bool:
+def is_address(value: Any) -> bool:
+    """Whether it names a host and a port, "tcp:HOST:PORT" or "tls:HOST:PORT", that may be dialled."""
     if type(value) is not str or len(value) > ADDRESS_CHARACTERS_MAX:
         return False
     found = _TCP_ADDRESS.fullmatch(value)
     return found is not None and 0 < int(found[1]) < 65_536
 
 
-_LIST: Final = row(mapping(_name, each(_address)), each(_name))
+_LIST: Final = row(mapping(_name, each(is_address)), each(_name))
 
 
 def read_broker_list(value: Any) -> BrokerList:

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from lexicast.actors.cli.bus import find_bus
 from lexicast.actors.cli.main import command_line
+from lexicast.actors.client.address import ADDRESS_VARIABLE
+from lexicast.actors.link.credentials import CA_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE, USER_VARIABLE
 from lexicast.cluster.security.passwords import SHA512, hash_password, with_user
 
 from ...support.mqtt_harness import HOST, Served, served, unique
@@ -29,7 +32,7 @@ def cluster() -> Iterator[Served]:
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One without a key or a cluster of its own; there are a password file and a wrong one."""
-    for name in ("LEXICAST_ADDRESS", "LEXICAST_USER", "LEXICAST_PASSWORD_FILE", "LEXICAST_TOKEN_FILE"):
+    for name in (ADDRESS_VARIABLE, USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     # An earlier test's handler writes into what it had for an error's stream, and the logging module tells that here.
     monkeypatch.setattr(logging, "raiseExceptions", False)
@@ -70,6 +73,31 @@ def test_the_environment_logs_in_too(cluster: Served, machine: Path, monkeypatch
     assert run("pub", topic, "hello").exit_code == 0
     assert run("history", topic, "--user", "ada").stdout == "hello\n"
     assert "operators" in run("status").output
+
+
+def test_who_gives_certificates_alone_logs_in_as_the_environment_says(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def login() -> tuple[str | None, bytes | None, bytes | None]:
+        found = find_bus("link:tls:here:1", None, None, None, None, machine / "ca.crt")
+        word, token = found["password"], found["token"]
+        return found["user"], None if word is None else word(), None if token is None else token()
+
+    assert login() == (None, None, None)
+    monkeypatch.setenv(TOKEN_VARIABLE, str(machine / "word"))
+    assert login() == (None, None, b"a word")
+    monkeypatch.setenv(USER_VARIABLE, "ada")
+    assert login() == ("ada", None, b"a word")
+    monkeypatch.setenv(PASSWORD_VARIABLE, str(machine / "wrong"))
+    assert login() == ("ada", b"another", None)
+
+
+def test_an_address_of_users_in_the_environment_is_one_without_a_login_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(Else the certificates that the environment names would not be those that count.)"""
+    monkeypatch.setenv(ADDRESS_VARIABLE, "link:tls:here:1")
+    assert find_bus(None, None, None, None, None, None) == {"address": None}
+    monkeypatch.setenv(ADDRESS_VARIABLE, "auto")
+    assert "data_dir" in find_bus(None, None, None, None, None, None)
 
 
 @pytest.mark.parametrize(
