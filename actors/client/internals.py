@@ -48,7 +48,7 @@ INCARNATION_BITS: Final = 48
 # Dictionaries that it says it has from earlier links, those announced last.
 HELD_TOLD_MAX: Final = 256
 # Ranges of records in one message, which a broker takes of users too.
-RANGES_TOLD_MAX: Final = 4_096
+RANGES_TOLD_MAX: Final = 1_000
 
 log = logging.getLogger("lexicast.client")
 

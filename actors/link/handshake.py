@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lexicast.cluster.errors import AuthenticationError, PeerError
 from lexicast.cluster.protocol.heartbeat import Beats
@@ -21,11 +21,17 @@ from lexicast.cluster.protocol.messages import CHALLENGE, HELLO, NONCE_BYTES, OF
 
 from .link import BEATS, Link, LinkUser
 
+# A HELLO has seven fields, one of them a map of a few. msgpack makes room for an array when it begins, and takes 1,024
+# of them within each other: less than 256 KiB, of strangers.
+HELLO_ITEMS_MAX: Final = 16
+
 OUT_OF_ORDER: Final = "the handshake is out of order"
 
 
 class ListenerLink(Link):
     """The side that was dialled; it tells the other `info`. `encrypted`: nobody is let in on a plain link."""
+
+    handshake_items_max: ClassVar[int] = HELLO_ITEMS_MAX
 
     def __init__(
         self,

@@ -32,10 +32,11 @@ USER_ROLE: Final = "user"
 # What a stranger may make a listener hold: a name, a secret.
 LOGIN_BYTES_MAX: Final = 160 * 1024
 LOGIN_ITEMS_MAX: Final = 8
-# A client's largest message is a PUBLISH: what it gathers, and a payload. Its longest array has a group, a filter or a
-# range of offsets an item.
+# A client's largest message is a PUBLISH: what it gathers, and a payload.
 GATHERED_BYTES_MAX: Final = 16 * MIB
-USER_MESSAGE_ITEMS_MAX: Final = 8_192
+# Its longest array or map has so many filters or ranges of offsets, or the cluster's topic groups where these are more.
+# msgpack makes room for an array when it begins, and takes 1,024 of them within each other: 8 MiB.
+USER_MESSAGE_ITEMS_MAX: Final = 1_024
 # How long who is turned away has to take the words.
 LINGER_S: Final = 2.0
 
@@ -60,7 +61,8 @@ class LoginGate(Protocol):
 
 
 class UserListenerLink(Link):
-    """The broker's side. `info` is what the client is told once it is let in; `lost` is called at the end."""
+    """The broker's side. `info` is what the client is told once it is let in ("groups": how many there are); `lost` is
+    called at the end."""
 
     handshake_bytes_max: ClassVar[int] = LOGIN_BYTES_MAX
     handshake_items_max: ClassVar[int] = LOGIN_ITEMS_MAX
@@ -81,7 +83,8 @@ class UserListenerLink(Link):
         self._asked: asyncio.Task[None] | None = None
 
     def _messages(self) -> msgpack.Unpacker:
-        return unpacker(GATHERED_BYTES_MAX + self._payload_bytes_max, USER_MESSAGE_ITEMS_MAX)
+        items_max = max(USER_MESSAGE_ITEMS_MAX, int(self.info["groups"]))
+        return unpacker(GATHERED_BYTES_MAX + self._payload_bytes_max, items_max)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)

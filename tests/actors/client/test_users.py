@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from lexicast.actors.broker.python_clients.user_port import UserPort
 from lexicast.actors.client import connection
 from lexicast.actors.client.address import ADDRESS_VARIABLE, DATA_DIR_VARIABLE
 from lexicast.actors.client.awaited_positions import PublishManyRefusedError
+from lexicast.actors.link.handshake import ListenerLink
 from lexicast.actors.link.user_handshake import LoginClaim, UserDiallerLink, secrets_may_cross
 from lexicast.actors.mqtt.codec import encode_packet
 from lexicast.actors.mqtt.codec.packets import V5, Connect
@@ -450,6 +452,39 @@ async def test_a_stranger_at_the_port_is_no_link(cluster: Served, words: bytes) 
     writer.close()
     async with as_user(cluster, "ada") as ada:
         await ada.publish(unique("plant/"), "1")
+
+
+def made_room(unpack: msgpack.Unpacker, items: int) -> int:
+    """The bytes that arrays of so many items take, each within the one before it, as their beginnings come."""
+    unpack.feed((b"\xdd" + items.to_bytes(4, "big")) * 2_000)
+    tracemalloc.start()
+    try:
+        with suppress(ValueError):
+            unpack.unpack()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("groups", "most"), [(100, 1_024), (10_000, 10_000)])
+async def test_what_a_user_begins_and_does_not_send_takes_little_room(groups: int, most: int) -> None:
+    """msgpack makes room for an array when it begins, and takes 1,024 of them within each other."""
+    port = UserPort(Logins(Config()), lambda link, user: None, {"groups": groups}, 1 << 20, Beats())
+    unpack = port.link(lambda _: None)._messages
+    assert made_room(unpack(), most + 1) < 1 << 16
+    assert 0 < made_room(unpack(), most) < 1_200 * 8 * most
+    whole = unpack()
+    whole.feed(msgpack.packb([0] * most))
+    assert len(whole.unpack()) == most
+
+
+async def test_what_a_stranger_begins_takes_less() -> None:
+    for link in (
+        UserPort(Logins(Config()), lambda link, user: None, {}, 1 << 20, Beats()).link(lambda _: None),
+        ListenerLink(b"k", "c", lambda _: None, {}),
+    ):
+        most = link.handshake_items_max
+        assert made_room(link._unpacker, most) < 1 << 18
 
 
 async def test_a_connect_in_pieces_is_no_link(cluster: Served) -> None:
