@@ -1,4 +1,5 @@
-"""`lexicast cert` and a cluster that shows what it made, in a Ray of its own: as the command says, renewed, refused."""
+"""`lexicast cert` and a cluster that shows what it made, in a Ray of its own: as the command says, renewed, refused;
+and users who log in there, and are removed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from lexicast.actors.tls.development_certificates import DevelopmentAuthority
+from lexicast.cluster.security.passwords import SHA512, hash_password, with_user
 
 from ...support.certificates import free_port
 from ...support.up import OWN_ENVIRONMENT, lexicast_up
@@ -53,6 +55,12 @@ def folder(said: str) -> Path:
 def cluster(said: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
     config = said.partition("lexicast.toml:\n")[2].partition("then:")[0]
     home = tmp_path_factory.mktemp("up")
+    users = home / "users"
+    users.write_bytes(with_user(b"", "ada", hash_password(b"a word", bytes(12), SHA512).text()))
+    users.chmod(0o600)
+    # (Else nobody would be let in by a password alone.)
+    config = config.replace('client_certificates = "required"', 'client_certificates = "optional"')
+    config += f'[security]\npassword_file = "{users}"\n'
     with lexicast_up(home, "--mqtt-port", "0", config=config) as ready:
         yield home, ready
 
@@ -100,8 +108,27 @@ def test_new_certificates_are_taken_when_asked(cluster: tuple[Path, dict[str, An
     assert re.match(r"broker-0: tls.certificate expires on .*, in 4 days: renew it", warning)
     assert old != certificate.read_bytes()
     done = run("security", "reload", "--data-dir", home / "data")
-    assert (done.stdout, done.stderr) == ("the files of [tls]: taken by 1 broker\n", "")
+    assert (done.stdout, done.stderr) == ("nothing has changed\nthe files of [tls]: taken by 1 broker\n", "")
     assert status(home)["brokers"]["broker-0"]["mqtt"]["tls"]["taken"] == 3
+
+
+def test_a_user_logs_in_and_is_removed(cluster: tuple[Path, dict[str, Any]], folder: Path) -> None:
+    """(The broker shows its next certificate by now.)"""
+    home, _ = cluster
+    (home / "word").write_text("a word\n")
+    place = ("--address", f"link:tls:localhost:{PORT}", "--ca-file", folder / "ca.crt")
+    login = (*place, "--user", "ada", "--password-file", home / "word")
+    done = run("pub", "a/b", "hello", *login)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run("history", "a/b", *login).stdout == "hello\n"
+    assert "nobody is let in here without a login" in run("history", "a/b", *place).stderr
+    assert "is for operators: it needs the cluster's key" in run("status", *place[:2]).stderr
+    assert run("user", "remove", "ada", "--file", home / "users").returncode == 0
+    done = run("security", "reload", "--data-dir", home / "data")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run("pub", "a/b", "hello", *login)
+    assert done.returncode == 1
+    assert "the login was refused" in done.stderr
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
