@@ -42,14 +42,20 @@ class _Foretold(NamedTuple):
 class Building:
     """One model."""
 
-    def __init__(self, learned: MessageStructure, weight: float, admits: Callable[[bytes], bool] | None = None) -> None:
-        """`admits`: whether a text may be in the model; None: all may."""
+    def __init__(
+        self,
+        learned: MessageStructure,
+        relations: Relations,
+        weight: float,
+        admits: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """`relations`: of what was learned. `admits`: whether a text may be in the model; None: all may."""
         self._admits = admits or _all
         self._learned = learned
         self._weight = weight
         self._plans = [FieldPlan(node) for node in learned.nodes]
         self._by_message = [dict(zip(node.messages, node.values, strict=True)) for node in learned.nodes]
-        self._relations = Relations(learned, weight)
+        self._relations = relations
         self._letters = 0
 
     def model(self) -> FieldsModel:
@@ -145,7 +151,7 @@ class Building:
         plan.histogram = learn_histogram(plain or [0], self._weight)
         if len(plain) < 4:
             return
-        plan_references = self._relations.best(plan.node, at)
+        plan_references = self._relations.best(plan.node, at, self._weight)
         if plan_references:
             differences = self._differences(plan, plan_references, at)
             histogram = learn_histogram(differences, self._weight)

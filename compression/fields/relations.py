@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from math import log2
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
 
 from .model import Reference
 from .number_formats import decimals_of
@@ -30,11 +32,10 @@ _Ranked: TypeAlias = tuple[float, tuple[Reference, ...]]
 
 
 class Relations:
-    """Of the numbers of one structure."""
+    """Of the numbers of one structure. What does not depend on the weight is found out once for all models."""
 
-    def __init__(self, learned: MessageStructure, weight: float) -> None:
+    def __init__(self, learned: MessageStructure) -> None:
         self._nodes = learned.nodes
-        self._weight = weight
         self._by_message: list[dict[int, int]] = []
         self.ancestors: list[set[int]] = [set() for _ in learned.nodes]
         """Fields around a field, by its id."""
@@ -48,25 +49,20 @@ class Relations:
             for _, fields in node.patterns:
                 for field in fields:
                     self.ancestors[field.id] = self.ancestors[node.id] | {node.id}
+        self._of_values: dict[tuple[int, tuple[int, ...]], _OfValues] = {}
 
-    def best(self, node: Node, at: Sequence[int]) -> tuple[Reference, ...]:
-        """The references that make the values with the indices `at` cheapest, by a guess; none when none helps."""
+    def best(self, node: Node, at: Sequence[int], weight: float) -> tuple[Reference, ...]:
+        """The references that make the values with the indices `at` cheapest, by a guess; none when none helps.
+        `weight`: how many messages a sample stands for."""
         sampled = [index for index in at if node.values[index] in node.numbers]
         sampled = sampled[:: max(1, len(sampled) // _SAMPLES)]
-        plain = self._guess(node, (), sampled)
-        earlier = self._earlier(node)
-        if plain < 1 or not earlier:
-            return ()
-        ranked: list[_Ranked] = [(plain, ())]
-        singles = self._singles(node, earlier)
-        ranked += sorted([(self._guess(node, one, sampled), one) for one in singles])[:_BEST]
-        first = dict.fromkeys([one for _, one in ranked] + [one for one in singles if one[0].over == 1])
-        pairs = [pair for one in first for pair in self._pairs(node, one, earlier, sampled)]
-        ranked += [(self._guess(node, pair, sampled) + _GAIN_BITS_MIN, pair) for pair in pairs]
-        cost, references = min(ranked)
-        return references if cost + _GAIN_BITS_MIN < plain else ()
+        key = node.id, tuple(sampled)
+        values = self._of_values.get(key)
+        if values is None:
+            values = self._of_values[key] = _OfValues(self, node, sampled)
+        return values.best(weight)
 
-    def _earlier(self, node: Node) -> list[int]:
+    def earlier(self, node: Node) -> list[int]:
         """Fields of numbers that mostly stand before in the same message, and are not all the same."""
         earlier = []
         for other in self._nodes[max(0, node.id - EARLIER_MAX) : node.id]:
@@ -76,7 +72,8 @@ class Relations:
                 earlier.append(other.id)
         return earlier
 
-    def _singles(self, node: Node, earlier: Sequence[int]) -> list[tuple[Reference, ...]]:
+    def singles(self, node: Node, earlier: Sequence[int]) -> list[tuple[Reference, ...]]:
+        """References to one earlier number each."""
         mine = _decimals(node)
         singles: list[tuple[Reference, ...]] = []
         for id in earlier:
@@ -87,33 +84,10 @@ class Relations:
                 singles += [(Reference(id, times, over * each),) for each in _OVERS]
         return singles
 
-    def _pairs(
-        self, node: Node, one: tuple[Reference, ...], earlier: Sequence[int], at: Sequence[int]
-    ) -> list[tuple[Reference, ...]]:
-        at = at[: _PAIRS + 1]
-        left = self.differences(node, one, at)
-        pairs: list[tuple[Reference, ...]] = []
-        rest: tuple[Reference, ...]
-        for id in earlier:
-            slope = self._slope(left, [self._by_message[id].get(node.messages[index], 0) for index in at])
-            if one and one[0].field == id and one[0].over == 1:
-                slope, rest = slope + one[0].times, ()
-            else:
-                rest = one
-            if slope:
-                pairs.append((*rest, Reference(id, slope, 1)))
-        return pairs
-
-    def _slope(self, left: Sequence[int], other: Sequence[int]) -> int:
-        """The whole number that most changes of `left` are of those of `other`; 0: none."""
-        slopes: Counter[int] = Counter()
-        for (one, x), (two, y) in pairwise(zip(left, other, strict=True)):
-            if x != y and (two - one) % (y - x) == 0:
-                slopes[(two - one) // (y - x)] += 1
-        if not slopes:
-            return 0
-        slope, count = slopes.most_common(1)[0]
-        return slope if abs(slope) <= _SLOPE_MAX and count > _PAIRS // 3 else 0
+    def numbers(self, id: int, messages: Sequence[int]) -> list[int]:
+        """The numbers of a field in these messages, 0 where it has none."""
+        known = self._by_message[id]
+        return [known.get(message, 0) for message in messages]
 
     def differences(self, node: Node, references: Sequence[Reference], at: Sequence[int]) -> list[int]:
         """The numbers with these indices, less what the references foretell; what is no number is left out."""
@@ -127,17 +101,107 @@ class Relations:
                 out.append(number)
         return out
 
-    def _guess(self, node: Node, references: Sequence[Reference], at: Sequence[int]) -> float:
+
+class _OfValues:
+    """Of some values of one field, all of them numbers."""
+
+    def __init__(self, relations: Relations, node: Node, sampled: Sequence[int]) -> None:
+        self._relations = relations
+        self._node = node
+        self._sampled = sampled
+        self._few = sampled[: _PAIRS + 1]
+        self._earlier = relations.earlier(node)
+        self._guessed: dict[tuple[Reference, ...], _Guess] = {}
+        self._paired: dict[tuple[Reference, ...], list[tuple[Reference, ...]]] = {}
+
+    def best(self, weight: float) -> tuple[Reference, ...]:
+        """See `Relations.best`."""
+        plain = self._guess((), weight)
+        if plain < 1 or not self._earlier:
+            return ()
+        ranked: list[_Ranked] = [(plain, ())]
+        ranked += sorted([(self._guess(one, weight), one) for one in self._singles])[:_BEST]
+        first = dict.fromkeys([one for _, one in ranked] + [one for one in self._singles if one[0].over == 1])
+        pairs = [pair for one in first for pair in self._pairs(one)]
+        ranked += [(self._guess(pair, weight) + _GAIN_BITS_MIN, pair) for pair in pairs]
+        cost, references = min(ranked)
+        return references if cost + _GAIN_BITS_MIN < plain else ()
+
+    @cached_property
+    def _singles(self) -> list[tuple[Reference, ...]]:
+        return self._relations.singles(self._node, self._earlier)
+
+    @cached_property
+    def _changes(self) -> dict[int, list[int]]:
+        """Of the earlier numbers."""
+        messages = [self._node.messages[index] for index in self._few]
+        return {id: _changes(self._relations.numbers(id, messages)) for id in self._earlier}
+
+    def _pairs(self, one: tuple[Reference, ...]) -> list[tuple[Reference, ...]]:
+        pairs = self._paired.get(one)
+        if pairs is None:
+            pairs = self._paired[one] = self._with_second(one)
+        return pairs
+
+    def _with_second(self, one: tuple[Reference, ...]) -> list[tuple[Reference, ...]]:
+        left = _changes(self._relations.differences(self._node, one, self._few))
+        pairs: list[tuple[Reference, ...]] = []
+        rest: tuple[Reference, ...]
+        for id in self._earlier:
+            slope = _slope(left, self._changes[id])
+            if one and one[0].field == id and one[0].over == 1:
+                slope, rest = slope + one[0].times, ()
+            else:
+                rest = one
+            if slope:
+                pairs.append((*rest, Reference(id, slope, 1)))
+        return pairs
+
+    def _guess(self, references: tuple[Reference, ...], weight: float) -> float:
         """About what a number costs with a histogram: by how often each comes, or by how far they lie apart."""
-        numbers = self.differences(node, references, at)
-        if not numbers:
-            return 64.0
-        counted = Counter(numbers)
-        total = len(numbers)
-        entropy = sum([count * log2(total / count) for count in counted.values()]) / total
-        middle = sorted(numbers)[total // 2]
-        spread = sum([log2(1 + 2 * abs(number - middle)) for number in numbers]) / total
-        return min(entropy + RANGE_BITS * len(counted) / (total * self._weight), spread + 1)
+        guess = self._guessed.get(references)
+        if guess is None:
+            differences = self._relations.differences(self._node, references, self._sampled)
+            guess = self._guessed[references] = _guess(differences)
+        return min(guess.entropy + guess.table_bits / (guess.observed * weight), guess.spread)
+
+
+class _Guess(NamedTuple):
+    """Bits a number, of so many `observed`: by a table, which itself takes `table_bits`, and by how far it lies."""
+
+    entropy: float
+    table_bits: float
+    spread: float
+    observed: int
+
+
+def _guess(numbers: Sequence[int]) -> _Guess:
+    if not numbers:
+        return _Guess(64.0, 0.0, 64.0, 1)
+    counted = Counter(numbers)
+    total = len(numbers)
+    entropy = sum([count * log2(total / count) for count in counted.values()]) / total
+    middle = sorted(numbers)[total // 2]
+    spread = sum([log2(1 + 2 * abs(number - middle)) for number in numbers]) / total
+    return _Guess(entropy, RANGE_BITS * len(counted), spread + 1, total)
+
+
+def _changes(numbers: Sequence[int]) -> list[int]:
+    """From each to the next."""
+    return [two - one for one, two in pairwise(numbers)]
+
+
+def _slope(changes: Sequence[int], others: Sequence[int]) -> int:
+    """The whole number that most of `changes` are of those of another field in the same messages; 0: none."""
+    slopes: dict[int, int] = {}
+    for change, other in zip(changes, others, strict=True):
+        if other and not change % other:
+            slope = change // other
+            slopes[slope] = slopes.get(slope, 0) + 1
+    if not slopes:
+        return 0
+    slope, count = max(slopes.items(), key=itemgetter(1))
+    return slope if abs(slope) <= _SLOPE_MAX and count > _PAIRS // 3 else 0
 
 
 def _decimals(node: Node) -> int:

@@ -15,6 +15,7 @@ from .building import Building
 from .codec import SHARE_ONE, frame_of, join_fields_content
 from .description import model_texts
 from .model import MESSAGE_BYTES_MAX, FieldsModel, FieldState
+from .relations import Relations
 from .serialised import MODEL_BYTES_MAX, dump_model
 from .structure import MessageStructure
 
@@ -49,6 +50,10 @@ class FieldsTraining:
     def _learned(self) -> MessageStructure:
         return MessageStructure(self._samples, self._topics)
 
+    @cached_property
+    def _relations(self) -> Relations:
+        return Relations(self._learned)
+
     def content(self, size: int, preset: bytes, lean: bool = False) -> bytes:
         """The model, and of `preset` the last bytes that there is room for in `size` bytes.
 
@@ -74,7 +79,7 @@ class FieldsTraining:
     def _model(self, weight: float) -> tuple[FieldsModel, bytes]:
         made = self._models.get(weight)
         if made is None:
-            model = Building(self._learned, weight, self._admits).model()
+            model = Building(self._learned, self._relations, weight, self._admits).model()
             if self._admits is not None and not all(map(self._admits, model_texts(model))):
                 raise DictionaryError("the messages have a pattern that may not be told")
             made = self._models[weight] = (model, dump_model(model))

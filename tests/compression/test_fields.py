@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexicast.cluster.errors import DictionaryError
-from lexicast.compression.fields import shapes
+from lexicast.compression.fields import shapes, training
 from lexicast.compression.fields.alphabets import ALPHABETS, alphabet_of, run_number, run_of
+from lexicast.compression.fields.building import Building
 from lexicast.compression.fields.codec import (
     FIELDS,
     FRAME_BYTES_MAX,
@@ -28,9 +29,11 @@ from lexicast.compression.fields.entropy import Unfolding, fold
 from lexicast.compression.fields.histograms import NUMBER_MAX, Histogram
 from lexicast.compression.fields.model import MESSAGE_BYTES_MAX
 from lexicast.compression.fields.number_formats import FORMS, LITTLE, SINGLE_LITTLE, parse_number, render_number
+from lexicast.compression.fields.relations import Relations
 from lexicast.compression.fields.serialised import LETTERS_MAX, dump_model, load_model
 from lexicast.compression.fields.shapes import find_patterns
-from lexicast.compression.fields.training import FieldsTraining
+from lexicast.compression.fields.structure import MessageStructure
+from lexicast.compression.fields.training import LEAN, RICH, FieldsTraining
 from lexicast.compression.fields.vocabulary import SPECIALS, Vocabulary
 from lexicast.compression.training import train
 
@@ -407,6 +410,31 @@ def test_samples_without_any_short_message_give_a_model_of_nothing() -> None:
     content = FieldsTraining([b"x" * 9_000]).content(SIZE, b"xyz")
     codec = FieldsCodec("a test", content)
     assert codec.decompress(codec.compress(b"hello")) == b"hello"
+
+
+def test_models_of_the_same_samples_do_not_depend_on_those_made_before() -> None:
+    samples = readings(150)
+    both = FieldsTraining(samples)
+    assert both.content(SIZE, b"", lean=True) == FieldsTraining(samples).content(SIZE, b"", lean=True)
+    assert both.content(SIZE, b"") == FieldsTraining(samples).content(SIZE, b"")
+
+
+def test_what_was_too_much_for_one_way_is_not_made_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights: list[float] = []
+
+    class Counted(Building):
+        def __init__(self, learned: MessageStructure, relations: Relations, weight: float) -> None:
+            weights.append(weight)
+            super().__init__(learned, relations, weight)
+
+    monkeypatch.setattr(
+        training, "Building", lambda learned, relations, weight, admits: Counted(learned, relations, weight)
+    )
+    monkeypatch.setattr(training, "PACKED_BYTES_MAX", 0)
+    made = FieldsTraining(readings(30))
+    made.content(SIZE, b"", lean=True)
+    made.content(SIZE, b"")
+    assert weights == [LEAN, LEAN / 2, LEAN / 4, LEAN / 50, RICH / 50]
 
 
 def test_a_model_tells_people_what_it_learned() -> None:
