@@ -69,6 +69,12 @@ LARGE: Final = 9_000
 BATCHES: Final = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """BS, thesis equation 5.5.1."""
 
+_QUICK_BYTES: Final = 2 << 20
+"""Of all corpora together: the more there are, the less of each."""
+_QUICK_MESSAGES_MIN: Final = 100
+_QUICK_CORPORA: Final = 1
+"""PREDICT's readings and batches are measured on so many of them, the first."""
+
 _HEAT_INTERVAL: Final = 5_500
 _VCDIFF_MESSAGES: Final = 500
 _VCDIFF_MESSAGES_QUICK: Final = 100
@@ -113,16 +119,20 @@ def measure(report: DriverReport) -> None:
     corpora = [(corpus, False) for corpus in of_packages(options.messages)]
     if options.data is not None:
         corpora += [(corpus, True) for corpus in of_folder(options.data, options.messages)]
+    if options.quick:
+        most = _QUICK_BYTES // len(corpora)
+        corpora = [(corpus.within(most, _QUICK_MESSAGES_MIN), of_data) for corpus, of_data in corpora]
+    few = _QUICK_CORPORA if options.quick else len(corpora)
     measured: list[Measured] = []
     with reports.Steps(report.console, 2 * len(corpora) + 3) as progress:
         for corpus, of_data in corpora:
             measured.append(_measure_corpus(report, progress, corpus, of_data))
         progress.step("MC.base and the reading of 5.3.8")
-        _variants(report, measured)
+        _variants(report, measured[:few])
         progress.step("how much of a dictionary is used")
         dictionary_usage.measure(report, [corpus for corpus, _ in corpora])
         progress.step("batches")
-        _batches(report, [corpus for corpus, _ in corpora])
+        _batches(report, [corpus for corpus, _ in corpora[:few]])
     _figures(report, measured)
     _tables(report, measured)
     _pictures(report, measured)
@@ -200,7 +210,11 @@ def _variants(report: DriverReport, measured: Sequence[Measured]) -> None:
         values = (_mean([run.reduction() for run in runs]), float(made), sum(run.sampling_cpu_s for run in runs))
         report.samples[f"variant: {name}"] = values
         rows.append([name, f"{values[0]:.2f}", str(made), f"{values[2]:.2f}"])
-    report.table("PREDICT's readings", ["MC.base, eq. 5.3.8", "mean BR %", "dictionaries", "CPU s"], rows)
+    report.table(
+        f"PREDICT's readings, {len(measured)} corpora",
+        ["MC.base, eq. 5.3.8", "mean BR %", "dictionaries", "CPU s"],
+        rows,
+    )
 
 
 def _batches(report: DriverReport, corpora: Sequence[Corpus]) -> None:
@@ -220,7 +234,7 @@ def _batches(report: DriverReport, corpora: Sequence[Corpus]) -> None:
             lines[name].append(_mean([run.reduction(publishers) for run in runs]))
     report.samples["batches"] = {"sizes": list(sizes), **lines}
     rows = [[name, *(f"{value:.1f}" for value in values)] for name, values in lines.items()]
-    title = f"Batching (section 5.5.1), mean BR % of the first {first:,} messages a corpus"
+    title = f"Batching (section 5.5.1), mean BR % of the first {first:,} messages of {len(corpora)} corpora"
     report.table(title, ["messages a batch", *map(str, sizes)], rows)
     if report.options.pictures:
         pictures.draw_batches(report.options.pictures / "batching_5_5_1.png", sizes, lines)
@@ -376,7 +390,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = reports.parser("compression", __doc__, default_targets="")
     parser.add_argument("--data", type=Path, metavar="DIR", help="more corpora: files whose lines are messages")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw figures 4.3.1, 5.4.4 and 5.5.1 there")
-    parser.add_argument("--messages", type=reports.positive, help="first messages of a corpus (quick: 2,000)")
+    parser.add_argument(
+        "--messages", type=reports.positive, help="first messages of a corpus (quick: 2,000, and 2 MiB of all)"
+    )
     parser.add_argument("--grid-messages", type=reports.positive, help="for permutations (default 20,000; quick 2,000)")
     parser.add_argument("--all-permutations", action="store_true", help="search them all")
     parser.add_argument("--grid-encoded", type=reports.positive, help="of them compressed (default 1,000; quick 500)")

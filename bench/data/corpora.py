@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,11 @@ class Corpus:
     def first(self, count: int | None) -> Corpus:
         """The first `count` messages; None: all."""
         return Corpus(self.name, self.messages[:count])
+
+    def within(self, bytes_max: int, messages_min: int) -> Corpus:
+        """The first messages, as many as `bytes_max` holds and `messages_min` at least."""
+        ends = accumulate(map(len, self.messages))
+        return self.first(max(messages_min, sum([end <= bytes_max for end in ends])))
 
 
 def of_packages(messages_max: int | None) -> list[Corpus]:

@@ -177,6 +177,11 @@ class TestCorpora:
         (tmp_path / "README.md").write_text("no messages")
         assert of_folder(tmp_path, 2) == [Corpus("one", [b"a", b"b"]), Corpus("two", [b"x", b"y"])]
 
+    def test_the_first_messages_by_bytes_and_by_number(self) -> None:
+        corpus = Corpus("one", [b"abc", b"d", b"efgh", b"i"])
+        assert [len(corpus.within(most, 1).messages) for most in (0, 3, 4, 7, 8, 9, 100)] == [1, 1, 2, 2, 3, 4, 4]
+        assert len(corpus.within(0, 3).messages) == 3
+
     def test_an_empty_folder_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no file there"):
             of_folder(tmp_path, None)
