@@ -21,7 +21,8 @@ from .options import StoreOptions
 REFRESH_S: Final = 0.25
 # How often slots of killed readers are cleared, and how long a reader may take before its pages count as held.
 READERS_S: Final = 2.0
-# After the disk or the map has run out although there seemed to be room, publications are refused this long.
+# After the disk or the map has run out although there seemed to be room, publications are refused this long. After one
+# was refused space is short for as long.
 RAN_OUT_S: Final = 2.0
 
 # Beyond its own pages a block costs an entry in a leaf and copies of the tree's path to it.
@@ -41,6 +42,7 @@ class Space:
         self._reserve = options.reserve_bytes
         self._checked = 0.0
         self._ran_out = -RAN_OUT_S
+        self._refused = -RAN_OUT_S
         self._readers_checked = 0.0
         self._transaction_before = 0
         # A reader has held an old snapshot for READERS_S or longer: pages freed since cannot be used again.
@@ -102,6 +104,11 @@ class Space:
             self._look_at_disk()
         return self.free > self._reserve
 
+    @property
+    def is_short(self) -> bool:
+        """Publications are refused now, or some were a moment ago: large ones are while `room` says that there is some."""
+        return self._clock.monotonic() - self._refused < RAN_OUT_S or not self.room()
+
     def _left_for(self, publications: bool) -> int:
         """Bytes that may be used; control records try their luck also where space has just run out."""
         return self.free - self._reserve if publications else self._free()
@@ -114,6 +121,8 @@ class Space:
         self._look_at_disk()
         free = self._left_for(publications)
         if need_bytes > free:
+            if publications:
+                self._refused = self._clock.monotonic()
             raise StoreFullError(
                 f"the store {self._directory} is full: {need_bytes} bytes wanted, {max(free, 0)} free of quota "
                 f"{self._quota} and disk, reserve {self._reserve} kept for expiry; publishing resumes when expiry or "

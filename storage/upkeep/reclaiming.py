@@ -44,8 +44,8 @@ BLOCKS_A_STEP: Final = 64
 STEP_S: Final = 0.002
 # Blocks of a group that is forgotten: some milliseconds.
 FORGOTTEN_A_STEP: Final = 512
-# What has expired lies there for so long still: whoever it was sent to before, and who comes back without having
-# acknowledged it, is sent it again [MQTT-4.3.3-7].
+# What has expired lies there for so long still, unless the store is full: whoever it was sent to before, and who comes
+# back without having acknowledged it, is sent it again [MQTT-4.3.3-7].
 EXPIRED_KEPT_US: Final = 10 * US_PER_S
 
 
@@ -121,13 +121,14 @@ class Reclaimer:
         return list(chosen.values())
 
     def _expired(self, txn: ReadTransaction, now_us: int) -> Iterator[Victim]:
+        before_us = now_us - (0 if self._space.is_short else EXPIRED_KEPT_US)
         with txn.cursor(self._databases.expiry) as cursor:
             there = cursor.first()
             for _ in range(BLOCKS_A_STEP):
                 if not there:
                     return
                 key = bytes(cursor.key())
-                if parse_expiry_key(key)[0] >= now_us - EXPIRED_KEPT_US:
+                if parse_expiry_key(key)[0] >= before_us:
                     return
                 yield self._expired_block(txn, key)
                 there = cursor.next()

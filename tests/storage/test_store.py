@@ -466,6 +466,17 @@ def test_a_full_store_refuses_publications_takes_control_records_and_accepts_aga
         assert store.tables.session(0, "c") is not None
 
 
+def test_a_full_store_keeps_nothing_that_has_expired_for_who_may_come_back(bench: Bench) -> None:
+    options = StoreOptions(quota_bytes=4 * MIB, reserve_bytes=MIB, retention_bytes=0)
+    now = bench.clock.time_us()
+    with bench.open(options) as store:
+        stored = fill(store, lambda n: publications(n, [Pub(b"a", bytes(100_000), 0, 1_000)], time_us=now))
+        bench.clock.advance(1.5)
+        assert bench.reclaim(store) > 0
+        assert store.room()
+        store.commit([publications(stored, [Pub(b"a", bytes(100_000))], time_us=now)])
+
+
 def test_control_records_do_not_pass_the_quota_itself(bench: Bench) -> None:
     options = StoreOptions(quota_bytes=2 * MIB, reserve_bytes=MIB, retention_bytes=0)
     saved = saved_session(place=bytes(100_000))
