@@ -106,7 +106,7 @@ class Space:
 
     @property
     def is_short(self) -> bool:
-        """Publications are refused now, or some were a moment ago: large ones are while `room` says that there is some."""
+        """Publications are refused, or some were a moment ago: large ones are while `room` says that there is some."""
         return self._clock.monotonic() - self._refused < RAN_OUT_S or not self.room()
 
     def _left_for(self, publications: bool) -> int:

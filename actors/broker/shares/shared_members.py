@@ -215,7 +215,9 @@ class SharedMembers:
         rows: dict[Pipeline, list[tuple[ShareKey, dict[int, list[int]]]]] = {}
         for key, done in told.items():
             for pipeline, groups in self._coordinators.by_leader(done).items():
-                rows.setdefault(pipeline, []).append((key, {group: done[group] for group in groups}))
+                rows.setdefault(pipeline, []).append((key, {group: done.pop(group) for group in groups}))
+            if done:  # of groups that nobody leads now
+                self._tell_again(key, done)
         for pipeline, some in rows.items():
             pipeline.call(self._told(some), "share_told", [(*key, _listed(done)) for key, done in some])
 
@@ -223,11 +225,15 @@ class SharedMembers:
         def done(error: Exception | None, _: Any) -> None:
             if isinstance(error, UnavailableError):
                 for key, groups in rows:
-                    if key in self._members or len(self._done) < LEFT_MAX:
-                        for group, offsets in groups.items():
-                            self._done.setdefault(key, {}).setdefault(group, []).extend(offsets)
+                    self._tell_again(key, groups)
 
         return done
+
+    def _tell_again(self, key: ShareKey, done: Mapping[int, Iterable[int]]) -> None:
+        """Once a coordinator that leads these groups is linked."""
+        if key in self._members or len(self._done) < LEFT_MAX:
+            for group, offsets in done.items():
+                self._done.setdefault(key, {}).setdefault(group, []).extend(offsets)
 
 
 def _listed(records: Records) -> dict[int, list[int]]:

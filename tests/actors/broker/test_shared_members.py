@@ -148,6 +148,19 @@ async def test_what_is_dealt_to_who_has_left_is_given_back_but_not_what_it_still
     assert leader.asked == ([] if rests else [("share_leave", (*KEY, {}))])
 
 
+async def test_what_is_done_while_nobody_leads_its_group_is_told_whoever_leads_it_next() -> None:
+    """It was forgotten, and dealt again."""
+    leader = Leader("one", [0, 1])
+    members = members_of(leader)
+    members.done(KEY, 0, [5])
+    members.done(KEY, 3, [7])
+    await asyncio.sleep(0)
+    leader.groups = [0, 1, 2, 3]
+    members.resumed(cast(Pipeline, leader))
+    await asyncio.sleep(0)
+    assert leader.asked == [("share_told", ([(*KEY, {group: [offset]})],)) for group, offset in ((0, 5), (3, 7))]
+
+
 # -- what is dealt
 
 
