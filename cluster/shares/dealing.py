@@ -28,18 +28,20 @@ A share that another coordinator has led may have members that hold records whic
 joined here (`hold`). Of QoS 1 these go to others if that is sooner. What may have been sent with QoS 2 is *unclaimed*
 for a while: nobody is dealt it before `unclaimed_wait`.
 
-Memory: `records_max` records, `bytes_max` bytes of what they were read with (and what was read at once beyond it),
-CHOICES_MAX topics.
+Members come and go many at a time, a broker's all at once: what waits is looked through when the next is dealt, once.
+
+Memory: `records_max` records, `bytes_max` bytes of what they were read with (and what was read at once beyond it), and
+what `choices` remembers of topics.
 """
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from .choices import TopicChoices
 from .pieces import DealtMember, DealtPiece, MemberKey, Taken
 from .places import SharePlace
 
@@ -48,8 +50,6 @@ FREE: Final = "free"
 
 RECORDS_MAX: Final = 16_384
 BYTES_MAX: Final = 16 * 1024 * 1024
-# Topics of which it is remembered whose they are.
-CHOICES_MAX: Final = 65_536
 
 
 class Deal(NamedTuple):
@@ -114,9 +114,9 @@ class Share:
         self._records_max = records_max
         self._bytes_max = bytes_max
         self._parts: dict[int, _Part] = {}
-        self._choices: dict[bytes, DealtMember] = {}
-        # Those whose topics may be.
-        self._able: list[DealtMember] = []
+        self._choices = TopicChoices()
+        # Members have come or gone since `_choose_anew`: what waits is for whoever it was.
+        self._changed = False
         # What no member waits for in particular: all of it with "free", else what comes while nobody is there.
         self._common: deque[DealtPiece] = deque()
         # Records that a member has brought along and that are still to be read here; `_NOBODY`: by now they are done.
@@ -196,7 +196,7 @@ class Share:
     @property
     def served(self) -> bool:
         """Whether somebody is there who gets something."""
-        return any([not member.resting for member in self.members.values()])
+        return any(not member.resting for member in self.members.values())
 
     def take(self, group: int, taken: Taken | None, read: int) -> None:
         """Of a group everything before `read` has been looked at, and `taken` of it concerns the share."""
@@ -250,7 +250,7 @@ class Share:
         for piece in list(self._unclaimed.held):
             self._unclaimed.release(piece)
             self._common.append(piece)
-        self._choose_anew()
+        self._changed = True
 
     def _opened(self, taken: Taken, count: int) -> None:
         if not taken.open:
@@ -292,7 +292,7 @@ class Share:
     def _moved(self, member: DealtMember) -> None:
         if member.stalled:
             member.stalled = False
-            self._choose_anew()
+            self._changed = True
         if member.resting and not member.held:
             self._remove(member)
 
@@ -303,19 +303,20 @@ class Share:
         if key in self.members:
             self.leave(key)
         self.members[key] = DealtMember(key, window)
-        self._choose_anew()
+        self._changed = True
 
     def hold(self, key: MemberKey, held: Mapping[int, Collection[int]]) -> None:
         """A member that has come back has these records (by group) of before, and is still to have them done; those
         aside that others hold by now. What it had said of groups that have no cursor here yet is out of date."""
         member = self.members[key]
         parts = self._parts
-        self._expected = {at: who for at, who in self._expected.items() if who is not member or at[0] in parts}
+        self._forget_expected(member, [at for at in member.expects if at[0] not in parts])
         for group, offsets in held.items():
             part = parts.get(group)
             for offset in offsets:
                 if part is None or (offset not in part.open and offset >= part.read):
                     self._expected[group, offset] = member
+                    member.expects.append((group, offset))
             for piece in part.cut(offsets, self._unclaimed) if part is not None else ():
                 member.hold(piece)
 
@@ -336,29 +337,38 @@ class Share:
         for piece in keeps:
             member.hold(piece)
         member.resting = True
-        if member.held:
-            self._choose_anew()
-        else:
+        self._changed = True
+        if not member.held:
             self._remove(member)
 
     def _remove(self, member: DealtMember) -> None:
         del self.members[member.key]
-        if self._expected:
-            self._expected = {at: holder for at, holder in self._expected.items() if holder is not member}
+        self._forget_expected(member, member.expects)
         self._common.extend(member.queue)
-        self._choose_anew()
+        member.queue.clear()  # whose topics were may be remembered for long
+        self._changed = True
+
+    def _forget_expected(self, member: DealtMember, places: Collection[tuple[int, int]]) -> None:
+        """A member has these no more."""
+        expected = self._expected
+        for at in places:
+            if expected.get(at) is member:
+                del expected[at]
+        member.expects = [at for at in member.expects if expected.get(at) is member]
 
     def stall(self, key: MemberKey) -> None:
         """A member has had no room for long: its topics go to others until it has something done."""
         member = self.members.get(key)
         if member is not None and not member.stalled and self.strategy == TOPIC:
             member.stalled = True
-            self._choose_anew()
+            self._changed = True
 
     # -- dealing
 
     def deal(self) -> list[Deal]:
         """What goes to whom now; from here on they hold it."""
+        if self._changed:
+            self._choose_anew()
         return self._deal_freely() if self.strategy == FREE else self._deal_by_topic()
 
     def _deal_by_topic(self) -> list[Deal]:
@@ -400,34 +410,25 @@ class Share:
 
     def _wait(self, part: _Part, taken: Taken, numbers: Sequence[int]) -> None:
         """Records wait, each for whoever it is."""
-        able, topics = self._able, taken.topics
-        if self.strategy == FREE or not able:
+        able, topics, choose = self._choices.members, taken.topics, self._choices.choose
+        if self.strategy == FREE or self._changed or not able:
             self._common.append(part.put(taken, numbers))
         elif len(able) == 1:
             able[0].queue.append(part.put(taken, numbers))
         elif len(topics) == 1:
-            self._choice(topics[0]).queue.append(part.put(taken, numbers))
+            choose(topics[0]).queue.append(part.put(taken, numbers))
         else:
             chosen: dict[DealtMember, list[int]] = {}
             for number in numbers:
-                chosen.setdefault(self._choice(topics[number]), []).append(number)
+                chosen.setdefault(choose(topics[number]), []).append(number)
             for member, some in chosen.items():
                 member.queue.append(part.put(taken, some))
 
-    def _choice(self, topic: bytes) -> DealtMember:
-        """Whose a topic is."""
-        found = self._choices.get(topic)
-        if found is None:
-            if len(self._choices) >= CHOICES_MAX:
-                self._choices.clear()
-            found = self._choices[topic] = max(self._able, key=lambda member: _weight(member.seed, topic))
-        return found
-
     def _choose_anew(self) -> None:
         """Members have come or gone: what waits, waits for whoever it is now, in the order in which it was taken."""
-        self._choices.clear()
+        self._changed = False
         able = [member for member in self.members.values() if not member.resting]
-        self._able = [member for member in able if not member.stalled] or able
+        self._choices.among([member for member in able if not member.stalled] or able)
         waiting: dict[Taken, list[int]] = {}
         for queue in (self._common, *[member.queue for member in self.members.values()]):
             for piece in queue:
@@ -466,8 +467,3 @@ def _order(taken: Taken) -> int:
 
 def _fewest_held(member: DealtMember) -> int:
     return member.held_records
-
-
-def _weight(seed: bytes, topic: bytes) -> bytes:
-    """Rendezvous hashing (Thaler and Ravishankar 1998): the highest weight has the topic."""
-    return hashlib.blake2b(topic, digest_size=8, key=seed).digest()

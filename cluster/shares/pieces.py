@@ -63,9 +63,10 @@ class DealtPiece:
 
 
 class DealtMember:
-    """One member: how many records it takes, what it holds, and what waits for it alone."""
+    """One member: how many records it takes, what it holds, and what waits for it alone. `expects`: (group, offset) of
+    what it has brought along and that was still to be read; some of that is by now."""
 
-    __slots__ = ("held", "held_records", "key", "queue", "resting", "seed", "stalled", "window")
+    __slots__ = ("expects", "held", "held_records", "key", "queue", "resting", "seed", "stalled", "window")
 
     def __init__(self, key: MemberKey, window: int) -> None:
         self.key = key
@@ -75,7 +76,8 @@ class DealtMember:
         self.queue: deque[DealtPiece] = deque()
         self.resting = False
         self.stalled = False
-        self.seed = hashlib.blake2b("\0".join(key).encode(), digest_size=32).digest()
+        self.expects: list[tuple[int, int]] = []
+        self.seed = int.from_bytes(hashlib.blake2b("\0".join(key).encode(), digest_size=8).digest())
 
     @property
     def room(self) -> int:

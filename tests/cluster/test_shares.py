@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lexicast.cluster.errors import PeerError
+from lexicast.cluster.shares import choices as choices_module
+from lexicast.cluster.shares.choices import TopicChoices
 from lexicast.cluster.shares.dealing import FREE, TOPIC, Deal, Share
-from lexicast.cluster.shares.pieces import MemberKey, Taken
+from lexicast.cluster.shares.pieces import DealtMember, MemberKey, Taken
 from lexicast.cluster.shares.places import RANGES_MAX, SharePlace, pack_place, unpack_place
 
 A, B, C = ("broker", "a"), ("broker", "b"), ("other", "c")
@@ -304,7 +306,8 @@ def test_a_share_goes_on_from_a_place_with_what_was_open() -> None:
 @settings(max_examples=150, stateful_step_count=40, deadline=None)
 class AnyOrder(RuleBasedStateMachine):
     """Members come and go, records are taken, dealt and done in any order: nothing is lost, nothing is dealt to two,
-    and the floor does not pass what is open."""
+    and the floor does not pass what is open. By topic nothing is dealt while something earlier of its topic waits, and
+    to one member while all stay."""
 
     @initialize(strategy=st.sampled_from([TOPIC, FREE]))
     def begin(self, strategy: str) -> None:
@@ -313,11 +316,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.taken = 0
         self.gone: set[int] = set()
         self.holders: dict[int, MemberKey] = {}
-        self.last: dict[bytes, int] = {}
+        self.by_topic = strategy == TOPIC
+        # Topic -> whose it is, since members came or went.
+        self.owners: dict[int, MemberKey] = {}
 
     @rule(member=st.sampled_from([A, B, C]), window=st.integers(1, 5))
     def join(self, member: MemberKey, window: int) -> None:
         self.share.join(member, window)
+        self.owners.clear()
         self._given_up(member)
 
     @rule(member=st.sampled_from([A, B, C]), keeps=st.booleans())
@@ -325,6 +331,7 @@ class AnyOrder(RuleBasedStateMachine):
         held = sorted(offset for offset, holder in self.holders.items() if holder == member)
         kept = held[:1] if keeps else []
         self.share.leave(member, {0: kept})
+        self.owners.clear()
         self._given_up(member, kept)
 
     def _given_up(self, member: MemberKey, kept: Iterable[int] = ()) -> None:
@@ -337,6 +344,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def deal(self) -> None:
+        self.dealt_of_topic: dict[int, int] = {}
         for deal in self.share.deal():
             assert not self.share.members[deal.member].resting
             assert self.share.members[deal.member].held_records <= self.share.members[deal.member].window
@@ -346,17 +354,27 @@ class AnyOrder(RuleBasedStateMachine):
                 assert offset not in self.gone
                 assert offset not in self.holders
                 self.holders[offset] = deal.member
+                if self.by_topic:
+                    assert self.owners.setdefault(offset % len(TOPICS), deal.member) == deal.member
+                    self.dealt_of_topic[offset % len(TOPICS)] = offset
+        waiting = set(range(self.taken)) - self.gone - self.holders.keys()
+        for topic, last in self.dealt_of_topic.items():
+            assert not [offset for offset in waiting if offset % len(TOPICS) == topic and offset < last]
 
     @precondition(lambda self: self.holders)
     @rule(data=st.data())
     def done(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(sorted(self.holders)))
-        self.share.done(self.holders.pop(offset), 0, [offset])
+        holder = self.holders.pop(offset)
+        if self.share.members[holder].stalled:
+            self.owners.clear()
+        self.share.done(holder, 0, [offset])
         self.gone.add(offset)
 
     @rule(member=st.sampled_from([A, B, C]))
     def stall(self, member: MemberKey) -> None:
         self.share.stall(member)
+        self.owners.clear()
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -385,11 +403,60 @@ class AnyOrder(RuleBasedStateMachine):
             self.share.leave(member)
             self._given_up(member)
         self.share.join(("last", "one"), 1_000_000)
+        self.owners.clear()
         self.deal()
         assert set(self.holders) == set(range(self.taken)) - self.gone
 
 
 TestAnyOrder = AnyOrder.TestCase
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 9), min_size=1), st.sets(st.integers(0, 19))), max_size=10))
+def test_whose_a_topic_is_follows_from_who_is_there_and_from_nothing_before(
+    steps: list[tuple[set[int], set[int]]],
+) -> None:
+    """What was chosen is held against who has come since, whenever it is asked for."""
+    members = [DealtMember(("broker", str(number)), 1) for number in range(10)]
+    choices = TopicChoices()
+    for there, asked in steps:
+        choices.among([members[number] for number in there])
+        anew = TopicChoices()
+        anew.among([members[number] for number in sorted(there)])
+        for number in asked:
+            assert choices.choose(b"%d" % number) is anew.choose(b"%d" % number)
+
+
+def test_topics_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices_module, "CHOICES_MAX", 3)
+    choices = TopicChoices()
+    choices.among([DealtMember(A, 1), DealtMember(B, 1)])
+    found = [choices.choose(b"%d" % number) for number in range(9)]
+    assert len(choices._chosen) <= 3
+    assert [choices.choose(b"%d" % number) for number in range(9)] == found
+
+
+def test_thousands_of_members_that_leave_at_once_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's members leave in one turn, in which whatever waits was chosen anew for each of them."""
+    share = begun()
+    for number in range(2_000):
+        share.join(("broker", str(number)), 1)
+    share.join(C, 100)
+    take(share, range(100), TOPICS)
+    share.deal()
+    looked: list[int] = []
+    among = TopicChoices.among
+
+    def counted(self: TopicChoices, members: Sequence[DealtMember]) -> None:
+        looked.append(len(members))
+        among(self, members)
+
+    monkeypatch.setattr(TopicChoices, "among", counted)
+    for number in range(2_000):
+        share.leave(("broker", str(number)))
+    left = dealt(share)
+    assert looked == [1]
+    assert list(left) == [C]
+    assert share.place(0) == SharePlace(0, 100, tuple(range(100)))
 
 
 def test_only_what_concerns_a_share_moves_it() -> None:

@@ -27,6 +27,8 @@ CAUGHT_AFTER = {
     "place-beyond-open": 5,
     "forget-leaving": 1,
     "deal-twice": 1,
+    "deal-backwards": 1,
+    "wander": 1,
 }
 
 

@@ -10,7 +10,7 @@ and what they cost is not multiplied by the members.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lexicast.cluster.blocks import QOS_MASK, Block
@@ -153,6 +153,22 @@ class LedShare:
             if some:
                 found.setdefault(piece.taken.group, []).extend(some)
         return found
+
+    def leave(self, key: MemberKey, kept: Mapping[int, Collection[int]] | None = None) -> None:
+        """See `Share.leave`."""
+        self.share.leave(key, kept)
+        if key not in self.share.members:
+            self._forget(key)
+
+    def forget_gone(self) -> None:
+        """Those who rested and have had their last done."""
+        if len(self.links) > len(self.share.members):
+            for key in self.links.keys() - self.share.members.keys():
+                self._forget(key)
+
+    def _forget(self, key: MemberKey) -> None:
+        self.links.pop(key, None)
+        self.exact.discard(key)
 
     def has_moved(self, key: MemberKey) -> None:
         """A member has had something done."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from lexicast.cluster.blocks import Block
@@ -26,7 +26,8 @@ from lexicast.cluster.errors import LexicastError, LimitError, PeerError
 from lexicast.cluster.positions import topic_group
 from lexicast.cluster.protocol.messages import DEAL
 from lexicast.cluster.records import SessionSaved
-from lexicast.cluster.shares.dealing import CHOICES_MAX, TOPIC, Share
+from lexicast.cluster.shares.choices import CHOICES_MAX
+from lexicast.cluster.shares.dealing import TOPIC, Share
 from lexicast.cluster.shares.pieces import MemberKey
 from lexicast.cluster.shares.places import SharePlace, pack_place, unpack_place
 from lexicast.cluster.topics.names import is_wildcard, matches
@@ -149,7 +150,7 @@ class LedShares:
             raise
         if link.closed and share.links.get(key) is link:
             self._leave(share, key)
-        self._go_on(share)
+        self._touch(share)
         return {"groups": [group for group in self._concerned(share.filter) if group in share.saved]}
 
     def told(self, peer: BrokerPeer, rows: Iterable[tuple[str, bytes, str, Mapping[int, Iterable[int]]]]) -> None:
@@ -177,21 +178,23 @@ class LedShares:
     def unlinked(self, link: Link) -> None:
         """A broker's link has ended: what its members hold is dealt to others, but for what they may go on with."""
         for share in list(self._shares.values()):
-            for key in [key for key, known in share.links.items() if known is link]:
-                in_doubt = share.in_doubt(key)
-                self._leave(share, key, in_doubt)
-                if in_doubt:
-                    self._spawn(self._given_up(share, key, link))
+            left = [key for key, known in share.links.items() if known is link]
+            in_doubt = {key: kept for key in left if (kept := share.in_doubt(key))}
+            for key in left:
+                self._leave(share, key, in_doubt.get(key))
+            if in_doubt:
+                self._spawn(self._given_up(share, list(in_doubt), link))
 
-    async def _given_up(self, share: LedShare, key: MemberKey, link: Link) -> None:
+    async def _given_up(self, share: LedShare, keys: Sequence[MemberKey], link: Link) -> None:
         """A broker that does not come back has nothing done."""
         await asyncio.sleep(RETURN_S)
-        if share.links.get(key) is link:
-            self._leave(share, key)
+        for key in keys:
+            if share.links.get(key) is link:
+                self._leave(share, key)
 
     def _leave(self, share: LedShare, key: MemberKey, kept: Mapping[int, Collection[int]] | None = None) -> None:
-        share.share.leave(key, kept)
-        self._go_on(share)
+        share.leave(key, kept)
+        self._touch(share)
 
     # -- a share's life
 
@@ -278,6 +281,7 @@ class LedShares:
         return found
 
     def _touch(self, share: LedShare) -> None:
+        """Deal once to all who come or go in a turn, and of all blocks that it brings."""
         if not self._touched:
             asyncio.get_running_loop().call_soon(self._deal_touched)
         self._touched[share] = None
@@ -295,9 +299,7 @@ class LedShares:
             for some in in_messages(rows):
                 link.gather((DEAL, share.name, share.filter, [row.to_wire() for row in some]))
             link.flush()
-        for key in [key for key in share.links if key not in share.share.members]:
-            del share.links[key]
-            share.exact.discard(key)
+        share.forget_gone()
         if not share.links:
             if share not in self._retiring:
                 self._retiring.add(share)
@@ -428,7 +430,8 @@ class LedShares:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Read and save no more."""
+        """Read, deal and save no more."""
+        self._touched.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

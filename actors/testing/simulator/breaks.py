@@ -13,8 +13,10 @@ from typing import Any
 from lexicast.cluster.blocks import PUBLICATIONS, Block
 from lexicast.cluster.content.predicate import Predicate
 from lexicast.cluster.replication import FollowerProgress, Phase
+from lexicast.cluster.shares import dealing as dealing_module
+from lexicast.cluster.shares.choices import TopicChoices
 from lexicast.cluster.shares.dealing import Deal, Share
-from lexicast.cluster.shares.pieces import MemberKey
+from lexicast.cluster.shares.pieces import DealtMember, MemberKey
 from lexicast.cluster.shares.places import SharePlace
 from lexicast.storage.log.stored_block import StoredBlock
 
@@ -142,6 +144,23 @@ class GenerousShare(Share):
         return [*deals, *more[:1]]
 
 
+class HurriedShare(Share):
+    """Deals what came last first."""
+
+    def deal(self) -> list[Deal]:
+        for member in self.members.values():
+            member.queue.reverse()
+        return super().deal()
+
+
+class WanderingChoices(TopicChoices):
+    """Gives each topic to one member after the other."""
+
+    def choose(self, topic: bytes) -> DealtMember:
+        self.members.append(self.members.pop(0))
+        return self.members[0]
+
+
 def _of_any_number(judge: Callable[..., Any]) -> Callable[..., Any]:
     """`AskedBlock.wanted` or `unwanted` that compares no numbers."""
 
@@ -213,6 +232,18 @@ BREAKS = {
             "deal-twice",
             "what a member of a share holds is dealt to another one",
             ((led_shares_module, "Share", GenerousShare),),
+            first=SHARES_FROM,
+        ),
+        Break(
+            "deal-backwards",
+            "what waits for a member of a share is dealt the last first",
+            ((led_shares_module, "Share", HurriedShare),),
+            first=SHARES_FROM,
+        ),
+        Break(
+            "wander",
+            "a topic of a share goes from member to member while all stay",
+            ((dealing_module, "TopicChoices", WanderingChoices),),
             first=SHARES_FROM,
         ),
     )

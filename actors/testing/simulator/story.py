@@ -24,7 +24,7 @@ sockets, no threads, no real time. What goes wrong is in `mishaps`.
                 matchers, in some of which these form an overlay, seeds from 3,000,000 on; what such a subscriber is
                 owed is judged by `conditions`)
     shares      of what a share is owed each comes to a member, once while nothing goes wrong and connections last, a
-                topic in order while members stay (seeds from 4,000,000 on; see `share_members`)
+                topic in order to one member while members stay (seeds from 4,000,000 on; see `share_members`)
     alive       nobody ends by himself, nobody is sent what he cannot read
 
 Not looked at: dictionaries and compression, bounded memory, retention and repair (a `MemoryStore` keeps everything and
@@ -158,7 +158,7 @@ class Story:
         scene, dice = self.scene, self.scene.share_dice
         process = scene.new_process("members", "elsewhere")
         for number in range(dice.choice([1, 1, 2])):
-            share = SimShare(scene, self.auditor, b"share-%d" % number, drawn_filter(scene))
+            share = SimShare(scene, self.auditor, b"share-%d" % number, drawn_filter(scene), self._epochs)
             self.shares.append(share)
             for i in range(dice.choice([1, 2, 3, 4])):
                 name = f"member-{number}-{i}"
@@ -170,6 +170,9 @@ class Story:
                 for n in range(dice.randint(0, 30)):
                     scene.at(begin_s + dice.random() * STORY_S, member.publish, b"share-%d-%d-%d" % (number, i, n))
 
+    def _epochs(self) -> dict[int, int]:
+        return {group: state.epoch for group, state in self.coordinators.coordination.states().items()}
+
     async def _healed(self) -> None:
         """Nothing disturbs any more: everything has to come right. Raises Violation."""
         auditor, loop = self.auditor, self.scene.loop
@@ -180,6 +183,9 @@ class Story:
                 auditor.found(f"kept: {lacking}")
                 break
             await asyncio.sleep(0.5)
+        for share in self.shares:
+            if not auditor.broken:
+                await share.share_calmly()
         if self.sessions and not auditor.broken:
             await self._see_retained()
         auditor.check_times()

@@ -12,7 +12,9 @@ import pytest
 
 from lexicast.actors.coordinator.past import Span
 from lexicast.actors.coordinator.shares import led_shares
+from lexicast.actors.coordinator.shares.led_share import DealtRow, LedShare
 from lexicast.actors.coordinator.shares.led_shares import LedShares, ShareRules, row_name
+from lexicast.actors.link.link import Link
 from lexicast.cluster.blocks import PUBLICATIONS, RAW, Block, Meta, Run, pack_meta
 from lexicast.cluster.clock import US_PER_S, ManualClock
 from lexicast.cluster.errors import LimitError, UnavailableError
@@ -232,6 +234,30 @@ async def test_who_is_sent_qos_1_waits_for_nothing() -> None:
     coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
     await dealt_and_cut(coordinator, broker, other, False)
     await eventually(lambda: other.dealt == [0, 1])
+    await coordinator.shares.close()
+
+
+async def test_members_of_a_broker_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they held is dealt once, when all have left: not from one of them to the next."""
+    dealings: list[int] = []
+    deal = LedShare.deal
+
+    def counted(self: LedShare) -> dict[Link, list[DealtRow]]:
+        dealings.append(len(self.share.members))
+        return deal(self)
+
+    monkeypatch.setattr(LedShare, "deal", counted)
+    coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
+    for number in range(9):
+        await coordinator.shares.join(broker, "g", b"t/#", str(number), 10, None, {})
+    await coordinator.shares.join(other, *OTHER, 10, None, {})
+    for number in range(9):
+        coordinator.deliver(block(number, topic=b"t/%d" % number))
+    await eventually(lambda: sorted(broker.dealt + other.dealt) == list(range(9)))
+    dealings.clear()
+    coordinator.shares.unlinked(broker)
+    await eventually(lambda: sorted(other.dealt) == list(range(9)))
+    assert dealings == [1]
     await coordinator.shares.close()
 
 
