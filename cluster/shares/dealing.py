@@ -243,11 +243,12 @@ class Share:
             self._unclaimed.hold(part.put(taken, aside))
         return [number for number in numbers if number not in exact]
 
-    def unclaimed_wait(self) -> None:
-        """Whoever holds what is unclaimed has had the time to say so: it is dealt as all else."""
-        for part in self._parts.values():
-            part.unclaimed = 0
-        for piece in list(self._unclaimed.held):
+    def unclaimed_wait(self, groups: Collection[int]) -> None:
+        """Whoever holds what is unclaimed in these has had the time to say so: it is dealt as all else."""
+        for group in groups:
+            if group in self._parts:
+                self._parts[group].unclaimed = 0
+        for piece in [piece for piece in self._unclaimed.held if piece.taken.group in groups]:
             self._unclaimed.release(piece)
             self._common.append(piece)
         self._changed = True

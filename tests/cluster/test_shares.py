@@ -243,10 +243,23 @@ def test_what_may_have_been_sent_with_qos_2_waits_for_whom_it_is() -> None:
     assert dealt(share) == {}
     share.done(B, 0, [2])
     share.leave(B)
-    share.unclaimed_wait()
+    share.unclaimed_wait({0})
     assert dealt(share) == {A: [1, 3]}
     share.done(A, 0, [0, 1, 3, 4])
     assert share.place(0) == SharePlace(5, 5)
+
+
+def test_each_group_has_its_own_time_in_which_members_bring_along_what_they_hold() -> None:
+    share = Share()
+    for group in (0, 1):
+        share.begin(group, SharePlace(0, 0), unclaimed=1)
+        share.take(group, Taken(group, [0], [b"t"], exact=[0]), 1)
+    share.join(A, 10)
+    assert share.deal() == []
+    share.unclaimed_wait({0})
+    assert [piece.taken.group for deal in share.deal() for piece in deal.pieces] == [0]
+    share.unclaimed_wait({1, 2})
+    assert [piece.taken.group for deal in share.deal() for piece in deal.pieces] == [1]
 
 
 def test_what_a_member_brings_along_of_qos_2_is_its_whoever_reads_it_first() -> None:

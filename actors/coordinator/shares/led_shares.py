@@ -94,8 +94,8 @@ class LedShares:
         self._reading: set[LedShare] = set()
         self._retiring: set[LedShare] = set()
         self._left_again: set[LedShare] = set()
-        # Of which something is kept for members that have yet to join here.
-        self._unclaimed: set[LedShare] = set()
+        # Of which something is kept for members that have yet to join here: group -> until when (the loop's time).
+        self._unclaimed: dict[LedShare, dict[int, float]] = {}
         self._touched: dict[LedShare, None] = {}
         self._saving: set[tuple[LedShare, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -243,20 +243,33 @@ class LedShares:
         at = min(since.get(group, delivered), delivered)
         led_before = place is not None and row is not None and row.uid == IN_USE
         share.begin(group, place or SharePlace(at, at), delivered, led_before)
-        if led_before and share not in self._unclaimed:
-            self._unclaimed.add(share)
-            self._spawn(self._claimed(share))
+        if led_before:
+            self._keep_unclaimed(share, group)
         if led_before and place is not None and left_us > self._kept_s * US_PER_S // 2:
             share.is_saved(group, self._led.clock.monotonic(), place)
         else:
             await self._save(share, group)
 
+    def _keep_unclaimed(self, share: LedShare, group: int) -> None:
+        if share not in self._unclaimed:
+            self._unclaimed[share] = {}
+            self._spawn(self._claimed(share))
+        self._unclaimed[share][group] = asyncio.get_running_loop().time() + RETURN_S
+
     async def _claimed(self, share: LedShare) -> None:
-        """What no member has brought along until now is dealt."""
-        await asyncio.sleep(RETURN_S)
-        self._unclaimed.discard(share)
-        share.share.unclaimed_wait()
-        self._go_on(share)
+        """What no member has brought along in time is dealt."""
+        waiting, time_s = self._unclaimed[share], asyncio.get_running_loop().time
+        try:
+            while waiting:
+                await asyncio.sleep(min(waiting.values()) - time_s())
+                now_s = time_s()
+                over = {group for group, until_s in waiting.items() if until_s <= now_s}
+                for group in over:
+                    del waiting[group]
+                share.share.unclaimed_wait(over)
+                self._go_on(share)
+        finally:
+            del self._unclaimed[share]
 
     def _closed(self, numbers: Iterable[int]) -> None:
         for share in self._shares.values():

@@ -230,6 +230,25 @@ async def test_qos_2_goes_to_another_member_where_its_broker_is_gone(monkeypatch
     await coordinator.shares.close()
 
 
+async def test_a_group_that_is_led_later_is_not_dealt_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first one's time was over, what members held of it went to others before they could say so."""
+    monkeypatch.setattr(led_shares, "RETURN_S", 0.1)
+    coordinator, broker = Coordinator(), a_broker()
+    for group, at in ((0, 0), (1, 5)):
+        coordinator.past.blocks.append(block(at, group=group, qos=2))
+        coordinator.home.rows[group] = saved(SharePlace(at, at), coordinator.clock.time_us() + 10**15)
+    coordinator.groups[0].delivered = 1
+    await coordinator.join(broker)
+    monkeypatch.setattr(led_shares, "RETURN_S", 60.0)
+    coordinator.groups[1] = SimpleNamespace(delivered=6)
+    assert await coordinator.join(broker) == [0, 1]
+    await eventually(lambda: broker.dealt == [0])
+    await asyncio.sleep(0.01)
+    assert broker.dealt == [0]
+    assert coordinator.status()["open_records"] == 2
+    await coordinator.shares.close()
+
+
 async def test_who_is_sent_qos_1_waits_for_nothing() -> None:
     coordinator, broker, other = Coordinator(), a_broker(), a_broker("broker-1")
     await dealt_and_cut(coordinator, broker, other, False)
