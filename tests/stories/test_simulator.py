@@ -22,6 +22,7 @@ CAUGHT_AFTER = {
     "count-joiner-early": 101,
     "deliver-uncommitted": 4,
     "vouch-for-unknown": 4,
+    "pass-over-gaps": 20,
     "ask-nobody": 1,
     "forget-returned": 4,
     "place-beyond-open": 5,

@@ -18,6 +18,7 @@ from lexicast.cluster.shares.choices import TopicChoices
 from lexicast.cluster.shares.dealing import Deal, Share
 from lexicast.cluster.shares.pieces import DealtMember, MemberKey
 from lexicast.cluster.shares.places import SharePlace
+from lexicast.cluster.skipcloud.circuit import Circuit, Segment
 from lexicast.storage.log.stored_block import StoredBlock
 
 from ...broker.shares.shared_members import SharedMembers
@@ -29,6 +30,7 @@ from ...coordinator.replication.follower_link import Led
 from ...coordinator.replication.followers import Followers
 from ...coordinator.replication.following import Following
 from ...coordinator.shares import led_shares as led_shares_module
+from ...link import circuit_link as circuit_link_module
 from ...link.link import Link
 from .disks import Gate
 from .scene import CONTENT_FROM, SHARES_FROM
@@ -113,6 +115,14 @@ class TalkativeCopies(Copies):
                 self._led.routing.offer(block)
         self._led.routing.flush()
         return stored
+
+
+class HastyCircuit(Circuit):
+    """Takes what comes, whether what was sent before it has come or not."""
+
+    def received(self, segment: Segment, now_s: float) -> bytes | None:
+        self._taken = max(self._taken, segment.number - 1)
+        return super().received(segment, now_s)
 
 
 class ForgetfulShare(Share):
@@ -202,6 +212,12 @@ BREAKS = {
                 (AskedBlock, "wanted", _of_any_number(AskedBlock.wanted)),
                 (AskedBlock, "unwanted", _of_any_number(AskedBlock.unwanted)),
             ),
+            first=CONTENT_FROM,
+        ),
+        Break(
+            "pass-over-gaps",
+            "a circuit takes what comes, whether what was sent before it has come or not",
+            ((circuit_link_module, "Circuit", HastyCircuit),),
             first=CONTENT_FROM,
         ),
         Break(
